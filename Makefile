@@ -1,0 +1,37 @@
+# Every target does its own set-up: `make demo` and `make test` work on a fresh clone with Python and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test check install constraints clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[baselines,dev]'
+	touch $@
+
+# B4, a minute of training, then Teal beside LP-all with HiGHS and with Gurobi.
+DEMO := --topology b4 --traffic gravity:seed=0,count=400,load=4 --calibrate 0.9
+demo: install
+	$(BIN)/teal train $(DEMO) --time-budget 1m --out runs/demo/model --overwrite
+	$(BIN)/teal evaluate $(DEMO) --model runs/demo/model --scheme teal --scheme lp-all:solver=highs \
+		--scheme lp-all:solver=gurobi --out runs/demo/results --overwrite
+
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/python -m pytest -n 2
+
+# After a deliberate upgrade: write down what is installed now.
+constraints: install
+	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu//' > constraints.txt
+
+clean:
+	rm -rf $(VENV) runs build dist

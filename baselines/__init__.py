@@ -1,0 +1,1 @@
+"""The schemes that Teal is compared with, one file each: solve(problem) -> Allocation."""

@@ -1,0 +1,7 @@
+"""``python -m teal``."""
+
+import sys
+
+from teal.cli import main
+
+sys.exit(main())

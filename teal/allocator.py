@@ -1,0 +1,116 @@
+"""The one inference path: encode -> allocate -> repair -> project -> certify."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from teal.allocation import Allocation, Status
+from teal.bounds import scaled_dual_bound
+from teal.errors import InputError
+from teal.learning.checkpoint import check_fits, load_model
+from teal.nn import TealModel
+from teal.problem import Problem
+from teal.solvers import admm
+from teal.solvers.projection import project
+from teal.spec import Spec
+
+REPAIRS = ("admm", "none")
+
+
+@dataclasses.dataclass(frozen=True)
+class AllocatorConfig:
+    """How a model's answer is finished.
+
+    Attributes:
+        repair: ``admm``, or ``none`` to project what the model says.
+        iterations: of ADMM; -1 for the paper's, 2 below 100 nodes and 5 from there on.
+        rho: of ADMM, relative (see :func:`teal.solvers.admm.scaling`).
+        refill: rounds in which the projection gives back capacity.
+    """
+
+    repair: str = "admm"
+    iterations: int = -1
+    rho: float = admm.DEFAULT_RHO
+    refill: int = 4
+
+
+class Allocator:
+    """A trained model as a scheme."""
+
+    def __init__(self, model: TealModel, config: AllocatorConfig | None = None) -> None:
+        self.model, self.config = model, config or AllocatorConfig()
+
+    @torch.no_grad()
+    def solve(self, problem: Problem) -> Allocation:
+        """Allocate every matrix of ``problem``; times are the batch's, divided evenly.
+
+        Both the model's own answer and the repaired one are projected, and the better is kept matrix
+        by matrix: a few iterations repair a good start and may spoil a poor one.  Likewise the prices:
+        the network's or the repair's, whichever certify the closer bound.
+        """
+        begin = time.perf_counter()
+        narrow = problem.to(self.model.dtype)
+        means, prices = self.model(narrow)
+        splits = self.model.splits(means, narrow).to(torch.float64)
+        prices = prices.to(torch.float64)
+        problem = problem.to(torch.float64)
+        final = project(problem, splits, self.config.refill)
+        if self.config.repair == "admm":
+            count = self.config.iterations
+            count = admm.default_iterations(problem) if count < 0 else count
+            repaired, new_prices = admm.solve(problem, splits, count, self.config.rho, prices)
+            repaired = project(problem, repaired, self.config.refill)
+            up = 1 if problem.objective.maximises_value else -1
+            final = _better(final, repaired, up * problem.value(final), up * problem.value(repaired))
+            bound, new_bound = (scaled_dual_bound(problem, p) for p in (prices, new_prices))
+            prices = _better(prices, new_prices, -up * bound, -up * new_bound)
+        if final.is_cuda:
+            torch.cuda.synchronize()
+        each = (time.perf_counter() - begin) / problem.batch
+        return Allocation(
+            final, prices, (Status.FEASIBLE,) * problem.batch, (0.0,) * problem.batch, (each,) * problem.batch
+        )
+
+
+def _better(a: Tensor, b: Tensor, score_a: Tensor, score_b: Tensor) -> Tensor:
+    """Row by row whichever scores higher; ``a`` on a tie."""
+    return torch.where((score_b > score_a).view(-1, *[1] * (a.dim() - 1)), b, a)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TealScheme:
+    """A checkpoint as a scheme, checked against each problem it is given."""
+
+    allocator: Allocator
+    folder: Path
+    card: Any
+
+    def solve(self, problem: Problem) -> Allocation:
+        """Allocate every matrix.
+
+        Raises:
+            InputError: the model is for another K or objective.
+        """
+        check_fits(self.card, self.folder, problem.paths.num_paths, problem.objective)
+        self.allocator.model.to(problem.demand.device)
+        return self.allocator.solve(problem)
+
+
+def make(spec: Spec, model: Path | None) -> TealScheme:
+    """``teal[:repair=admm|none,iterations=-1,rho=0.3,refill=4]``, with the model of ``--model``."""
+    options: Any = spec.take(**dataclasses.asdict(AllocatorConfig()))
+    config = AllocatorConfig(**options)
+    if config.repair not in REPAIRS:
+        raise InputError(spec.text, "repair", " or ".join(REPAIRS), repr(config.repair))
+    if config.rho <= 0:
+        raise InputError(spec.text, "rho", "a number > 0", config.rho)
+    if model is None:
+        raise InputError(spec.text, "model", "the folder of a trained model (--model DIR)", "none")
+    network, card = load_model(model)
+    return TealScheme(Allocator(network, config), model, card)

@@ -1,0 +1,64 @@
+"""Prices -> a certified bound on the optimum, by weak duality.  Whatever the prices, the bound holds.
+
+For prices p[e] >= 0 and price(d, k) the sum of p over the links of path (d, k):
+
+- value maximisation:  optimum <= sum_e c[e] p[e] + sum_d demand[d] max(0, max_k (v[d, k] - price(d, k)));
+- max_link_utilisation, prices scaled so that sum_e c[e] p[e] = 1:
+  optimum >= sum_d demand[d] min_k price(d, k).
+
+The maxima and minima go over the paths that exist and have not failed, as in the allocation.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from teal.problem import Problem
+
+_SCALES = torch.logspace(-2, 1, 13, base=2.0, dtype=torch.float64)
+
+
+def dual_bound(problem: Problem, prices: Tensor) -> Tensor:
+    """The bound above: (B,), in float64.
+
+    Args:
+        prices: (B, E), value per Gbit/s.  Negative and NaN entries count as 0.
+    """
+    return _bounds(problem, prices, _SCALES.new_ones(1)).squeeze(0)
+
+
+def scaled_dual_bound(problem: Problem, prices: Tensor) -> Tensor:
+    """The best of :func:`dual_bound` over multiples of the prices from 1/4 to 2, and over 0: (B,).
+
+    One path_sum serves all multiples.  The multiple 0 gives the total value of all routable demand,
+    so the bound is never worse than that.  max_link_utilisation scales prices anyway.
+    """
+    if not problem.objective.maximises_value:
+        return dual_bound(problem, prices)
+    return _bounds(problem, prices, torch.cat([_SCALES.new_zeros(1), _SCALES])).amin(0)
+
+
+def _bounds(problem: Problem, prices: Tensor, scales: Tensor) -> Tensor:
+    """(scales, B)."""
+    problem = problem.to(torch.float64)
+    prices = torch.nan_to_num(prices.to(torch.float64), nan=0.0, posinf=0.0).clamp(min=0)
+    worth = (problem.capacity * prices).sum(1)  # (B,)
+    path_price = problem.ops.path_sum(prices)  # (B, D, K)
+    if not problem.objective.maximises_value:
+        cheapest = torch.where(problem.path_mask, path_price, torch.inf).amin(-1)
+        cheapest = torch.where(problem.routable, cheapest, 0)
+        bound = (problem.demand * cheapest).sum(1)
+        return torch.where(worth > 0, bound / worth.clamp(min=1e-300), 0).unsqueeze(0)
+    rows = []
+    for scale in scales.tolist():
+        profit = torch.where(problem.path_mask, problem.path_value - scale * path_price, 0)
+        rows.append(scale * worth + (problem.demand * profit.amax(-1).clamp(min=0)).sum(1))
+    return torch.stack(rows)
+
+
+def gap(problem: Problem, value: Tensor, bound: Tensor) -> Tensor:
+    """(B,) how far the optimum may be: (bound - value) / bound, or (theta - bound) / theta."""
+    if problem.objective.maximises_value:
+        return torch.where(bound > 0, (bound - value) / bound.clamp(min=1e-300), 0)
+    return torch.where(value > 0, (value - bound) / value.clamp(min=1e-300), 0)

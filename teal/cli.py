@@ -1,0 +1,206 @@
+"""``teal``: parse the settings, call the library, say what happened."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import numpy as np
+import tyro
+from rich.console import Console
+from tyro.conf import EnumChoicesFromValues, FlagCreatePairsOff, UseAppendAction, subcommand
+
+from teal.config import (
+    EvaluateConfig,
+    PathsConfig,
+    TrafficConfig,
+    TrafficConvertConfig,
+    TrafficGenerateConfig,
+    TrainConfig,
+)
+from teal.errors import InputError, TealError
+
+_DESCRIPTION = """Teal: traffic engineering for wide-area networks.  Learned allocations that are exactly feasible and
+carry a certified optimality gap.  Try: teal train --topology b4 --traffic gravity:seed=0,count=200,load=4
+--calibrate 0.9 --time-budget 1m --out runs/b4"""
+
+_Traffic = (
+    Annotated[TrafficConfig, subcommand("info", description="Describe traffic matrices.")]
+    | Annotated[TrafficGenerateConfig, subcommand("generate", description="Generate traffic matrices into a file.")]
+    | Annotated[TrafficConvertConfig, subcommand("convert", description="Write traffic matrices to another format.")]
+)
+_Command = (
+    Annotated[TrainConfig, subcommand("train")]
+    | Annotated[EvaluateConfig, subcommand("evaluate")]
+    | Annotated[PathsConfig, subcommand("paths")]
+    | Annotated[_Traffic, subcommand("traffic", description="Describe, generate or convert traffic matrices.")]
+)
+
+_INTERRUPTED = 130  # what shells report for Ctrl-C
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; its exit code: 0, 1 for a failed solver, 2 for wrong input, 130 for Ctrl-C."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    config = tyro.cli(
+        _Command,  # type: ignore[arg-type]
+        prog="teal",
+        description=_DESCRIPTION,
+        args=arguments or ["--help"],
+        config=(EnumChoicesFromValues, FlagCreatePairsOff, UseAppendAction, tyro.conf.OmitSubcommandPrefixes),
+    )
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+
+    def say(text: str) -> None:
+        console.print(text, markup=False)
+
+    try:
+        match config:
+            case TrainConfig():
+                _train(config, say)
+            case EvaluateConfig():
+                _evaluate(config, say)
+            case PathsConfig():
+                _paths(config)
+            case TrafficGenerateConfig() | TrafficConvertConfig():
+                _write_traffic(config)
+            case TrafficConfig():
+                _traffic_info(config)
+    except TealError as error:
+        print(f"teal: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2 if isinstance(error, InputError) else 1
+    except KeyboardInterrupt:
+        hint = ""
+        if isinstance(config, TrainConfig) and (config.out / "trainer.json").exists():
+            hint = f"; go on with the same command and --resume (state in {config.out})"
+        print(f"\nteal: interrupted{hint}", file=sys.stderr)
+        return _INTERRUPTED
+    return 0
+
+
+def _train(config: TrainConfig, say: Callable[[str], None]) -> None:
+    from teal.instance import load_instance
+    from teal.learning.checkpoint import MODEL, TRAINER, read_pair
+    from teal.learning.trainer import Trainer
+
+    exists = (config.out / f"{TRAINER}.json").exists()
+    if exists and not (config.resume or config.overwrite):
+        raise InputError(str(config.out), "out", "a new folder, or --resume or --overwrite", "a run")
+    if config.resume:
+        read_pair(config.out, TRAINER)  # fail before anything slow
+    instance = load_instance(config, say)
+    first = instance.problem(instance.traffic.read(instance.split.train[:1]))
+    trainer = Trainer(first, instance.traffic, instance.split, config)
+    if config.resume:
+        trainer.resume(config.out)
+        say(f"resuming at step {trainer.state.step}, after {trainer.state.elapsed_s:.0f} s of training")
+    elif exists:
+        for name in (MODEL, TRAINER):
+            for suffix in (".json", ".safetensors"):
+                (config.out / f"{name}{suffix}").unlink(missing_ok=True)
+        shutil.rmtree(config.out / "tensorboard", ignore_errors=True)
+    state = trainer.train(config.out)
+    print(
+        f"{config.out}: {state.step} steps in {state.elapsed_s:.0f} s, best validation {state.best:.4f} "
+        f"({state.reason}); look at it with: tensorboard --logdir {config.out}"
+    )
+
+
+def _evaluate(config: EvaluateConfig, say: Callable[[str], None]) -> None:
+    from teal.evaluation import evaluate, spread
+    from teal.instance import load_instance
+    from teal.reports.plots import plot_results
+    from teal.reports.results import write_csv, write_manifest
+    from teal.reports.table import render, summarise
+    from teal.schemes import make_scheme
+    from teal.storage import atomic_folder
+
+    results = config.out / "results.csv"
+    if results.exists() and not config.overwrite:
+        raise InputError(str(config.out), "out", "a new folder, or --overwrite", "results")
+    if config.out.is_dir() and not results.exists() and any(config.out.iterdir()):
+        raise InputError(str(config.out), "out", "a new or empty folder", "one with other files")
+    names = config.scheme or (("teal", "lp-all") if config.model else ("lp-all",))
+    schemes = {name: make_scheme(name, config.model) for name in names}
+    instance = load_instance(config, say)
+    capacity = None
+    if config.fail:
+        pairs = [tuple(name.split(",")) for name in config.fail]
+        if any(len(pair) != 2 for pair in pairs):
+            raise InputError("--fail", "", "two node names, A,B", ", ".join(config.fail))
+        failed = sorted({link for a, b in pairs for link in instance.topology.find_links(a, b)})
+        capacity = instance.topology.with_failed_links(failed).capacity
+        say("failed: " + ", ".join(instance.topology.link_name(link) for link in failed))
+    everything = np.arange(instance.traffic.num_matrices)
+    rows = everything if config.split == "all" else getattr(instance.split, config.split)
+    measured = evaluate(instance, schemes, spread(rows, config.limit), capacity, say)
+    with atomic_folder(config.out) as folder:
+        write_csv(folder / "results.csv", measured)
+        write_manifest(folder / "manifest.json", config)
+        plot_results(folder / "results.png", measured)
+    width = None if sys.stdout.isatty() else 160
+    Console(width=width).print(render(summarise(measured), config.objective.value))
+    print(f"{config.out / 'results.csv'}, {config.out / 'results.png'}")
+
+
+def _paths(config: PathsConfig) -> None:
+    from teal.formats import load_topology, load_traffic
+    from teal.network import compute_paths
+    from teal.storage import atomic_file
+
+    topology = load_topology(config.topology, config.default_capacity)
+    pairs = load_traffic(config.traffic, topology, progress=True).pairs if config.traffic else None
+    paths = compute_paths(
+        topology, pairs, num_paths=config.num_paths, method=config.path_method, weight=config.path_weight,
+        progress=True,
+    )  # fmt: skip
+    count = paths.mask.sum(1)
+    print(f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} links, {paths.num_demands:,} demands")
+    print(f"paths: {int(count.sum()):,}; longest {int(paths.hops.max())} links")
+    for k in range(config.num_paths + 1):
+        print(f"  demands with {k}: {int((count == k).sum()):,}")
+    print(f"incidences: {paths.num_incidences:,}; trie nodes: {paths.trie.num_nodes:,}")
+    if config.out:
+        with atomic_file(config.out) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
+            writer = csv.writer(stream)
+            writer.writerow(["source", "target", "k", "nodes"])
+            names = topology.node_names
+            for d, (source, target) in enumerate(paths.pairs):
+                for k in np.flatnonzero(paths.mask[d]):
+                    links = paths.path_links(d, int(k))
+                    nodes = [names[source], *(names[topology.link_target[link]] for link in links)]
+                    writer.writerow([names[source], names[target], k, " ".join(nodes)])
+        print(config.out)
+
+
+def _traffic_info(config: TrafficConfig) -> None:
+    from teal.formats import load_topology, load_traffic
+    from teal.instance import describe_traffic
+
+    topology = load_topology(config.topology, config.default_capacity)
+    traffic = load_traffic(config.traffic, topology, progress=True)
+    print(describe_traffic(traffic))
+    mean = traffic.mean()
+    largest = np.sort(mean)[::-1][: max(1, round(len(mean) / 10))]
+    totals = np.concatenate([chunk.sum(1) for chunk in traffic.chunks()])
+    low, middle, high = np.quantile(totals, [0.0, 0.5, 1.0])
+    print(f"total rate: {low:.6g} to {high:.6g} Gbit/s, median {middle:.6g}")
+    print(f"largest tenth of the demands: {100 * largest.sum() / max(mean.sum(), 1e-300):.1f}% of the volume")
+    for gap in traffic.gaps:
+        print(f"gap: {gap.missing} missing after {gap.after}")
+    for line in traffic.skipped:
+        print(f"skipped: {line}")
+
+
+def _write_traffic(config: TrafficGenerateConfig | TrafficConvertConfig) -> None:
+    from teal.formats import load_topology, load_traffic, save_traffic
+
+    if config.out.exists() and not config.overwrite:
+        raise InputError(str(config.out), "out", "a new file, or --overwrite", "a file")
+    topology = load_topology(config.topology, config.default_capacity)
+    traffic = load_traffic(config.traffic, topology, progress=True)
+    save_traffic(config.out, traffic, topology)
+    print(f"{config.out}: {traffic.num_matrices} matrices of {traffic.num_demands} demands")

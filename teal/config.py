@@ -1,0 +1,180 @@
+"""Every setting of every command: frozen dataclasses, documented field by field.
+
+The command line is made from these, so a field's docstring is its ``--help``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Literal
+
+from teal.errors import InputError
+from teal.network.paths import PathMethod, PathWeight
+from teal.objectives import ObjectiveName
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PathConfig:
+    """Candidate paths."""
+
+    num_paths: int = 4
+    """K, candidate paths a demand at most."""
+    path_method: PathMethod = PathMethod.DISJOINT
+    """edge-disjoint (a shortest path, then another without its links, ...) or yen (K shortest loopless)."""
+    path_weight: PathWeight = PathWeight.HOPS
+    """What a short path has least of: hops, latency or inverse-capacity."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InstanceConfig(PathConfig):
+    """A network, its traffic, and what to optimise."""
+
+    topology: str
+    """A node-link .json, .graphml or SNDlib .xml file, topohub:GROUP/NAME[,capacity=GBPS], or b4."""
+    traffic: str
+    """An SNDlib archive (.tgz or folder), a .npz, .csv or .parquet file, or gravity:seed=0,count=200,load=4."""
+    objective: ObjectiveName = ObjectiveName.TOTAL_FLOW
+    """total_flow, weighted_flow, latency_penalised_flow or max_link_utilisation."""
+    epsilon: float = 0.5
+    """Of latency_penalised_flow: what the path of largest latency loses of its value, in [0, 1)."""
+    weights: str = "random:seed=0"
+    """Of weighted_flow: a CSV file of source,target,weight, or random:seed=0 (priorities 1, 2 and 4 by lot)."""
+    calibrate: float | None = None
+    """Scale all demands so that the optimal total flow satisfies this share of the median training matrix."""
+    default_capacity: float | None = None
+    """Gbit/s for links whose file gives no capacity; without it such a file is refused."""
+    device: str = "auto"
+    """auto (a GPU if there is one), cpu or cuda."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig(InstanceConfig):
+    """Train a model on the first 70% of the matrices; the next 10% decide which weights are kept."""
+
+    out: Path
+    """Folder for the checkpoint, the state to resume from, and the TensorBoard log."""
+    learner: Literal["direct", "coma"] = "direct"
+    """direct (gradient of the feasible-flow surrogate) or coma (COMA*, the paper's multi-agent policy gradient)."""
+    time_budget: str = "10m"
+    """Stop training after so long: 90s, 10m, 1h30m.  Time spent before a resume counts."""
+    max_steps: int = 0
+    """Stop after so many optimiser steps; 0 for no limit."""
+    seed: int = 0
+    """Of the initial weights, the order of the matrices, and the exploration."""
+    batch_size: int = 20
+    """Traffic matrices an optimiser step."""
+    micro_batch: int = 0
+    """Matrices in memory at a time, gradients accumulated; 0 to fit about 1 GiB of activations."""
+    augment: float = 0.3
+    """Multiply each demand of a training matrix by log-normal noise of this standard deviation; 0 for none."""
+    learning_rate: float = 3e-3
+    """Adam's.  The paper's release has 1e-4 and trains for hours."""
+    width: int = 8
+    """Features of a node in FlowGNN."""
+    layers: int = 6
+    """Layers of FlowGNN."""
+    published: bool = False
+    """FlowGNN as in the paper's release: no input scaling, no nonlinearity, widths 1 to 6."""
+    std: float = 0.2
+    """Of the Gaussian policy of coma.  The paper has 1; on Abilene that levels off 1.4% of the optimum lower."""
+    samples: int = 5
+    """Of each agent's counterfactual actions in coma."""
+    episodes: int = 4
+    """Joint actions that coma tries for each matrix of a batch; the paper's release has 1."""
+    validate_every: int = 50
+    """Optimiser steps from one validation to the next."""
+    validation_matrices: int = 64
+    """Matrices of the validation part that are looked at, evenly spread."""
+    patience: int = 40
+    """Stop after so many validations without a better one."""
+    resume: bool = False
+    """Go on with the run in OUT, as if it had never stopped."""
+    overwrite: bool = False
+    """Replace the run in OUT."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluateConfig(InstanceConfig):
+    """Run schemes on the same matrices, and set them side by side."""
+
+    scheme: tuple[str, ...] = ("teal", "lp-all")
+    """A scheme with its options, teal:repair=admm,iterations=5 or lp-all:solver=highs; repeat for more."""
+    model: Path | None = None
+    """Folder of a trained model, for the schemes that need one."""
+    split: Literal["train", "validation", "test", "all"] = "test"
+    """Which matrices: the first 70%, the next 10%, the last 20% in time order, or all."""
+    limit: int = 0
+    """Look at no more than so many matrices, evenly spread over the split; 0 for all."""
+    fail: tuple[str, ...] = ()
+    """A failed link A,B (both directions); repeat for more.  Paths and models stay as they are."""
+    out: Path
+    """Folder for results.csv, manifest.json and the plots."""
+    overwrite: bool = False
+    """Replace the results in OUT."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PathsConfig(PathConfig):
+    """Compute the candidate paths of a network, keep them in the cache, and describe them."""
+
+    topology: str
+    """As in train."""
+    traffic: str | None = None
+    """As in train: only the pairs that it has.  Without it all pairs."""
+    default_capacity: float | None = None
+    """Gbit/s for links whose file gives no capacity."""
+    out: Path | None = None
+    """Write the paths, node by node, to this .csv file."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrafficConfig:
+    """Traffic matrices of a network."""
+
+    topology: str
+    """As in train."""
+    traffic: str
+    """As in train."""
+    default_capacity: float | None = None
+    """Gbit/s for links whose file gives no capacity."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrafficConvertConfig(TrafficConfig):
+    """Write traffic matrices to another format."""
+
+    out: Path
+    """A .npz (fastest to train from), .csv or .parquet file."""
+    overwrite: bool = False
+    """Replace OUT if it exists."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrafficGenerateConfig(TrafficConvertConfig):
+    """Generate traffic matrices into a file.
+
+    gravity:seed=0,count=200,load=4,interval=300,top=0.88,noise=0.3,correlation=0.9 where load is the
+    largest link utilisation of the mean matrix under shortest-path routing, interval the seconds from
+    one matrix to the next, and top the share of the volume that the largest tenth of the demands has.
+    """
+
+    traffic: str = "gravity:seed=0,count=200,load=4"
+    """The generator's options, all of which have a default."""
+
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def seconds(text: str) -> float:
+    """Seconds in a duration such as ``90s``, ``10m``, ``1h30m`` or ``90``.
+
+    Raises:
+        InputError: anything else, or nothing.
+    """
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    if not re.fullmatch(r"(\d+(\.\d+)?[smh])+", text):
+        raise InputError("time budget", "", "a duration such as 90s, 10m or 1h30m", repr(text))
+    return sum(float(number) * _UNITS[unit] for number, _, unit in re.findall(r"(\d+(\.\d+)?)([smh])", text))

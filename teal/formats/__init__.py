@@ -1,0 +1,84 @@
+"""Files and names -> topologies and traffic.  The only place that knows formats and units."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from teal.errors import InputError
+from teal.formats import gravity, topohub_names
+from teal.formats.graphml import read_graphml
+from teal.formats.node_link import read_node_link
+from teal.formats.npz import read_npz, write_npz
+from teal.formats.sndlib import is_sndlib, read_sndlib_topology, read_sndlib_traffic
+from teal.formats.tables import read_table, write_table
+from teal.network import Topology, TrafficMatrices
+from teal.storage import packaged
+
+__all__ = ["load_topology", "load_traffic", "save_traffic"]
+
+BUILT_IN = {"b4": "data/b4.json"}
+_TOPOLOGY_FORMS = "a .json, .graphml or SNDlib .xml file, topohub:GROUP/NAME, or one of: " + ", ".join(BUILT_IN)
+_TRAFFIC_FORMS = "an SNDlib .tgz or folder, a .npz, .csv or .parquet file, or gravity:seed=0,count=200,load=4"
+
+
+def load_topology(text: str, default_capacity: float | None = None) -> Topology:
+    """The topology that a file or name stands for.
+
+    Args:
+        text: a node-link ``.json``, ``.graphml`` or SNDlib ``.xml`` file; ``topohub:GROUP/NAME``; ``b4``.
+        default_capacity: Gbit/s for links whose file gives none; None to refuse such files.
+
+    Raises:
+        InputError: no such file or name, or a fault in it.
+    """
+    if text.startswith(topohub_names.PREFIX):
+        return topohub_names.load_topohub(text)
+    if text.lower() in BUILT_IN:
+        return read_node_link(packaged(BUILT_IN[text.lower()]))
+    path = Path(text).expanduser()
+    if not path.is_file():
+        raise InputError(text, "topology", _TOPOLOGY_FORMS, "no such file or name")
+    match path.suffix.lower():
+        case ".json":
+            return read_node_link(path, default_capacity)
+        case ".graphml":
+            return read_graphml(path, default_capacity)
+        case ".xml" if is_sndlib(path):
+            return read_sndlib_topology(path, default_capacity)
+    raise InputError(text, "topology", _TOPOLOGY_FORMS, f"another kind of file ({path.suffix or 'no suffix'})")
+
+
+def load_traffic(text: str, topology: Topology, progress: bool = False) -> TrafficMatrices:
+    """The traffic matrices that a file, folder or name stands for, over the nodes of ``topology``.
+
+    Raises:
+        InputError: no such file or name, or a fault in it.
+    """
+    if text.partition(":")[0] == "gravity":
+        return gravity.generate_traffic(text, topology, progress)
+    path = Path(text).expanduser()
+    if path.is_dir() or path.name.endswith((".tgz", ".tar.gz", ".tar")) and path.is_file():
+        return read_sndlib_traffic(path, topology, progress)
+    if not path.is_file():
+        raise InputError(text, "traffic", _TRAFFIC_FORMS, "no such file or name")
+    match path.suffix.lower():
+        case ".npz":
+            return read_npz(path, topology)
+        case ".csv" | ".parquet":
+            return read_table(path, topology, progress)
+    raise InputError(text, "traffic", _TRAFFIC_FORMS, f"another kind of file ({path.suffix or 'no suffix'})")
+
+
+def save_traffic(path: Path, traffic: TrafficMatrices, topology: Topology) -> None:
+    """Write traffic matrices to a ``.npz``, ``.csv`` or ``.parquet`` file, streamed.
+
+    Raises:
+        InputError: another suffix.
+    """
+    match path.suffix.lower():
+        case ".npz":
+            write_npz(path, traffic, topology)
+        case ".csv" | ".parquet":
+            write_table(path, traffic, topology)
+        case suffix:
+            raise InputError(str(path), "out", "a .npz, .csv or .parquet file", repr(suffix))

@@ -1,0 +1,136 @@
+"""A seeded generator of traffic, for when there is none measured.
+
+``gravity:seed=0,count=200,load=4`` with options:
+
+- seed; count, the number of matrices; interval, seconds from one to the next (300);
+- load: largest link utilisation of the mean matrix under shortest-path (fewest hops) routing (1);
+- top: share of the volume that the largest tenth of the demands carries (0.88, as measured in WANs);
+- noise and correlation: standard deviation of the log of a rate, and its correlation from one matrix
+  to the next (0.3 and 0.9).
+
+The mean of a demand is a gravity product of log-normal node masses with a log-normal factor of the
+pair, raised to the power that gives ``top``.  Over time it follows a daily cycle (from 60% to 140%,
+each source with its own peak hour), a weekly one (weekends at 75%), and AR(1) noise in its log.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from teal.errors import InputError
+from teal.formats.rate_store import RateArray, RateFile, make_rates
+from teal.network import Topology, TrafficMatrices, all_pairs, compute_paths
+from teal.network.topology import FloatArray
+from teal.pathops import make_path_ops
+from teal.spec import parse_spec
+from teal.storage import content_key
+
+_FORMAT = 1
+_START = np.datetime64("2024-01-01T00:00:00", "s")  # a Monday
+_DAY, _WEEKEND, _SWING = 86400, 0.75, 0.4
+
+
+@dataclasses.dataclass(frozen=True)
+class Gravity:
+    """The options above."""
+
+    seed: int = 0
+    count: int = 200
+    load: float = 1.0
+    interval: int = 300
+    top: float = 0.88
+    noise: float = 0.3
+    correlation: float = 0.9
+
+    def check(self, where: str) -> None:
+        """Raise InputError for an option out of its range."""
+        for field, expected, good in (
+            ("seed", "at least 0", self.seed >= 0),
+            ("count", "at least 1", self.count >= 1),
+            ("load", "above 0", 0 < self.load < np.inf),
+            ("interval", "at least 1 second", self.interval >= 1),
+            ("top", "in [0.1, 1)", 0.1 <= self.top < 1),
+            ("noise", "at least 0", 0 <= self.noise < np.inf),
+            ("correlation", "in [0, 1)", 0 <= self.correlation < 1),
+        ):
+            if not good:
+                raise InputError(where, field, f"a number {expected}", getattr(self, field))
+
+
+def generate_traffic(text: str, topology: Topology, progress: bool = False) -> TrafficMatrices:
+    """The matrices that ``gravity[:options]`` describes, over all pairs of ``topology``.
+
+    The same text and topology give the same matrices on every machine of one NumPy version.
+
+    Raises:
+        InputError: an unknown option, or one out of range.
+    """
+    options: dict[str, float] = parse_spec(text).take(**dataclasses.asdict(Gravity()))  # type: ignore[assignment]
+    model = Gravity(**options)  # type: ignore[arg-type]
+    model.check(text)
+    pairs = all_pairs(topology)
+    rng = np.random.default_rng(model.seed)
+    base = _mean_rates(rng, topology.num_nodes, pairs, model.top)
+    peak = rng.uniform(0, _DAY, topology.num_nodes)[pairs[:, 0]]
+    noise_seed = int(rng.integers(1 << 62))
+
+    def fill(rates: RateFile | RateArray) -> None:
+        noise_rng = np.random.default_rng(noise_seed)
+        state = noise_rng.standard_normal(len(pairs), dtype=np.float32)
+        fresh = np.float32(np.sqrt(1 - model.correlation**2))
+        rows = tqdm(range(model.count), desc="generating traffic", unit="matrix", disable=not progress)
+        for row in rows:
+            if row:
+                state = np.float32(model.correlation) * state
+                state += fresh * noise_rng.standard_normal(len(pairs), dtype=np.float32)
+            # Mean 1, whatever the noise.
+            jitter = np.exp(np.float32(model.noise) * state - np.float32(model.noise**2 / 2))
+            rates.write(row, (base * _cycle(row * model.interval, peak) * jitter)[None])
+
+    key = content_key("gravity", _FORMAT, dataclasses.replace(model, load=1.0), topology.shape_key())
+    stamps = _START + np.arange(model.count) * np.timedelta64(model.interval, "s")
+    shape = (model.count, len(pairs))
+    traffic = TrafficMatrices(
+        name=text,
+        pairs=pairs,
+        timestamps=stamps,
+        rates=make_rates(shape, key, fill),
+        interval_s=model.interval,
+        key=key,
+        source=text,
+    )
+    return traffic.scaled(model.load / shortest_path_load(topology, traffic, base))
+
+
+def shortest_path_load(topology: Topology, traffic: TrafficMatrices, rates: FloatArray) -> float:
+    """Largest link utilisation when each demand (D,) takes its path of fewest hops."""
+    paths = compute_paths(topology, traffic.pairs, num_paths=1)
+    flow = torch.from_numpy(np.ascontiguousarray(rates, np.float64)).view(1, -1, 1)
+    load = make_path_ops(paths).link_sum(flow)[0].numpy()
+    live = topology.capacity > 0
+    return float((load[live] / topology.capacity[live]).max())
+
+
+def _mean_rates(rng: np.random.Generator, nodes: int, pairs: np.ndarray, top: float) -> FloatArray:
+    """(D,) gravity rates, mean 1, the largest tenth of which carry the share ``top``."""
+    send, receive = rng.standard_normal((2, nodes))
+    shape = send[pairs[:, 0]] + receive[pairs[:, 1]] + rng.standard_normal(len(pairs))
+    tenth = max(1, round(len(pairs) / 10))
+    order = np.sort(shape - shape.max())[::-1]
+    low, high = 0.0, 64.0  # the share grows with the power: bisect
+    for _ in range(60):
+        power = (low + high) / 2
+        grown = np.exp(power * order)
+        low, high = (power, high) if grown[:tenth].sum() < top * grown.sum() else (low, power)
+    rates = np.exp(high * (shape - shape.max()))
+    return rates / rates.mean()
+
+
+def _cycle(second: int, peak: FloatArray) -> FloatArray:
+    """Daily and weekly factor at a time, for sources that peak at second ``peak`` of the day."""
+    daily = 1 + _SWING * np.cos(2 * np.pi * (second - peak) / _DAY)
+    return daily * (_WEEKEND if (second // _DAY) % 7 >= 5 else 1.0)

@@ -1,0 +1,76 @@
+"""networkx node-link JSON.
+
+Nodes have an ``id`` (any scalar) and perhaps ``pos`` ([longitude, latitude]) or ``lon`` and ``lat``;
+links (key ``links`` or ``edges``) have ``source``, ``target``, ``capacity`` and perhaps ``latency`` in
+ms.  Capacities are in Gbit/s unless the ``graph`` object has a ``capacity_unit``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from teal.errors import InputError
+from teal.formats.records import LinkRecord, number, topology_from_records
+from teal.formats.units import gbps_per_unit
+from teal.network import Topology
+
+
+def read_node_link(path: Path, default_capacity: float | None = None) -> Topology:
+    """Read a topology from a node-link JSON file.
+
+    Raises:
+        InputError: not JSON, not node-link, or what :func:`topology_from_records` refuses.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(str(path), "", "a JSON file", f"invalid JSON: {error}") from None
+    return topology_from_node_link(data, path.stem, str(path), default_capacity)
+
+
+def topology_from_node_link(
+    data: Any, name: str, where: str, default_capacity: float | None = None
+) -> Topology:
+    """The same from parsed JSON."""
+    if not isinstance(data, dict) or not isinstance(data.get("nodes"), list):
+        raise InputError(where, "nodes", "a list of nodes (networkx node-link data)", "none")
+    links = data.get("links", data.get("edges"))
+    if not isinstance(links, list):
+        raise InputError(where, "links", "a list of links (networkx node-link data)", "none")
+    graph = data.get("graph") if isinstance(data.get("graph"), dict) else {}
+    unit = gbps_per_unit(str((graph or {}).get("capacity_unit", "Gbit/s")), where)
+    nodes: dict[str, tuple[float, float] | None] = {}
+    for i, node in enumerate(data["nodes"]):
+        if not isinstance(node, dict) or "id" not in node:
+            raise InputError(where, f"nodes[{i}]: id", "a node id", "none")
+        if str(node["id"]) in nodes:
+            raise InputError(where, f"nodes[{i}]: id", "distinct ids", f"{node['id']!r} twice")
+        nodes[str(node["id"])] = _position(node, where, f"nodes[{i}]")
+    records = []
+    for i, link in enumerate(links):
+        field = f"links[{i}]"
+        if not isinstance(link, dict) or "source" not in link or "target" not in link:
+            raise InputError(where, field, "a link with source and target", repr(link)[:80])
+        capacity = link.get("capacity")
+        records.append(
+            LinkRecord(
+                str(link["source"]),
+                str(link["target"]),
+                None if capacity is None else number(capacity, where, f"{field}: capacity") * unit,
+                number(link["latency"], where, f"{field}: latency") if "latency" in link else None,
+                f"{field} ({link['source']}->{link['target']})",
+            )
+        )
+    return topology_from_records(
+        name, where, nodes, records, directed=bool(data.get("directed")), default_capacity=default_capacity
+    )
+
+
+def _position(node: dict[str, Any], where: str, field: str) -> tuple[float, float] | None:
+    if isinstance(node.get("pos"), list) and len(node["pos"]) == 2:
+        return number(node["pos"][0], where, field), number(node["pos"][1], where, field)
+    if "lon" in node and "lat" in node:
+        return number(node["lon"], where, field), number(node["lat"], where, field)
+    return None

@@ -1,0 +1,117 @@
+"""What every topology format is read into before it becomes a Topology, and the rules they share."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from teal.errors import InputError
+from teal.formats.units import fibre_latency_ms, great_circle_km
+from teal.network import Topology
+
+_DEFAULT_LATENCY_MS = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class LinkRecord:
+    """One link as its file gives it, units converted.
+
+    Attributes:
+        source, target: node names.
+        capacity: Gbit/s; None if the file has none.
+        latency: ms; None to derive it from the coordinates.
+        field: where in the file, for messages.
+    """
+
+    source: str
+    target: str
+    capacity: float | None
+    latency: float | None
+    field: str
+
+
+def topology_from_records(
+    name: str,
+    where: str,
+    nodes: dict[str, tuple[float, float] | None],
+    links: Iterable[LinkRecord],
+    *,
+    directed: bool,
+    geographical: bool = True,
+    default_capacity: float | None = None,
+    notes: tuple[str, ...] = (),
+) -> Topology:
+    """Check the records and build the topology.
+
+    An undirected link becomes two directed ones of the full capacity each.  A link from a node to
+    itself is dropped and noted.  A link without latency gets light's time through fibre along the
+    great circle where both ends have coordinates, else 1 ms.
+
+    Args:
+        nodes: name to (longitude, latitude), None where unknown.
+        default_capacity: Gbit/s for links that have none; None to refuse them.
+
+    Raises:
+        InputError: an unknown node; a missing, zero, negative or NaN capacity.
+    """
+    index = {node: i for i, node in enumerate(nodes)}
+    found = list(nodes.items())
+    ends: list[tuple[int, int]] = []
+    capacity: list[float] = []
+    latency: list[float] = []
+    loops = assumed = 0
+    for record in links:
+        for field in ("source", "target"):
+            node = getattr(record, field)
+            if node not in index:
+                raise InputError(where, f"{record.field}: {field}", "a node of the file", repr(node))
+        if record.source == record.target:
+            loops += 1
+            continue
+        here = record.capacity
+        if here is None:
+            if default_capacity is None:
+                raise InputError(where, f"{record.field}: capacity", "a capacity > 0", "none")
+            here, assumed = default_capacity, assumed + 1
+        if not math.isfinite(here) or here <= 0:
+            raise InputError(where, f"{record.field}: capacity", "a capacity > 0", here)
+        a, b = index[record.source], index[record.target]
+        delay = record.latency
+        if delay is None:
+            p, q = found[a][1], found[b][1]
+            known = geographical and p is not None and q is not None
+            delay = fibre_latency_ms(great_circle_km(p, q)) if known and p and q else _DEFAULT_LATENCY_MS
+        if not math.isfinite(delay) or delay <= 0:
+            raise InputError(where, f"{record.field}: latency", "a latency > 0 ms", delay)
+        for pair in [(a, b)] if directed else [(a, b), (b, a)]:
+            ends.append(pair)
+            capacity.append(here)
+            latency.append(delay)
+    if loops:
+        notes += (f"{loops} links from a node to itself were dropped.",)
+    if assumed:
+        notes += (f"{assumed} links have no capacity in the file: {default_capacity:g} Gbit/s assumed.",)
+    unknown = (math.nan, math.nan)
+    array = np.array(ends, dtype=np.int32).reshape(-1, 2)
+    return Topology(
+        name=name,
+        node_names=tuple(nodes),
+        link_source=np.ascontiguousarray(array[:, 0]),
+        link_target=np.ascontiguousarray(array[:, 1]),
+        capacity=np.array(capacity),
+        latency=np.array(latency),
+        coordinates=np.array([point or unknown for _, point in found], dtype=np.float64).reshape(-1, 2),
+        source=where,
+        notes=notes,
+    )
+
+
+def number(text: object, where: str, field: str, expected: str = "a number") -> float:
+    """Parse a number out of a file, or say where it is not one."""
+    try:
+        return float(str(text))
+    except ValueError:
+        raise InputError(where, field, expected, repr(text)) from None

@@ -1,0 +1,185 @@
+"""SNDlib (Orlowski et al., 2010): XML topologies, and dynamic traffic as one XML a matrix in a .tgz or folder.
+
+Units come from ``<meta><unit>``; a file without one is read as Mbit/s, SNDlib's usual unit, and says so.
+A link's capacity is its pre-installed module; where there is none, the first of its additional
+modules, installed once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import re
+import tarfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+from tqdm import tqdm
+
+from teal.errors import InputError
+from teal.formats.records import LinkRecord, number, topology_from_records
+from teal.formats.units import gbps_per_unit
+from teal.network import Topology, TrafficMatrices, traffic_from_rows
+from teal.storage import content_key, file_key
+
+_NAMESPACE = "{http://sndlib.zib.de/network}"
+_DEFAULT_UNIT = "MBITPERSEC"
+_INTERVALS = {"min": 60, "hour": 3600, "day": 86400, "month": 2592000, "year": 31536000}
+_MAX_XML = 64 << 20  # bytes of one matrix; anything larger is not one
+
+
+def is_sndlib(path: Path) -> bool:
+    """Whether an XML file looks like SNDlib's."""
+    with path.open("rb") as stream:
+        return b"sndlib.zib.de/network" in stream.read(4096)
+
+
+def read_sndlib_topology(path: Path, default_capacity: float | None = None) -> Topology:
+    """Read a topology; an undirected link becomes two directed ones.
+
+    Raises:
+        InputError: not SNDlib XML, or what :func:`topology_from_records` refuses.
+    """
+    where = str(path)
+    root = _parse(path.read_bytes(), where)
+    unit, notes = _unit(root, where)
+    structure = root.find(f"{_NAMESPACE}networkStructure")
+    if structure is None:
+        raise InputError(where, "networkStructure", "nodes and links", "none")
+    nodes: dict[str, tuple[float, float] | None] = {}
+    for node in structure.iterfind(f"{_NAMESPACE}nodes/{_NAMESPACE}node"):
+        x, y = (node.findtext(f"{_NAMESPACE}coordinates/{_NAMESPACE}{axis}") for axis in "xy")
+        field = f"node {node.get('id')}: coordinates"
+        nodes[str(node.get("id"))] = (number(x, where, field), number(y, where, field)) if x and y else None
+    listed = structure.find(f"{_NAMESPACE}nodes")
+    geographical = listed is not None and listed.get("coordinatesType") == "geographical"
+    links = []
+    for link in structure.iterfind(f"{_NAMESPACE}links/{_NAMESPACE}link"):
+        field = f"link {link.get('id')}"
+        capacity = None
+        for place in ("preInstalledModule", f"additionalModules/{_NAMESPACE}addModule"):
+            text = link.findtext(f"{_NAMESPACE}{place}/{_NAMESPACE}capacity")
+            if text is not None and (capacity is None or capacity == 0):
+                capacity = number(text, where, f"{field}: capacity") * unit
+        ends = [(link.findtext(f"{_NAMESPACE}{end}") or "").strip() for end in ("source", "target")]
+        links.append(LinkRecord(ends[0], ends[1], capacity, None, field))
+    return topology_from_records(
+        path.stem, where, nodes, links, directed=False, geographical=geographical,
+        default_capacity=default_capacity, notes=notes,
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class _Matrix:
+    """One parsed file: its demands are empty where the collection had a gap."""
+
+    name: str
+    time: np.datetime64
+    interval_s: int
+    rates: dict[tuple[int, int], float]
+
+
+def read_sndlib_traffic(path: Path, topology: Topology, progress: bool = False) -> TrafficMatrices:
+    """Read a dynamic traffic archive: a .tgz, or a folder of its files, nested as deep as it may be.
+
+    A file without demands, which GEANT's archive has, is skipped, counted, and named in ``skipped``.
+
+    Raises:
+        InputError: a truncated archive; a file that is not SNDlib XML; a node that the topology
+            does not have; a negative or NaN rate; two matrices of one time; no matrix at all.
+    """
+    where, index = str(path), topology.node_index()
+    rows: dict[np.datetime64, dict[tuple[int, int], float]] = {}
+    skipped, intervals = [], []
+    total = None if path.is_file() else sum(1 for _ in path.rglob("*.xml"))
+    members = tqdm(_files(path), desc=f"reading {path.name}", unit="matrix", total=total, disable=not progress)
+    for name, content in members:
+        matrix = _read_matrix(name, content, where, index, topology)
+        intervals.append(matrix.interval_s)
+        if not matrix.rates:
+            skipped.append(f"{name}: no demands in the file")
+        elif matrix.time in rows:
+            raise InputError(where, f"{name}: time", "one matrix for each time", f"{matrix.time} twice")
+        else:
+            rows[matrix.time] = matrix.rates
+    if not rows:
+        raise InputError(where, "", "XML files with demands", "none")
+    name = re.sub(r"\.(tgz|tar\.gz|tar)$", "", path.name)
+    return traffic_from_rows(
+        name, topology, rows,
+        interval_s=int(np.median(intervals)), skipped=tuple(skipped),
+        key=content_key(file_key(path), topology.node_names), source=where,
+    )  # fmt: skip
+
+
+def _files(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Name and content of every XML file of a folder or archive, streamed."""
+    if path.is_dir():
+        for file in sorted(path.rglob("*.xml")):
+            yield file.name, file.read_bytes()
+        return
+    try:
+        with tarfile.open(path, "r:*") as archive:
+            for member in archive:
+                if member.isfile() and member.name.endswith(".xml"):
+                    name = Path(member.name).name
+                    if member.size > _MAX_XML:
+                        raise InputError(str(path), name, f"at most {_MAX_XML} bytes", member.size)
+                    stream = archive.extractfile(member)
+                    yield name, stream.read() if stream else b""
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(str(path), "", "a whole .tgz or .tar archive", f"{error} (truncated or damaged)") from None
+
+
+def _read_matrix(name: str, content: bytes, archive: str, index: dict[str, int], topology: Topology) -> _Matrix:
+    where = f"{archive}: {name}"
+    root = _parse(content, where)
+    unit, _ = _unit(root, where)
+    text = root.findtext(f"{_NAMESPACE}meta/{_NAMESPACE}time", "").strip()
+    match = re.fullmatch(r"(\d{4})(\d\d)(\d\d)(?:-(\d\d)(\d\d))?", text)
+    if not match:
+        raise InputError(where, "time", "YYYYMMDD or YYYYMMDD-hhmm", repr(text))
+    year, month, day, hour, minute = (part or "00" for part in match.groups())
+    try:
+        time = np.datetime64(f"{year}-{month}-{day}T{hour}:{minute}:00", "s")
+    except ValueError:
+        raise InputError(where, "time", "a date and time", repr(text)) from None
+    granularity = root.findtext(f"{_NAMESPACE}meta/{_NAMESPACE}granularity", "").strip()
+    step = re.fullmatch(r"(\d+)\s*(min|hour|day|month|year)s?", granularity)
+    interval_s = int(step[1]) * _INTERVALS[step[2]] if step else 0
+    rates: dict[tuple[int, int], float] = {}
+    for demand in root.iterfind(f"{_NAMESPACE}demands/{_NAMESPACE}demand"):
+        field = f"demand {demand.get('id')}"
+        source, target, value = (
+            (demand.findtext(f"{_NAMESPACE}{part}") or "").strip() for part in ("source", "target", "demandValue")
+        )
+        for node in (source, target):
+            if node not in index:
+                raise InputError(where, field, f"a node of {topology.name}", repr(node))
+        rate = number(value, where, f"{field}: demandValue")
+        if not (np.isfinite(rate) and rate >= 0):
+            raise InputError(where, f"{field}: demandValue", "a finite rate >= 0", rate)
+        if source != target:
+            pair = (index[source], index[target])
+            rates[pair] = rates.get(pair, 0.0) + rate * unit
+    return _Matrix(name, time, interval_s, rates)
+
+
+def _parse(content: bytes, where: str) -> ElementTree.Element:
+    try:
+        root = ElementTree.fromstring(content)
+    except ElementTree.ParseError as error:
+        raise InputError(where, "", "SNDlib XML", f"invalid XML: {error}") from None
+    if root.tag != f"{_NAMESPACE}network":
+        raise InputError(where, "root element", "SNDlib's <network>", f"<{root.tag}>")
+    return root
+
+
+def _unit(root: ElementTree.Element, where: str) -> tuple[float, tuple[str, ...]]:
+    text = root.findtext(f"{_NAMESPACE}meta/{_NAMESPACE}unit")
+    if text is None:
+        return gbps_per_unit(_DEFAULT_UNIT, where), ("The file names no unit: capacities are read as Mbit/s.",)
+    return gbps_per_unit(text, where), ()

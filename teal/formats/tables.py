@@ -1,0 +1,160 @@
+"""Traffic as long tables, CSV or Parquet: columns ``timestamp``, ``source``, ``target``, ``rate`` (Gbit/s).
+
+A timestamp is ISO 8601 or seconds since 1970, UTC.  Rows may come in any order, though sorted by
+timestamp is faster; a pair that a timestamp does not name has rate 0.  Files are read in batches, twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from teal.errors import InputError
+from teal.formats.rate_store import RateArray, RateFile, make_rates
+from teal.network import Topology, TrafficMatrices
+from teal.storage import atomic_file, content_key, file_key
+
+_COLUMNS = ("timestamp", "source", "target", "rate")
+_Batch = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64]]
+
+
+def read_table(path: Path, topology: Topology, progress: bool = False) -> TrafficMatrices:
+    """Read a CSV or Parquet table.
+
+    Raises:
+        InputError: a column missing, an unknown node, a rate that is negative or not a number, a
+            timestamp that is none, a (timestamp, source, target) twice, a demand to its own source.
+    """
+    where, key = str(path), content_key(file_key(path), topology.node_names)
+    stamps_seen: list[npt.NDArray[np.int64]] = []
+    pairs_seen = np.zeros(0, np.int64)
+    for stamp, pair, _ in tqdm(
+        _batches(path, topology), desc=f"scanning {path.name}", unit="batch", disable=not progress
+    ):
+        stamps_seen.append(np.unique(stamp))
+        pairs_seen = np.union1d(pairs_seen, pair)
+    stamps = np.unique(np.concatenate(stamps_seen)) if stamps_seen else np.zeros(0, np.int64)
+    if not len(stamps):
+        raise InputError(where, "", "at least one row", "none")
+
+    def fill(rates: RateFile | RateArray) -> None:
+        begun = np.zeros(len(stamps), dtype=bool)
+        for stamp, pair, rate in tqdm(
+            _batches(path, topology), desc=f"reading {path.name}", unit="batch", disable=not progress
+        ):
+            order = np.argsort(stamp, kind="stable")
+            at, starts = np.unique(stamp[order], return_index=True)
+            columns = np.searchsorted(pairs_seen, pair)
+            for value, part in zip(at, np.split(order, starts[1:]), strict=True):
+                row = int(np.searchsorted(stamps, value))
+                filled = rates.read(row).copy() if begun[row] else np.full(len(pairs_seen), np.nan)
+                column = columns[part]
+                if np.isfinite(filled[column]).any() or len(np.unique(column)) < len(column):
+                    again = np.datetime64(int(value), "s")
+                    raise InputError(where, f"timestamp {again}", "each source and target once", "a pair twice")
+                filled[column] = rate[part]
+                rates.write(row, filled[None])
+                begun[row] = True
+        for row in range(len(stamps)):
+            rates.write(row, np.nan_to_num(rates.read(row))[None])
+
+    steps = np.diff(stamps)
+    pairs = np.stack(np.divmod(pairs_seen, topology.num_nodes), 1).astype(np.int32)
+    return TrafficMatrices(
+        name=path.stem,
+        pairs=pairs,
+        timestamps=stamps.astype("datetime64[s]"),
+        rates=make_rates((len(stamps), len(pairs)), key, fill),
+        interval_s=int(np.median(steps)) if len(steps) else 0,
+        key=key,
+        source=where,
+    )
+
+
+def _batches(path: Path, topology: Topology) -> Iterator[_Batch]:
+    """(timestamp, source * N + target, rate) arrays, checked."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.csv as csv
+    import pyarrow.parquet as pq
+
+    where, names = str(path), pa.array(list(topology.node_names), pa.string())
+    batches: Any
+    try:
+        if path.suffix == ".parquet":
+            batches = pq.ParquetFile(path).iter_batches(1 << 20)
+        else:
+            text = {column: pa.string() for column in ("source", "target", "rate")}
+            batches = csv.open_csv(path, convert_options=csv.ConvertOptions(column_types=text))
+        for batch in batches:
+            for column in _COLUMNS:
+                if column not in batch.schema.names:
+                    raise InputError(where, column, "columns " + ", ".join(_COLUMNS), ", ".join(batch.schema.names))
+            ends = []
+            for column in ("source", "target"):
+                node = batch.column(column).cast(pa.string())
+                at = pc.index_in(node, value_set=names)
+                if at.null_count:
+                    unknown = node[pc.index(at.is_null(), True).as_py()]
+                    raise InputError(where, column, f"a node of {topology.name}", repr(unknown.as_py()))
+                ends.append(at.to_numpy(zero_copy_only=False).astype(np.int64))
+            rate = _rates(batch.column("rate"), where, pa)
+            if (ends[0] == ends[1]).any():
+                node = topology.node_names[ends[0][np.argmax(ends[0] == ends[1])]]
+                raise InputError(where, "target", "a node other than the source", repr(node))
+            stamp = _seconds(batch.column("timestamp"), where, pa)
+            yield stamp, ends[0] * topology.num_nodes + ends[1], rate
+    except (pa.ArrowException, OSError) as error:
+        first_line = str(error).splitlines()[0]
+        raise InputError(where, "", "a table of " + ", ".join(_COLUMNS), first_line) from None
+
+
+def _rates(column: Any, where: str, pa: Any) -> npt.NDArray[np.float64]:
+    try:
+        rate = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid as error:
+        raise InputError(where, "rate", "numbers", str(error).splitlines()[0]) from None
+    bad = ~(np.isfinite(rate) & (rate >= 0))
+    if bad.any():
+        raise InputError(where, f"rate, row {int(np.argmax(bad))} of its batch", "a finite rate >= 0", rate[bad][0])
+    return rate
+
+
+def _seconds(column: Any, where: str, pa: Any) -> npt.NDArray[np.int64]:
+    """Seconds since 1970 of timestamps, integers or ISO text."""
+    try:
+        if pa.types.is_integer(column.type):
+            return column.to_numpy(zero_copy_only=False).astype(np.int64)
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            column = column.cast(pa.timestamp("s"))
+        stamps = column.cast(pa.timestamp("s"), safe=False)
+        if stamps.null_count:
+            raise InputError(where, "timestamp", "a time in every row", "an empty one")
+        return stamps.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    except pa.ArrowException as error:
+        raise InputError(where, "timestamp", "ISO 8601 or seconds", str(error).splitlines()[0]) from None
+
+
+def write_table(path: Path, traffic: TrafficMatrices, topology: Topology) -> None:
+    """Write a CSV or Parquet table, one matrix at a time; demands of rate 0 are left out of no row."""
+    import pyarrow as pa
+    import pyarrow.csv as csv
+    import pyarrow.parquet as pq
+
+    schema = pa.schema(
+        [("timestamp", pa.timestamp("s")), ("source", pa.string()), ("target", pa.string()), ("rate", pa.float64())]
+    )
+    names = np.array(topology.node_names)
+    source, target = (pa.array(names[traffic.pairs[:, side]]) for side in (0, 1))
+    with atomic_file(path) as temporary:
+        writer: Any = (pq.ParquetWriter if path.suffix == ".parquet" else csv.CSVWriter)(str(temporary), schema)
+        with writer:
+            for row, stamp in enumerate(traffic.timestamps):
+                rate = traffic.read([row])[0]
+                stamps = pa.array(np.repeat(stamp, traffic.num_demands))
+                writer.write_table(pa.table([stamps, source, target, pa.array(rate)], schema=schema))

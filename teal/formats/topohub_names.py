@@ -1,0 +1,68 @@
+"""Topologies of the package ``topohub`` (Jurkiewicz, 2023) by name: ``topohub:sndlib/geant``.
+
+topohub has positions and link lengths but no capacities.  Every link gets the same one, 100 Gbit/s
+or ``topohub:NAME,capacity=40``; under ``--calibrate`` only the ratios matter, so all links are alike.
+Latency is light's time through fibre of the link's length.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib import resources
+from typing import Any
+
+from teal.errors import InputError
+from teal.formats.records import LinkRecord, topology_from_records
+from teal.formats.units import fibre_latency_ms
+from teal.network import Topology
+from teal.spec import parse_spec
+
+PREFIX = "topohub:"
+
+
+def _stored(text: str, name: str) -> dict[str, Any]:
+    """The package's JSON for ``name``, read as a file: its own reader leaves the file open."""
+    try:
+        folder = resources.files("topohub") / "data"
+    except ModuleNotFoundError:
+        raise InputError(text, "topology", "the package topohub (pip install topohub)", "not installed") from None
+    parts = name.split("/")
+    file = folder.joinpath(*parts[:-1], f"{parts[-1]}.json")
+    if len(parts) != 2 or not all(re.fullmatch(r"[\w.-]*\w", part) for part in parts) or not file.is_file():
+        hint = "a name such as sndlib/geant, topozoo/Abilene, caida/1, backbone/europe"
+        raise InputError(text, "topology", hint, repr(name))
+    data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return data
+
+
+def load_topohub(text: str) -> Topology:
+    """The topology that ``topohub:GROUP/NAME[,capacity=GBPS]`` names.
+
+    Raises:
+        InputError: the package is not installed, an unknown name, a capacity that is not positive.
+    """
+    spec = parse_spec(text, prefix=PREFIX)
+    capacity = float(spec.take(capacity=100.0)["capacity"])
+    data = _stored(text, spec.name)
+    names = [str(node.get("name", node["id"])) for node in data["nodes"]]
+    if len(set(names)) < len(names):
+        names = [str(node["id"]) for node in data["nodes"]]
+    by_id = {node["id"]: name for node, name in zip(data["nodes"], names, strict=True)}
+    nodes = {
+        by_id[node["id"]]: (float(node["pos"][0]), float(node["pos"][1])) if "pos" in node else None
+        for node in data["nodes"]
+    }
+    links = [
+        LinkRecord(
+            by_id[link["source"]],
+            by_id[link["target"]],
+            capacity,
+            fibre_latency_ms(float(link["dist"])) if "dist" in link else None,
+            f"edges[{i}]",
+        )
+        for i, link in enumerate(data["edges"])
+    ]
+    notes = (f"topohub has no capacities: every link is given {capacity:g} Gbit/s.",)
+    name = spec.name.replace("/", "-")
+    return topology_from_records(name, text, nodes, links, directed=bool(data.get("directed")), notes=notes)

@@ -1,0 +1,44 @@
+"""Units of files, converted at this border and nowhere else: Gbit/s and ms inside."""
+
+from __future__ import annotations
+
+import math
+
+from teal.errors import InputError
+
+_TO_GBPS = {
+    "BITPERSEC": 1e-9,
+    "KBITPERSEC": 1e-6,
+    "MBITPERSEC": 1e-3,
+    "GBITPERSEC": 1.0,
+    "TBITPERSEC": 1e3,
+}
+_ALIASES = {"BPS": "BITPERSEC", "BITS": "BITPERSEC", "BIT": "BITPERSEC"}
+_EARTH_RADIUS_KM = 6371.0
+_MS_PER_KM = 1 / 200.0  # light in fibre
+SHORTEST_MS = 0.01
+
+
+def gbps_per_unit(unit: str, where: str) -> float:
+    """Gbit/s in one of ``unit``: MBITPERSEC, Mbit/s, Mbps, Gb/s and the like.
+
+    Raises:
+        InputError: a unit that is not a rate of bits.
+    """
+    name = unit.strip().upper().replace("/SEC", "/S").replace("BIT/S", "BITPERSEC").replace("B/S", "BITPERSEC")
+    name = _ALIASES.get(name, name).replace("BPS", "BITPERSEC")
+    if name not in _TO_GBPS:
+        raise InputError(where, "unit", "one of " + ", ".join(sorted(_TO_GBPS)), repr(unit))
+    return _TO_GBPS[name]
+
+
+def fibre_latency_ms(kilometres: float) -> float:
+    """Time of light through so much fibre, at least 0.01 ms."""
+    return max(kilometres * _MS_PER_KM, SHORTEST_MS)
+
+
+def great_circle_km(a: tuple[float, float], b: tuple[float, float]) -> float:
+    """Distance of two (longitude, latitude) points in degrees."""
+    (lon1, lat1), (lon2, lat2) = (tuple(map(math.radians, point)) for point in (a, b))
+    h = math.sin((lat2 - lat1) / 2) ** 2 + math.cos(lat1) * math.cos(lat2) * math.sin((lon2 - lon1) / 2) ** 2
+    return 2 * _EARTH_RADIUS_KM * math.asin(min(1.0, math.sqrt(h)))

@@ -1,0 +1,163 @@
+"""From the settings of a command to the network, traffic and paths that it works on."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from teal.calibration import calibration_factor
+from teal.config import InstanceConfig
+from teal.errors import InputError
+from teal.formats import load_topology, load_traffic
+from teal.network import PathSet, Split, Topology, TrafficMatrices, compute_paths
+from teal.network.topology import FloatArray
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem
+from teal.spec import parse_spec
+from teal.storage import atomic_file, cache_dir, content_key
+
+_CALIBRATION_FORMAT = 1
+_PRIORITIES = (1.0, 2.0, 4.0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Instance:
+    """What a command works on.
+
+    Attributes:
+        topology: as loaded.
+        traffic: scaled by the calibration, if one was asked for.
+        paths: of the traffic's pairs.
+        objective: which program.
+        weight: (D,) of weighted_flow, else None.
+        split: training, validation and test rows.
+        device: where tensors live.
+    """
+
+    topology: Topology
+    traffic: TrafficMatrices
+    paths: PathSet
+    objective: Objective
+    weight: FloatArray | None
+    split: Split
+    device: torch.device
+
+    def problem(self, demand: FloatArray, *, capacity: FloatArray | None = None) -> Problem:
+        """The problem of some matrices, (B, D), in float64."""
+        return Problem.create(
+            self.topology, self.paths, self.objective, demand,
+            capacity=capacity, weight=self.weight, device=self.device,
+        )  # fmt: skip
+
+
+def load_instance(config: InstanceConfig, say: Callable[[str], None] = lambda _: None) -> Instance:
+    """Load everything that ``config`` names; ``say`` is told what was assumed and found.
+
+    Raises:
+        InputError: a fault in what the user gave.
+    """
+    device = pick_device(config.device)
+    objective = Objective(config.objective, config.epsilon)
+    topology = load_topology(config.topology, config.default_capacity)
+    say(f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} directed links")
+    for note in topology.notes:
+        say(note)
+    traffic = load_traffic(config.traffic, topology, progress=True)
+    say(describe_traffic(traffic))
+    split = traffic.split()
+    paths = compute_paths(
+        topology, traffic.pairs, num_paths=config.num_paths, method=config.path_method, weight=config.path_weight,
+        progress=True,
+    )  # fmt: skip
+    found = paths.mask.sum(1)
+    say(f"{int(found.sum()):,} paths, {paths.trie.num_nodes:,} trie nodes, {int((found == 0).sum())} demands without")
+    if config.calibrate is not None:
+        factor = _cached_calibration(topology, paths, traffic, split, config.calibrate)
+        say(f"demands x {factor:.6g}: the optimum satisfies {config.calibrate:g} of the median training matrix")
+        traffic = traffic.scaled(factor)
+    weight = None
+    if objective.name is ObjectiveName.WEIGHTED_FLOW:
+        weight = load_weights(config.weights, topology, traffic)
+        say(f"weights: {config.weights}")
+    return Instance(topology, traffic, paths, objective, weight, split, device)
+
+
+def describe_traffic(traffic: TrafficMatrices) -> str:
+    """One line: how many, when, and what is missing."""
+    missing = sum(gap.missing for gap in traffic.gaps)
+    parts = [f"{traffic.num_matrices} matrices of {traffic.num_demands} demands"]
+    parts.append(f"{traffic.timestamps[0]} to {traffic.timestamps[-1]}")
+    if traffic.interval_s:
+        parts.append(f"every {traffic.interval_s} s")
+    if missing:
+        parts.append(f"{missing} missing in {len(traffic.gaps)} gaps")
+    if traffic.skipped:
+        parts.append(f"{len(traffic.skipped)} files skipped ({traffic.skipped[0]}, ...)")
+    return f"{traffic.name}: " + ", ".join(parts)
+
+
+def pick_device(name: str) -> torch.device:
+    """``auto``, ``cpu`` or ``cuda`` as a torch device.
+
+    Raises:
+        InputError: another name, or cuda where torch finds none.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.partition(":")[0] not in ("cpu", "cuda"):
+        raise InputError("--device", "", "auto, cpu or cuda", repr(name))
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError("--device", "", "a CUDA GPU and a torch build for it", "none (torch.cuda.is_available() is false)")
+    return torch.device(name)
+
+
+def load_weights(text: str, topology: Topology, traffic: TrafficMatrices) -> FloatArray:
+    """(D,) weights from ``random:seed=N`` or a CSV file of source,target,weight.
+
+    Raises:
+        InputError: no such file, a column missing, an unknown node, a weight that is not positive, or
+            a demand without one.
+    """
+    if text.partition(":")[0] == "random":
+        seed = int(parse_spec(text).take(seed=0)["seed"])
+        return np.random.default_rng(seed).choice(_PRIORITIES, traffic.num_demands)
+    path = Path(text)
+    if not path.is_file():
+        raise InputError(text, "weights", "a CSV file of source,target,weight or random:seed=0", "no such file")
+    index = topology.node_index()
+    given: dict[tuple[int, int], float] = {}
+    with path.open(newline="", encoding="utf-8") as stream:
+        for line, row in enumerate(csv.DictReader(stream), start=2):
+            try:
+                pair = (index[row["source"]], index[row["target"]])
+                given[pair] = float(row["weight"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise InputError(text, f"line {line}", "source, target (nodes) and weight", str(error)) from None
+            if not (np.isfinite(given[pair]) and given[pair] > 0):
+                raise InputError(text, f"line {line}: weight", "a finite weight > 0", row["weight"])
+    weight = np.array([given.get((int(s), int(t)), np.nan) for s, t in traffic.pairs])
+    if np.isnan(weight).any():
+        s, t = traffic.pairs[int(np.argmax(np.isnan(weight)))]
+        raise InputError(
+            text, "weight", f"one for {topology.node_names[s]}->{topology.node_names[t]}", "none"
+        )
+    return weight
+
+
+def _cached_calibration(
+    topology: Topology, paths: PathSet, traffic: TrafficMatrices, split: Split, share: float
+) -> float:
+    key = content_key(_CALIBRATION_FORMAT, topology.content_key(), paths.key, traffic.content_key(), share)
+    file = cache_dir("calibration") / f"{key}.json"
+    if file.exists():
+        return float(json.loads(file.read_text())["factor"])
+    factor = calibration_factor(topology, paths, traffic, split.train, share)
+    with atomic_file(file) as temporary:
+        temporary.write_text(json.dumps({"factor": factor}))
+    return factor

@@ -1,0 +1,1 @@
+"""How models learn: learners, losses, the training loop, checkpoints."""

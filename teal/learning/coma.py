@@ -1,0 +1,65 @@
+"""COMA* (Teal, section 3.3 and appendix B): multi-agent policy gradient with counterfactual advantages.
+
+Every demand i is an agent; an episode is one step; the reward R is shared.  The advantage of what i
+did is R minus its expectation when i alone acts again and all others stay:
+
+    A_i = R(a) - E[R(a_-i, a_i')],   a_i' from i's policy.
+
+R depends on i through its flows f_i alone, and one demand is small beside the network; so the change
+is taken to first order, for all demands at once:
+
+    A_i = < dR/df_i, f_i - mean over the samples of f_i' >.
+
+``tests/learning/test_coma.py`` holds this against brute force on three nodes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from teal.learning.losses import reward
+from teal.nn.policy import action_splits
+from teal.problem import Problem
+
+
+def sample_actions(means: Tensor, std: float, generator: torch.Generator) -> Tensor:
+    """Actions (B, D, K) from the Gaussian policy N(means, std^2)."""
+    noise = torch.randn(means.shape, generator=generator, dtype=means.dtype, device=means.device)
+    return means.detach() + std * noise
+
+
+def advantages(
+    problem: Problem, means: Tensor, actions: Tensor, std: float, samples: int, generator: torch.Generator
+) -> Tensor:
+    """A_i as above, with ``samples`` draws of each agent's action: (B, D), no gradient."""
+    shed = problem.objective.may_shed
+    splits = action_splits(actions, problem.path_mask, may_shed=shed).detach().requires_grad_()
+    (slope,) = torch.autograd.grad(reward(problem, splits).sum(), splits)
+    expected = torch.zeros_like(splits)
+    for _ in range(samples):
+        again = sample_actions(means, std, generator)
+        expected += action_splits(again, problem.path_mask, may_shed=shed) / samples
+    return (slope * (splits - expected)).sum(-1).detach()
+
+
+def coma_loss(
+    problem: Problem, means: Tensor, std: float, samples: int, episodes: int, generator: torch.Generator
+) -> Tensor:
+    """The policy gradient loss, (B,): minus the sum over agents of A_i log pi(a_i), mean over episodes.
+
+    Args:
+        means: (B, D, K) from the policy.
+        std: of the policy; 1 in the paper.
+        samples: draws for the expectation; 5 in the paper.
+        episodes: joint actions tried for each matrix; 1 in the paper.  An episode costs one reward
+            and its gradient, far less than the pass through the network, and the variance of the
+            policy gradient falls as 1 / episodes.
+    """
+    loss = means.new_zeros(problem.batch)
+    for _ in range(episodes):
+        actions = sample_actions(means, std, generator)
+        advantage = advantages(problem, means, actions, std, samples, generator)
+        log_density = -0.5 * ((actions - means) / std).square()
+        loss = loss - (advantage * torch.where(problem.path_mask, log_density, 0).sum(-1)).sum(1) / episodes
+    return loss

@@ -1,0 +1,50 @@
+"""What the learners optimise: the surrogate of the objective, and the bound."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from teal.problem import Problem
+from teal.solvers.projection import cut
+
+_SHARPNESS = 20.0  # of the soft maximum under max_link_utilisation
+
+
+def reward(problem: Problem, splits: Tensor) -> Tensor:
+    """The shared, central reward: (B,), differentiable in ``splits``; larger is better.
+
+    Value maximisation: the feasible-flow surrogate, each path's flow over its worst
+    over-utilisation, as a share of the value of all demand.  max_link_utilisation: minus a soft
+    maximum of the utilisations u, (u_max / s) log sum exp(s u / u_max) with s = 20: at least u_max, at
+    most 1 + log(E) / s times it, and sensitive to every link that is nearly the worst.
+    """
+    flow = problem.flows(splits)
+    load = problem.ops.link_sum(flow)
+    if problem.objective.maximises_value:
+        kept = flow * cut(problem, load, problem.capacity)
+        return (kept * problem.path_value).sum((1, 2)) / demand_value(problem)
+    use = load * problem.inverse_capacity
+    top = use.amax(1, keepdim=True).clamp(min=1e-30)
+    return -(top.squeeze(1) * torch.logsumexp(_SHARPNESS * use / top, 1) / _SHARPNESS)
+
+
+def bound_loss(problem: Problem, prices: Tensor) -> Tensor:
+    """(B,) what the price head minimises: the certified bound of :mod:`teal.bounds`, differentiable.
+
+    As a share of the value of all demand; under max_link_utilisation minus the bound.
+    """
+    worth = (problem.capacity * prices).sum(1)
+    path_price = problem.ops.path_sum(prices)
+    if problem.objective.maximises_value:
+        profit = torch.where(problem.path_mask, problem.path_value - path_price, 0)
+        bound = worth + (problem.demand * profit.amax(-1).clamp(min=0)).sum(1)
+        return bound / demand_value(problem)
+    cheapest = torch.where(problem.path_mask, path_price, torch.inf).amin(-1)
+    cheapest = torch.where(problem.routable, cheapest, 0)
+    return -(problem.demand * cheapest).sum(1) / worth.clamp(min=1e-30)
+
+
+def demand_value(problem: Problem) -> Tensor:
+    """(B,) value of all demand, each on its best path."""
+    return (problem.demand * problem.path_value.amax(-1)).sum(1).clamp(min=1e-30)

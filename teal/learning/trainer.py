@@ -1,0 +1,246 @@
+"""The training loop: steps over matrices in random order, validation, early stop, resume."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from teal.allocator import Allocator
+from teal.config import TrainConfig, seconds
+from teal.errors import InputError
+from teal.learning import checkpoint
+from teal.learning.coma import coma_loss
+from teal.learning.direct import direct_loss
+from teal.learning.losses import bound_loss, demand_value
+from teal.nn import ModelConfig, TealModel
+from teal.problem import Problem
+from teal.network import TrafficMatrices, Split
+
+_ACTIVATION_BYTES = 1 << 30
+_TENSORS_A_LAYER = 12  # path tensors that a FlowGNN layer keeps for its backward pass, about
+
+
+@dataclasses.dataclass
+class TrainState:
+    """Where a run stands; with weights, optimiser and generator all that a resume needs.
+
+    Attributes:
+        step: optimiser steps done.
+        elapsed_s: training time, over all sessions.
+        best: best validation score.
+        stale: validations since then.
+        reason: why training ended, ``""`` while it has not.
+    """
+
+    step: int = 0
+    elapsed_s: float = 0.0
+    best: float = -math.inf
+    stale: int = 0
+    reason: str = ""
+
+
+class Trainer:
+    """Trains one model on one network.
+
+    The order of the matrices follows from (seed, epoch) and all exploration from one generator that
+    is saved, so that a resumed run continues as if it had never stopped.
+
+    Args:
+        problem: the network, any one matrix; its demand is replaced.
+        traffic: the matrices, read as they are needed.
+        split: which of them to train on and to validate on.
+        config: the settings.
+    """
+
+    def __init__(self, problem: Problem, traffic: TrafficMatrices, split: Split, config: TrainConfig) -> None:
+        self.problem, self.traffic, self.split, self.config = problem.to(torch.float32), traffic, split, config
+        self.budget_s = seconds(config.time_budget)
+        torch.manual_seed(config.seed)
+        shape = ModelConfig(problem.paths.num_paths, config.layers, config.width, config.published)
+        self.model = TealModel(shape).to(problem.demand.device)
+        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.learning_rate)
+        self.generator = torch.Generator(problem.demand.device).manual_seed(config.seed)
+        self.state = TrainState()
+        self.card = checkpoint.ModelCard(
+            shape, problem.objective.name.value, problem.objective.epsilon, problem.topology.name,
+            problem.topology.content_key(), config.learner, config.seed,
+        )  # fmt: skip
+        rows = split.validation
+        picked = np.linspace(0, len(rows) - 1, min(config.validation_matrices, len(rows))).round().astype(int)
+        self._validation_rows = rows[np.unique(picked)]
+        self._micro = config.micro_batch or self._fitting_batch()
+        self._epoch_order: tuple[int, np.ndarray] = (-1, rows)
+
+    def train(self, out: Path, progress: bool = True) -> TrainState:
+        """Train until the time budget, the step limit or the patience is spent.
+
+        Writes the best model to ``out`` whenever there is a better one, and the state to resume from
+        after every validation and on the way out, whatever the reason, Ctrl-C included.
+        """
+        from torch.utils.tensorboard import SummaryWriter
+
+        out.mkdir(parents=True, exist_ok=True)
+        begin, spent = time.perf_counter(), self.state.elapsed_s
+        self.state.reason = ""
+        total = self.config.max_steps or None
+        with (
+            SummaryWriter(str(out / "tensorboard"), purge_step=self.state.step) as log,
+            tqdm(total=total, initial=self.state.step, desc="training", unit="step", disable=not progress) as bar,
+        ):
+            try:
+                if self.state.step == 0:
+                    self._validate(out, log, bar)
+                while not self._finished():
+                    losses = self._step()
+                    self.state.step += 1
+                    self.state.elapsed_s = spent + time.perf_counter() - begin
+                    for name, value in losses.items():
+                        log.add_scalar(f"train/{name}", value, self.state.step)
+                    bar.update()
+                    if self.state.step % self.config.validate_every == 0:
+                        self._validate(out, log, bar)
+                if self.state.step % self.config.validate_every:
+                    self._validate(out, log, bar)
+            finally:
+                self.save(out)
+        return self.state
+
+    def _finished(self) -> bool:
+        state, config = self.state, self.config
+        if config.max_steps and state.step >= config.max_steps:
+            state.reason = "step limit"
+        elif state.elapsed_s >= self.budget_s:
+            state.reason = "time budget"
+        elif state.stale >= config.patience:
+            state.reason = f"no better validation in {config.patience}"
+        return bool(state.reason)
+
+    def _step(self) -> dict[str, float]:
+        """One optimiser step over a batch; its mean losses."""
+        rows = self._batch_rows(self.state.step)
+        self.optimiser.zero_grad(set_to_none=True)
+        sums: dict[str, float] = {}
+        for begin in range(0, len(rows), self._micro):
+            part = rows[begin : begin + self._micro]
+            problem = self.problem.with_demand(self._augmented(part))
+            means, prices = self.model(problem)
+            losses = {"policy": self._policy_loss(problem, means), "bound": bound_loss(problem, prices)}
+            total = sum(loss.sum() for loss in losses.values()) / len(rows)
+            if not bool(torch.isfinite(total)):
+                raise InputError("training", f"step {self.state.step}", "a finite loss; try a lower --learning-rate", total)
+            total.backward()  # type: ignore[union-attr]
+            for name, loss in losses.items():
+                sums[name] = sums.get(name, 0.0) + float(loss.detach().sum()) / len(rows)
+        self.optimiser.step()
+        return sums
+
+    def _augmented(self, rows: np.ndarray) -> Tensor:
+        """The demands of ``rows``, each times log-normal noise of mean 1: (B, D)."""
+        demand = torch.as_tensor(self.traffic.read(rows)).to(self.problem.demand)
+        if not self.config.augment:
+            return demand
+        noise = torch.randn(demand.shape, generator=self.generator, dtype=demand.dtype, device=demand.device)
+        return demand * torch.exp(self.config.augment * noise - self.config.augment**2 / 2)
+
+    def _policy_loss(self, problem: Problem, means: Tensor) -> Tensor:
+        if self.config.learner == "direct":
+            return direct_loss(problem, means)
+        config = self.config
+        return coma_loss(problem, means, config.std, config.samples, config.episodes, self.generator)
+
+    def _batch_rows(self, step: int) -> np.ndarray:
+        """The rows of a step: epochs are permutations of the training rows, made from (seed, epoch)."""
+        rows, size = self.split.train, min(self.config.batch_size, len(self.split.train))
+        epoch, place = divmod(step, math.ceil(len(rows) / size))
+        if self._epoch_order[0] != epoch:
+            order = np.random.default_rng([self.config.seed, epoch]).permutation(rows)
+            self._epoch_order = (epoch, order)
+        return np.sort(self._epoch_order[1][place * size : (place + 1) * size])
+
+    def _fitting_batch(self) -> int:
+        """Matrices whose activations take about 1 GiB."""
+        paths = self.problem.paths
+        entries = paths.num_demands * paths.num_paths * self.config.width * self.config.layers
+        return max(1, _ACTIVATION_BYTES // (entries * _TENSORS_A_LAYER * 4))
+
+    def _validate(self, out: Path, log: Any, bar: Any) -> None:
+        score = self.score()
+        log.add_scalar("validation/score", score, self.state.step)
+        if score > self.state.best:
+            self.state.best, self.state.stale = score, 0
+            card = dataclasses.replace(
+                self.card, step=self.state.step, train_s=round(self.state.elapsed_s, 3), validation=score
+            )
+            checkpoint.save_model(out, self.model, card)
+        else:
+            self.state.stale += 1
+        bar.set_postfix(validation=f"{score:.4f}", best=f"{self.state.best:.4f}", refresh=True)
+        self.save(out)
+
+    def score(self) -> float:
+        """Mean over the validation matrices of value over the value of all demand (or of minus theta).
+
+        Through the whole inference path: what users of the model get.
+        """
+        allocator, scores = Allocator(self.model.eval()), []
+        for begin in range(0, len(self._validation_rows), self._micro):
+            rows = self._validation_rows[begin : begin + self._micro]
+            problem = self.problem.with_demand(torch.as_tensor(self.traffic.read(rows)))
+            value = problem.to(torch.float64).value(allocator.solve(problem).splits)
+            scores.append(value / demand_value(problem) if problem.objective.maximises_value else -value)
+        self.model.train()
+        return float(torch.cat(scores).mean())
+
+    def save(self, out: Path) -> None:
+        """Write what :meth:`resume` reads."""
+        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        tensors["generator"] = self.generator.get_state()
+        for number, slots in self.optimiser.state_dict()["state"].items():
+            tensors |= {f"adam.{number}.{slot}": value for slot, value in slots.items()}
+        tensors = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
+        text = {"state": dataclasses.asdict(self.state), "settings": self._settings()}
+        checkpoint.write_pair(out, checkpoint.TRAINER, tensors, text)
+
+    def resume(self, out: Path) -> None:
+        """Take up the run in ``out``.
+
+        Raises:
+            InputError: no run there, a damaged one, or one with other settings.
+        """
+        tensors, text = checkpoint.read_pair(out, checkpoint.TRAINER)
+        where = str(out / f"{checkpoint.TRAINER}.json")
+        settings = self._settings()
+        for name, value in text.get("settings", {}).items():
+            if settings.get(name) != value:
+                raise InputError(where, name, f"the setting of the run, {value}", settings.get(name))
+        try:
+            self.state = TrainState(**text["state"])
+            self.model.load_state_dict(
+                {name.removeprefix("model."): v for name, v in tensors.items() if name.startswith("model.")}
+            )
+            slots: dict[int, dict[str, Tensor]] = {}
+            for name, value in tensors.items():
+                if name.startswith("adam."):
+                    _, number, slot = name.split(".")
+                    slots.setdefault(int(number), {})[slot] = value
+            groups = self.optimiser.state_dict()["param_groups"]
+            self.optimiser.load_state_dict({"state": slots, "param_groups": groups})
+            self.generator.set_state(tensors["generator"])
+        except (KeyError, TypeError, RuntimeError, ValueError) as error:
+            raise InputError(where, "", "the state of a run of this version", error) from None
+
+    def _settings(self) -> dict[str, Any]:
+        """What must not change from one session of a run to the next."""
+        fixed = ("learner", "seed", "batch_size", "learning_rate", "augment", "std", "samples", "episodes", "validate_every")
+        names = {name: getattr(self.config, name) for name in fixed}
+        card = dataclasses.asdict(self.card)
+        shape = {name: card[name] for name in ("model", "objective", "epsilon", "topology_key")}
+        return names | shape | {"traffic": self.traffic.content_key()}

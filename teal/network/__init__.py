@@ -1,0 +1,20 @@
+"""What the world is: topologies, traffic, candidate paths.  Validated once."""
+
+from teal.network.paths import PathMethod, PathSet, PathWeight, all_pairs, compute_paths
+from teal.network.topology import Topology
+from teal.network.traffic import Gap, Split, TrafficMatrices, traffic_from_rows
+from teal.network.trie import Trie
+
+__all__ = [
+    "Gap",
+    "PathMethod",
+    "PathSet",
+    "PathWeight",
+    "Split",
+    "Topology",
+    "TrafficMatrices",
+    "Trie",
+    "all_pairs",
+    "compute_paths",
+    "traffic_from_rows",
+]

@@ -1,0 +1,306 @@
+"""Numba kernels that find the candidate paths of one source and put them into its trie.
+
+Graphs are CSR: the links out of node n are ``out_link[out_ptr[n]:out_ptr[n + 1]]``.  A path is an
+array of link numbers.  "Banned" arrays hold a stamp: an entry is banned while it equals the current
+stamp, so that lifting all bans is one increment.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from teal.network.trie import insert_path
+from teal.parallel import kernel, parallel_kernel, prange
+
+# mypy cannot see through Numba's types; these kernels are checked by their tests.
+# mypy: disable-error-code="no-untyped-def"
+
+HOPS_DISJOINT, WEIGHTED_DISJOINT, YEN = 0, 1, 2
+_NONE = -2  # a stamp that nothing carries
+
+
+@kernel
+def _heap_push(keys, items, size, key, item):
+    i = size
+    while i > 0:
+        above = (i - 1) // 2
+        if keys[above] <= key:
+            break
+        keys[i], items[i] = keys[above], items[above]
+        i = above
+    keys[i], items[i] = key, item
+    return size + 1
+
+
+@kernel
+def _heap_pop(keys, items, size):
+    """Remove the smallest; the caller has read ``keys[0], items[0]``."""
+    size -= 1
+    key, item = keys[size], items[size]
+    i = 0
+    while 2 * i + 1 < size:
+        child = 2 * i + 1
+        if child + 1 < size and keys[child + 1] < keys[child]:
+            child += 1
+        if keys[child] >= key:
+            break
+        keys[i], items[i] = keys[child], items[child]
+        i = child
+    keys[i], items[i] = key, item
+    return size
+
+
+@kernel
+def _walk_back(source, target, into, tail, path):
+    """Write the links that ``into`` (node -> link into it) leads along into ``path``; their number."""
+    length, node = 0, target
+    while node != source:
+        path[length] = into[node]
+        node = tail[into[node]]
+        length += 1
+    for i in range(length // 2):
+        path[i], path[length - 1 - i] = path[length - 1 - i], path[i]
+    return length
+
+
+@kernel
+def _breadth_first(source, target, out_ptr, out_link, head, banned, stamp, seen, mark, into, queue):
+    """Reach ``target`` (or, if it is -1, everything) in fewest hops without links banned by ``stamp``."""
+    seen[source] = mark
+    queue[0] = source
+    begin, end = 0, 1
+    while begin < end:
+        node = queue[begin]
+        begin += 1
+        for i in range(out_ptr[node], out_ptr[node + 1]):
+            link = out_link[i]
+            other = head[link]
+            if seen[other] != mark and banned[link] != stamp:
+                seen[other], into[other] = mark, link
+                if other == target:
+                    return True
+                queue[end] = other
+                end += 1
+    return False
+
+
+@kernel
+def _best_first(
+    source, target, out_ptr, out_link, head, weight, potential, banned, ban, closed, shut, distance, into, keys, items
+):
+    """A* from ``source`` to ``target``: ``potential`` (N,) is a lower bound of the way that remains.
+
+    Links with ``banned == ban`` and nodes with ``closed == shut`` are not used.  Returns the length,
+    infinity if there is no way; ``into`` then leads back along it.
+    """
+    distance[:] = np.inf
+    if not np.isfinite(potential[source]):
+        return np.inf
+    distance[source] = 0.0
+    size = _heap_push(keys, items, 0, potential[source], source)
+    while size:
+        key, node = keys[0], items[0]
+        size = _heap_pop(keys, items, size)
+        if node == target:
+            return distance[target]
+        if key > distance[node] + potential[node]:
+            continue
+        for i in range(out_ptr[node], out_ptr[node + 1]):
+            link = out_link[i]
+            other = head[link]
+            if banned[link] == ban or closed[other] == shut or not np.isfinite(potential[other]):
+                continue
+            length = distance[node] + weight[link]
+            if length < distance[other]:
+                distance[other], into[other] = length, link
+                size = _heap_push(keys, items, size, length + potential[other], other)
+    return np.inf
+
+
+@parallel_kernel
+def distances_to(targets, in_ptr, in_link, tail, weight, num_nodes):
+    """Least weight from every node to each of ``targets``: (len(targets), N), infinity where no way is."""
+    out = np.full((len(targets), num_nodes), np.inf)
+    for i in prange(len(targets)):
+        into = np.empty(num_nodes, dtype=np.int32)
+        keys, items = _heap(len(tail))
+        banned, closed = np.zeros(len(tail), dtype=np.int32), np.zeros(num_nodes, dtype=np.int32)
+        zero = np.zeros(num_nodes)
+        _best_first(
+            targets[i], -1, in_ptr, in_link, tail, weight, zero, banned, 1, closed, 1, out[i], into, keys, items
+        )
+    return out
+
+
+@kernel
+def _heap(num_links):
+    """Room for one push a link, twice over: rounding may reopen a node of equal length."""
+    return np.empty(2 * num_links + 2), np.empty(2 * num_links + 2, dtype=np.int32)
+
+
+@kernel
+def _disjoint_by_hops(source, target, most, tree, out_ptr, out_link, tail, head, banned, ban, seen, mark, into, queue, paths, lengths):
+    """Up to ``most`` link-disjoint paths, each a shortest one once the earlier ones' links are gone."""
+    found = 0
+    while found < most:
+        if found == 0:
+            if tree[target] < 0:
+                return 0
+            lengths[0] = _walk_back(source, target, tree, tail, paths[0])
+        else:
+            if not _breadth_first(
+                source, target, out_ptr, out_link, head, banned, ban, seen, mark + found, into, queue
+            ):
+                return found
+            lengths[found] = _walk_back(source, target, into, tail, paths[found])
+        for i in range(lengths[found]):
+            banned[paths[found, i]] = ban
+        found += 1
+    return found
+
+
+@kernel
+def _disjoint_by_weight(source, target, most, out_ptr, out_link, tail, head, weight, potential, banned, ban, closed, distance, into, keys, items, paths, lengths):
+    """The same with least weight in place of fewest hops."""
+    found = 0
+    while found < most:
+        length = _best_first(
+            source, target, out_ptr, out_link, head, weight, potential, banned, ban, closed, _NONE, distance, into,
+            keys, items,
+        )  # fmt: skip
+        if not np.isfinite(length):
+            return found
+        lengths[found] = _walk_back(source, target, into, tail, paths[found])
+        for i in range(lengths[found]):
+            banned[paths[found, i]] = ban
+        found += 1
+    return found
+
+
+@kernel
+def _same(a, b, length):
+    for i in range(length):
+        if a[i] != b[i]:
+            return False
+    return True
+
+
+@kernel
+def _yen(source, target, most, out_ptr, out_link, tail, head, weight, potential, banned, closed, stamp, distance, into, keys, items, paths, lengths, spare, spare_length, spare_cost):
+    """Yen's ``most`` shortest loopless paths (Yen 1971).  Returns (number found, next unused stamp).
+
+    Of the candidates only the ``most`` best are kept, in ``spare``: more can never be needed.
+    """
+    cost = _best_first(
+        source, target, out_ptr, out_link, head, weight, potential, banned, stamp, closed, stamp, distance, into,
+        keys, items,
+    )  # fmt: skip
+    stamp += 1
+    if not np.isfinite(cost):
+        return 0, stamp
+    lengths[0] = _walk_back(source, target, into, tail, paths[0])
+    found, kept = 1, 0
+    while found < most:
+        last, root_cost = paths[found - 1], 0.0
+        for i in range(lengths[found - 1]):  # the spur leaves the last path before its i-th link
+            spur = tail[last[i]]
+            for j in range(found):
+                if lengths[j] > i and _same(paths[j], last, i):
+                    banned[paths[j, i]] = stamp
+            for j in range(i):
+                closed[tail[last[j]]] = stamp
+            way = _best_first(
+                spur, target, out_ptr, out_link, head, weight, potential, banned, stamp, closed, stamp, distance,
+                into, keys, items,
+            )  # fmt: skip
+            stamp += 1
+            if np.isfinite(way):
+                slot = kept
+                if kept == most:
+                    slot = int(np.argmax(spare_cost))
+                if kept < most or root_cost + way < spare_cost[slot]:
+                    candidate = np.empty(len(closed), dtype=np.int32)
+                    candidate[:i] = last[:i]
+                    length = i + _walk_back(spur, target, into, tail, candidate[i:])
+                    known = False
+                    for j in range(kept):
+                        if spare_length[j] == length and _same(spare[j], candidate, length):
+                            known = True
+                    if not known:
+                        spare[slot, :length] = candidate[:length]
+                        spare_length[slot], spare_cost[slot] = length, root_cost + way
+                        kept = min(kept + 1, most)
+            root_cost += weight[last[i]]
+        if kept == 0:
+            break
+        best = int(np.argmin(spare_cost[:kept]))
+        lengths[found] = spare_length[best]
+        paths[found, : lengths[found]] = spare[best, : lengths[found]]
+        found += 1
+        kept -= 1
+        spare[best], spare_length[best], spare_cost[best] = spare[kept], spare_length[kept], spare_cost[kept]
+    return found, stamp
+
+
+@parallel_kernel
+def search_sources(
+    method, sources, demand_ptr, targets, most, out_ptr, out_link, tail, head, weight, potential, parent, link,
+    counts, leaf,
+):  # fmt: skip
+    """Find the paths of a chunk of sources and build their tries.
+
+    Args:
+        method: HOPS_DISJOINT, WEIGHTED_DISJOINT or YEN.
+        sources: (C,) node index of each source of the chunk.
+        demand_ptr: (C + 1,) the demands of the i-th source are ``targets[demand_ptr[i]:demand_ptr[i + 1]]``.
+        targets: node index of each demand's target.
+        most: K.
+        weight: (E,) of a link; potential: (N, N) row t the least weight to t (not read by hops).
+        parent, link: (C, room) scratch that receives the tries, numbered from 0 for each source.
+        counts: (C,) receives the number of trie nodes, -1 where ``room`` was too small.
+        leaf: (demands, K) receives the trie node of each path's end, -1 where there is none.
+    """
+    nodes, links, room = len(out_ptr) - 1, len(tail), parent.shape[1]
+    for c in prange(len(sources)):
+        source = sources[c]
+        first_child = np.full(room + 1, -1, dtype=np.int32)
+        next_sibling = np.empty(room, dtype=np.int32)
+        tree, into = np.full(nodes, -1, dtype=np.int32), np.full(nodes, -1, dtype=np.int32)
+        seen, queue = np.full(nodes, -1, dtype=np.int64), np.empty(nodes, dtype=np.int32)
+        banned, closed = np.full(links, -1, dtype=np.int64), np.full(nodes, -1, dtype=np.int64)
+        distance = np.empty(nodes)
+        keys, items = _heap(links)
+        paths, lengths = np.empty((most, nodes), dtype=np.int32), np.zeros(most, dtype=np.int64)
+        spare, spare_length = np.empty((most, nodes), dtype=np.int32), np.zeros(most, dtype=np.int64)
+        spare_cost = np.empty(most)
+        stamp, count, overflow = 0, 0, False
+        if method == HOPS_DISJOINT:
+            _breadth_first(source, -1, out_ptr, out_link, head, banned, 0, seen, 0, tree, queue)
+        for d in range(demand_ptr[c], demand_ptr[c + 1]):
+            target = targets[d]
+            if method == HOPS_DISJOINT:
+                stamp += most
+                found = _disjoint_by_hops(
+                    source, target, most, tree, out_ptr, out_link, tail, head, banned, stamp, seen, stamp, into,
+                    queue, paths, lengths,
+                )  # fmt: skip
+            elif method == WEIGHTED_DISJOINT:
+                stamp += 1
+                found = _disjoint_by_weight(
+                    source, target, most, out_ptr, out_link, tail, head, weight, potential[target], banned, stamp,
+                    closed, distance, into, keys, items, paths, lengths,
+                )  # fmt: skip
+            else:
+                found, stamp = _yen(
+                    source, target, most, out_ptr, out_link, tail, head, weight, potential[target], banned, closed,
+                    stamp, distance, into, keys, items, paths, lengths, spare, spare_length, spare_cost,
+                )  # fmt: skip
+            for k in range(most):
+                leaf[d, k] = -1
+                if k < found and not overflow:
+                    end, count = insert_path(
+                        paths[k], lengths[k], parent[c], link[c], first_child, next_sibling, count
+                    )
+                    overflow = overflow or end == -2
+                    leaf[d, k] = end
+        counts[c] = -1 if overflow else count

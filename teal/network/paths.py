@@ -1,0 +1,260 @@
+"""Candidate paths: up to K per demand, found once and kept as a trie."""
+
+from __future__ import annotations
+
+import dataclasses
+import zipfile
+from enum import StrEnum
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from teal.errors import InputError
+from teal.network import path_search
+from teal.network.topology import FloatArray, IntArray, Topology
+from teal.network.trie import Trie
+from teal.storage import atomic_file, cache_dir, content_key
+
+_FORMAT = 1  # part of every cache key: raise it when the search or the file changes
+_CHUNK = 64  # sources per call of the search kernel: one step of the progress bar
+
+
+class PathMethod(StrEnum):
+    """How the K paths of a demand are chosen."""
+
+    DISJOINT = "edge-disjoint"
+    YEN = "yen"
+
+
+class PathWeight(StrEnum):
+    """What makes a path short."""
+
+    HOPS = "hops"
+    LATENCY = "latency"
+    INVERSE_CAPACITY = "inverse-capacity"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PathSet:
+    """Up to K paths for each of D demands, as a trie of T nodes.
+
+    A demand with fewer than K paths has ``leaf`` -1 in the places left over: a mask, no copies.
+
+    Attributes:
+        pairs: (D, 2) source and target node index of each demand, sorted.
+        leaf: (D, K) trie node where each path ends, -1 where there is no path.
+        trie: the paths, prefixes shared per source.
+        demand_ptr: (S + 1,) the demands of the i-th source of the trie.
+        key: content key.
+    """
+
+    pairs: IntArray
+    leaf: IntArray
+    trie: Trie
+    demand_ptr: IntArray
+    num_links: int
+    key: str
+
+    @property
+    def num_demands(self) -> int:
+        """D."""
+        return self.leaf.shape[0]
+
+    @property
+    def num_paths(self) -> int:
+        """K, the most that a demand can have."""
+        return self.leaf.shape[1]
+
+    @cached_property
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """(D, K) true where there is a path."""
+        return self.leaf >= 0
+
+    @cached_property
+    def hops(self) -> IntArray:
+        """(D, K) links along each path, 0 where there is none."""
+        if not self.trie.num_nodes:
+            return np.zeros_like(self.leaf)
+        return np.where(self.mask, self.trie.depth[self.leaf], 0).astype(np.int32)
+
+    @property
+    def num_incidences(self) -> int:
+        """Number of (path, link) pairs."""
+        return int(self.hops.sum(dtype=np.int64))
+
+    def path_links(self, demand: int, k: int) -> list[int]:
+        """The links of one path, in order; empty if there is no such path."""
+        links, node = [], int(self.leaf[demand, k])
+        while node >= 0:
+            links.append(int(self.trie.link[node]))
+            node = int(self.trie.parent[node])
+        return links[::-1]
+
+    def incidences(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Every (path, link) pair explicitly: path number ``d * K + k`` and link number.
+
+        For LP solvers and tests; everything else goes through the trie.
+        """
+        node = self.leaf.reshape(-1).copy()
+        path = np.flatnonzero(node >= 0)
+        paths, links = [], []
+        while len(path):
+            paths.append(path)
+            links.append(self.trie.link[node[path]])
+            node[path] = self.trie.parent[node[path]]
+            path = path[node[path] >= 0]
+        if not paths:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        rows, columns = np.concatenate(paths), np.concatenate(links).astype(np.int64)
+        order = np.argsort(rows, kind="stable")
+        return rows[order], columns[order]
+
+
+def compute_paths(
+    topology: Topology,
+    pairs: IntArray | None = None,
+    *,
+    num_paths: int = 4,
+    method: PathMethod = PathMethod.DISJOINT,
+    weight: PathWeight = PathWeight.HOPS,
+    cache: bool = True,
+    progress: bool = False,
+) -> PathSet:
+    """Find up to K paths for each pair.
+
+    ``edge-disjoint`` takes a shortest path, removes its links, and goes on; ``yen`` takes the K
+    shortest loopless paths (Yen, "Finding the K shortest loopless paths in a network", 1971).
+
+    Args:
+        topology: where.
+        pairs: (D, 2) node index pairs, sorted by source and target; None for all N (N - 1).
+        num_paths: K.
+        method: edge-disjoint or Yen's.
+        weight: what the shortest path minimises.  Inverse capacity leaves failed links out.
+        cache: keep the result on disk and take it from there.  The key is the content of whatever
+            the search reads, so that a change of capacities costs nothing under hops or latency.
+        progress: show a bar.
+
+    Raises:
+        InputError: ``num_paths`` below 1, or pairs that are not sorted or not in the topology.
+    """
+    if num_paths < 1:
+        raise InputError("paths", "K", "at least 1 path a demand", num_paths)
+    pairs = all_pairs(topology) if pairs is None else np.ascontiguousarray(pairs, dtype=np.int32)
+    _check_pairs(topology, pairs)
+    weights = _link_weights(topology, weight)
+    key = content_key(_FORMAT, topology.shape_key(), pairs, num_paths, method.value, weight.value, weights)
+    file = cache_dir("paths") / f"{key}.npz" if cache else None
+    if file is not None and file.exists():
+        try:
+            with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+                trie = Trie(stored["parent"], stored["link"], stored["source_ptr"])
+                return PathSet(pairs, stored["leaf"], trie, stored["demand_ptr"], topology.num_links, key)
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+            file.unlink(missing_ok=True)  # a damaged cache entry is made again
+    paths = _search(topology, pairs, num_paths, method, weight, weights, key, progress)
+    if file is not None:
+        with atomic_file(file) as temporary:
+            np.savez(
+                temporary,
+                leaf=paths.leaf,
+                demand_ptr=paths.demand_ptr,
+                parent=paths.trie.parent,
+                link=paths.trie.link,
+                source_ptr=paths.trie.source_ptr,
+            )
+    return paths
+
+
+def all_pairs(topology: Topology) -> IntArray:
+    """Every ordered pair of distinct nodes: (N (N - 1), 2)."""
+    count = topology.num_nodes
+    source, target = np.divmod(np.arange(count * count, dtype=np.int64), count)
+    return np.stack([source, target], 1)[source != target].astype(np.int32)
+
+
+def _check_pairs(topology: Topology, pairs: IntArray) -> None:
+    if pairs.ndim != 2 or pairs.shape[1] != 2 or len(pairs) == 0:
+        raise InputError("paths", "pairs", "(D, 2) node pairs, D >= 1", pairs.shape)
+    if pairs.min() < 0 or pairs.max() >= topology.num_nodes:
+        raise InputError("paths", "pairs", f"node indices below {topology.num_nodes}", int(pairs.max()))
+    order = pairs[:, 0].astype(np.int64) * topology.num_nodes + pairs[:, 1]
+    if (np.diff(order) <= 0).any():
+        raise InputError("paths", "pairs", "pairs sorted by source and target, each once", "another order")
+
+
+def _link_weights(topology: Topology, weight: PathWeight) -> FloatArray:
+    if weight is PathWeight.HOPS:
+        return np.ones(topology.num_links)
+    if weight is PathWeight.LATENCY:
+        return topology.latency
+    with np.errstate(divide="ignore"):
+        return 1.0 / topology.capacity  # infinite for a failed link: never taken
+
+
+def _csr(nodes: IntArray, num_nodes: int) -> tuple[IntArray, IntArray]:
+    """Links grouped by a node of theirs: (ptr, links)."""
+    counts = np.bincount(nodes, minlength=num_nodes)
+    ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    return ptr, np.argsort(nodes, kind="stable").astype(np.int32)
+
+
+def _search(
+    topology: Topology,
+    pairs: IntArray,
+    num_paths: int,
+    method: PathMethod,
+    weight: PathWeight,
+    weights: FloatArray,
+    key: str,
+    progress: bool,
+) -> PathSet:
+    sources, starts = np.unique(pairs[:, 0], return_index=True)
+    demand_ptr = np.append(starts, len(pairs)).astype(np.int32)
+    out_ptr, out_link = _csr(topology.link_source, topology.num_nodes)
+    tail, head = topology.link_source, topology.link_target
+    if method is PathMethod.YEN:
+        code = path_search.YEN
+    elif weight is PathWeight.HOPS:
+        code = path_search.HOPS_DISJOINT
+    else:
+        code = path_search.WEIGHTED_DISJOINT
+    potential = np.zeros((1, 1))
+    if code != path_search.HOPS_DISJOINT:
+        in_ptr, in_link = _csr(topology.link_target, topology.num_nodes)
+        everyone = np.arange(topology.num_nodes, dtype=np.int32)
+        potential = path_search.distances_to(everyone, in_ptr, in_link, tail, weights, topology.num_nodes)
+        potential *= 1 - 1e-9  # still a lower bound, and consistent in spite of rounding
+    leaf = np.empty((len(pairs), num_paths), dtype=np.int32)
+    parents: list[IntArray] = []
+    links: list[IntArray] = []
+    counts_of_all: list[IntArray] = []
+    room = 4 * topology.num_nodes
+    with tqdm(total=len(sources), desc="paths", unit="source", disable=not progress) as bar:
+        for begin in range(0, len(sources), _CHUNK):
+            chunk = sources[begin : begin + _CHUNK]
+            first, last = demand_ptr[begin], demand_ptr[begin + len(chunk)]
+            ptr = demand_ptr[begin : begin + len(chunk) + 1] - first
+            counts = np.full(len(chunk), -1, dtype=np.int32)
+            while (counts < 0).any():
+                parent = np.empty((len(chunk), room), dtype=np.int32)
+                link = np.empty((len(chunk), room), dtype=np.int32)
+                path_search.search_sources(
+                    code, chunk, ptr, np.ascontiguousarray(pairs[first:last, 1]), num_paths, out_ptr, out_link,
+                    tail, head, weights, potential, parent, link, counts, leaf[first:last],
+                )  # fmt: skip
+                room = room if (counts >= 0).all() else 2 * room
+            offset = sum(map(len, parents))
+            for i, count in enumerate(counts):
+                below = slice(ptr[i] + first, ptr[i + 1] + first)
+                leaf[below] = np.where(leaf[below] >= 0, leaf[below] + offset, -1)
+                parents.append(np.where(parent[i, :count] >= 0, parent[i, :count] + offset, -1).astype(np.int32))
+                links.append(link[i, :count].copy())
+                offset += int(count)
+            counts_of_all.append(counts)
+            bar.update(len(chunk))
+    source_ptr = np.concatenate([[0], np.cumsum(np.concatenate(counts_of_all))]).astype(np.int32)
+    trie = Trie(np.concatenate(parents), np.concatenate(links), source_ptr)
+    return PathSet(pairs, leaf, trie, demand_ptr, topology.num_links, key)

@@ -1,0 +1,138 @@
+"""A wide-area network: nodes, directed links, capacities."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from teal.errors import InputError
+from teal.storage import content_key
+
+IntArray = npt.NDArray[np.int32]
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Topology:
+    """N nodes and E directed links.  Validated once, here; everything else may trust it.
+
+    Parallel links are links of their own; a link from a node to itself is not a link.
+
+    Attributes:
+        name: short name for tables and plots.
+        node_names: N distinct names.
+        link_source: (E,) index of the node where each link starts.
+        link_target: (E,) index of the node where it ends.
+        capacity: (E,) Gbit/s; 0 means that the link has failed.
+        latency: (E,) ms, positive.
+        coordinates: (N, 2) longitude and latitude in degrees (or any plane), NaN where unknown.
+        source: the file or name it came from, for messages.
+        notes: what was assumed while reading it, in whole sentences.
+
+    Raises:
+        InputError: from the constructor, naming the first field that is wrong.
+    """
+
+    name: str
+    node_names: tuple[str, ...]
+    link_source: IntArray
+    link_target: IntArray
+    capacity: FloatArray
+    latency: FloatArray
+    coordinates: FloatArray
+    source: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = self.source or self.name
+        nodes, links = len(self.node_names), len(self.link_source)
+        if nodes < 2:
+            raise InputError(where, "nodes", "at least 2 nodes", nodes)
+        if len(set(self.node_names)) != nodes:
+            twice = next(n for i, n in enumerate(self.node_names) if n in self.node_names[:i])
+            raise InputError(where, "nodes", "distinct node names", f"{twice!r} twice")
+        if links == 0:
+            raise InputError(where, "links", "at least 1 link", "none")
+        for field, shape in (
+            ("link_source", (links,)),
+            ("link_target", (links,)),
+            ("capacity", (links,)),
+            ("latency", (links,)),
+            ("coordinates", (nodes, 2)),
+        ):
+            if getattr(self, field).shape != shape:
+                raise InputError(where, field, f"shape {shape}", getattr(self, field).shape)
+        for field in ("link_source", "link_target"):
+            ends = getattr(self, field)
+            if ends.min() < 0 or ends.max() >= nodes:
+                raise InputError(where, field, f"node indices in 0..{nodes - 1}", int(ends.max()))
+        self._require(self.link_source != self.link_target, "target", "a node other than the source")
+        finite = np.isfinite(self.capacity) & (self.capacity >= 0)
+        self._require(finite, "capacity", "a finite capacity >= 0", self.capacity)
+        positive = np.isfinite(self.latency) & (self.latency > 0)
+        self._require(positive, "latency", "a positive latency", self.latency)
+
+    def _require(
+        self, good: npt.NDArray[np.bool_], field: str, expected: str, values: FloatArray | None = None
+    ) -> None:
+        if not good.all():
+            bad = int(np.argmin(good))
+            found = self.link_name(bad) if values is None else values[bad]
+            raise InputError(self.source or self.name, f"link {self.link_name(bad)}: {field}", expected, found)
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return len(self.node_names)
+
+    @property
+    def num_links(self) -> int:
+        """E."""
+        return len(self.link_source)
+
+    def link_name(self, link: int) -> str:
+        """``source->target`` of a link, for messages."""
+        return f"{self.node_names[self.link_source[link]]}->{self.node_names[self.link_target[link]]}"
+
+    def node_index(self) -> dict[str, int]:
+        """Name to index of every node."""
+        return {name: i for i, name in enumerate(self.node_names)}
+
+    def with_capacity(self, capacity: FloatArray) -> Topology:
+        """The same network with other capacities, (E,) Gbit/s."""
+        return dataclasses.replace(self, capacity=np.asarray(capacity, dtype=np.float64))
+
+    def with_failed_links(self, links: Iterable[int]) -> Topology:
+        """The same network with the given links at capacity 0; paths stay as they are."""
+        capacity = self.capacity.copy()
+        capacity[list(links)] = 0.0
+        return self.with_capacity(capacity)
+
+    def find_links(self, a: str, b: str) -> list[int]:
+        """The links between two nodes, in both directions.
+
+        Raises:
+            InputError: an unknown node, or no link between the two.
+        """
+        index = self.node_index()
+        for node in (a, b):
+            if node not in index:
+                raise InputError(self.source or self.name, "node", "a node of the topology", repr(node))
+        i, j = index[a], index[b]
+        forth = (self.link_source == i) & (self.link_target == j)
+        back = (self.link_source == j) & (self.link_target == i)
+        found = np.flatnonzero(forth | back).tolist()
+        if not found:
+            raise InputError(self.source or self.name, "link", f"a link between {a} and {b}", "none")
+        return found
+
+    def shape_key(self) -> str:
+        """Content key of nodes and links, without capacities: what candidate paths by hops depend on."""
+        return content_key(self.num_nodes, self.link_source, self.link_target)
+
+    def content_key(self) -> str:
+        """Content key of everything that an allocation can depend on."""
+        return content_key(self.node_names, self.link_source, self.link_target, self.capacity, self.latency)

@@ -1,0 +1,70 @@
+"""The Teal model: FlowGNN, policy and price head."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor, nn
+
+from teal.nn.features import hetero_data
+from teal.nn.flow_gnn import FlowGNN
+from teal.nn.policy import Policy, PriceHead, action_splits
+from teal.problem import Problem
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """What the shapes of the weights depend on.
+
+    Attributes:
+        num_paths: K.
+        layers: FlowGNN's.
+        width: FlowGNN's, except in the published form.
+        published: the form of the paper's release: no scaling, no nonlinearity, widths 1 to ``layers``.
+    """
+
+    num_paths: int = 4
+    layers: int = 6
+    width: int = 8
+    published: bool = False
+
+
+class TealModel(nn.Module):
+    """Actions for every demand and prices for every link, in one pass."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.flow_gnn = FlowGNN(config.num_paths, config.layers, config.width, published=config.published)
+        self.policy = Policy(config.num_paths, self.flow_gnn.path_width)
+        self.price_head = PriceHead(self.flow_gnn.link_width)
+        if not config.published:
+            self.sharpness = nn.Parameter(torch.tensor(1.0))  # log of the weight of a path's profit
+
+    def forward(self, problem: Problem) -> tuple[Tensor, Tensor]:
+        """Means of the actions (B, D, K) and link prices (B, E) in value per Gbit/s.
+
+        ``problem`` must be in the model's floating-point type.
+        """
+        data = hetero_data(problem, scaled=not self.config.published)
+        link, path = self.flow_gnn(data)
+        means, shares = self.policy(path), self.price_head(link)
+        if not problem.objective.maximises_value:
+            return means, shares * problem.inverse_capacity  # only ratios of c p count
+        unit = problem.path_value.sum() / problem.ops.mask.sum().clamp(min=1)  # mean value
+        prices = shares * unit * (problem.capacity > 0)
+        if not self.config.published:
+            # Prices learn by the bound alone; what the policy makes of them must not pull at them.
+            profit = (problem.path_value - problem.ops.path_sum(prices.detach())) / unit.clamp(min=1e-30)
+            means = means + self.sharpness.exp() * profit
+        return means, prices
+
+    def splits(self, means: Tensor, problem: Problem) -> Tensor:
+        """Splits (B, D, K) of given actions."""
+        return action_splits(means, problem.path_mask, may_shed=problem.objective.may_shed)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Floating-point type of the weights."""
+        return next(self.parameters()).dtype

@@ -1,0 +1,57 @@
+"""From embeddings to actions: the policy shared by all demands, and the price head shared by all links."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+CLAMP = 10.0  # of an action, either way
+
+
+class Policy(nn.Module):
+    """From the K path embeddings of a demand to K means of a Gaussian (Teal, section 3.3).
+
+    Every demand is an agent; all share these weights.
+    """
+
+    def __init__(self, num_paths: int, width: int, hidden: int = 24) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Linear(num_paths * width, hidden), nn.SiLU(), nn.Linear(hidden, num_paths)
+        )
+
+    def forward(self, path: Tensor) -> Tensor:
+        """(B, D, K, F) -> means (B, D, K)."""
+        return self.net(path.flatten(2))
+
+
+class PriceHead(nn.Module):
+    """From the embedding of a link to its share of price, softplus so that it is positive.
+
+    Not in the paper: it is what lets the network certify its own allocation and gives the repair
+    its multipliers.  It learns by the bound itself (:mod:`teal.learning.losses`).
+    """
+
+    def __init__(self, width: int, hidden: int = 16) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(width, hidden), nn.SiLU(), nn.Linear(hidden, 1))
+        nn.init.constant_(self.net[-1].bias, -3.0)  # most links are not full: start near price 0
+
+    def forward(self, link: Tensor) -> Tensor:
+        """(B, E, F) -> (B, E), positive."""
+        return nn.functional.softplus(self.net(link).squeeze(-1))
+
+
+def action_splits(actions: Tensor, mask: Tensor, *, may_shed: bool) -> Tensor:
+    """Softmax over the K paths and, where shedding is allowed, a reject option with action 0: (B, D, K).
+
+    Args:
+        actions: (B, D, K), clamped to +-10.
+        mask: (B, D, K); a missing path gets 0, a demand without paths nothing.
+    """
+    logits = torch.where(mask, actions.clamp(-CLAMP, CLAMP), -torch.inf)
+    if may_shed:
+        reject = torch.zeros_like(logits[..., :1])
+        return torch.cat([logits, reject], -1).softmax(-1)[..., :-1]
+    logits = torch.where(mask.any(-1, keepdim=True), logits, 0)  # softmax over nothing would be NaN
+    return logits.softmax(-1) * mask

@@ -1,0 +1,106 @@
+"""path_sum, link_sum, path_max: the only incidence products of the project.
+
+For link values x (B, E, F) and path values f (B, D, K, F), over the paths that exist:
+
+- path_sum:  (A x)[b, d, k, f]  = sum of x[b, e, f] over the links e of path (d, k);
+- link_sum:  (A' f)[b, e, f]    = sum of f[b, d, k, f] over the paths (d, k) through link e;
+- path_max:  max x[b, e] over the links e of path (d, k), and the first link that attains it.
+
+link_sum is the transpose of path_sum, so each is the other's gradient.  Where a demand has no k-th
+path, path_sum and path_max give 0 (and link -1), and link_sum does not look.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from teal.network import PathSet
+
+
+class Backend(Protocol):
+    """The three operations on plain tensors, without gradients.  One implementation per file."""
+
+    def path_sum(self, link_values: Tensor) -> Tensor:
+        """(B, E, F) -> (B, D, K, F)."""
+        ...
+
+    def link_sum(self, path_values: Tensor) -> Tensor:
+        """(B, D, K, F) -> (B, E, F)."""
+        ...
+
+    def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, E) -> values (B, D, K) and links (B, D, K) int64, -1 where there is no path."""
+        ...
+
+
+class _PathSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, link_values: Tensor, backend: Backend) -> Tensor:
+        ctx.backend = backend
+        return backend.path_sum(link_values.contiguous())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return cast(Tensor, _LinkSum.apply(grads[0], ctx.backend)), None
+
+
+class _LinkSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, path_values: Tensor, backend: Backend) -> Tensor:
+        ctx.backend = backend
+        return backend.link_sum(path_values.contiguous())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return cast(Tensor, _PathSum.apply(grads[0], ctx.backend)), None
+
+
+class _PathMax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, link_values: Tensor, backend: Backend) -> tuple[Tensor, Tensor]:
+        values, links = backend.path_max(link_values.contiguous())
+        ctx.save_for_backward(links)
+        ctx.num_links = link_values.shape[1]
+        ctx.mark_non_differentiable(links)
+        return values, links
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (links,) = ctx.saved_tensors
+        # A spare last column takes what belongs to paths that do not exist.
+        grad = grads[0].new_zeros(len(links), ctx.num_links + 1)
+        index = torch.where(links < 0, ctx.num_links, links).flatten(1)
+        return grad.scatter_add_(1, index, grads[0].flatten(1))[:, :-1], None
+
+
+class PathOps:
+    """The operations over one path set, differentiable, on one device.
+
+    Every method takes a batch first, (B, ...), and an optional feature axis last.
+    """
+
+    def __init__(self, paths: PathSet, backend: Backend, device: torch.device) -> None:
+        self.paths, self.backend, self.device = paths, backend, device
+        self.mask = torch.from_numpy(paths.mask).to(device)  # (D, K)
+
+    def path_sum(self, link_values: Tensor) -> Tensor:
+        """Sum along each path: (B, E) -> (B, D, K), or (B, E, F) -> (B, D, K, F)."""
+        if link_values.dim() == 2:
+            return cast(Tensor, _PathSum.apply(link_values.unsqueeze(-1), self.backend)).squeeze(-1)
+        return cast(Tensor, _PathSum.apply(link_values, self.backend))
+
+    def link_sum(self, path_values: Tensor) -> Tensor:
+        """Sum over the paths through each link: (B, D, K) -> (B, E), or (B, D, K, F) -> (B, E, F)."""
+        if path_values.dim() == 3:
+            return cast(Tensor, _LinkSum.apply(path_values.unsqueeze(-1), self.backend)).squeeze(-1)
+        return cast(Tensor, _LinkSum.apply(path_values, self.backend))
+
+    def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
+        """Maximum along each path and the link that attains it: (B, E) -> (B, D, K) twice.
+
+        Of equal links the one nearest the source is named; only it receives the gradient.
+        """
+        return cast(tuple[Tensor, Tensor], _PathMax.apply(link_values, self.backend))

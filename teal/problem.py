@@ -1,0 +1,162 @@
+"""The one object that every scheme takes."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from teal.errors import InputError
+from teal.network import PathSet, Topology
+from teal.objectives import Objective
+from teal.pathops import PathOps, make_path_ops
+
+Array = npt.NDArray[np.floating]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Problem:
+    """B traffic matrices to allocate on one network.  Validated by :meth:`create`.
+
+    Attributes:
+        topology: the network; its capacities are the usual ones.
+        paths: candidate paths of the demands.
+        objective: which program.
+        demand: (B, D) Gbit/s.
+        capacity: (B, E) Gbit/s in force for each matrix; 0 where a link has failed.
+        path_value: (D, K) value of one Gbit/s on a path, v[d, k].
+        ops: path operations on the tensors' device.
+    """
+
+    topology: Topology
+    paths: PathSet
+    objective: Objective
+    demand: Tensor
+    capacity: Tensor
+    path_value: Tensor
+    ops: PathOps
+
+    @classmethod
+    def create(
+        cls,
+        topology: Topology,
+        paths: PathSet,
+        objective: Objective,
+        demand: Array,
+        *,
+        capacity: Array | None = None,
+        weight: Array | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float64,
+        backend: str = "auto",
+    ) -> Problem:
+        """Validate and build.
+
+        Args:
+            demand: (B, D) or (D,) Gbit/s.
+            capacity: (B, E) or (E,) Gbit/s; None for the topology's.
+            weight: (D,) of weighted_flow.
+
+        Raises:
+            InputError: a shape that does not fit, or a negative, infinite or NaN entry.
+        """
+        if paths.num_links != topology.num_links:
+            expected = f"paths over {topology.num_links} links"
+            raise InputError(topology.name, "paths", expected, f"{paths.num_links} links")
+        demand = _checked("demand", np.atleast_2d(demand), paths.num_demands)
+        capacity = topology.capacity if capacity is None else capacity
+        capacity = _checked("capacity", np.atleast_2d(capacity), topology.num_links)
+        capacity = np.broadcast_to(capacity, (len(demand), topology.num_links))
+        if weight is not None:
+            weight = _checked("weight", np.atleast_2d(weight), paths.num_demands)[0]
+        ops = make_path_ops(paths, device, backend)
+        latency = ops.path_sum(torch.as_tensor(topology.latency[None], device=ops.device))[0]
+        value = objective.path_value(latency.cpu().numpy(), weight) * paths.mask
+        return cls(
+            topology,
+            paths,
+            objective,
+            torch.tensor(demand, dtype=dtype, device=ops.device),
+            torch.tensor(capacity.copy(), dtype=dtype, device=ops.device),
+            torch.tensor(value, dtype=dtype, device=ops.device),
+            ops,
+        )
+
+    @property
+    def batch(self) -> int:
+        """B."""
+        return len(self.demand)
+
+    @cached_property
+    def path_mask(self) -> Tensor:
+        """(B, D, K) true where a path exists and none of its links has failed."""
+        static = self.ops.mask.expand(self.batch, -1, -1)
+        failed = self.capacity <= 0
+        if not bool(failed.any()):
+            return static
+        return static & (self.ops.path_max(failed.to(self.capacity.dtype))[0] == 0)
+
+    @cached_property
+    def routable(self) -> Tensor:
+        """(B, D) true where a demand has at least one path left."""
+        return self.path_mask.any(-1)
+
+    @cached_property
+    def inverse_capacity(self) -> Tensor:
+        """(B, E) 1 / capacity, 0 for a failed link: nothing ever divides by a capacity of 0."""
+        return torch.where(self.capacity > 0, 1 / self.capacity.clamp(min=1e-30), 0)
+
+    def flows(self, splits: Tensor) -> Tensor:
+        """(B, D, K) Gbit/s from splits (B, D, K), shares of each demand."""
+        return splits * self.demand[..., None]
+
+    def loads(self, splits: Tensor) -> Tensor:
+        """(B, E) Gbit/s on each link."""
+        return self.ops.link_sum(self.flows(splits))
+
+    def utilisation(self, splits: Tensor) -> Tensor:
+        """(B, E) load / capacity; infinite where a failed link carries something."""
+        load = self.loads(splits)
+        broken = (self.capacity <= 0) & (load > 0)
+        return torch.where(broken, torch.inf, load * self.inverse_capacity)
+
+    def value(self, splits: Tensor) -> Tensor:
+        """(B,) the objective: sum v x in Gbit/s, or the largest link utilisation."""
+        if self.objective.maximises_value:
+            return (self.flows(splits) * self.path_value).sum((1, 2))
+        return self.utilisation(splits).amax(1)
+
+    def with_demand(self, demand: Tensor) -> Problem:
+        """The same network under other matrices, (B, D); capacities of the first matrix.  Not validated."""
+        capacity = self.capacity[:1].expand(len(demand), -1)
+        return dataclasses.replace(self, demand=demand.to(self.demand), capacity=capacity)
+
+    def with_capacity(self, capacity: Tensor) -> Problem:
+        """The same matrices under other capacities, (E,) or (B, E): failures, upgrades.  Not validated."""
+        return dataclasses.replace(self, capacity=capacity.to(self.capacity).expand(self.batch, -1))
+
+    def row(self, index: int) -> Problem:
+        """The problem of one matrix, B = 1."""
+        one = slice(index, index + 1)
+        return dataclasses.replace(self, demand=self.demand[one], capacity=self.capacity[one])
+
+    def to(self, dtype: torch.dtype) -> Problem:
+        """The same problem in another floating-point type; itself if it is of that type."""
+        if self.demand.dtype == dtype:
+            return self
+        changed = {f: getattr(self, f).to(dtype) for f in ("demand", "capacity", "path_value")}
+        return dataclasses.replace(self, **changed)
+
+
+def _checked(field: str, values: Array, width: int) -> Array:
+    if values.ndim != 2 or values.shape[1] != width:
+        raise InputError("problem", field, f"{width} entries for each matrix", values.shape)
+    bad = ~(np.isfinite(values) & (values >= 0))
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
+        raise InputError("problem", f"{field}[{row}, {column}]", "a finite number >= 0", values[row, column])
+    return values

@@ -1,0 +1,55 @@
+"""Plots as files, by matplotlib, without a display."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.figure import Figure
+
+from teal.evaluation import Row
+from teal.objectives import ObjectiveName
+
+# Okabe and Ito's palette: told apart by everyone.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+
+def plot_results(path: Path, rows: list[Row]) -> None:
+    """Two panels: quality over time of day, and quality against time to solve, by scheme.
+
+    Quality is the satisfied demand, or the largest link utilisation under that objective.
+    """
+    minimised = rows[0].objective == ObjectiveName.MAX_LINK_UTILISATION.value
+    label = "largest link utilisation" if minimised else "satisfied demand (%)"
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    over_time, against = figure.subplots(1, 2, width_ratios=[3, 2])
+    for number, scheme in enumerate(dict.fromkeys(row.scheme for row in rows)):
+        own = [row for row in rows if row.scheme == scheme and not math.isnan(row.value)]
+        if not own:
+            continue
+        colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
+        quality = np.array([row.value if minimised else 100 * row.satisfied_demand for row in own])
+        times = np.array([row.timestamp for row in own], dtype="datetime64[s]")
+        line = "-" if number % 2 == 0 else "--"  # equal curves stay visible under each other
+        over_time.plot(times, quality, line, color=colour, linewidth=1.4, label=scheme)
+        taken = np.array([row.build_s + row.solve_s for row in own])
+        against.scatter(1e3 * taken, quality, s=9, alpha=0.25, color=colour, marker=marker, linewidths=0)
+        against.scatter(
+            1e3 * np.median(taken), quality.mean(), s=70, color=colour, marker=marker, edgecolors="black", label=scheme
+        )
+    locator = AutoDateLocator()
+    over_time.xaxis.set_major_locator(locator)
+    over_time.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    over_time.set(ylabel=label, title=f"{rows[0].topology}, {rows[0].objective}")
+    against.set(xscale="log", xlabel="time a matrix, build and solve (ms)", ylabel=label)
+    against.set_title("large: mean quality, median time")
+    for axes in (over_time, against):
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    over_time.legend(loc="best", fontsize="small", framealpha=0.8)
+    figure.savefig(path, dpi=150)

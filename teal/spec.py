@@ -1,0 +1,71 @@
+"""The small language in which schemes, topologies and traffic are named: ``name:key=value,key=value``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from teal.errors import InputError
+
+_TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """A parsed name with its options.
+
+    Attributes:
+        text: the specification as written, for messages and tables.
+        name: the part before the options.
+        options: key to unparsed value; keys use underscores, whatever the user wrote.
+    """
+
+    text: str
+    name: str
+    options: Mapping[str, str]
+
+    def take(self, **defaults: int | float | str | bool) -> dict[str, int | float | str | bool]:
+        """Return the options, parsed to the types of ``defaults``, which also fills the gaps.
+
+        Raises:
+            InputError: an option that is not among ``defaults``, or a value of the wrong type.
+        """
+        unknown = sorted(set(self.options) - set(defaults))
+        if unknown:
+            allowed = ", ".join(sorted(defaults)) or "no options"
+            raise InputError(self.text, unknown[0], f"one of: {allowed}", repr(unknown[0]))
+        return {
+            key: self._parse(key, default) if key in self.options else default
+            for key, default in defaults.items()
+        }
+
+    def _parse(self, key: str, default: int | float | str | bool) -> int | float | str | bool:
+        text = self.options[key]
+        if isinstance(default, bool):
+            if text.lower() in _TRUE + _FALSE:
+                return text.lower() in _TRUE
+            raise InputError(self.text, key, "true or false", repr(text))
+        kind = type(default)
+        try:
+            return kind(text)
+        except ValueError:
+            expected = "a whole number" if kind is int else "a number"
+            raise InputError(self.text, key, expected, repr(text)) from None
+
+
+def parse_spec(text: str, prefix: str = "") -> Spec:
+    """Parse ``[prefix]name[:key=value[,key=value...]]``.
+
+    ``prefix`` (``"topohub:"``, say) is dropped first, so that what follows may hold a colon of its own.
+    """
+    body = text.removeprefix(prefix)
+    name, _, tail = body.partition(":")
+    if prefix and not tail and "," in name:  # topohub:sndlib/geant,capacity=40
+        name, _, tail = name.partition(",")
+    options: dict[str, str] = {}
+    for item in filter(None, tail.split(",")):
+        key, equals, value = item.partition("=")
+        if not equals or not key or not value:
+            raise InputError(text, item, "key=value", repr(item))
+        options[key.strip().replace("-", "_")] = value.strip()
+    return Spec(text, name, options)

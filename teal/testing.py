@@ -1,0 +1,93 @@
+"""Assertions and small networks for tests, ours and yours.
+
+>>> from teal.testing import assert_feasible, assert_batch_equals_loop, random_problem
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from teal.allocation import Allocation
+from teal.feasibility import TOLERANCE, violations
+from teal.network import Topology, all_pairs, compute_paths
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem
+from teal.schemes import Scheme
+
+
+def assert_feasible(problem: Problem, allocation: Allocation, tolerance: float = TOLERANCE) -> None:
+    """Fail unless every usable allocation keeps every rule to ``tolerance`` of a capacity or demand."""
+    broken = violations(problem, allocation.splits)
+    for rule in ("capacity", "demand", "sign", "mask"):
+        worst = getattr(broken, rule)
+        for b, status in enumerate(allocation.status):
+            if status.usable:
+                assert worst[b] <= tolerance, f"matrix {b}: {rule} violated by {float(worst[b]):.3g}"
+
+
+def assert_batch_equals_loop(scheme: Scheme, problem: Problem, tolerance: float = 1e-6) -> None:
+    """Fail unless solving a batch gives what solving its matrices one by one gives."""
+    together = scheme.solve(problem).splits
+    for b in range(problem.batch):
+        alone = scheme.solve(problem.row(b)).splits[0]
+        torch.testing.assert_close(together[b], alone, atol=tolerance, rtol=tolerance)
+
+
+def make_topology(
+    links: list[tuple[int, int, float]], *, nodes: int = 0, latency: float = 1.0, both: bool = False
+) -> Topology:
+    """A network from (source, target, capacity) triples; ``both`` adds the reverse of each."""
+    if both:
+        links = [*links, *((t, s, c) for s, t, c in links)]
+    source, target, capacity = (np.array(column) for column in zip(*links, strict=True))
+    count = max(nodes, int(max(source.max(), target.max())) + 1)
+    return Topology(
+        name="test",
+        node_names=tuple(f"n{i}" for i in range(count)),
+        link_source=source.astype(np.int32),
+        link_target=target.astype(np.int32),
+        capacity=capacity.astype(np.float64),
+        latency=np.full(len(links), latency),
+        coordinates=np.full((count, 2), np.nan),
+    )
+
+
+def random_topology(seed: int, nodes: int = 7, density: float = 0.4) -> Topology:
+    """A random directed network; often with nodes that cannot reach each other."""
+    rng = np.random.default_rng(seed)
+    chosen = [
+        (i, j, float(rng.uniform(1, 10)))
+        for i in range(nodes)
+        for j in range(nodes)
+        if i != j and rng.random() < density
+    ]
+    return make_topology(chosen or [(0, 1, 1.0)], nodes=nodes)
+
+
+def random_problem(
+    seed: int,
+    *,
+    objective: ObjectiveName = ObjectiveName.TOTAL_FLOW,
+    nodes: int = 7,
+    density: float = 0.4,
+    num_paths: int = 3,
+    batch: int = 2,
+    failed: int = 0,
+    idle: float = 0.2,
+) -> Problem:
+    """A random problem: heavy-tailed demands, some of them 0, some pairs without a path, failed links.
+
+    Args:
+        failed: links of capacity 0, different in each matrix.
+        idle: share of the demands of rate 0.
+    """
+    rng = np.random.default_rng(seed)
+    topology = random_topology(seed, nodes, density)
+    paths = compute_paths(topology, all_pairs(topology), num_paths=num_paths, cache=False)
+    demand = rng.lognormal(0, 1.5, (batch, paths.num_demands)) * (rng.random((batch, paths.num_demands)) >= idle)
+    capacity = np.tile(topology.capacity, (batch, 1))
+    for row in capacity:
+        row[rng.choice(len(row), min(failed, len(row) - 1), replace=False)] = 0
+    weight = rng.choice([1.0, 2.0, 4.0], paths.num_demands)
+    return Problem.create(topology, paths, Objective(objective), demand, capacity=capacity, weight=weight)

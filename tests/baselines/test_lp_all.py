@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from baselines.lp_all import LpAll
+from teal.allocation import Status
+from teal.assessment import assess
+from teal.errors import InputError, SolverError
+from teal.formats import load_topology, load_traffic
+from teal.network import compute_paths
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem
+from teal.schemes import make_scheme
+from teal.testing import assert_feasible, make_topology, random_problem
+
+
+def _triangle(objective: ObjectiveName) -> Problem:
+    """a->c over the direct link (2) or over b (3 and 3); demands a->c 4, a->b 2; b->c has none."""
+    topology = make_topology([(0, 2, 2.0), (0, 1, 3.0), (1, 2, 3.0)])
+    paths = compute_paths(topology, np.array([[0, 1], [0, 2]], np.int32), num_paths=2, cache=False)
+    return Problem.create(topology, paths, Objective(objective), np.array([2.0, 4.0]), weight=np.array([1.0, 5.0]))
+
+
+@pytest.mark.parametrize(
+    ("objective", "optimum"),
+    [
+        (ObjectiveName.TOTAL_FLOW, 5.0),  # 2 direct, 3 over a->b
+        (ObjectiveName.WEIGHTED_FLOW, 4 * 5.0 + 1.0),  # a->c in full, 1 left of a->b
+        (ObjectiveName.LATENCY_PENALISED_FLOW, 2 * 0.75 + 2 * 0.75 + 1 * 0.5),  # one hop is worth 3/4, two 1/2
+        (ObjectiveName.MAX_LINK_UTILISATION, 1.2),  # (4 - x)/2 = (2 + x)/3, x = 1.6
+    ],
+)
+def test_a_hand_solved_network(objective: ObjectiveName, optimum: float) -> None:
+    problem = _triangle(objective)
+    allocation = LpAll().solve(problem)
+    measured = assess(problem, allocation)
+    assert measured.value.item() == pytest.approx(optimum)
+    assert measured.bound.item() == pytest.approx(optimum)
+    assert allocation.status == (Status.OPTIMAL,)
+
+
+@settings(max_examples=10)
+@given(
+    seed=st.integers(0, 10_000),
+    objective=st.sampled_from(ObjectiveName),
+    failed=st.integers(0, 3),
+    idle=st.sampled_from([0.2, 1.0]),
+)
+def test_both_solvers_agree_and_are_feasible(seed: int, objective: ObjectiveName, failed: int, idle: float) -> None:
+    problem = random_problem(seed, objective=objective, failed=failed, nodes=5, idle=idle)
+    found = [LpAll(solver=solver).solve(problem) for solver in ("highs", "gurobi")]
+    for allocation in found:
+        assert_feasible(problem, allocation)
+    values = [assess(problem, allocation).value for allocation in found]
+    torch.testing.assert_close(values[0], values[1], rtol=1e-6, atol=1e-6)
+
+
+def test_nothing_can_be_routed() -> None:
+    topology = make_topology([(0, 1, 1.0)])
+    paths = compute_paths(topology, np.array([[1, 0]], np.int32), cache=False)
+    for objective in (ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION):
+        problem = Problem.create(topology, paths, Objective(objective), np.array([3.0]))
+        allocation = LpAll().solve(problem)
+        assert allocation.status == (Status.OPTIMAL,)
+        assert assess(problem, allocation).value.item() == 0.0
+
+
+def test_a_model_past_the_licence_is_an_error_that_names_the_limit() -> None:
+    topology = load_topology("topohub:sndlib/germany50")
+    traffic = load_traffic("gravity:seed=0,count=1", topology)
+    problem = Problem.create(topology, compute_paths(topology, traffic.pairs), Objective(), traffic.read([0]))
+    with pytest.raises(SolverError, match=r"2,000 variables and 2,000 constraints.*lp-all:solver=highs"):
+        LpAll(solver="gurobi").solve(problem)
+
+
+def test_a_time_limit_is_a_status_and_not_an_allocation() -> None:
+    topology = load_topology("topohub:sndlib/germany50")
+    traffic = load_traffic("gravity:seed=0,count=1,load=4", topology)
+    problem = Problem.create(topology, compute_paths(topology, traffic.pairs), Objective(), traffic.read([0]))
+    allocation = LpAll(method="simplex", time_limit=1e-3).solve(problem)
+    assert allocation.status == (Status.TIME_LIMIT,)
+    assert assess(problem, allocation).value.isnan().all()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("lp-all:solver=cplex", "highs or gurobi"),
+        ("lp-all:speed=9", "one of: method, solver, threads, time_limit, warm"),
+        ("lp-all:threads=two", "a whole number"),
+        ("lp-all:warm=maybe", "true or false"),
+        ("lp-none", "one of:"),
+        ("teal", "--model DIR"),
+    ],
+)
+def test_wrong_specifications_are_refused(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        make_scheme(text)
+
+
+def test_options_reach_the_scheme() -> None:
+    scheme = make_scheme("lp-all:solver=gurobi,time-limit=2.5,warm=true", Path("unused"))
+    assert scheme == LpAll(solver="gurobi", time_limit=2.5, warm=True)

@@ -1,0 +1,35 @@
+"""Shared by all tests: a cache of their own, and where the public data is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import numba
+import pytest
+import torch
+
+hypothesis.settings.register_profile("teal", deadline=None, max_examples=25, derandomize=True)
+hypothesis.settings.load_profile("teal")
+
+# Test processes run side by side: a thread pool in each would fight for the cores.
+numba.set_num_threads(1)
+torch.set_num_threads(1)
+
+DATA = Path(os.environ.get("TEAL_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TEAL_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+    return
+
+
+@pytest.fixture
+def public_data() -> Path:
+    """The folder of SNDlib and Topology Zoo files that data/README.md names."""
+    if not DATA.is_dir():
+        pytest.skip(f"needs the public data that data/README.md names, in {DATA} (or set TEAL_TEST_DATA)")
+    return DATA

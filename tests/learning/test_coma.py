@@ -1,0 +1,113 @@
+"""COMA* against brute force on three nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from teal.learning.coma import advantages, coma_loss, sample_actions
+from teal.learning.losses import bound_loss, demand_value, reward
+from teal.network import compute_paths
+from teal.nn.policy import action_splits
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem
+from teal.testing import make_topology, random_problem
+
+SAMPLES = 5
+
+
+def _three_nodes(load: float, objective: ObjectiveName = ObjectiveName.TOTAL_FLOW) -> Problem:
+    topology = make_topology([(0, 1, 3.0), (1, 2, 4.0), (0, 2, 5.0)], both=True)
+    paths = compute_paths(topology, num_paths=2, cache=False)
+    demand = load * np.array([2.0, 3.0, 1.0, 2.5, 1.5, 2.0])
+    return Problem.create(topology, paths, Objective(objective), demand)
+
+
+def _brute_force(problem: Problem, means: torch.Tensor, actions: torch.Tensor, std: float, seed: int) -> torch.Tensor:
+    """R(a) minus the mean of R(a_-i, a_i') over the same draws: one reward for each agent and sample."""
+    shed = problem.objective.may_shed
+    generator = torch.Generator().manual_seed(seed)
+    base = action_splits(actions, problem.path_mask, may_shed=shed)
+    expected = torch.zeros_like(problem.demand)
+    for _ in range(SAMPLES):
+        again = action_splits(sample_actions(means, std, generator), problem.path_mask, may_shed=shed)
+        for i in range(problem.paths.num_demands):
+            changed = base.clone()
+            changed[:, i] = again[:, i]
+            expected[:, i] += reward(problem, changed) / SAMPLES
+    return reward(problem, base)[:, None] - expected
+
+
+def _both(problem: Problem, std: float, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    means = torch.randn(problem.path_mask.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    actions = sample_actions(means, std, torch.Generator().manual_seed(seed + 1))
+    estimate = advantages(problem, means, actions, std, SAMPLES, torch.Generator().manual_seed(seed + 2))
+    return estimate, _brute_force(problem, means, actions, std, seed + 2)
+
+
+@pytest.mark.parametrize("std", [0.1, 1.0])
+def test_without_congestion_the_estimate_is_exact(std: float) -> None:
+    """The reward is then linear in the flows."""
+    estimate, truth = _both(_three_nodes(load=0.5), std, seed=0)
+    assert truth.abs().max() > 1e-3
+    torch.testing.assert_close(estimate, truth)
+
+
+@pytest.mark.parametrize("objective", [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION])
+def test_under_congestion_the_error_is_of_second_order(objective: ObjectiveName) -> None:
+    """A tenth of the exploration, a hundredth of the error: the rate of a first-order change."""
+    problem, errors, sizes = _three_nodes(load=3.0, objective=objective), [], []
+    for std in (1e-2, 1e-3):
+        pairs = [_both(problem, std, seed) for seed in range(20)]
+        errors.append(float(torch.stack([(e - t).abs().max() for e, t in pairs]).median()))
+        sizes.append(float(torch.stack([t.abs().max() for _, t in pairs]).median()))
+    assert errors[0] < 0.1 * sizes[0]
+    assert errors[1] / errors[0] == pytest.approx(0.01, rel=0.5)
+    assert sizes[1] / sizes[0] == pytest.approx(0.1, rel=0.5)
+
+
+def test_at_the_exploration_used_the_estimate_points_the_right_way() -> None:
+    problem = _three_nodes(load=3.0)
+    pairs = [_both(problem, 0.2, seed) for seed in range(100)]
+    estimate, truth = (torch.cat(side).flatten() for side in zip(*pairs, strict=True))
+    assert torch.corrcoef(torch.stack([estimate, truth]))[0, 1] > 0.97
+
+
+def test_the_policy_gradient_climbs() -> None:
+    """Free means in place of a network: 300 steps of COMA* bring the three nodes near their optimum."""
+    problem = _three_nodes(load=2.0)
+    means = torch.zeros(problem.path_mask.shape, dtype=torch.float64, requires_grad=True)
+    optimiser, generator = torch.optim.Adam([means], lr=0.05), torch.Generator().manual_seed(0)
+    before = reward(problem, action_splits(means, problem.path_mask, may_shed=True))
+    for _ in range(300):
+        optimiser.zero_grad()
+        coma_loss(problem, means, 0.2, SAMPLES, 4, generator).sum().backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    after = reward(problem, action_splits(means, problem.path_mask, may_shed=True))
+    from baselines.lp_all import LpAll
+    from teal.assessment import assess
+
+    optimum = assess(problem, LpAll().solve(problem)).satisfied_demand
+    assert before.item() < 0.9 * optimum.item()
+    assert after.item() > 0.97 * optimum.item()
+
+
+@pytest.mark.parametrize("objective", list(ObjectiveName))
+def test_the_losses_are_what_they_say(objective: ObjectiveName) -> None:
+    """The bound loss equals the certified bound; the reward of feasible splits equals their value."""
+    from teal.bounds import dual_bound
+
+    problem = random_problem(3, objective=objective)
+    prices = torch.rand(problem.capacity.shape, generator=torch.Generator().manual_seed(0)).double()
+    loss, bound = bound_loss(problem, prices), dual_bound(problem, prices)
+    if not problem.objective.maximises_value:
+        torch.testing.assert_close(-loss, bound)
+        uniform = problem.path_mask / problem.path_mask.sum(-1, keepdim=True).clamp(min=1)
+        soft, hard = -reward(problem, uniform), problem.value(uniform)
+        assert (soft >= hard).all(), "a soft maximum is no smaller"
+        assert (soft <= hard * (1 + np.log(problem.topology.num_links) / 20) + 1e-9).all()
+        return
+    torch.testing.assert_close(loss * demand_value(problem), bound)
+    small = 1e-3 * problem.path_mask.double()
+    torch.testing.assert_close(reward(problem, small) * demand_value(problem), problem.value(small))

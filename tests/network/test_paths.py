@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from itertools import islice, pairwise
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from teal.errors import InputError
+from teal.formats import load_topology
+from teal.network import PathMethod, PathSet, PathWeight, Topology, compute_paths
+from teal.storage import cache_dir
+from teal.testing import make_topology, random_topology
+
+METHODS = st.sampled_from(PathMethod)
+WEIGHTS = st.sampled_from(PathWeight)
+
+
+def _weights(topology: Topology, weight: PathWeight) -> np.ndarray:
+    if weight is PathWeight.HOPS:
+        return np.ones(topology.num_links)
+    return topology.latency if weight is PathWeight.LATENCY else 1 / topology.capacity
+
+
+def _check_paths(topology: Topology, paths: PathSet) -> None:
+    """Every path leads from its source to its target without a node twice, in the order of the trie."""
+    assert (paths.trie.parent < np.arange(paths.trie.num_nodes)).all()
+    for d, (source, target) in enumerate(paths.pairs):
+        for k in range(paths.num_paths):
+            links = paths.path_links(d, k)
+            assert len(links) == paths.hops[d, k]
+            assert bool(links) == paths.mask[d, k]
+            if links:
+                nodes = [source, *topology.link_target[links]]
+                assert nodes[-1] == target
+                assert len(set(nodes)) == len(nodes)
+                assert all(topology.link_source[e] == n for e, n in zip(links, nodes, strict=False))
+        assert (np.diff(paths.mask[d].astype(int)) <= 0).all(), "paths fill the places from the first on"
+
+
+@given(st.integers(0, 10_000), METHODS, WEIGHTS, st.integers(1, 4))
+def test_paths_are_paths(seed: int, method: PathMethod, weight: PathWeight, num_paths: int) -> None:
+    topology = random_topology(seed)
+    paths = compute_paths(topology, num_paths=num_paths, method=method, weight=weight, cache=False)
+    _check_paths(topology, paths)
+
+
+@given(st.integers(0, 10_000), WEIGHTS, st.integers(1, 4))
+def test_disjoint_paths_are_greedy_shortest_paths(seed: int, weight: PathWeight, num_paths: int) -> None:
+    """The k-th path is a shortest one in the graph without the links of the earlier ones: networkx."""
+    topology = random_topology(seed)
+    weights = _weights(topology, weight)
+    paths = compute_paths(topology, num_paths=num_paths, weight=weight, cache=False)
+    for d, (source, target) in enumerate(paths.pairs.tolist()):
+        left = set(range(topology.num_links))
+        for k in range(num_paths):
+            graph = nx.DiGraph()
+            graph.add_nodes_from(range(topology.num_nodes))
+            graph.add_weighted_edges_from(
+                (int(topology.link_source[e]), int(topology.link_target[e]), weights[e]) for e in left
+            )
+            links = paths.path_links(d, k)
+            if not nx.has_path(graph, source, target):
+                assert links == []
+                break
+            assert set(links) <= left
+            assert weights[links].sum() == pytest.approx(nx.shortest_path_length(graph, source, target, "weight"))
+            left -= set(links)
+
+
+@given(st.integers(0, 10_000), WEIGHTS, st.integers(1, 5))
+def test_yen_finds_the_shortest_loopless_paths(seed: int, weight: PathWeight, num_paths: int) -> None:
+    topology = random_topology(seed, nodes=6)
+    weights = _weights(topology, weight)
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(topology.num_nodes))
+    for e, (s, t) in enumerate(zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)):
+        graph.add_edge(s, t, weight=weights[e], link=e)
+    paths = compute_paths(topology, num_paths=num_paths, method=PathMethod.YEN, weight=weight, cache=False)
+    for d, (source, target) in enumerate(paths.pairs.tolist()):
+        ours = [paths.path_links(d, k) for k in range(num_paths) if paths.mask[d, k]]
+        assert len({tuple(links) for links in ours}) == len(ours)
+        expected = []
+        if nx.has_path(graph, source, target):
+            for nodes in islice(nx.shortest_simple_paths(graph, source, target, "weight"), num_paths):
+                expected.append(sum(graph[a][b]["weight"] for a, b in pairwise(nodes)))
+        np.testing.assert_allclose([weights[links].sum() for links in ours], expected)
+
+
+def test_parallel_links_are_links_of_their_own() -> None:
+    topology = make_topology([(0, 1, 5.0), (0, 1, 3.0), (0, 2, 1.0), (2, 1, 1.0)])
+    paths = compute_paths(topology, np.array([[0, 1]], np.int32), cache=False)
+    assert [paths.path_links(0, k) for k in range(4)] == [[0], [1], [2, 3], []]
+
+
+def test_incidences_list_every_link_of_every_path() -> None:
+    topology = random_topology(3)
+    paths = compute_paths(topology, cache=False)
+    rows, columns = paths.incidences()
+    assert len(rows) == paths.num_incidences
+    for d in range(paths.num_demands):
+        for k in range(paths.num_paths):
+            assert sorted(columns[rows == d * paths.num_paths + k].tolist()) == sorted(paths.path_links(d, k))
+
+
+def test_cache_is_keyed_by_content_and_survives_damage() -> None:
+    topology = random_topology(1)
+    first = compute_paths(topology)
+    entries = list(cache_dir("paths").iterdir())
+    assert len(entries) == 1
+    other_capacities = topology.with_capacity(topology.capacity * 2)
+    assert compute_paths(other_capacities).key == first.key, "paths by hops do not depend on capacities"
+    by_capacity = compute_paths(other_capacities, weight=PathWeight.INVERSE_CAPACITY)
+    assert by_capacity.key != first.key
+    entries[0].write_bytes(entries[0].read_bytes()[:100])
+    np.testing.assert_array_equal(compute_paths(topology).leaf, first.leaf)
+
+
+def test_wrong_requests_are_refused() -> None:
+    topology = random_topology(1)
+    with pytest.raises(InputError, match="K: expected at least 1"):
+        compute_paths(topology, num_paths=0)
+    with pytest.raises(InputError, match="sorted"):
+        compute_paths(topology, np.array([[1, 0], [0, 1]], np.int32))
+
+
+@pytest.mark.parametrize(
+    ("name", "demands", "paths", "incidences", "nodes"),
+    [("UsCarrier", 24_806, 36_238, 491_144, 45_803), ("B4", 132, 310, 944, 396)],
+)
+def test_known_sizes(public_data: Path, name: str, demands: int, paths: int, incidences: int, nodes: int) -> None:
+    """Figures of an independent implementation (edge-disjoint, fewest hops, K = 4)."""
+    found = compute_paths(load_topology(str(public_data / "topologies" / f"{name}.json")))
+    assert (found.num_demands, int(found.mask.sum())) == (demands, paths)
+    assert (found.num_incidences, found.trie.num_nodes) == (incidences, nodes)

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from teal.errors import InputError
+from teal.testing import make_topology
+
+
+def test_failed_links_have_capacity_zero_and_paths_do_not_change() -> None:
+    topology = make_topology([(0, 1, 5.0), (1, 2, 7.0)], both=True)
+    failed = topology.with_failed_links(topology.find_links("n0", "n1"))
+    assert failed.capacity.tolist() == [0.0, 7.0, 0.0, 7.0]
+    assert failed.shape_key() == topology.shape_key()
+    assert failed.content_key() != topology.content_key()
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "words"),
+    [
+        ("capacity", [1.0, -1.0], "link n1->n2: capacity: expected a finite capacity >= 0, found -1.0"),
+        ("capacity", [1.0, np.nan], "found nan"),
+        ("latency", [1.0, 0.0], "link n1->n2: latency: expected a positive latency"),
+        ("link_target", [1, 9], "node indices in 0..2"),
+        ("link_target", [0, 2], "a node other than the source"),
+    ],
+)
+def test_what_is_wrong_is_named(field: str, values: list[float], words: str) -> None:
+    topology = make_topology([(0, 1, 5.0), (1, 2, 7.0)])
+    wrong = np.array(values, dtype=getattr(topology, field).dtype)
+    with pytest.raises(InputError) as caught:
+        dataclasses.replace(topology, **{field: wrong})
+    assert words in str(caught.value)
+
+
+def test_find_links_names_the_unknown_node() -> None:
+    topology = make_topology([(0, 1, 5.0), (1, 2, 7.0)])
+    with pytest.raises(InputError, match="n9"):
+        topology.find_links("n0", "n9")
+    with pytest.raises(InputError, match="between n0 and n2"):
+        topology.find_links("n0", "n2")

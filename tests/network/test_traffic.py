@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from teal.errors import InputError
+from teal.network import Gap, TrafficMatrices
+from teal.network.rates import ArrayRates, FileRates
+
+
+def _traffic(values: np.ndarray, minutes: list[int], interval_s: int = 300) -> TrafficMatrices:
+    stamps = np.datetime64("2024-01-01T00:00:00") + np.array(minutes, "timedelta64[m]").astype("timedelta64[s]")
+    pairs = np.array([[0, i + 1] for i in range(values.shape[1])], np.int32)
+    return TrafficMatrices("t", pairs, stamps.astype("datetime64[s]"), ArrayRates(values), interval_s)
+
+
+def test_gaps_are_known_as_gaps() -> None:
+    traffic = _traffic(np.ones((4, 2)), [0, 5, 20, 25])
+    assert traffic.gaps == [Gap(np.datetime64("2024-01-01T00:05:00"), 2)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 10, 226, 3456])
+def test_split_is_in_time_order_and_no_part_is_empty(count: int) -> None:
+    split = _traffic(np.ones((count, 1)), [5 * i for i in range(count)]).split()
+    assert all(len(part) for part in split)
+    if count >= 3:
+        np.testing.assert_array_equal(np.concatenate(split), np.arange(count))
+        assert len(split.train) == max(1, min(round(0.7 * count), count - 2))
+
+
+@pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf])
+def test_a_bad_rate_is_named_when_it_is_read(bad: float) -> None:
+    values = np.ones((3, 2))
+    values[1, 1] = bad
+    with pytest.raises(InputError, match=r"matrix 1, demand 0->2: expected a finite rate >= 0"):
+        _traffic(values, [0, 5, 10]).read(slice(None))
+
+
+def test_timestamps_must_increase() -> None:
+    with pytest.raises(InputError, match="increasing timestamps"):
+        _traffic(np.ones((2, 1)), [5, 5])
+
+
+def test_rates_on_disk_read_like_rates_in_memory(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).random((50, 7)).astype("<f4")
+    (tmp_path / "rates").write_bytes(b"head" + values.tobytes())
+    stored = FileRates(tmp_path / "rates", (50, 7), offset=4)
+    for rows in ([0], [49, 0, 1, 2, 7], list(range(50)), []):
+        np.testing.assert_array_equal(stored.read(np.array(rows, np.int64)), values[rows].astype(np.float64))
+
+
+def test_mean_and_scale() -> None:
+    traffic = _traffic(np.arange(6.0).reshape(3, 2), [0, 5, 10]).scaled(2).scaled(5)
+    np.testing.assert_allclose(traffic.mean(), [20, 30])
+    np.testing.assert_allclose(traffic.mean(np.array([0])), [0, 10])

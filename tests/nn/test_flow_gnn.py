@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from teal.network import PathSet
+from teal.nn.features import explicit_edge_index, hetero_data
+from teal.nn.flow_gnn import FlowGNN
+from teal.nn.incidence_conv import IncidenceConv
+from teal.nn.model import ModelConfig, TealModel
+from teal.nn.policy import action_splits
+from teal.objectives import ObjectiveName
+from teal.problem import Problem
+from teal.testing import random_problem
+
+
+def _same_path_order_reversed(problem: Problem) -> tuple[Problem, torch.Tensor]:
+    """The problem with its sources, and so its demands, in reverse order; and that order."""
+    paths = problem.paths
+    blocks = [torch.arange(int(a), int(b)) for a, b in zip(paths.demand_ptr[:-1], paths.demand_ptr[1:], strict=True)]
+    order = torch.cat(blocks[::-1])
+    reversed_paths = PathSet(
+        paths.pairs[order], paths.leaf[order], paths.trie, paths.demand_ptr, paths.num_links, "reversed"
+    )
+    # The scans go source by source, so only the torch backend, which does not, takes such a set.
+    from teal.pathops import make_path_ops
+
+    ops = make_path_ops(reversed_paths, backend="torch")
+    return Problem(
+        problem.topology, reversed_paths, problem.objective, problem.demand[:, order], problem.capacity,
+        problem.path_value[order], ops,
+    ), order  # fmt: skip
+
+
+@pytest.mark.parametrize("published", [True, False])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_trie_aggregates_like_propagate_over_the_edge_index(published: bool, seed: int) -> None:
+    problem = random_problem(seed, failed=1)
+    torch.manual_seed(seed)
+    gnn = FlowGNN(3, published=published).double()
+    data = hetero_data(problem, scaled=not published)
+    over_trie, over_edges = gnn(data), gnn(data, explicit_edge_index(problem))
+    for a, b in zip(over_trie, over_edges, strict=True):
+        assert a.abs().max() > 0
+        torch.testing.assert_close(a, b)
+
+
+def test_the_convolution_by_hand() -> None:
+    """Two paths over a shared link: sums scaled by the roots of both degrees."""
+    from torch_geometric.nn import MessagePassing
+
+    assert issubclass(IncidenceConv, MessagePassing)
+    path_degree, link_degree = torch.tensor([[2.0], [1.0]]), torch.tensor([2.0, 1.0])
+    edges = torch.tensor([[0, 0, 1], [0, 1, 0]])  # path 0 over links 0 and 1, path 1 over link 0
+    x = torch.tensor([[[[3.0]], [[5.0]]]])  # (B, D, K, F)
+    out = IncidenceConv("path_to_link")(x, path_degree, link_degree, edges).flatten()
+    torch.testing.assert_close(out, torch.tensor([3 / 2 + 5 / 2**0.5, 3 / 2**0.5]))
+
+
+def test_the_published_form_has_its_widths_and_is_linear() -> None:
+    problem = random_problem(0)
+    gnn = FlowGNN(3, published=True).double()
+    assert [layer.link_linear.in_features for layer in gnn.layers] == [1, 2, 3, 4, 5, 6]
+    for parameter in gnn.parameters():
+        if parameter.dim() == 1:
+            torch.nn.init.zeros_(parameter)  # without biases it is linear, not only affine
+    data = hetero_data(problem, scaled=False)
+    once = gnn(data)
+    data["link"].x, data["path"].x = 2 * data["link"].x, 2 * data["path"].x
+    for a, b in zip(once, gnn(data), strict=True):
+        torch.testing.assert_close(2 * a, b)
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_permuted_demands_get_permuted_answers(published: bool) -> None:
+    problem = random_problem(4)
+    permuted, order = _same_path_order_reversed(problem)
+    torch.manual_seed(0)
+    model = TealModel(ModelConfig(num_paths=3, published=published)).double()
+    (means, prices), (other_means, other_prices) = model(problem), model(permuted)
+    torch.testing.assert_close(means[:, order], other_means)
+    torch.testing.assert_close(prices, other_prices)
+
+
+@pytest.mark.parametrize("objective", list(ObjectiveName))
+def test_scaling_capacities_and_demands_together_changes_no_action(objective: ObjectiveName) -> None:
+    problem = random_problem(5, objective=objective)
+    larger = Problem(
+        problem.topology, problem.paths, problem.objective, 1000 * problem.demand, 1000 * problem.capacity,
+        problem.path_value, problem.ops,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = TealModel(ModelConfig(num_paths=3)).double()
+    torch.testing.assert_close(model(problem)[0], model(larger)[0])
+
+
+@pytest.mark.parametrize("may_shed", [True, False])
+def test_splits_are_shares_of_the_paths_that_exist(may_shed: bool) -> None:
+    actions = 20 * torch.randn(2, 50, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    mask = torch.rand(2, 50, 4, generator=torch.Generator().manual_seed(1)) > 0.4
+    splits = action_splits(actions, mask, may_shed=may_shed)
+    assert (splits[~mask] == 0).all()
+    assert (splits[mask] > 0).all()
+    total = splits.sum(-1)[mask.any(-1)]
+    if may_shed:
+        assert (total < 1).all()
+        lone = action_splits(torch.zeros(1, 1, 4), torch.ones(1, 1, 4, dtype=torch.bool), may_shed=True)
+        assert lone.flatten().tolist() == pytest.approx([0.2] * 4), "the reject option counts as one more"
+    else:
+        torch.testing.assert_close(total, torch.ones_like(total))
+
+
+def test_failed_links_need_no_retraining() -> None:
+    """The same weights, other capacities: nothing goes over the failed links, and nothing is NaN."""
+    problem = random_problem(6)
+    model = TealModel(ModelConfig(num_paths=3)).double()
+    failed = problem.with_capacity(problem.capacity[:1] * (torch.arange(problem.topology.num_links) % 3 > 0))
+    means, prices = model(failed)
+    splits = model.splits(means, failed)
+    assert torch.isfinite(means).all()
+    assert torch.isfinite(prices).all()
+    assert failed.loads(splits)[failed.capacity == 0].eq(0).all()

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from teal.feasibility import violations
+from teal.network import compute_paths
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem
+from teal.solvers.projection import project
+from teal.testing import make_topology, random_problem
+
+OBJECTIVES = st.sampled_from(ObjectiveName)
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    objective=OBJECTIVES,
+    num_paths=st.integers(1, 4),
+    density=st.sampled_from([0.1, 0.3, 0.7]),
+    failed=st.integers(0, 4),
+    idle=st.sampled_from([0.0, 0.5, 1.0]),
+    refill=st.integers(0, 5),
+)
+def test_whatever_goes_in_a_feasible_allocation_comes_out(
+    seed: int, objective: ObjectiveName, num_paths: int, density: float, failed: int, idle: float, refill: int
+) -> None:
+    """Failed links, zero demands, unreachable pairs, one path, disconnected graphs; wild splits."""
+    problem = random_problem(
+        seed, objective=objective, num_paths=num_paths, density=density, failed=failed, idle=idle
+    )
+    wild = torch.randn(problem.path_mask.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    splits = project(problem, 3 * wild, refill)
+    assert violations(problem, splits).largest.max() <= 1e-9
+    again = project(problem, splits, 0)
+    torch.testing.assert_close(
+        problem.flows(again), problem.flows(splits), atol=1e-9, rtol=1e-9, msg="feasible splits stay as they are"
+    )
+
+
+@given(seed=st.integers(0, 10_000), objective=OBJECTIVES)
+def test_refilling_only_adds(seed: int, objective: ObjectiveName) -> None:
+    problem = random_problem(seed, objective=objective, failed=1)
+    splits = problem.path_mask.to(torch.float64)
+    values = [problem.value(project(problem, splits, rounds)) for rounds in range(4)]
+    if objective is ObjectiveName.MAX_LINK_UTILISATION:
+        assert all(torch.equal(values[0], value) for value in values)
+    else:
+        assert all((later >= earlier - 1e-9).all() for earlier, later in zip(values, values[1:], strict=False))
+
+
+def test_a_hand_solved_network() -> None:
+    """a->b->c with capacities 1 and 10: a->c (2) and a->b (2) share the first link half and half."""
+    topology = make_topology([(0, 1, 1.0), (1, 2, 10.0)])
+    paths = compute_paths(topology, np.array([[0, 1], [0, 2], [1, 2]], np.int32), num_paths=1, cache=False)
+    problem = Problem.create(topology, paths, Objective(), np.array([2.0, 2.0, 20.0]))
+    cut = problem.flows(project(problem, torch.ones(1, 3, 1, dtype=torch.float64), refill=0)).flatten()
+    # Link 1 carries 22 of 10: the cut of a->c is the worse of 4 and 2.2.
+    assert cut.tolist() == pytest.approx([0.5, 0.5, 20 / 2.2])
+    full = problem.flows(project(problem, torch.ones(1, 3, 1, dtype=torch.float64), refill=1)).flatten()
+    assert full.tolist() == pytest.approx([0.5, 0.5, 9.5])
