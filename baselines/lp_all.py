@@ -177,7 +177,7 @@ def _import_cvxpy() -> Any:
 
 
 def _gurobi_diagnosis(model: _Model) -> str:
-    """cvxpy hides Gurobi's reason; ask Gurobi itself with an empty model of the same size."""
+    """Cvxpy hides Gurobi's reason; ask Gurobi itself with an empty model of the same size."""
     import gurobipy
 
     variables = model.program.size_metrics.num_scalar_variables

@@ -9,50 +9,9 @@
 >>> teal.assess(problem, allocation).gap
 """
 
-from teal.allocation import Allocation, Status
-from teal.assessment import Assessment, assess
-from teal.bounds import dual_bound, scaled_dual_bound
-from teal.errors import InputError, SolverError, TealError
-from teal.feasibility import Violations, violations
-from teal.formats import load_topology, load_traffic, save_traffic
-from teal.network import PathMethod, PathSet, PathWeight, Topology, TrafficMatrices, compute_paths
-from teal.objectives import Objective, ObjectiveName
-from teal.pathops import PathOps, make_path_ops
-from teal.problem import Problem
-from teal.schemes import Scheme, make_scheme, register_scheme, scheme_names
-from teal.solvers.projection import project
+import lazy_loader
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Allocation",
-    "Assessment",
-    "InputError",
-    "Objective",
-    "ObjectiveName",
-    "PathMethod",
-    "PathOps",
-    "PathSet",
-    "PathWeight",
-    "Problem",
-    "Scheme",
-    "SolverError",
-    "Status",
-    "TealError",
-    "Topology",
-    "TrafficMatrices",
-    "Violations",
-    "assess",
-    "compute_paths",
-    "dual_bound",
-    "load_topology",
-    "load_traffic",
-    "make_path_ops",
-    "make_scheme",
-    "project",
-    "register_scheme",
-    "save_traffic",
-    "scaled_dual_bound",
-    "scheme_names",
-    "violations",
-]
+# The names and their homes stand in __init__.pyi; each is loaded on first use.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -54,7 +54,5 @@ def assess(problem: Problem, allocation: Allocation) -> Assessment:
         max_violation=violations(problem, splits).largest,
     )
     usable = torch.tensor([s.usable for s in allocation.status], device=value.device)
-    cleared = {
-        f.name: torch.where(usable, getattr(measured, f.name), torch.nan) for f in dataclasses.fields(measured)
-    }
+    cleared = {f.name: torch.where(usable, getattr(measured, f.name), torch.nan) for f in dataclasses.fields(measured)}
     return Assessment(**cleared)

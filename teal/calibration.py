@@ -22,9 +22,7 @@ _MOST_ITERATIONS = 2000
 _MOST_SAMPLES, _SAMPLE_ENTRIES = 21, 200_000
 
 
-def calibration_factor(
-    topology: Topology, paths: PathSet, traffic: TrafficMatrices, rows: Rows, share: float
-) -> float:
+def calibration_factor(topology: Topology, paths: PathSet, traffic: TrafficMatrices, rows: Rows, share: float) -> float:
     """The factor at which LP-all satisfies ``share`` of the median of the matrices ``rows``.
 
     The optimum of total flow is found by ADMM to a certified gap of 0.1% and no LP solver is needed;

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code: 0, 1 for a failed solver, 2 for wrong input, 130 for Ctrl-C."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     config = tyro.cli(
-        _Command,  # type: ignore[arg-type]
+        _Command,
         prog="teal",
         description=_DESCRIPTION,
         args=arguments or ["--help"],
@@ -169,8 +169,8 @@ def _paths(config: PathsConfig) -> None:
             writer.writerow(["source", "target", "k", "nodes"])
             names = topology.node_names
             for d, (source, target) in enumerate(paths.pairs):
-                for k in np.flatnonzero(paths.mask[d]):
-                    links = paths.path_links(d, int(k))
+                for k in np.flatnonzero(paths.mask[d]).tolist():
+                    links = paths.path_links(d, k)
                     nodes = [names[source], *(names[topology.link_target[link]] for link in links)]
                     writer.writerow([names[source], names[target], k, " ".join(nodes)])
         print(config.out)

@@ -67,7 +67,7 @@ class TrainConfig(InstanceConfig):
     """Traffic matrices an optimiser step."""
     micro_batch: int = 0
     """Matrices in memory at a time, gradients accumulated; 0 to fit about 1 GiB of activations."""
-    augment: float = 0.3
+    augment: float = 0.2
     """Multiply each demand of a training matrix by log-normal noise of this standard deviation; 0 for none."""
     learning_rate: float = 3e-3
     """Adam's.  The paper's release has 1e-4 and trains for hours."""
@@ -89,6 +89,8 @@ class TrainConfig(InstanceConfig):
     """Matrices of the validation part that are looked at, evenly spread."""
     patience: int = 40
     """Stop after so many validations without a better one."""
+    decay_after: int = 8
+    """Halve the learning rate after every so many validations without a better one."""
     resume: bool = False
     """Go on with the run in OUT, as if it had never stopped."""
     overwrite: bool = False
@@ -99,8 +101,9 @@ class TrainConfig(InstanceConfig):
 class EvaluateConfig(InstanceConfig):
     """Run schemes on the same matrices, and set them side by side."""
 
-    scheme: tuple[str, ...] = ("teal", "lp-all")
-    """A scheme with its options, teal:repair=admm,iterations=5 or lp-all:solver=highs; repeat for more."""
+    scheme: tuple[str, ...] = ()
+    """A scheme with its options, teal:repair=admm,iterations=5 or lp-all:solver=highs; repeat for
+    more.  Without it: teal and lp-all, or lp-all alone if there is no --model."""
     model: Path | None = None
     """Folder of a trained model, for the schemes that need one."""
     split: Literal["train", "validation", "test", "all"] = "test"

@@ -113,7 +113,9 @@ def pick_device(name: str) -> torch.device:
     if name.partition(":")[0] not in ("cpu", "cuda"):
         raise InputError("--device", "", "auto, cpu or cuda", repr(name))
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError("--device", "", "a CUDA GPU and a torch build for it", "none (torch.cuda.is_available() is false)")
+        raise InputError(
+            "--device", "", "a CUDA GPU and a torch build for it", "none (torch.cuda.is_available() is false)"
+        )
     return torch.device(name)
 
 
@@ -144,9 +146,7 @@ def load_weights(text: str, topology: Topology, traffic: TrafficMatrices) -> Flo
     weight = np.array([given.get((int(s), int(t)), np.nan) for s, t in traffic.pairs])
     if np.isnan(weight).any():
         s, t = traffic.pairs[int(np.argmax(np.isnan(weight)))]
-        raise InputError(
-            text, "weight", f"one for {topology.node_names[s]}->{topology.node_names[t]}", "none"
-        )
+        raise InputError(text, "weight", f"one for {topology.node_names[s]}->{topology.node_names[t]}", "none")
     return weight
 
 

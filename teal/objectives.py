@@ -12,9 +12,11 @@ import dataclasses
 from enum import StrEnum
 
 import numpy as np
+import numpy.typing as npt
 
 from teal.errors import InputError
-from teal.network.topology import FloatArray
+
+FloatArray = npt.NDArray[np.floating]
 
 
 class ObjectiveName(StrEnum):

@@ -34,10 +34,7 @@ class Spec:
         if unknown:
             allowed = ", ".join(sorted(defaults)) or "no options"
             raise InputError(self.text, unknown[0], f"one of: {allowed}", repr(unknown[0]))
-        return {
-            key: self._parse(key, default) if key in self.options else default
-            for key, default in defaults.items()
-        }
+        return {key: self._parse(key, default) if key in self.options else default for key, default in defaults.items()}
 
     def _parse(self, key: str, default: int | float | str | bool) -> int | float | str | bool:
         text = self.options[key]

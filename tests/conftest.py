@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -22,9 +21,8 @@ DATA = Path(os.environ.get("TEAL_TEST_DATA", Path(__file__).parents[2] / "shared
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEAL_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-    return
 
 
 @pytest.fixture

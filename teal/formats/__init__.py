@@ -57,7 +57,7 @@ def load_traffic(text: str, topology: Topology, progress: bool = False) -> Traff
     if text.partition(":")[0] == "gravity":
         return gravity.generate_traffic(text, topology, progress)
     path = Path(text).expanduser()
-    if path.is_dir() or path.name.endswith((".tgz", ".tar.gz", ".tar")) and path.is_file():
+    if path.is_dir() or (path.name.endswith((".tgz", ".tar.gz", ".tar")) and path.is_file()):
         return read_sndlib_traffic(path, topology, progress)
     if not path.is_file():
         raise InputError(text, "traffic", _TRAFFIC_FORMS, "no such file or name")

@@ -30,9 +30,7 @@ def read_node_link(path: Path, default_capacity: float | None = None) -> Topolog
     return topology_from_node_link(data, path.stem, str(path), default_capacity)
 
 
-def topology_from_node_link(
-    data: Any, name: str, where: str, default_capacity: float | None = None
-) -> Topology:
+def topology_from_node_link(data: Any, name: str, where: str, default_capacity: float | None = None) -> Topology:
     """The same from parsed JSON."""
     if not isinstance(data, dict) or not isinstance(data.get("nodes"), list):
         raise InputError(where, "nodes", "a list of nodes (networkx node-link data)", "none")

@@ -38,7 +38,7 @@ def read_npz(path: Path, topology: Topology) -> TrafficMatrices:
                     raise InputError(where, field, "fields " + ", ".join(_FIELDS), ", ".join(stored.files))
             sources, targets, stamps = (stored[f] for f in ("sources", "targets", "timestamps"))
             interval = int(stored["interval_s"]) if "interval_s" in stored else 0
-            rates = _stored_rates(path) or ArrayRates(stored["rates"])
+            rates: Rates = _stored_rates(path) or ArrayRates(stored["rates"])
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, KeyError, TypeError) as error:
         raise InputError(where, "", "an .npz file without pickled objects", str(error)) from None
     index = topology.node_index()

@@ -20,9 +20,9 @@ from teal.learning import checkpoint
 from teal.learning.coma import coma_loss
 from teal.learning.direct import direct_loss
 from teal.learning.losses import bound_loss, demand_value
+from teal.network import Split, TrafficMatrices
 from teal.nn import ModelConfig, TealModel
 from teal.problem import Problem
-from teal.network import TrafficMatrices, Split
 
 _ACTIVATION_BYTES = 1 << 30
 _TENSORS_A_LAYER = 12  # path tensors that a FlowGNN layer keeps for its backward pass, about
@@ -37,6 +37,7 @@ class TrainState:
         elapsed_s: training time, over all sessions.
         best: best validation score.
         stale: validations since then.
+        learning_rate: now; halved while nothing gets better.
         reason: why training ended, ``""`` while it has not.
     """
 
@@ -44,6 +45,7 @@ class TrainState:
     elapsed_s: float = 0.0
     best: float = -math.inf
     stale: int = 0
+    learning_rate: float = 0.0
     reason: str = ""
 
 
@@ -68,7 +70,7 @@ class Trainer:
         self.model = TealModel(shape).to(problem.demand.device)
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.learning_rate)
         self.generator = torch.Generator(problem.demand.device).manual_seed(config.seed)
-        self.state = TrainState()
+        self.state = TrainState(learning_rate=config.learning_rate)
         self.card = checkpoint.ModelCard(
             shape, problem.objective.name.value, problem.objective.epsilon, problem.topology.name,
             problem.topology.content_key(), config.learner, config.seed,
@@ -133,10 +135,12 @@ class Trainer:
             problem = self.problem.with_demand(self._augmented(part))
             means, prices = self.model(problem)
             losses = {"policy": self._policy_loss(problem, means), "bound": bound_loss(problem, prices)}
-            total = sum(loss.sum() for loss in losses.values()) / len(rows)
+            total = torch.stack([loss.sum() for loss in losses.values()]).sum() / len(rows)
             if not bool(torch.isfinite(total)):
-                raise InputError("training", f"step {self.state.step}", "a finite loss; try a lower --learning-rate", total)
-            total.backward()  # type: ignore[union-attr]
+                raise InputError(
+                    "training", f"step {self.state.step}", "a finite loss; try a lower --learning-rate", total
+                )
+            total.backward()
             for name, loss in losses.items():
                 sums[name] = sums.get(name, 0.0) + float(loss.detach().sum()) / len(rows)
         self.optimiser.step()
@@ -182,6 +186,8 @@ class Trainer:
             checkpoint.save_model(out, self.model, card)
         else:
             self.state.stale += 1
+            if self.state.stale % self.config.decay_after == 0:
+                self._set_learning_rate(self.state.learning_rate / 2)
         bar.set_postfix(validation=f"{score:.4f}", best=f"{self.state.best:.4f}", refresh=True)
         self.save(out)
 
@@ -233,13 +239,30 @@ class Trainer:
                     slots.setdefault(int(number), {})[slot] = value
             groups = self.optimiser.state_dict()["param_groups"]
             self.optimiser.load_state_dict({"state": slots, "param_groups": groups})
+            self._set_learning_rate(self.state.learning_rate)
             self.generator.set_state(tensors["generator"])
         except (KeyError, TypeError, RuntimeError, ValueError) as error:
             raise InputError(where, "", "the state of a run of this version", error) from None
 
+    def _set_learning_rate(self, rate: float) -> None:
+        self.state.learning_rate = rate
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+
     def _settings(self) -> dict[str, Any]:
         """What must not change from one session of a run to the next."""
-        fixed = ("learner", "seed", "batch_size", "learning_rate", "augment", "std", "samples", "episodes", "validate_every")
+        fixed = (
+            "learner",
+            "seed",
+            "batch_size",
+            "learning_rate",
+            "augment",
+            "std",
+            "samples",
+            "episodes",
+            "validate_every",
+            "decay_after",
+        )
         names = {name: getattr(self.config, name) for name in fixed}
         card = dataclasses.asdict(self.card)
         shape = {name: card[name] for name in ("model", "objective", "epsilon", "topology_key")}

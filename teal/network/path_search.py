@@ -139,7 +139,9 @@ def _heap(num_links):
 
 
 @kernel
-def _disjoint_by_hops(source, target, most, tree, out_ptr, out_link, tail, head, banned, ban, seen, mark, into, queue, paths, lengths):
+def _disjoint_by_hops(
+    source, target, most, tree, out_ptr, out_link, tail, head, banned, ban, seen, mark, into, queue, paths, lengths
+):
     """Up to ``most`` link-disjoint paths, each a shortest one once the earlier ones' links are gone."""
     found = 0
     while found < most:
@@ -160,7 +162,26 @@ def _disjoint_by_hops(source, target, most, tree, out_ptr, out_link, tail, head,
 
 
 @kernel
-def _disjoint_by_weight(source, target, most, out_ptr, out_link, tail, head, weight, potential, banned, ban, closed, distance, into, keys, items, paths, lengths):
+def _disjoint_by_weight(
+    source,
+    target,
+    most,
+    out_ptr,
+    out_link,
+    tail,
+    head,
+    weight,
+    potential,
+    banned,
+    ban,
+    closed,
+    distance,
+    into,
+    keys,
+    items,
+    paths,
+    lengths,
+):
     """The same with least weight in place of fewest hops."""
     found = 0
     while found < most:
@@ -186,7 +207,29 @@ def _same(a, b, length):
 
 
 @kernel
-def _yen(source, target, most, out_ptr, out_link, tail, head, weight, potential, banned, closed, stamp, distance, into, keys, items, paths, lengths, spare, spare_length, spare_cost):
+def _yen(
+    source,
+    target,
+    most,
+    out_ptr,
+    out_link,
+    tail,
+    head,
+    weight,
+    potential,
+    banned,
+    closed,
+    stamp,
+    distance,
+    into,
+    keys,
+    items,
+    paths,
+    lengths,
+    spare,
+    spare_length,
+    spare_cost,
+):
     """Yen's ``most`` shortest loopless paths (Yen 1971).  Returns (number found, next unused stamp).
 
     Of the candidates only the ``most`` best are kept, in ``spare``: more can never be needed.
@@ -298,9 +341,7 @@ def search_sources(
             for k in range(most):
                 leaf[d, k] = -1
                 if k < found and not overflow:
-                    end, count = insert_path(
-                        paths[k], lengths[k], parent[c], link[c], first_child, next_sibling, count
-                    )
+                    end, count = insert_path(paths[k], lengths[k], parent[c], link[c], first_child, next_sibling, count)
                     overflow = overflow or end == -2
                     leaf[d, k] = end
         counts[c] = -1 if overflow else count

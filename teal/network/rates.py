@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -63,7 +64,7 @@ class FileRates:
         out = np.empty((len(rows), width), dtype=np.float64)
         breaks = np.flatnonzero(np.diff(rows) != 1) + 1
         starts = [0, *breaks.tolist(), len(rows)]
-        for begin, end in zip(starts[:-1], starts[1:], strict=True):
+        for begin, end in pairwise(starts):
             if begin == end:
                 continue
             size = (end - begin) * width * self._dtype.itemsize

@@ -27,9 +27,7 @@ class IncidenceConv(MessagePassing):
         super().__init__(aggr="add", node_dim=-2)
         self.direction = direction
 
-    def forward(
-        self, x: Tensor, path_degree: Tensor, link_degree: Tensor, incidence: PathOps | Tensor
-    ) -> Tensor:
+    def forward(self, x: Tensor, path_degree: Tensor, link_degree: Tensor, incidence: PathOps | Tensor) -> Tensor:
         """link_to_path: (B, E, F) -> (B, D, K, F); path_to_link: (B, D, K, F) -> (B, E, F).
 
         Args:

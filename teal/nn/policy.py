@@ -16,9 +16,7 @@ class Policy(nn.Module):
 
     def __init__(self, num_paths: int, width: int, hidden: int = 24) -> None:
         super().__init__()
-        self.net = nn.Sequential(
-            nn.Linear(num_paths * width, hidden), nn.SiLU(), nn.Linear(hidden, num_paths)
-        )
+        self.net = nn.Sequential(nn.Linear(num_paths * width, hidden), nn.SiLU(), nn.Linear(hidden, num_paths))
 
     def forward(self, path: Tensor) -> Tensor:
         """(B, D, K, F) -> means (B, D, K)."""
@@ -34,8 +32,9 @@ class PriceHead(nn.Module):
 
     def __init__(self, width: int, hidden: int = 16) -> None:
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(width, hidden), nn.SiLU(), nn.Linear(hidden, 1))
-        nn.init.constant_(self.net[-1].bias, -3.0)  # most links are not full: start near price 0
+        last = nn.Linear(hidden, 1)
+        nn.init.constant_(last.bias, -3.0)  # most links are not full: start near price 0
+        self.net = nn.Sequential(nn.Linear(width, hidden), nn.SiLU(), last)
 
     def forward(self, link: Tensor) -> Tensor:
         """(B, E, F) -> (B, E), positive."""

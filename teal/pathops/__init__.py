@@ -13,9 +13,7 @@ from teal.pathops.torch_backend import TorchBackend
 __all__ = ["Backend", "NumbaBackend", "PathOps", "TorchBackend", "make_path_ops"]
 
 
-def make_path_ops(
-    paths: PathSet, device: torch.device | str = "cpu", backend: str = "auto"
-) -> PathOps:
+def make_path_ops(paths: PathSet, device: torch.device | str = "cpu", backend: str = "auto") -> PathOps:
     """The operations over ``paths`` on ``device``.
 
     Args:

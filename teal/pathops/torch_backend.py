@@ -19,9 +19,7 @@ class TorchBackend:
         self._levels = []
         for nodes in trie.levels:
             node, link, parent = nodes.astype("int64"), trie.link[nodes].astype("int64"), trie.parent[nodes]
-            self._levels.append(
-                tuple(torch.from_numpy(a).to(device) for a in (node, link, parent.astype("int64")))
-            )
+            self._levels.append(tuple(torch.from_numpy(a).to(device) for a in (node, link, parent.astype("int64"))))
 
     def path_sum(self, link_values: Tensor) -> Tensor:
         """(B, E, F) -> (B, D, K, F)."""

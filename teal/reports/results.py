@@ -27,7 +27,7 @@ def write_csv(path: Path, rows: list[Row]) -> None:
 
 def write_manifest(path: Path, settings: Any) -> None:
     """Write ``manifest.json``: every setting, the versions, the machine."""
-    installed = {}
+    installed: dict[str, str | None] = {}
     for package in _PACKAGES:
         try:
             installed[package] = version(package)

@@ -75,7 +75,7 @@ def render(summaries: list[Summary], objective: str) -> Table:
     minimised = objective == ObjectiveName.MAX_LINK_UTILISATION.value
     value = "mean max link utilisation" if minimised else "mean value (Gbit/s)"
     table = Table(title=f"objective: {objective}", title_justify="left")
-    table.add_column("scheme", overflow="fold")
+    table.add_column("scheme", no_wrap=True)
     columns = (
         value, "of LP-all, mean", "of LP-all, worst", "satisfied demand", "certified gap", "max violation",
         "build, median", "solve, median",

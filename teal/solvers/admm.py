@@ -190,7 +190,7 @@ def _link_dual(problem: Problem, scale: AdmmScaling, state: AdmmState) -> Tensor
 
 
 def _nonnegative_solve(linear: Tensor, along: Tensor, eta: Tensor, mask: Tensor) -> Tensor:
-    """x >= 0 with along_k x_k + eta sum(x) = linear_k where x_k > 0: (B, D, K), exact.
+    """X >= 0 with along_k x_k + eta sum(x) = linear_k where x_k > 0: (B, D, K), exact.
 
     x_k = max(0, linear_k - eta total) / along_k; the total follows from which k are positive, and
     those are the largest ``linear``: of all prefixes of the sorted order, the right one gives the

@@ -82,7 +82,7 @@ def test_the_policy_gradient_climbs() -> None:
     before = reward(problem, action_splits(means, problem.path_mask, may_shed=True))
     for _ in range(300):
         optimiser.zero_grad()
-        coma_loss(problem, means, 0.2, SAMPLES, 4, generator).sum().backward()  # type: ignore[no-untyped-call]
+        coma_loss(problem, means, 0.2, SAMPLES, 4, generator).sum().backward()
         optimiser.step()
     after = reward(problem, action_splits(means, problem.path_mask, may_shed=True))
     from baselines.lp_all import LpAll

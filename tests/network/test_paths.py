@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from itertools import islice, pairwise
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -57,7 +58,7 @@ def test_disjoint_paths_are_greedy_shortest_paths(seed: int, weight: PathWeight,
     for d, (source, target) in enumerate(paths.pairs.tolist()):
         left = set(range(topology.num_links))
         for k in range(num_paths):
-            graph = nx.DiGraph()
+            graph: Any = nx.DiGraph()
             graph.add_nodes_from(range(topology.num_nodes))
             graph.add_weighted_edges_from(
                 (int(topology.link_source[e]), int(topology.link_target[e]), weights[e]) for e in left
@@ -75,7 +76,7 @@ def test_disjoint_paths_are_greedy_shortest_paths(seed: int, weight: PathWeight,
 def test_yen_finds_the_shortest_loopless_paths(seed: int, weight: PathWeight, num_paths: int) -> None:
     topology = random_topology(seed, nodes=6)
     weights = _weights(topology, weight)
-    graph = nx.DiGraph()
+    graph: Any = nx.DiGraph()
     graph.add_nodes_from(range(topology.num_nodes))
     for e, (s, t) in enumerate(zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)):
         graph.add_edge(s, t, weight=weights[e], link=e)
@@ -85,8 +86,8 @@ def test_yen_finds_the_shortest_loopless_paths(seed: int, weight: PathWeight, nu
         assert len({tuple(links) for links in ours}) == len(ours)
         expected = []
         if nx.has_path(graph, source, target):
-            for nodes in islice(nx.shortest_simple_paths(graph, source, target, "weight"), num_paths):
-                expected.append(sum(graph[a][b]["weight"] for a, b in pairwise(nodes)))
+            shortest = islice(nx.shortest_simple_paths(graph, source, target, "weight"), num_paths)
+            expected = [sum(graph[a][b]["weight"] for a, b in pairwise(nodes)) for nodes in shortest]
         np.testing.assert_allclose([weights[links].sum() for links in ours], expected)
 
 

@@ -31,7 +31,7 @@ def test_what_is_wrong_is_named(field: str, values: list[float], words: str) -> 
     topology = make_topology([(0, 1, 5.0), (1, 2, 7.0)])
     wrong = np.array(values, dtype=getattr(topology, field).dtype)
     with pytest.raises(InputError) as caught:
-        dataclasses.replace(topology, **{field: wrong})
+        dataclasses.replace(topology, **{field: wrong})  # type: ignore[arg-type]
     assert words in str(caught.value)
 
 

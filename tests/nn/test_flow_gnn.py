@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -60,7 +62,8 @@ def test_the_convolution_by_hand() -> None:
 def test_the_published_form_has_its_widths_and_is_linear() -> None:
     problem = random_problem(0)
     gnn = FlowGNN(3, published=True).double()
-    assert [layer.link_linear.in_features for layer in gnn.layers] == [1, 2, 3, 4, 5, 6]
+    linear: list[Any] = [layer.link_linear for layer in gnn.layers]
+    assert [each.in_features for each in linear] == [1, 2, 3, 4, 5, 6]
     for parameter in gnn.parameters():
         if parameter.dim() == 1:
             torch.nn.init.zeros_(parameter)  # without biases it is linear, not only affine

@@ -43,7 +43,7 @@ def test_operations_equal_the_incidence_matrix(
             for k in range(paths.num_paths):
                 on_path = paths.path_links(d, k)
                 if not on_path:
-                    assert (most[b, d, k], where[b, d, k]) == (0, -1)
+                    assert (float(most[b, d, k]), int(where[b, d, k])) == (0, -1)
                     continue
                 values = links[b, on_path, 0]
                 assert most[b, d, k] == values.max()
@@ -53,7 +53,9 @@ def test_operations_equal_the_incidence_matrix(
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_of_equal_links_path_max_names_the_first(backend: str) -> None:
     topology = make_topology([(0, 1, 1.0), (1, 2, 1.0), (2, 3, 1.0)])
-    ops = make_path_ops(compute_paths(topology, np.array([[0, 3]], np.int32), num_paths=1, cache=False), backend=backend)
+    ops = make_path_ops(
+        compute_paths(topology, np.array([[0, 3]], np.int32), num_paths=1, cache=False), backend=backend
+    )
     most, where = ops.path_max(torch.tensor([[-3.0, -2.0, -2.0]]))
     assert (most.item(), where.item()) == (-2.0, 1), "values may be negative"
 

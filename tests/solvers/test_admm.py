@@ -12,12 +12,11 @@ from scipy.optimize import minimize
 from baselines.lp_all import LpAll
 from teal.assessment import assess
 from teal.bounds import scaled_dual_bound
-from teal.objectives import ObjectiveName
+from teal.network import compute_paths
+from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.solvers import admm
 from teal.solvers.projection import project
-from teal.network import compute_paths
-from teal.objectives import Objective
 from teal.testing import make_topology, random_problem
 
 VALUE_OBJECTIVES = [o for o in ObjectiveName if o is not ObjectiveName.MAX_LINK_UTILISATION]
@@ -139,7 +138,7 @@ def test_a_hand_solved_network() -> None:
 
 @given(st.integers(0, 10_000))
 def test_the_nonnegative_solve_meets_its_conditions(seed: int) -> None:
-    """x >= 0, gradient >= 0, and one of the two 0: the KKT conditions of the K x K problem."""
+    """X >= 0, gradient >= 0, and one of the two 0: the KKT conditions of the K x K problem."""
     generator = torch.Generator().manual_seed(seed)
     along = torch.rand(1, 20, 4, generator=generator, dtype=torch.float64) + 0.1
     eta = torch.rand(1, 20, 1, generator=generator, dtype=torch.float64) * 10

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -29,9 +31,7 @@ def test_whatever_goes_in_a_feasible_allocation_comes_out(
     seed: int, objective: ObjectiveName, num_paths: int, density: float, failed: int, idle: float, refill: int
 ) -> None:
     """Failed links, zero demands, unreachable pairs, one path, disconnected graphs; wild splits."""
-    problem = random_problem(
-        seed, objective=objective, num_paths=num_paths, density=density, failed=failed, idle=idle
-    )
+    problem = random_problem(seed, objective=objective, num_paths=num_paths, density=density, failed=failed, idle=idle)
     wild = torch.randn(problem.path_mask.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     splits = project(problem, 3 * wild, refill)
     assert violations(problem, splits).largest.max() <= 1e-9
@@ -49,7 +49,7 @@ def test_refilling_only_adds(seed: int, objective: ObjectiveName) -> None:
     if objective is ObjectiveName.MAX_LINK_UTILISATION:
         assert all(torch.equal(values[0], value) for value in values)
     else:
-        assert all((later >= earlier - 1e-9).all() for earlier, later in zip(values, values[1:], strict=False))
+        assert all((later >= earlier - 1e-9).all() for earlier, later in pairwise(values))
 
 
 def test_a_hand_solved_network() -> None:

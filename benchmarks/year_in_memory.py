@@ -1,0 +1,45 @@
+"""Peak memory of training on a year of 5-minute matrices of a large network.
+
+    python benchmarks/year_in_memory.py path/to/UsCarrier.json [matrices] [steps]
+
+Generates the year once (10 GB in the cache folder for 158 nodes), then trains for some steps in this
+process and prints the peak resident memory of generating and of training.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from teal.config import TrainConfig
+from teal.instance import load_instance
+from teal.learning.trainer import Trainer
+
+_YEAR = 365 * 24 * 12
+
+
+def main(topology: str, matrices: int = _YEAR, steps: int = 20) -> None:
+    """Generate, train, print."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = TrainConfig(
+            topology=topology, traffic=f"gravity:seed=0,count={matrices},load=4", out=Path(folder), max_steps=steps,
+            validate_every=steps, validation_matrices=4, time_budget="1h",
+        )  # fmt: skip
+        begin = time.perf_counter()
+        instance = load_instance(config, print)
+        print(f"loaded after {time.perf_counter() - begin:.0f} s, peak {_peak_gib():.2f} GiB")
+        first = instance.problem(instance.traffic.read([0]))
+        begin = time.perf_counter()
+        Trainer(first, instance.traffic, instance.split, config).train(Path(folder))
+        print(f"{steps} steps in {time.perf_counter() - begin:.0f} s, peak {_peak_gib():.2f} GiB")
+
+
+def _peak_gib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))

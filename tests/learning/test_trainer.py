@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from teal.allocator import Allocator, AllocatorConfig
+from teal.assessment import assess
+from teal.config import TrainConfig
+from teal.errors import InputError
+from teal.formats import load_topology, load_traffic
+from teal.learning.checkpoint import check_fits, load_model
+from teal.learning.losses import reward
+from teal.learning.trainer import Trainer
+from teal.network import compute_paths
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem
+from teal.testing import assert_batch_equals_loop, assert_feasible
+
+
+def _trainer(out: Path, objective: ObjectiveName = ObjectiveName.TOTAL_FLOW, **settings: Any) -> Trainer:
+    topology = load_topology("b4")
+    traffic = load_traffic("gravity:seed=0,count=40,load=3", topology)
+    paths = compute_paths(topology, traffic.pairs)
+    defaults: dict[str, Any] = {
+        "batch_size": 8,
+        "validate_every": 5,
+        "validation_matrices": 4,
+        "layers": 2,
+        "time_budget": "10m",
+    }
+    config = TrainConfig(topology="b4", traffic="-", objective=objective, out=out, **(defaults | settings))
+    weight = np.random.default_rng(0).choice([1.0, 2.0, 4.0], paths.num_demands)
+    problem = Problem.create(topology, paths, Objective(objective), traffic.read([0]), weight=weight)
+    return Trainer(problem, traffic, traffic.split(), config)
+
+
+@pytest.mark.parametrize("learner", ["direct", "coma"])
+def test_a_resumed_run_equals_one_that_never_stopped(tmp_path: Path, learner: str) -> None:
+    whole = _trainer(tmp_path / "whole", learner=learner, max_steps=12)
+    whole.train(tmp_path / "whole", progress=False)
+    first = _trainer(tmp_path / "parts", learner=learner, max_steps=7)
+    first.train(tmp_path / "parts", progress=False)
+    second = _trainer(tmp_path / "parts", learner=learner, max_steps=12)
+    second.resume(tmp_path / "parts")
+    assert second.state.step == 7
+    second.train(tmp_path / "parts", progress=False)
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, second.model.state_dict()[name]), name
+    assert second.state.step == whole.state.step == 12
+
+
+def test_an_interrupted_run_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = _trainer(tmp_path, max_steps=20)
+    real, calls = trainer._step, iter(range(100))
+
+    def interrupted() -> dict[str, float]:
+        if next(calls) == 3:
+            raise KeyboardInterrupt
+        return real()
+
+    monkeypatch.setattr(trainer, "_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train(tmp_path, progress=False)
+    again = _trainer(tmp_path, max_steps=5)
+    again.resume(tmp_path)
+    assert again.state.step == 3
+    assert again.train(tmp_path, progress=False).reason == "step limit"
+
+
+def test_micro_batches_change_nothing(tmp_path: Path) -> None:
+    weights = []
+    for micro in (8, 3):
+        trainer = _trainer(tmp_path / str(micro), micro_batch=micro, max_steps=3, augment=0.0)
+        trainer.train(tmp_path / str(micro), progress=False)
+        weights.append(torch.cat([p.detach().flatten() for p in trainer.model.parameters()]))
+    torch.testing.assert_close(weights[0], weights[1], atol=2e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("objective", list(ObjectiveName))
+@pytest.mark.parametrize("learner", ["direct", "coma"])
+def test_training_improves_every_objective(tmp_path: Path, objective: ObjectiveName, learner: str) -> None:
+    trainer = _trainer(tmp_path, objective, learner=learner, max_steps=40, learning_rate=1e-2)
+    problem = trainer.problem.with_demand(torch.as_tensor(trainer.traffic.read(trainer.split.validation)))
+
+    def raw() -> float:
+        with torch.no_grad():
+            return float(reward(problem, trainer.model.splits(trainer.model(problem)[0], problem)).mean())
+
+    before = raw()
+    trainer.train(tmp_path, progress=False)
+    assert raw() > before
+
+
+def test_stops_when_nothing_improves(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path, learning_rate=1e-12, patience=2, max_steps=500)
+    state = trainer.train(tmp_path, progress=False)
+    assert "no better validation in 2" in state.reason
+    assert state.step < 50
+
+
+def test_the_time_budget_counts_over_sessions(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path, time_budget="0.5s", patience=10**6)
+    assert trainer.train(tmp_path, progress=False).reason == "time budget"
+    again = _trainer(tmp_path, time_budget="0.5s", patience=10**6)
+    again.resume(tmp_path)
+    steps = again.state.step
+    assert again.train(tmp_path, progress=False).step == steps
+
+
+def test_other_settings_cannot_resume(tmp_path: Path) -> None:
+    _trainer(tmp_path, max_steps=2).train(tmp_path, progress=False)
+    with pytest.raises(InputError, match=r"seed: expected the setting of the run, 0, found 1"):
+        _trainer(tmp_path, seed=1).resume(tmp_path)
+    with pytest.raises(InputError, match="no such file"):
+        _trainer(tmp_path).resume(tmp_path / "nowhere")
+
+
+def test_a_checkpoint_holds_the_model_and_no_pickle(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path, max_steps=5)
+    trainer.train(tmp_path, progress=False)
+    model, card = load_model(tmp_path)
+    assert card.topology == "b4"
+    assert {f.suffix for f in tmp_path.iterdir() if f.is_file()} == {".json", ".safetensors"}
+    allocation = Allocator(model).solve(trainer.problem)
+    assert_feasible(trainer.problem, allocation)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("model.safetensors", b"garbage", "damaged file"),
+        ("model.safetensors", None, "no such file"),
+        ("model.json", b"{", "damaged file"),
+        ("model.json", b"[]", "a JSON object"),
+        ("model.json", b'{"format": 99}', "format: expected 1, found 99"),
+        ("model.json", b'{"format": 1, "model": {"num_paths": 4}}', "the description of a model"),
+    ],
+)
+def test_damaged_checkpoints_are_named(tmp_path: Path, file: str, content: bytes | None, words: str) -> None:
+    _trainer(tmp_path, max_steps=1).train(tmp_path, progress=False)
+    if content is None:
+        (tmp_path / file).unlink()
+    else:
+        (tmp_path / file).write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        load_model(tmp_path)
+    assert words in str(caught.value)
+    assert file in str(caught.value)
+
+
+def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
+    _trainer(tmp_path, max_steps=1).train(tmp_path, progress=False)
+    card = json.loads((tmp_path / "model.json").read_text())
+    card["model"]["width"] = 16
+    (tmp_path / "model.json").write_text(json.dumps(card))
+    with pytest.raises(InputError, match="the weights of model"):
+        load_model(tmp_path)
+
+
+def test_a_model_for_another_k_or_objective_is_refused(tmp_path: Path) -> None:
+    _trainer(tmp_path, max_steps=1).train(tmp_path, progress=False)
+    _, card = load_model(tmp_path)
+    check_fits(card, tmp_path, 4, Objective())
+    with pytest.raises(InputError, match="K: expected a model for 3 paths a demand, found one for 4"):
+        check_fits(card, tmp_path, 3, Objective())
+    with pytest.raises(InputError, match="max_link_utilisation"):
+        check_fits(card, tmp_path, 4, Objective(ObjectiveName.MAX_LINK_UTILISATION))
+
+
+@pytest.mark.parametrize("config", [AllocatorConfig(), AllocatorConfig(repair="none"), AllocatorConfig(iterations=20)])
+@pytest.mark.parametrize("objective", [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION])
+def test_the_allocator(tmp_path: Path, config: AllocatorConfig, objective: ObjectiveName) -> None:
+    """Feasible, certified, the same in a batch as alone, and repair never does harm."""
+    trainer = _trainer(tmp_path, objective)
+    problem = trainer.problem.with_demand(torch.as_tensor(trainer.traffic.read([0, 7, 30]))).to(torch.float64)
+    problem = problem.with_capacity(problem.capacity[:1] * (torch.arange(38) != 5))
+    allocator = Allocator(trainer.model.eval(), config)
+    assert_feasible(problem, allocator.solve(problem))
+    assert_batch_equals_loop(allocator, problem, 1e-4)
+    measured = assess(problem, allocator.solve(problem))
+    assert (measured.gap >= -1e-9).all()
+    plain = assess(problem, Allocator(trainer.model, dataclasses.replace(config, repair="none")).solve(problem))
+    sign = 1 if problem.objective.maximises_value else -1
+    assert (sign * (measured.value - plain.value) >= -1e-9).all()
+    assert (sign * (plain.bound - measured.bound) >= -1e-9).all()

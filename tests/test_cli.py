@@ -1,0 +1,222 @@
+"""The commands as a user types them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from teal.cli import main
+from teal.evaluation import Row
+
+ROOT = Path(__file__).parents[1]
+B4 = ["--topology", "b4", "--traffic", "gravity:seed=0,count=30,load=3"]
+QUICK = ["--max-steps", "6", "--layers", "2", "--validate-every", "3", "--validation-matrices", "2"]
+
+
+def _train(out: Path, *more: str) -> int:
+    return main(["train", *B4, "--out", str(out), *QUICK, *more])
+
+
+def test_train_evaluate_and_look(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, out = tmp_path / "model", tmp_path / "results"
+    assert _train(model, "--calibrate", "0.9") == 0
+    schemes = ["--scheme", "teal", "--scheme", "teal:repair=none", "--scheme", "lp-all:solver=highs"]
+    schemes += ["--scheme", "lp-all:solver=gurobi"]
+    arguments = ["evaluate", *B4, "--calibrate", "0.9", "--model", str(model), *schemes, "--out", str(out)]
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "lp-all:solver=gurobi" in printed
+    with (out / "results.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert list(rows[0]) == list(Row.__dataclass_fields__)
+    assert len(rows) == 4 * 6, "four schemes, the last fifth of 30 matrices"
+    assert {int(row["index"]) for row in rows} == set(range(24, 30))
+    assert (out / "results.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((out / "manifest.json").read_text())["settings"]["calibrate"] == 0.9
+    by = {(row["scheme"], row["index"]): row for row in rows}
+    for index in range(24, 30):
+        highs, gurobi = (by[f"lp-all:solver={s}", str(index)] for s in ("highs", "gurobi"))
+        assert float(highs["value"]) == pytest.approx(float(gurobi["value"]), rel=1e-6)
+        assert float(highs["gap"]) == pytest.approx(0, abs=1e-6)
+        teal, plain = by["teal", str(index)], by["teal:repair=none", str(index)]
+        assert float(plain["value"]) <= float(teal["value"]) * (1 + 1e-9)
+        assert float(teal["value"]) <= float(highs["value"]) * (1 + 1e-6) <= float(teal["bound"]) * (1 + 2e-6)
+        assert float(teal["max_violation"]) <= 1e-6
+    assert main(arguments) == 2, "results are not replaced unasked"
+    assert main([*arguments, "--overwrite", "--limit", "2", "--split", "all", "--fail", "1,2"]) == 0
+    assert len((out / "results.csv").read_text().splitlines()) == 1 + 4 * 2
+
+
+@pytest.mark.parametrize("objective", ["weighted_flow", "latency_penalised_flow", "max_link_utilisation"])
+def test_every_objective_trains_and_evaluates(tmp_path: Path, objective: str) -> None:
+    assert _train(tmp_path / "m", "--objective", objective) == 0
+    evaluate = ["evaluate", *B4, "--objective", objective, "--model", str(tmp_path / "m"), "--out", str(tmp_path / "r")]
+    assert main([*evaluate, "--limit", "2"]) == 0
+    with (tmp_path / "r" / "results.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert {row["scheme"] for row in rows} == {"teal", "lp-all"}
+    assert all(float(row["gap"]) >= -1e-6 for row in rows)
+
+
+def test_resume_and_overwrite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _train(tmp_path) == 0
+    assert _train(tmp_path) == 2
+    assert "--resume or --overwrite" in capsys.readouterr().err
+    assert main(["train", *B4, "--out", str(tmp_path), *QUICK, "--max-steps", "9", "--resume"]) == 0
+    assert "9 steps" in capsys.readouterr().out
+    assert _train(tmp_path, "--overwrite") == 0
+    assert "6 steps" in capsys.readouterr().out
+    assert _train(tmp_path / "none", "--resume") == 2
+
+
+def test_a_scheme_that_cannot_run_fails_its_rows_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    instance = ["--topology", "topohub:sndlib/germany50", "--traffic", "gravity:count=3", "--out", str(tmp_path / "r")]
+    assert main(["evaluate", *instance, "--scheme", "lp-all:solver=gurobi", "--scheme", "lp-all"]) == 0
+    assert "2,000 variables" in capsys.readouterr().err
+    with (tmp_path / "r" / "results.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert {row["scheme"]: row["status"] for row in rows} == {"lp-all:solver=gurobi": "failed", "lp-all": "optimal"}
+    assert rows[0]["value"] == "nan"
+
+
+def _write_bad_files(folder: Path) -> None:
+    (folder / "zero.json").write_text(
+        '{"directed": true, "nodes": [{"id": 1}, {"id": 2}], "links": [{"source": 1, "target": 2, "capacity": 0}]}'
+    )
+    (folder / "none.json").write_text(
+        '{"directed": true, "nodes": [{"id": 1}, {"id": 2}], "links": [{"source": 1, "target": 2}]}'
+    )
+    (folder / "cut.tgz").write_bytes(b"\x1f\x8b\x08\x00" + bytes(20))
+    for name, row in [("mars", "0,1,mars,1"), ("negative", "0,1,2,-1"), ("nan", "0,1,2,nan")]:
+        (folder / f"{name}.csv").write_text(f"timestamp,source,target,rate\n{row}\n")
+    (folder / "rubbish").mkdir()
+    (folder / "rubbish" / "model.json").write_text("{}")
+    (folder / "rubbish" / "model.safetensors").write_bytes(b"x")
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("train --topology zero.json --traffic gravity", "zero.json: links[0] (1->2): capacity: expected"),
+        ("train --topology none.json --traffic gravity", "none.json: links[0] (1->2): capacity: expected"),
+        ("train --topology nowhere --traffic gravity", "nowhere: topology: expected"),
+        ("train --topology b4 --traffic nowhere.npz", "nowhere.npz: traffic: expected"),
+        ("train --topology b4 --traffic cut.tgz", "cut.tgz: expected a whole .tgz"),
+        ("train --topology b4 --traffic mars.csv", "mars.csv: target: expected a node of b4, found 'mars'"),
+        ("train --topology b4 --traffic negative.csv", "negative.csv: rate"),
+        ("train --topology b4 --traffic nan.csv", "nan.csv: rate"),
+        ("train --topology b4 --traffic gravity --calibrate 1.5", "--calibrate: expected a share"),
+        ("train --topology b4 --traffic gravity --time-budget soon", "a duration"),
+        ("train --topology b4 --traffic gravity --num-paths 0", "K: expected at least 1"),
+        ("train --topology b4 --traffic gravity --epsilon 2", "epsilon"),
+        ("train --topology b4 --traffic gravity --device tpu", "--device"),
+        ("train --topology b4 --traffic gravity --objective weighted_flow --weights no.csv", "no.csv: weights"),
+        ("evaluate --topology b4 --traffic gravity --scheme lp-none", "lp-none: scheme: expected one of"),
+        ("evaluate --topology b4 --traffic gravity --scheme teal", "--model DIR"),
+        (
+            "evaluate --topology b4 --traffic gravity --scheme teal --model rubbish",
+            "model.safetensors: expected a safetensors file",
+        ),
+        ("evaluate --topology b4 --traffic gravity --scheme teal --model nowhere", "nowhere: model.json"),
+        (
+            "evaluate --topology b4 --traffic gravity --num-paths 3 --scheme teal --model K4",
+            "K: expected a model for 3",
+        ),
+        ("evaluate --topology b4 --traffic gravity --fail 1,99", "node: expected a node"),
+        ("evaluate --topology b4 --traffic gravity --fail 1", "two node names"),
+    ],
+)
+def test_bad_input_is_one_line_exit_code_two_and_nothing_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _write_bad_files(tmp_path)
+    if "K4" in command:
+        assert _train(tmp_path / "K4") == 0
+    before = sorted(str(p) for p in tmp_path.rglob("*"))
+    capsys.readouterr()
+    assert main([*command.split(), "--out", "out"]) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("teal: error:")]
+    assert len(errors) == 1
+    assert words in errors[0]
+    assert sorted(str(p) for p in tmp_path.rglob("*")) == before
+
+
+def test_paths_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "paths.csv"
+    assert main(["paths", "--topology", "b4", "--out", str(out)]) == 0
+    assert "trie nodes: 396" in capsys.readouterr().out
+    lines = out.read_text().splitlines()
+    assert len(lines) == 1 + 310
+    source, target, _, nodes = lines[1].split(",")
+    assert nodes.split()[0] == source
+    assert nodes.split()[-1] == target
+
+
+def test_traffic_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(tmp_path / "x.npz")
+    generate = ["traffic", "generate", "--topology", "b4", "--traffic", "gravity:count=4", "--out", file]
+    assert main(generate) == 0
+    assert main(generate) == 2
+    table = str(tmp_path / "x.parquet")
+    assert main(["traffic", "convert", "--topology", "b4", "--traffic", file, "--out", table]) == 0
+    assert main(["traffic", "convert", "--topology", "b4", "--traffic", file, "--out", str(tmp_path / "x.txt")]) == 2
+    capsys.readouterr()
+    assert main(["traffic", "info", "--topology", "b4", "--traffic", table]) == 0
+    printed = capsys.readouterr().out
+    assert "4 matrices of 132 demands" in printed
+    assert "largest tenth of the demands" in printed
+
+
+def test_weights_from_a_file(tmp_path: Path) -> None:
+    from teal.errors import InputError
+    from teal.formats import load_topology, load_traffic
+    from teal.instance import load_weights
+
+    topology = load_topology("b4")
+    traffic = load_traffic("gravity:count=1", topology)
+    names = topology.node_names
+    lines = [f"{names[s]},{names[t]},{1 + i % 3}" for i, (s, t) in enumerate(traffic.pairs)]
+    file = tmp_path / "w.csv"
+    file.write_text("\n".join(["source,target,weight", *lines]))
+    np.testing.assert_array_equal(load_weights(str(file), topology, traffic)[:4], [1, 2, 3, 1])
+    for change, words in [(lines[:-1], "expected one for"), ([*lines, "1,2,0"], "weight > 0"), (["1,x,1"], "line 2")]:
+        file.write_text("\n".join(["source,target,weight", *change]))
+        with pytest.raises(InputError, match=words):
+            load_weights(str(file), topology, traffic)
+
+
+@pytest.mark.parametrize("launcher", [["-m", "teal", "train"], ["train.py"]])
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path, launcher: list[str]) -> None:
+    out = tmp_path / "run"
+    command = [sys.executable, *launcher, *B4, "--out", str(out), "--time-budget", "5m", "--layers", "2"]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+    for _ in range(600):
+        if (out / "trainer.json").exists():
+            break
+        time.sleep(0.1)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "--resume" in errors
+    assert main(["train", *B4, "--out", str(out), "--layers", "2", "--max-steps", "1", "--resume"]) == 0
+
+
+def test_help_teaches() -> None:
+    for command in ([], ["train"], ["evaluate"], ["paths"], ["traffic"], ["traffic", "generate"]):
+        run = subprocess.run(
+            [sys.executable, "-m", "teal", *command, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        assert "usage: teal" in run.stdout
+    evaluate = subprocess.run([sys.executable, "evaluate.py", "--help"], cwd=ROOT, capture_output=True, text=True)
+    assert "--scheme" in evaluate.stdout
