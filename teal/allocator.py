@@ -19,6 +19,7 @@ from teal.problem import Problem
 from teal.solvers import admm
 from teal.solvers.projection import project
 from teal.spec import Spec
+from teal.storage import packaged
 
 REPAIRS = ("admm", "none")
 
@@ -103,7 +104,10 @@ class TealScheme:
 
 
 def make(spec: Spec, model: Path | None) -> TealScheme:
-    """``teal[:repair=admm|none,iterations=-1,rho=0.3,refill=4]``, with the model of ``--model``."""
+    """``teal[:repair=admm|none,iterations=-1,rho=0.3,refill=4]``, with the model of ``--model``.
+
+    ``model`` is a folder, or the name of a checkpoint that comes with Teal (``b4``).
+    """
     options: Any = spec.take(**dataclasses.asdict(AllocatorConfig()))
     config = AllocatorConfig(**options)
     if config.repair not in REPAIRS:
@@ -112,5 +116,7 @@ def make(spec: Spec, model: Path | None) -> TealScheme:
         raise InputError(spec.text, "rho", "a number > 0", config.rho)
     if model is None:
         raise InputError(spec.text, "model", "the folder of a trained model (--model DIR)", "none")
-    network, card = load_model(model)
-    return TealScheme(Allocator(network, config), model, card)
+    shipped = packaged(f"models/{model}")
+    folder = shipped if not model.exists() and len(model.parts) == 1 and shipped.is_dir() else model
+    network, card = load_model(folder)
+    return TealScheme(Allocator(network, config), folder, card)

@@ -105,7 +105,7 @@ class EvaluateConfig(InstanceConfig):
     """A scheme with its options, teal:repair=admm,iterations=5 or lp-all:solver=highs; repeat for
     more.  Without it: teal and lp-all, or lp-all alone if there is no --model."""
     model: Path | None = None
-    """Folder of a trained model, for the schemes that need one."""
+    """Folder of a trained model, for the schemes that need one; or b4, the checkpoint that comes with Teal."""
     split: Literal["train", "validation", "test", "all"] = "test"
     """Which matrices: the first 70%, the next 10%, the last 20% in time order, or all."""
     limit: int = 0

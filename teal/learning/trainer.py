@@ -16,6 +16,7 @@ from tqdm import tqdm
 from teal.allocator import Allocator
 from teal.config import TrainConfig, seconds
 from teal.errors import InputError
+from teal.interrupts import interrupts_wait
 from teal.learning import checkpoint
 from teal.learning.coma import coma_loss
 from teal.learning.direct import direct_loss
@@ -85,7 +86,10 @@ class Trainer:
         """Train until the time budget, the step limit or the patience is spent.
 
         Writes the best model to ``out`` whenever there is a better one, and the state to resume from
-        after every validation and on the way out, whatever the reason, Ctrl-C included.
+        after every validation and at the end.
+
+        Raises:
+            KeyboardInterrupt: on Ctrl-C, after the step at hand is done and the state is written.
         """
         from torch.utils.tensorboard import SummaryWriter
 
@@ -95,12 +99,14 @@ class Trainer:
         total = self.config.max_steps or None
         with (
             SummaryWriter(str(out / "tensorboard"), purge_step=self.state.step) as log,
+            interrupts_wait() as stop_here,
             tqdm(total=total, initial=self.state.step, desc="training", unit="step", disable=not progress) as bar,
         ):
+            if self.state.step == 0:
+                self._validate(out, log, bar)
             try:
-                if self.state.step == 0:
-                    self._validate(out, log, bar)
                 while not self._finished():
+                    stop_here()
                     losses = self._step()
                     self.state.step += 1
                     self.state.elapsed_s = spent + time.perf_counter() - begin
@@ -109,10 +115,14 @@ class Trainer:
                     bar.update()
                     if self.state.step % self.config.validate_every == 0:
                         self._validate(out, log, bar)
-                if self.state.step % self.config.validate_every:
-                    self._validate(out, log, bar)
-            finally:
+            except KeyboardInterrupt:
                 self.save(out)
+                raise
+            self.save(out)
+            if self.state.step % self.config.validate_every:
+                # The last steps may have brought something.  The saved state knows nothing of this
+                # look, so that a longer run goes on as if there had been no end here.
+                self._validate(out, log, bar, save=False)
         return self.state
 
     def _finished(self) -> bool:
@@ -175,7 +185,7 @@ class Trainer:
         entries = paths.num_demands * paths.num_paths * self.config.width * self.config.layers
         return max(1, _ACTIVATION_BYTES // (entries * _TENSORS_A_LAYER * 4))
 
-    def _validate(self, out: Path, log: Any, bar: Any) -> None:
+    def _validate(self, out: Path, log: Any, bar: Any, *, save: bool = True) -> None:
         score = self.score()
         log.add_scalar("validation/score", score, self.state.step)
         if score > self.state.best:
@@ -189,7 +199,8 @@ class Trainer:
             if self.state.stale % self.config.decay_after == 0:
                 self._set_learning_rate(self.state.learning_rate / 2)
         bar.set_postfix(validation=f"{score:.4f}", best=f"{self.state.best:.4f}", refresh=True)
-        self.save(out)
+        if save:
+            self.save(out)
 
     def score(self) -> float:
         """Mean over the validation matrices of value over the value of all demand (or of minus theta).

@@ -29,33 +29,29 @@ def hetero_data(problem: Problem, *, scaled: bool) -> HeteroData:
     ``ops`` are the path operations, so that nobody needs an ``edge_index``; see
     :func:`explicit_edge_index` for that.
     """
-    ops, mask = problem.ops, problem.path_mask
+    ops, mask, dtype = problem.ops, problem.path_mask, problem.demand.dtype
+    count = ops.mask.sum().clamp(min=1)
     data = HeteroData()
+    data.ops, data.mask, data.may_shed = ops, mask, problem.objective.may_shed
+    data.demand, data.inverse_capacity = problem.demand, problem.inverse_capacity
+    data.path_degree, data.link_degree = ops.hops.to(dtype), ops.paths_through.to(dtype)
+    data.value = problem.path_value / (problem.path_value.sum() / count).clamp(min=1e-30)  # (D, K), mean 1
     if not scaled:
         data["link"].x = problem.capacity.unsqueeze(-1)
         data["path"].x = (problem.demand[..., None] * mask).unsqueeze(-1)
-    else:
-        live = problem.capacity > 0
-        unit = problem.capacity.sum(1, keepdim=True) / live.sum(1, keepdim=True).clamp(min=1)  # (B, 1)
-        pressure = ops.link_sum(problem.flows(mask.to(problem.demand.dtype))) * problem.inverse_capacity
-        pressure = torch.where(live, (pressure + _FLOOR).log(), 0)
-        relative = (problem.capacity / unit.clamp(min=1e-30)).clamp(min=_FLOOR).log()
-        data["link"].x = torch.stack([torch.where(live, relative, 0), pressure, live.to(relative.dtype)], -1)
-        size = (problem.demand / unit.clamp(min=1e-30) + _FLOOR).log()[..., None].expand(mask.shape)
-        value = problem.path_value / problem.path_value.mean().clamp(min=1e-30) * ops.mask.to(relative.dtype).mean()
-        hops = torch.as_tensor(problem.paths.hops, dtype=value.dtype, device=value.device)
-        hops = hops / hops.sum().clamp(min=1) * ops.mask.sum()
-        tightest = ops.path_max(pressure - pressure.amin(1, keepdim=True))[0] + pressure.amin(1)[:, None, None]
-        features = [size, tightest, value.expand(mask.shape), hops.expand(mask.shape)]
-        data["path"].x = torch.stack(features, -1) * mask[..., None]
-    data.ops = ops
-    data.demand, data.inverse_capacity = problem.demand, problem.inverse_capacity
-    mean_value = problem.path_value.sum() / ops.mask.sum().clamp(min=1)
-    data.value = problem.path_value / mean_value.clamp(min=1e-30)  # (D, K), mean 1
-    data.may_shed = problem.objective.may_shed
-    data.mask = mask
-    data.path_degree = torch.as_tensor(problem.paths.hops, dtype=problem.demand.dtype, device=ops.device)
-    data.link_degree = ops.link_sum(ops.mask[None].to(problem.demand.dtype))[0]
+        return data
+    live = problem.capacity > 0
+    unit = problem.capacity.sum(1, keepdim=True) / live.sum(1, keepdim=True).clamp(min=1)  # (B, 1)
+    unit = unit.clamp(min=1e-30)
+    pressure = ops.link_sum(problem.flows(mask.to(dtype))) * problem.inverse_capacity
+    pressure = torch.where(live, (pressure + _FLOOR).log(), 0)
+    capacity = torch.where(live, (problem.capacity / unit).clamp(min=_FLOOR).log(), 0)
+    data["link"].x = torch.stack([capacity, pressure, live.to(dtype)], -1)
+    size = (problem.demand / unit + _FLOOR).log()[..., None]
+    tightest = ops.path_max(pressure)[0]
+    hops = data.path_degree / (data.path_degree.sum() / count).clamp(min=1e-30)
+    features = [feature.expand(mask.shape) for feature in (size, tightest, data.value, hops)]
+    data["path"].x = torch.stack(features, -1) * mask[..., None]
     return data
 
 

@@ -12,6 +12,7 @@ path, path_sum and path_max give 0 (and link -1), and link_sum does not look.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Protocol, cast
 
 import torch
@@ -85,6 +86,12 @@ class PathOps:
     def __init__(self, paths: PathSet, backend: Backend, device: torch.device) -> None:
         self.paths, self.backend, self.device = paths, backend, device
         self.mask = torch.from_numpy(paths.mask).to(device)  # (D, K)
+        self.hops = torch.from_numpy(paths.hops).to(device)  # (D, K), 0 where there is no path
+
+    @cached_property
+    def paths_through(self) -> Tensor:
+        """(E,) number of paths through each link, float64."""
+        return self.link_sum(self.mask[None].to(torch.float64))[0]
 
     def path_sum(self, link_values: Tensor) -> Tensor:
         """Sum along each path: (B, E) -> (B, D, K), or (B, E, F) -> (B, D, K, F)."""

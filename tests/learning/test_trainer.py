@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -53,24 +55,30 @@ def test_a_resumed_run_equals_one_that_never_stopped(tmp_path: Path, learner: st
     for name, value in whole.model.state_dict().items():
         assert torch.equal(value, second.model.state_dict()[name]), name
     assert second.state.step == whole.state.step == 12
+    assert (second.state.best, second.state.stale) == (whole.state.best, whole.state.stale)
 
 
 def test_an_interrupted_run_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = _trainer(tmp_path, max_steps=20)
-    real, calls = trainer._step, iter(range(100))
+    """Ctrl-C in the middle of a step: the step is done, the state is whole, the rest as if nothing had been."""
+    trainer = _trainer(tmp_path / "cut", learner="coma", max_steps=20)
+    real, calls = trainer._augmented, iter(range(100))
 
-    def interrupted() -> dict[str, float]:
+    def interrupted(rows: Any) -> torch.Tensor:
         if next(calls) == 3:
-            raise KeyboardInterrupt
-        return real()
+            os.kill(os.getpid(), signal.SIGINT)
+        return real(rows)
 
-    monkeypatch.setattr(trainer, "_step", interrupted)
+    monkeypatch.setattr(trainer, "_augmented", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        trainer.train(tmp_path, progress=False)
-    again = _trainer(tmp_path, max_steps=5)
-    again.resume(tmp_path)
-    assert again.state.step == 3
-    assert again.train(tmp_path, progress=False).reason == "step limit"
+        trainer.train(tmp_path / "cut", progress=False)
+    again = _trainer(tmp_path / "cut", learner="coma", max_steps=6)
+    again.resume(tmp_path / "cut")
+    assert again.state.step == 4
+    assert again.train(tmp_path / "cut", progress=False).reason == "step limit"
+    whole = _trainer(tmp_path / "whole", learner="coma", max_steps=6)
+    whole.train(tmp_path / "whole", progress=False)
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, again.model.state_dict()[name]), name
 
 
 def test_micro_batches_change_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,73 @@
+"""The wheel alone, in an empty virtual environment, from another folder."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def _run(*command: object, cwd: Path) -> str:
+    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    _run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
+    return next(folder.glob("*.whl"))
+
+
+def test_it_carries_what_a_user_needs(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    for needed in (
+        "teal/cli.py",
+        "teal/py.typed",
+        "teal/__init__.pyi",
+        "baselines/lp_all.py",
+        "teal/_shipped/data/b4.json",
+        "teal/_shipped/models/b4/model.safetensors",
+    ):
+        assert needed in names
+    assert not [name for name in names if name.startswith(("tests", "benchmarks")) or "__pycache__" in name]
+
+
+def test_it_evaluates_b4_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", with_pip=True)
+    python, teal = tmp_path / "venv" / "bin" / "python", tmp_path / "venv" / "bin" / "teal"
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", ROOT / "constraints.txt"]
+    _run(*pip, f"teal-te[baselines] @ file://{wheel}", cwd=tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    assert "evaluate" in _run(teal, "--help", cwd=elsewhere)
+    where = _run(python, "-c", "import teal, baselines; print(teal.__file__, baselines.__file__)", cwd=elsewhere)
+    assert str(ROOT) not in where
+    instance = ["--topology", "b4", "--traffic", "gravity:seed=1,count=10,load=4", "--calibrate", "0.9"]
+    _run(
+        teal,
+        "evaluate",
+        *instance,
+        "--model",
+        "b4",
+        "--scheme",
+        "teal",
+        "--scheme",
+        "lp-all",
+        "--out",
+        "r",
+        cwd=elsewhere,
+    )
+    with (elsewhere / "r" / "results.csv").open() as stream:
+        value = {(row["scheme"], row["index"]): float(row["value"]) for row in csv.DictReader(stream)}
+    for (scheme, index), reached in value.items():
+        if scheme == "teal":
+            assert 0.98 * value["lp-all", index] < reached <= value["lp-all", index] * (1 + 1e-6)
