@@ -37,14 +37,12 @@ class LpAll:
         method: of HiGHS: ``simplex``, ``ipm`` (interior point with crossover), or ``auto``, simplex up
             to 10,000 path variables: on UsCarrier with heavy-tailed demands simplex took 50 s a
             matrix where ipm took 0.5 s.
-        warm: let the solver start from the matrix before; off, each matrix is solved on its own.
         time_limit: seconds a matrix; 0 for none.  A solver that stops there has no allocation.
         threads: of the solver; 0 for its own choice.
     """
 
     solver: str = "highs"
     method: str = "auto"
-    warm: bool = False
     time_limit: float = 0.0
     threads: int = 0
 
@@ -100,14 +98,17 @@ class LpAll:
             with warnings.catch_warnings():
                 # cvxpy warns of "inaccurate" results; the status below says the same.
                 warnings.simplefilter("ignore")
-                model.program.solve(solver=SOLVERS[self.solver], warm_start=self.warm, **options)
+                model.program.solve(solver=SOLVERS[self.solver], warm_start=False, **options)
         except cvxpy.SolverError as error:
-            if self.solver == "gurobi":
-                raise SolverError(_gurobi_diagnosis(model)) from error
+            reason = _licence_fault(model) if self.solver == "gurobi" else ""
+            if reason:
+                raise SolverError(reason) from error
             return Status.FAILED, time.perf_counter() - begin
         stats = model.program.solver_stats
         seconds = stats.solve_time if stats and stats.solve_time else time.perf_counter() - begin
         reached = {"optimal": Status.OPTIMAL, "user_limit": Status.TIME_LIMIT}
+        if self.time_limit:
+            reached["infeasible_inaccurate"] = Status.TIME_LIMIT  # Gurobi, stopped before it had anything
         return reached.get(model.program.status, Status.FAILED), float(seconds)
 
 
@@ -176,12 +177,12 @@ def _import_cvxpy() -> Any:
     return cvxpy
 
 
-def _gurobi_diagnosis(model: _Model) -> str:
-    """Cvxpy hides Gurobi's reason; ask Gurobi itself with an empty model of the same size."""
+def _licence_fault(model: _Model) -> str:
+    """What is wrong with Gurobi's licence, "" if nothing: cvxpy hides it, so ask with an empty model of the size."""
     import gurobipy
 
-    variables = model.program.size_metrics.num_scalar_variables
-    rows = model.program.size_metrics.num_scalar_leq_constr + model.program.size_metrics.num_scalar_eq_constr
+    size = model.program.size_metrics
+    variables, rows = size.num_scalar_variables, size.num_scalar_leq_constr + size.num_scalar_eq_constr
     alternatives = "use lp-all:solver=highs, or a full licence"
     try:
         with gurobipy.Env(params={"OutputFlag": 0}) as env, gurobipy.Model(env=env) as probe:
@@ -195,15 +196,18 @@ def _gurobi_diagnosis(model: _Model) -> str:
                 f"the model has {variables:,} and {rows:,}: {alternatives}"
             )
         return f"lp-all: Gurobi says: {error}: {alternatives}"
-    return f"lp-all: Gurobi could not solve a model of {variables:,} variables: {alternatives}"
+    return ""
 
 
 def make(spec: Spec, model: Path | None) -> LpAll:
-    """``lp-all[:solver=highs|gurobi,method=auto|simplex|ipm,warm=false,time_limit=0,threads=0]``."""
-    options: Any = spec.take(solver="highs", method="auto", warm=False, time_limit=0.0, threads=0)
+    """``lp-all[:solver=highs|gurobi,method=auto|simplex|ipm,time_limit=0,threads=0]``."""
+    options: Any = spec.take(solver="highs", method="auto", time_limit=0.0, threads=0)
     scheme = LpAll(**options)
     if scheme.solver not in SOLVERS:
         raise InputError(spec.text, "solver", "highs or gurobi", repr(scheme.solver))
     if scheme.method not in METHODS:
         raise InputError(spec.text, "method", "auto, simplex or ipm", repr(scheme.method))
+    for field in ("time_limit", "threads"):
+        if getattr(scheme, field) < 0:
+            raise InputError(spec.text, field, "a number >= 0", getattr(scheme, field))
     return scheme

@@ -9,10 +9,11 @@ from torch import Tensor
 
 
 class Status(StrEnum):
-    """What became of a matrix.  Only the first two carry an allocation."""
+    """What became of a matrix.  Only the first two carry an allocation that one may install."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"  # said by the validator, of a scheme that claimed otherwise
     TIME_LIMIT = "time_limit"
     FAILED = "failed"
 
@@ -33,7 +34,6 @@ class Allocation:
         status: B statuses.
         build_s: B times in seconds to set the matrix up (build a model, encode).
         solve_s: B times in seconds to solve it.
-        message: what went wrong where something did.
     """
 
     splits: Tensor
@@ -41,4 +41,3 @@ class Allocation:
     status: tuple[Status, ...]
     build_s: tuple[float, ...]
     solve_s: tuple[float, ...]
-    message: str = ""

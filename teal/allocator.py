@@ -55,6 +55,8 @@ class Allocator:
         by matrix: a few iterations repair a good start and may spoil a poor one.  Likewise the prices:
         the network's or the repair's, whichever certify the closer bound.
         """
+        if problem.demand.is_cuda:
+            torch.cuda.synchronize(problem.demand.device)
         begin = time.perf_counter()
         narrow = problem.to(self.model.dtype)
         means, prices = self.model(narrow)
@@ -65,14 +67,14 @@ class Allocator:
         if self.config.repair == "admm":
             count = self.config.iterations
             count = admm.default_iterations(problem) if count < 0 else count
-            repaired, new_prices = admm.solve(problem, splits, count, self.config.rho, prices)
+            repaired, new_prices, _ = admm.solve(problem, splits, count, self.config.rho, prices)
             repaired = project(problem, repaired, self.config.refill)
             up = 1 if problem.objective.maximises_value else -1
             final = _better(final, repaired, up * problem.value(final), up * problem.value(repaired))
             bound, new_bound = (scaled_dual_bound(problem, p) for p in (prices, new_prices))
             prices = _better(prices, new_prices, -up * bound, -up * new_bound)
         if final.is_cuda:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(final.device)
         each = (time.perf_counter() - begin) / problem.batch
         return Allocation(
             final, prices, (Status.FEASIBLE,) * problem.batch, (0.0,) * problem.batch, (each,) * problem.batch

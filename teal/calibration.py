@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from teal.bounds import scaled_dual_bound
-from teal.errors import InputError
+from teal.errors import InputError, SolverError
 from teal.network import PathSet, Topology, TrafficMatrices
 from teal.network.traffic import Rows
 from teal.objectives import Objective
@@ -18,6 +18,7 @@ from teal.solvers.projection import project
 
 _TOLERANCE = 5e-4  # of the share
 _GAP = 1e-3  # certified, of each optimum
+_WIDEST_GAP = 1e-2
 _MOST_ITERATIONS = 2000
 _MOST_SAMPLES, _SAMPLE_ENTRIES = 21, 200_000
 
@@ -25,12 +26,13 @@ _MOST_SAMPLES, _SAMPLE_ENTRIES = 21, 200_000
 def calibration_factor(topology: Topology, paths: PathSet, traffic: TrafficMatrices, rows: Rows, share: float) -> float:
     """The factor at which LP-all satisfies ``share`` of the median of the matrices ``rows``.
 
-    The optimum of total flow is found by ADMM to a certified gap of 0.1% and no LP solver is needed;
+    The optimum of total flow is found by ADMM to a certified gap of 0.1%, and no LP solver is needed;
     the median goes over up to 21 of the matrices, evenly spread, fewer on large networks (at least 5).
     The satisfied share falls as the factor grows: bracketed, then found by bisection in its logarithm.
 
     Raises:
         InputError: ``share`` not in (0, 1), or more than the network can route at any load.
+        SolverError: an optimum is not known to 1% after 2,000 iterations.
     """
     where = "--calibrate"
     if not 0 < share < 1:
@@ -83,5 +85,10 @@ class _Search:
                 bound = torch.minimum(bound, scaled_dual_bound(problem, prices))
                 if bool(((bound - best) <= _GAP * bound).all()):
                     break
+        reached = float(((bound - best) / bound.clamp(min=1e-300)).max())
+        if reached > _WIDEST_GAP:
+            raise SolverError(
+                f"--calibrate: an optimum is known to {100 * reached:.1f}% only after {iteration} iterations"
+            )
         self._splits, self._prices = state.splits, admm.link_prices(problem, scale, state)
         return float(((best + bound) / 2 / total).median())

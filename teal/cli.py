@@ -6,7 +6,7 @@ import csv
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import tyro
@@ -22,6 +22,9 @@ from teal.config import (
     TrainConfig,
 )
 from teal.errors import InputError, TealError
+
+if TYPE_CHECKING:
+    from teal.network import Topology
 
 _DESCRIPTION = """Teal: traffic engineering for wide-area networks.  Learned allocations that are exactly feasible and
 carry a certified optimality gap.  Try: teal train --topology b4 --traffic gravity:seed=0,count=200,load=4
@@ -39,30 +42,33 @@ _Command = (
     | Annotated[_Traffic, subcommand("traffic", description="Describe, generate or convert traffic matrices.")]
 )
 
+_RESULTS = ("results.csv", "manifest.json", "results.png")
+_WIDTH = 160  # of the table where the output is no terminal
 _INTERRUPTED = 130  # what shells report for Ctrl-C
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code: 0, 1 for a failed solver, 2 for wrong input, 130 for Ctrl-C."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    config = tyro.cli(
-        _Command,
-        prog="teal",
-        description=_DESCRIPTION,
-        args=arguments or ["--help"],
-        config=(EnumChoicesFromValues, FlagCreatePairsOff, UseAppendAction, tyro.conf.OmitSubcommandPrefixes),
-    )
+    config = None
     console = Console(stderr=True, highlight=False, soft_wrap=True)
 
     def say(text: str) -> None:
         console.print(text, markup=False)
 
     try:
+        config = tyro.cli(
+            _Command,
+            prog="teal",
+            description=_DESCRIPTION,
+            args=arguments or ["--help"],
+            config=(EnumChoicesFromValues, FlagCreatePairsOff, UseAppendAction, tyro.conf.OmitSubcommandPrefixes),
+        )
         match config:
             case TrainConfig():
                 _train(config, say)
             case EvaluateConfig():
-                _evaluate(config, say)
+                return _evaluate(config, say)
             case PathsConfig():
                 _paths(config)
             case TrafficGenerateConfig() | TrafficConvertConfig():
@@ -72,9 +78,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TealError as error:
         print(f"teal: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1
+    except OSError as error:
+        print(f"teal: error: {error.filename or 'system'}: {error.strerror or error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         hint = ""
-        if isinstance(config, TrainConfig) and (config.out / "trainer.json").exists():
+        if isinstance(config, TrainConfig) and (config.out / "trainer.safetensors").exists():
             hint = f"; go on with the same command and --resume (state in {config.out})"
         print(f"\nteal: interrupted{hint}", file=sys.stderr)
         return _INTERRUPTED
@@ -83,24 +92,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _train(config: TrainConfig, say: Callable[[str], None]) -> None:
     from teal.instance import load_instance
-    from teal.learning.checkpoint import MODEL, TRAINER, read_pair
+    from teal.learning.checkpoint import MODEL_CARD, MODEL_WEIGHTS, RUN, load_run
     from teal.learning.trainer import Trainer
+    from teal.storage import check_out_folder
 
-    exists = (config.out / f"{TRAINER}.json").exists()
-    if exists and not (config.resume or config.overwrite):
-        raise InputError(str(config.out), "out", "a new folder, or --resume or --overwrite", "a run")
+    files = (MODEL_CARD, MODEL_WEIGHTS, RUN)
     if config.resume:
-        read_pair(config.out, TRAINER)  # fail before anything slow
+        load_run(config.out)  # fail before anything slow
+    else:
+        check_out_folder(config.out, files, overwrite=config.overwrite, hint="--resume or --overwrite")
     instance = load_instance(config, say)
     first = instance.problem(instance.traffic.read(instance.split.train[:1]))
     trainer = Trainer(first, instance.traffic, instance.split, config)
     if config.resume:
         trainer.resume(config.out)
         say(f"resuming at step {trainer.state.step}, after {trainer.state.elapsed_s:.0f} s of training")
-    elif exists:
-        for name in (MODEL, TRAINER):
-            for suffix in (".json", ".safetensors"):
-                (config.out / f"{name}{suffix}").unlink(missing_ok=True)
+    else:
+        for name in files:
+            (config.out / name).unlink(missing_ok=True)
         shutil.rmtree(config.out / "tensorboard", ignore_errors=True)
     state = trainer.train(config.out)
     print(
@@ -109,48 +118,56 @@ def _train(config: TrainConfig, say: Callable[[str], None]) -> None:
     )
 
 
-def _evaluate(config: EvaluateConfig, say: Callable[[str], None]) -> None:
+def _evaluate(config: EvaluateConfig, say: Callable[[str], None]) -> int:
     from teal.evaluation import evaluate, spread
     from teal.instance import load_instance
     from teal.reports.plots import plot_results
     from teal.reports.results import write_csv, write_manifest
     from teal.reports.table import render, summarise
     from teal.schemes import make_scheme
-    from teal.storage import atomic_folder
+    from teal.storage import atomic_file, check_out_folder
 
-    results = config.out / "results.csv"
-    if results.exists() and not config.overwrite:
-        raise InputError(str(config.out), "out", "a new folder, or --overwrite", "results")
-    if config.out.is_dir() and not results.exists() and any(config.out.iterdir()):
-        raise InputError(str(config.out), "out", "a new or empty folder", "one with other files")
+    check_out_folder(config.out, _RESULTS, overwrite=config.overwrite)
     names = config.scheme or (("teal", "lp-all") if config.model else ("lp-all",))
     schemes = {name: make_scheme(name, config.model) for name in names}
     instance = load_instance(config, say)
     capacity = None
     if config.fail:
-        pairs = [tuple(name.split(",")) for name in config.fail]
-        if any(len(pair) != 2 for pair in pairs):
-            raise InputError("--fail", "", "two node names, A,B", ", ".join(config.fail))
-        failed = sorted({link for a, b in pairs for link in instance.topology.find_links(a, b)})
+        failed = sorted({link for name in config.fail for link in _failed_links(instance.topology, name)})
         capacity = instance.topology.with_failed_links(failed).capacity
         say("failed: " + ", ".join(instance.topology.link_name(link) for link in failed))
     everything = np.arange(instance.traffic.num_matrices)
     rows = everything if config.split == "all" else getattr(instance.split, config.split)
     measured = evaluate(instance, schemes, spread(rows, config.limit), capacity, say)
-    with atomic_folder(config.out) as folder:
-        write_csv(folder / "results.csv", measured)
-        write_manifest(folder / "manifest.json", config)
-        plot_results(folder / "results.png", measured)
-    width = None if sys.stdout.isatty() else 160
-    Console(width=width).print(render(summarise(measured), config.objective.value))
-    print(f"{config.out / 'results.csv'}, {config.out / 'results.png'}")
+    table, manifest, plot = (config.out / name for name in _RESULTS)
+    with atomic_file(table) as temporary:
+        write_csv(temporary, measured)
+    with atomic_file(manifest) as temporary:
+        write_manifest(temporary, config)
+    with atomic_file(plot) as temporary:
+        plot_results(temporary, measured)
+    Console(width=None if sys.stdout.isatty() else _WIDTH).print(render(summarise(measured), config.objective.value))
+    print(f"{table}, {plot}")
+    return 0 if any(row.status in ("optimal", "feasible") for row in measured) else 1
+
+
+def _failed_links(topology: Topology, name: str) -> list[int]:
+    """The links of ``A,B``; a node's own name may hold commas."""
+    nodes, parts = topology.node_index(), name.split(",")
+    splits = [(",".join(parts[:i]).strip(), ",".join(parts[i:]).strip()) for i in range(1, len(parts))]
+    if not splits:
+        raise InputError("--fail", "", "two node names, A,B", repr(name))
+    a, b = next(((a, b) for a, b in splits if a in nodes and b in nodes), splits[0])
+    return topology.find_links(a, b)
 
 
 def _paths(config: PathsConfig) -> None:
     from teal.formats import load_topology, load_traffic
     from teal.network import compute_paths
-    from teal.storage import atomic_file
+    from teal.storage import atomic_file, check_out_file
 
+    if config.out:
+        check_out_file(config.out, (".csv",), overwrite=config.overwrite)
     topology = load_topology(config.topology, config.default_capacity)
     pairs = load_traffic(config.traffic, topology, progress=True).pairs if config.traffic else None
     paths = compute_paths(
@@ -196,10 +213,10 @@ def _traffic_info(config: TrafficConfig) -> None:
 
 
 def _write_traffic(config: TrafficGenerateConfig | TrafficConvertConfig) -> None:
-    from teal.formats import load_topology, load_traffic, save_traffic
+    from teal.formats import TRAFFIC_SUFFIXES, load_topology, load_traffic, save_traffic
+    from teal.storage import check_out_file
 
-    if config.out.exists() and not config.overwrite:
-        raise InputError(str(config.out), "out", "a new file, or --overwrite", "a file")
+    check_out_file(config.out, TRAFFIC_SUFFIXES, overwrite=config.overwrite)
     topology = load_topology(config.topology, config.default_capacity)
     traffic = load_traffic(config.traffic, topology, progress=True)
     save_traffic(config.out, traffic, topology)

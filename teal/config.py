@@ -6,6 +6,7 @@ The command line is made from these, so a field's docstring is its ``--help``.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from pathlib import Path
 from typing import Literal
@@ -78,7 +79,7 @@ class TrainConfig(InstanceConfig):
     published: bool = False
     """FlowGNN as in the paper's release: no input scaling, no nonlinearity, widths 1 to 6."""
     std: float = 0.2
-    """Of the Gaussian policy of coma.  The paper has 1; on Abilene that levels off 1.4% of the optimum lower."""
+    """Of the Gaussian policy of coma; 1 in the paper."""
     samples: int = 5
     """Of each agent's counterfactual actions in coma."""
     episodes: int = 4
@@ -96,6 +97,18 @@ class TrainConfig(InstanceConfig):
     overwrite: bool = False
     """Replace the run in OUT."""
 
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        seconds(self.time_budget)
+        counts = ("batch_size", "width", "layers", "samples", "episodes", "validate_every", "validation_matrices")
+        for field in (*counts, "patience", "decay_after"):
+            _require(self, field, "a whole number of at least 1", getattr(self, field) >= 1)
+        for field in ("max_steps", "micro_batch", "seed"):
+            _require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
+        for field in ("learning_rate", "std"):
+            _require(self, field, "a number > 0", 0 < getattr(self, field) < math.inf)
+        _require(self, "augment", "a number >= 0", 0 <= self.augment < math.inf)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluateConfig(InstanceConfig):
@@ -111,11 +124,15 @@ class EvaluateConfig(InstanceConfig):
     limit: int = 0
     """Look at no more than so many matrices, evenly spread over the split; 0 for all."""
     fail: tuple[str, ...] = ()
-    """A failed link A,B (both directions); repeat for more.  Paths and models stay as they are."""
+    """A failed link A,B (node names; both directions); repeat for more.  Paths and models stay as they are."""
     out: Path
     """Folder for results.csv, manifest.json and the plots."""
     overwrite: bool = False
     """Replace the results in OUT."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        _require(self, "limit", "a whole number of at least 0", self.limit >= 0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -130,6 +147,8 @@ class PathsConfig(PathConfig):
     """Gbit/s for links whose file gives no capacity."""
     out: Path | None = None
     """Write the paths, node by node, to this .csv file."""
+    overwrite: bool = False
+    """Replace OUT if it exists."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -165,6 +184,11 @@ class TrafficGenerateConfig(TrafficConvertConfig):
 
     traffic: str = "gravity:seed=0,count=200,load=4"
     """The generator's options, all of which have a default."""
+
+
+def _require(config: object, field: str, expected: str, good: bool) -> None:
+    if not good:
+        raise InputError(f"--{field.replace('_', '-')}", "", expected, getattr(config, field))
 
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}

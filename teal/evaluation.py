@@ -33,7 +33,7 @@ class Row:
         max_link_utilisation: largest load / capacity.
         max_violation: largest violation of any rule, as a share (see :mod:`teal.feasibility`).
         build_s, solve_s: time to build a model and to solve it.
-        status: optimal, feasible, time_limit or failed.
+        status: optimal, feasible, infeasible (says the validator), time_limit or failed.
     """
 
     scheme: str
@@ -81,7 +81,7 @@ def evaluate(
             say(str(error))
     results = []
     for row in tqdm(rows, desc="evaluating", unit="matrix"):
-        problem = instance.problem(instance.traffic.read([int(row)]), capacity=capacity)
+        problem = warm.with_demand(torch.from_numpy(instance.traffic.read([int(row)])))
         for name, scheme in schemes.items():
             allocation = _failed(problem)
             if name not in broken:
@@ -108,7 +108,8 @@ def _failed(problem: Problem) -> Allocation:
 
 
 def _row(instance: Instance, name: str, index: int, problem: Problem, allocation: Allocation) -> Row:
-    measured = {f: float(v[0]) for f, v in vars(assess(problem, allocation)).items()}
+    measured = vars(assess(problem, allocation))
+    (status,) = measured.pop("status")
     return Row(
         scheme=name,
         topology=instance.topology.name,
@@ -118,6 +119,6 @@ def _row(instance: Instance, name: str, index: int, problem: Problem, allocation
         objective=problem.objective.name.value,
         build_s=allocation.build_s[0],
         solve_s=allocation.solve_s[0],
-        status=allocation.status[0].value,
-        **measured,
+        status=status.value,
+        **{field: float(values[0]) for field, values in measured.items()},
     )

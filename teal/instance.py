@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import json
@@ -116,7 +117,13 @@ def pick_device(name: str) -> torch.device:
         raise InputError(
             "--device", "", "a CUDA GPU and a torch build for it", "none (torch.cuda.is_available() is false)"
         )
-    return torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InputError("--device", "", "auto, cpu, cuda or cuda:N", repr(name)) from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError("--device", "", f"one of {torch.cuda.device_count()} GPUs", repr(name))
+    return device
 
 
 def load_weights(text: str, topology: Topology, traffic: TrafficMatrices) -> FloatArray:
@@ -128,13 +135,15 @@ def load_weights(text: str, topology: Topology, traffic: TrafficMatrices) -> Flo
     """
     if text.partition(":")[0] == "random":
         seed = int(parse_spec(text).take(seed=0)["seed"])
+        if seed < 0:
+            raise InputError(text, "seed", "a whole number of at least 0", seed)
         return np.random.default_rng(seed).choice(_PRIORITIES, traffic.num_demands)
     path = Path(text)
     if not path.is_file():
         raise InputError(text, "weights", "a CSV file of source,target,weight or random:seed=0", "no such file")
     index = topology.node_index()
     given: dict[tuple[int, int], float] = {}
-    with path.open(newline="", encoding="utf-8") as stream:
+    with path.open(newline="", encoding="utf-8", errors="replace") as stream:
         for line, row in enumerate(csv.DictReader(stream), start=2):
             try:
                 pair = (index[row["source"]], index[row["target"]])
@@ -155,7 +164,7 @@ def _cached_calibration(
 ) -> float:
     key = content_key(_CALIBRATION_FORMAT, topology.content_key(), paths.key, traffic.content_key(), share)
     file = cache_dir("calibration") / f"{key}.json"
-    if file.exists():
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # absent or damaged: made again
         return float(json.loads(file.read_text())["factor"])
     factor = calibration_factor(topology, paths, traffic, split.train, share)
     with atomic_file(file) as temporary:

@@ -9,11 +9,15 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 
+class Interrupted(KeyboardInterrupt):
+    """A signal that waited for a place where the work may stop; whatever the work keeps is whole."""
+
+
 @contextlib.contextmanager
 def interrupts_wait() -> Iterator[Callable[[], None]]:
-    """Hold SIGINT and SIGTERM back; the callable that this yields raises KeyboardInterrupt if one came.
+    """Hold SIGINT and SIGTERM back; the callable that this yields raises Interrupted if one came.
 
-    Call it where the work may stop.  A second signal does not wait.  Outside the main thread, where
+    Call it where the work may stop.  A second signal does not wait: a plain KeyboardInterrupt.  Outside the main thread, where
     Python delivers no signals, nothing is held back.
     """
     pending: list[int] = []
@@ -25,7 +29,7 @@ def interrupts_wait() -> Iterator[Callable[[], None]]:
 
     def stop_here() -> None:
         if pending:
-            raise KeyboardInterrupt
+            raise Interrupted
 
     if threading.current_thread() is not threading.main_thread():
         yield stop_here

@@ -3,7 +3,9 @@
 With flows x[d, k] >= 0, capacities c[e] and load[e] the sum of x over the paths through e:
 
 - value maximisation: max sum v[d, k] x[d, k]  s.t.  sum_k x[d, k] <= demand[d], load[e] <= c[e];
-- max_link_utilisation: min theta  s.t.  sum_k x[d, k] = demand[d], load[e] <= theta c[e].
+- max_link_utilisation: min theta  s.t.  sum_k x[d, k] = demand[d], load[e] <= theta c[e], over the
+  demands that have a path left.  A demand without one cannot be carried by anybody; it is left out
+  of program, bound and validator alike, and seen in the satisfied demand.
 """
 
 from __future__ import annotations

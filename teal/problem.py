@@ -64,14 +64,17 @@ class Problem:
         Raises:
             InputError: a shape that does not fit, or a negative, infinite or NaN entry.
         """
-        if paths.num_links != topology.num_links:
-            expected = f"paths over {topology.num_links} links"
-            raise InputError(topology.name, "paths", expected, f"{paths.num_links} links")
+        if paths.topology_key != topology.shape_key():
+            raise InputError(topology.name, "paths", "paths over this network's links", "those of another network")
         demand = _checked("demand", np.atleast_2d(demand), paths.num_demands)
         capacity = topology.capacity if capacity is None else capacity
         capacity = _checked("capacity", np.atleast_2d(capacity), topology.num_links)
+        if len(capacity) not in (1, len(demand)):
+            raise InputError("problem", "capacity", f"1 or {len(demand)} rows, as demand has", len(capacity))
         capacity = np.broadcast_to(capacity, (len(demand), topology.num_links))
         if weight is not None:
+            if weight.ndim != 1:
+                raise InputError("problem", "weight", f"({paths.num_demands},) weights", weight.shape)
             weight = _checked("weight", np.atleast_2d(weight), paths.num_demands)[0]
         ops = make_path_ops(paths, device, backend)
         latency = ops.path_sum(torch.as_tensor(topology.latency[None], device=ops.device))[0]

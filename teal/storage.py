@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import platformdirs
+
+from teal.errors import InputError
 
 
 def cache_dir(kind: str) -> Path:
@@ -36,10 +37,11 @@ def content_key(*parts: object) -> str:
 
 
 def file_key(path: Path) -> str:
-    """A hexadecimal SHA-256 of a file, or of the names and contents of the files in a folder."""
+    """A hexadecimal SHA-256 of a file's content, or of names and contents of the .xml files in a folder."""
     digest = hashlib.sha256()
-    for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
-        digest.update(file.name.encode())
+    for file in sorted(path.rglob("*.xml")) if path.is_dir() else [path]:
+        if path.is_dir():
+            digest.update(str(file.relative_to(path)).encode() + b"\0")
         with file.open("rb") as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)
@@ -60,23 +62,30 @@ def atomic_file(path: Path) -> Iterator[Path]:
         Path(name).unlink(missing_ok=True)
 
 
-@contextlib.contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
-    """Like :func:`atomic_file` for a folder; an existing one is replaced only at the end."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-    os.chmod(temporary, 0o777 & ~_umask())
-    try:
-        yield temporary
-        if path.exists():
-            old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
-            os.replace(path, old)
-            os.replace(temporary, path)
-            shutil.rmtree(old)
-        else:
-            os.replace(temporary, path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+def check_out_folder(path: Path, files: tuple[str, ...], *, overwrite: bool, hint: str = "--overwrite") -> None:
+    """Raise InputError unless ``files`` can be written into the folder ``path``, before any work is done.
+
+    Existing ones are replaced only if ``overwrite``; whatever else lies there is left alone.
+    """
+    for parent in (path, *path.parents):
+        if parent.exists():
+            if not parent.is_dir():
+                raise InputError(str(path), "out", "a folder", f"a file ({parent})")
+            if not os.access(parent, os.W_OK | os.X_OK):
+                raise InputError(str(path), "out", "a folder that can be written to", f"no permission ({parent})")
+            break
+    there = [name for name in files if (path / name).exists()]
+    if there and not overwrite:
+        raise InputError(str(path), "out", f"a new folder, or {hint}", ", ".join(there))
+
+
+def check_out_file(path: Path, suffixes: tuple[str, ...], *, overwrite: bool) -> None:
+    """Raise InputError unless ``path`` can be written as a file with one of ``suffixes``."""
+    if path.suffix.lower() not in suffixes:
+        raise InputError(str(path), "out", "a file named " + " or ".join(f"*{s}" for s in suffixes), repr(path.name))
+    if path.is_dir():
+        raise InputError(str(path), "out", "a file", "a folder")
+    check_out_folder(path.parent, (path.name,), overwrite=overwrite)
 
 
 def _umask() -> int:

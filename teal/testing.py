@@ -79,7 +79,7 @@ def random_problem(
     """A random problem: heavy-tailed demands, some of them 0, some pairs without a path, failed links.
 
     Args:
-        failed: links of capacity 0, different in each matrix.
+        failed: links of capacity 0, different in each matrix; all of them if there are no more.
         idle: share of the demands of rate 0.
     """
     rng = np.random.default_rng(seed)
@@ -88,6 +88,6 @@ def random_problem(
     demand = rng.lognormal(0, 1.5, (batch, paths.num_demands)) * (rng.random((batch, paths.num_demands)) >= idle)
     capacity = np.tile(topology.capacity, (batch, 1))
     for row in capacity:
-        row[rng.choice(len(row), min(failed, len(row) - 1), replace=False)] = 0
+        row[rng.choice(len(row), min(failed, len(row)), replace=False)] = 0
     weight = rng.choice([1.0, 2.0, 4.0], paths.num_demands)
     return Problem.create(topology, paths, Objective(objective), demand, capacity=capacity, weight=weight)

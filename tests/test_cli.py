@@ -76,6 +76,22 @@ def test_resume_and_overwrite(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert _train(tmp_path, "--overwrite") == 0
     assert "6 steps" in capsys.readouterr().out
     assert _train(tmp_path / "none", "--resume") == 2
+    (tmp_path / "trainer.safetensors").unlink()
+    assert _train(tmp_path) == 2, "a model alone is not replaced unasked either"
+
+
+def test_overwriting_results_leaves_other_files_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("mine")
+    arguments = ["evaluate", *B4, "--scheme", "lp-all", "--limit", "1", "--out", str(tmp_path)]
+    assert main(arguments) == 0
+    assert main([*arguments, "--overwrite"]) == 0
+    assert (tmp_path / "notes.md").read_text() == "mine"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["manifest.json", "notes.md", "results.csv", "results.png"]
+
+
+def test_nothing_solved_is_a_failure(tmp_path: Path) -> None:
+    instance = ["--topology", "topohub:sndlib/germany50", "--traffic", "gravity:count=3", "--out", str(tmp_path / "r")]
+    assert main(["evaluate", *instance, "--scheme", "lp-all:solver=gurobi"]) == 1
 
 
 def test_a_scheme_that_cannot_run_fails_its_rows_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,6 +114,12 @@ def _write_bad_files(folder: Path) -> None:
     (folder / "cut.tgz").write_bytes(b"\x1f\x8b\x08\x00" + bytes(20))
     for name, row in [("mars", "0,1,mars,1"), ("negative", "0,1,2,-1"), ("nan", "0,1,2,nan")]:
         (folder / f"{name}.csv").write_text(f"timestamp,source,target,rate\n{row}\n")
+    np.savez(
+        folder / "bad.npz",
+        rates=np.array([[1.0], [np.nan]]), timestamps=np.array([0, 300]), sources=np.array(["1"]), targets=np.array(["2"]),
+    )  # fmt: skip
+    (folder / "taken.txt").write_text("mine")
+    (folder / "locked.json").mkdir()
     (folder / "rubbish").mkdir()
     (folder / "rubbish" / "model.json").write_text("{}")
     (folder / "rubbish" / "model.safetensors").write_bytes(b"x")
@@ -106,6 +128,14 @@ def _write_bad_files(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
+        ("train --topology b4 --traffic gravity --batch-size 0", "--batch-size: expected a whole number of at least 1"),
+        ("train --topology b4 --traffic gravity --micro-batch -1", "--micro-batch"),
+        ("train --topology b4 --traffic gravity --std 0", "--std: expected a number > 0"),
+        ("train --topology b4 --traffic bad.npz", "bad.npz: matrix 1, demand"),
+        ("train --topology b4 --traffic gravity --out taken.txt", "taken.txt: out: expected a folder"),
+        ("evaluate --topology b4 --traffic gravity --scheme lp-all --out taken.txt/x", "expected a folder"),
+        ("evaluate --topology b4 --traffic gravity --scheme lp-all --limit -1", "--limit"),
+        ("evaluate --topology locked.json --traffic gravity --scheme lp-all", "locked.json"),
         ("train --topology zero.json --traffic gravity", "zero.json: links[0] (1->2): capacity: expected"),
         ("train --topology none.json --traffic gravity", "none.json: links[0] (1->2): capacity: expected"),
         ("train --topology nowhere --traffic gravity", "nowhere: topology: expected"),
@@ -144,7 +174,8 @@ def test_bad_input_is_one_line_exit_code_two_and_nothing_written(
         assert _train(tmp_path / "K4") == 0
     before = sorted(str(p) for p in tmp_path.rglob("*"))
     capsys.readouterr()
-    assert main([*command.split(), "--out", "out"]) == 2
+    out = [] if "--out" in command else ["--out", "out"]
+    assert main([*command.split(), *out]) == 2
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("teal: error:")]
     assert len(errors) == 1
     assert words in errors[0]
@@ -201,7 +232,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, launcher: list[str]) -> None:
     command = [sys.executable, *launcher, *B4, "--out", str(out), "--time-budget", "5m", "--layers", "2"]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
     for _ in range(600):
-        if (out / "trainer.json").exists():
+        if (out / "trainer.safetensors").exists():
             break
         time.sleep(0.1)
     time.sleep(1)

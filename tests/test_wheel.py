@@ -68,6 +68,7 @@ def test_it_evaluates_b4_in_an_empty_environment(wheel: Path, tmp_path: Path) ->
     )
     with (elsewhere / "r" / "results.csv").open() as stream:
         value = {(row["scheme"], row["index"]): float(row["value"]) for row in csv.DictReader(stream)}
+    assert sum(scheme == "teal" for scheme, _ in value) == 2
     for (scheme, index), reached in value.items():
         if scheme == "teal":
             assert 0.98 * value["lp-all", index] < reached <= value["lp-all", index] * (1 + 1e-6)

@@ -14,8 +14,9 @@ from teal.formats.tables import read_table, write_table
 from teal.network import Topology, TrafficMatrices
 from teal.storage import packaged
 
-__all__ = ["load_topology", "load_traffic", "save_traffic"]
+__all__ = ["TRAFFIC_SUFFIXES", "load_topology", "load_traffic", "save_traffic"]
 
+TRAFFIC_SUFFIXES = (".npz", ".csv", ".parquet")
 BUILT_IN = {"b4": "data/b4.json"}
 _TOPOLOGY_FORMS = "a .json, .graphml or SNDlib .xml file, topohub:GROUP/NAME, or one of: " + ", ".join(BUILT_IN)
 _TRAFFIC_FORMS = "an SNDlib .tgz or folder, a .npz, .csv or .parquet file, or gravity:seed=0,count=200,load=4"
@@ -57,7 +58,7 @@ def load_traffic(text: str, topology: Topology, progress: bool = False) -> Traff
     if text.partition(":")[0] == "gravity":
         return gravity.generate_traffic(text, topology, progress)
     path = Path(text).expanduser()
-    if path.is_dir() or (path.name.endswith((".tgz", ".tar.gz", ".tar")) and path.is_file()):
+    if path.is_dir() or (path.name.lower().endswith((".tgz", ".tar.gz", ".tar")) and path.is_file()):
         return read_sndlib_traffic(path, topology, progress)
     if not path.is_file():
         raise InputError(text, "traffic", _TRAFFIC_FORMS, "no such file or name")

@@ -27,7 +27,7 @@ def read_graphml(path: Path, default_capacity: float | None = None) -> Topology:
     where = str(path)
     try:
         graph: Any = nx.read_graphml(path)
-    except (ParseError, nx.NetworkXError, KeyError, ValueError) as error:
+    except (ParseError, nx.NetworkXError, LookupError, ValueError) as error:
         raise InputError(where, "", "a GraphML file", f"{type(error).__name__}: {error}") from None
     labels = {node: str(data.get("label", node)) for node, data in graph.nodes(data=True)}
     if len(set(labels.values())) < len(labels):

@@ -1,13 +1,15 @@
 """Traffic as .npz: ``rates`` (T, D) in Gbit/s, ``timestamps`` (T,) in seconds since 1970 (UTC),
-``sources`` and ``targets`` (D,) node names, ``interval_s``.
+``sources`` and ``targets`` (D,) node names, and perhaps ``interval_s``.
 
-The rates of an uncompressed file (what :func:`write_npz` writes) are read row by row where they lie.
+The rates of an uncompressed file (what :func:`write_npz` writes) are read row by row where they lie;
+compressed ones are unpacked once, into the cache if they are many.
 """
 
 from __future__ import annotations
 
 import struct
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ import numpy.typing as npt
 from numpy.lib import format as npy
 
 from teal.errors import InputError
+from teal.formats.rate_store import RateArray, RateFile, make_rates
 from teal.network import Topology, TrafficMatrices
-from teal.network.rates import ArrayRates, FileRates, Rates
+from teal.network.rates import FileRates, Rates
+from teal.network.traffic import usual_interval
 from teal.storage import atomic_file, content_key, file_key
 
 _FIELDS = ("rates", "timestamps", "sources", "targets")
@@ -28,42 +32,44 @@ def read_npz(path: Path, topology: Topology) -> TrafficMatrices:
 
     Raises:
         InputError: not an .npz, a field missing or of the wrong shape, an unknown node, a pair
-            twice or from a node to itself.
+            twice or from a node to itself, a rate that is negative or not a number.
     """
-    where = str(path)
+    where, content = str(path), file_key(path)
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             for field in _FIELDS:
                 if field not in stored:
                     raise InputError(where, field, "fields " + ", ".join(_FIELDS), ", ".join(stored.files))
-            sources, targets, stamps = (stored[f] for f in ("sources", "targets", "timestamps"))
+            ends = [[str(name) for name in np.atleast_1d(stored[side]).tolist()] for side in ("sources", "targets")]
+            stamps = np.atleast_1d(stored["timestamps"]).astype("datetime64[s]")
             interval = int(stored["interval_s"]) if "interval_s" in stored else 0
-            rates: Rates = _stored_rates(path) or ArrayRates(stored["rates"])
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, KeyError, TypeError) as error:
+        rates = _rates(path, content)
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, TypeError) as error:
         raise InputError(where, "", "an .npz file without pickled objects", str(error)) from None
     index = topology.node_index()
-    for names in (sources, targets):
-        for name in names.tolist():
-            if str(name) not in index:
-                raise InputError(where, "node", f"a node of {topology.name}", repr(name))
-    pairs = np.array(
-        [[index[str(s)], index[str(t)]] for s, t in zip(sources.tolist(), targets.tolist(), strict=True)],
-        dtype=np.int32,
-    ).reshape(-1, 2)
-    if rates.shape != (len(stamps), len(pairs)):
-        raise InputError(where, "rates", f"{len(stamps)} x {len(pairs)}", " x ".join(map(str, rates.shape)))
+    unknown = next((name for names in ends for name in names if name not in index), None)
+    if unknown is not None:
+        raise InputError(where, "node", f"a node of {topology.name}", repr(unknown))
+    shape = f"{len(stamps)} x {len(ends[0])}"
+    if len(ends[0]) != len(ends[1]) or rates.shape != (len(stamps), len(ends[0])):
+        found = f"{' x '.join(map(str, rates.shape))} and {len(ends[1])} targets"
+        raise InputError(where, "rates", f"{shape} (timestamps x sources, as many targets)", found)
+    pairs = np.array([[index[s], index[t]] for s, t in zip(*ends, strict=True)], dtype=np.int32).reshape(-1, 2)
     order = np.lexsort((pairs[:, 1], pairs[:, 0]))
     if (order != np.arange(len(order))).any():
         rates = _Reordered(rates, order)
-    return TrafficMatrices(
+    traffic = TrafficMatrices(
         name=path.stem,
         pairs=pairs[order],
-        timestamps=stamps.astype("datetime64[s]"),
+        timestamps=stamps,
         rates=rates,
-        interval_s=interval,
-        key=content_key(file_key(path), topology.node_names),
+        interval_s=interval if interval > 0 else usual_interval(stamps),
+        key=content_key(content, topology.node_names),
         source=where,
     )
+    for _ in traffic.chunks():  # reading checks every rate
+        pass
+    return traffic
 
 
 def write_npz(path: Path, traffic: TrafficMatrices, topology: Topology) -> None:
@@ -100,19 +106,35 @@ class _Reordered:
         return self._rates.read(rows)[:, self._order]
 
 
-def _stored_rates(path: Path) -> FileRates | None:
-    """The rates where they lie in the file, or None if they are compressed or in Fortran order."""
+def _rates(path: Path, content: str) -> Rates:
+    """The rates, never all in memory unless they are few.
+
+    Where they lie in the file if they are stored as they are; else unpacked row by row, into the
+    cache if they are many.  Raises ValueError for an array that is not two-dimensional or whose
+    rows do not follow each other.
+    """
     with zipfile.ZipFile(path) as archive:
         entry = archive.getinfo("rates.npy")
-        if entry.compress_type != zipfile.ZIP_STORED:
-            return None
         with archive.open(entry) as stream:
             version = npy.read_magic(stream)
             read: Any = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
             shape, fortran, dtype = read(stream)
             header = stream.tell()
-    if fortran or dtype.kind != "f" or len(shape) != 2:
-        return None
+            if len(shape) != 2 or dtype.kind not in "fiu":
+                raise ValueError(f"rates must be numbers, T x D, are {dtype} of shape {shape}")
+            if fortran and min(shape) > 1:
+                raise ValueError("rates must be in C order (np.ascontiguousarray), are in Fortran order")
+            if entry.compress_type != zipfile.ZIP_STORED:
+
+                def unpack(rates: RateFile | RateArray) -> None:
+                    size = shape[1] * dtype.itemsize
+                    for row in range(shape[0]):
+                        data = stream.read(size)
+                        if len(data) < size:
+                            raise ValueError("the file ends before its last matrix")
+                        rates.write(row, np.frombuffer(data, dtype)[None].astype(np.float64))
+
+                return make_rates((shape[0], shape[1]), content, unpack)
     with path.open("rb") as raw:
         raw.seek(entry.header_offset + 26)  # the local header's own lengths may differ from the directory's
         name_length, extra_length = struct.unpack("<HH", raw.read(4))

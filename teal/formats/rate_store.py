@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 
@@ -58,7 +57,7 @@ def make_rates(shape: tuple[int, int], key: str, fill: Callable[[RateFile | Rate
         fill(held)
         return ArrayRates(held.values)
     path = cache_dir("traffic") / f"{key}.f4"
-    if not path.exists():
+    if not path.exists() or path.stat().st_size != shape[0] * shape[1] * 4:
         with atomic_file(path) as temporary:
             file = os.open(temporary, os.O_RDWR)
             try:
@@ -66,6 +65,4 @@ def make_rates(shape: tuple[int, int], key: str, fill: Callable[[RateFile | Rate
                 fill(RateFile(file, shape))
             finally:
                 os.close(file)
-        note = {"matrices": shape[0], "demands": shape[1], "dtype": "<f4"}
-        path.with_suffix(".json").write_text(json.dumps(note))
     return FileRates(path, shape)

@@ -13,17 +13,23 @@ import re
 import tarfile
 import zlib
 from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
+import numpy.typing as npt
 from tqdm import tqdm
 
 from teal.errors import InputError
+from teal.formats.rate_store import RateArray, RateFile, make_rates
 from teal.formats.records import LinkRecord, number, topology_from_records
 from teal.formats.units import gbps_per_unit
-from teal.network import Topology, TrafficMatrices, traffic_from_rows
+from teal.network import Topology, TrafficMatrices
 from teal.storage import content_key, file_key
+
+IntVector = npt.NDArray[np.int64]
+FloatVector = npt.NDArray[np.float64]
 
 _NAMESPACE = "{http://sndlib.zib.de/network}"
 _DEFAULT_UNIT = "MBITPERSEC"
@@ -79,7 +85,8 @@ class _Matrix:
     name: str
     time: np.datetime64
     interval_s: int
-    rates: dict[tuple[int, int], float]
+    pairs: IntVector  # source * N + target, sorted
+    rates: FloatVector
 
 
 def read_sndlib_traffic(path: Path, topology: Topology, progress: bool = False) -> TrafficMatrices:
@@ -92,27 +99,43 @@ def read_sndlib_traffic(path: Path, topology: Topology, progress: bool = False) 
             does not have; a negative or NaN rate; two matrices of one time; no matrix at all.
     """
     where, index = str(path), topology.node_index()
-    rows: dict[np.datetime64, dict[tuple[int, int], float]] = {}
+    rows: dict[np.datetime64, tuple[IntVector, FloatVector]] = {}
     skipped, intervals = [], []
     total = None if path.is_file() else sum(1 for _ in path.rglob("*.xml"))
     members = tqdm(_files(path), desc=f"reading {path.name}", unit="matrix", total=total, disable=not progress)
     for name, content in members:
         matrix = _read_matrix(name, content, where, index, topology)
         intervals.append(matrix.interval_s)
-        if not matrix.rates:
+        if not len(matrix.rates):
             skipped.append(f"{name}: no demands in the file")
         elif matrix.time in rows:
             raise InputError(where, f"{name}: time", "one matrix for each time", f"{matrix.time} twice")
         else:
-            rows[matrix.time] = matrix.rates
+            rows[matrix.time] = (matrix.pairs, matrix.rates)
     if not rows:
         raise InputError(where, "", "XML files with demands", "none")
-    name = re.sub(r"\.(tgz|tar\.gz|tar)$", "", path.name)
-    return traffic_from_rows(
-        name, topology, rows,
-        interval_s=int(np.median(intervals)), skipped=tuple(skipped),
-        key=content_key(file_key(path), topology.node_names), source=where,
-    )  # fmt: skip
+    name = re.sub(r"\.(tgz|tar\.gz|tar)$", "", path.name, flags=re.IGNORECASE)
+    key = content_key(file_key(path), topology.node_names)
+    times = np.array(sorted(rows), dtype="datetime64[s]")
+    pairs = reduce(np.union1d, (matrix[0] for matrix in rows.values()))
+
+    def fill(store: RateFile | RateArray) -> None:
+        for row, time in enumerate(sorted(rows)):
+            own, values = rows[time]
+            full = np.zeros(len(pairs))
+            full[np.searchsorted(pairs, own)] = values
+            store.write(row, full[None])
+
+    return TrafficMatrices(
+        name=name,
+        pairs=np.stack(np.divmod(pairs, topology.num_nodes), 1).astype(np.int32),
+        timestamps=times,
+        rates=make_rates((len(times), len(pairs)), key, fill),
+        interval_s=int(np.median(intervals)),
+        skipped=tuple(skipped),
+        key=key,
+        source=where,
+    )
 
 
 def _files(path: Path) -> Iterator[tuple[str, bytes]]:
@@ -165,13 +188,15 @@ def _read_matrix(name: str, content: bytes, archive: str, index: dict[str, int],
         if source != target:
             pair = (index[source], index[target])
             rates[pair] = rates.get(pair, 0.0) + rate * unit
-    return _Matrix(name, time, interval_s, rates)
+    order = sorted(rates)
+    pairs = np.array([s * topology.num_nodes + t for s, t in order], dtype=np.int64)
+    return _Matrix(name, time, interval_s, pairs, np.array([rates[pair] for pair in order], dtype=np.float64))
 
 
 def _parse(content: bytes, where: str) -> ElementTree.Element:
     try:
         root = ElementTree.fromstring(content)
-    except ElementTree.ParseError as error:
+    except (ElementTree.ParseError, LookupError, ValueError) as error:  # the last two: an unknown encoding
         raise InputError(where, "", "SNDlib XML", f"invalid XML: {error}") from None
     if root.tag != f"{_NAMESPACE}network":
         raise InputError(where, "root element", "SNDlib's <network>", f"<{root.tag}>")

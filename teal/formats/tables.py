@@ -1,7 +1,7 @@
 """Traffic as long tables, CSV or Parquet: columns ``timestamp``, ``source``, ``target``, ``rate`` (Gbit/s).
 
 A timestamp is ISO 8601 or seconds since 1970, UTC.  Rows may come in any order, though sorted by
-timestamp is faster; a pair that a timestamp does not name has rate 0.  Files are read in batches, twice.
+timestamp is much faster; a pair that a timestamp does not name has rate 0.  Files are read in batches, twice.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tqdm import tqdm
 from teal.errors import InputError
 from teal.formats.rate_store import RateArray, RateFile, make_rates
 from teal.network import Topology, TrafficMatrices
+from teal.network.traffic import usual_interval
 from teal.storage import atomic_file, content_key, file_key
 
 _COLUMNS = ("timestamp", "source", "target", "rate")
@@ -31,14 +32,12 @@ def read_table(path: Path, topology: Topology, progress: bool = False) -> Traffi
             timestamp that is none, a (timestamp, source, target) twice, a demand to its own source.
     """
     where, key = str(path), content_key(file_key(path), topology.node_names)
-    stamps_seen: list[npt.NDArray[np.int64]] = []
-    pairs_seen = np.zeros(0, np.int64)
+    stamps, pairs_seen = np.zeros(0, np.int64), np.zeros(0, np.int64)
     for stamp, pair, _ in tqdm(
         _batches(path, topology), desc=f"scanning {path.name}", unit="batch", disable=not progress
     ):
-        stamps_seen.append(np.unique(stamp))
+        stamps = np.union1d(stamps, stamp)
         pairs_seen = np.union1d(pairs_seen, pair)
-    stamps = np.unique(np.concatenate(stamps_seen)) if stamps_seen else np.zeros(0, np.int64)
     if not len(stamps):
         raise InputError(where, "", "at least one row", "none")
 
@@ -63,14 +62,14 @@ def read_table(path: Path, topology: Topology, progress: bool = False) -> Traffi
         for row in range(len(stamps)):
             rates.write(row, np.nan_to_num(rates.read(row))[None])
 
-    steps = np.diff(stamps)
+    times = stamps.astype("datetime64[s]")
     pairs = np.stack(np.divmod(pairs_seen, topology.num_nodes), 1).astype(np.int32)
     return TrafficMatrices(
         name=path.stem,
         pairs=pairs,
-        timestamps=stamps.astype("datetime64[s]"),
+        timestamps=times,
         rates=make_rates((len(stamps), len(pairs)), key, fill),
-        interval_s=int(np.median(steps)) if len(steps) else 0,
+        interval_s=usual_interval(times),
         key=key,
         source=where,
     )
@@ -86,7 +85,7 @@ def _batches(path: Path, topology: Topology) -> Iterator[_Batch]:
     where, names = str(path), pa.array(list(topology.node_names), pa.string())
     batches: Any
     try:
-        if path.suffix == ".parquet":
+        if path.suffix.lower() == ".parquet":
             batches = pq.ParquetFile(path).iter_batches(1 << 20)
         else:
             text = {column: pa.string() for column in ("source", "target", "rate")}
@@ -109,8 +108,8 @@ def _batches(path: Path, topology: Topology) -> Iterator[_Batch]:
                 raise InputError(where, "target", "a node other than the source", repr(node))
             stamp = _seconds(batch.column("timestamp"), where, pa)
             yield stamp, ends[0] * topology.num_nodes + ends[1], rate
-    except (pa.ArrowException, OSError) as error:
-        first_line = str(error).splitlines()[0]
+    except (pa.ArrowException, OSError, KeyError) as error:
+        first_line = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(where, "", "a table of " + ", ".join(_COLUMNS), first_line) from None
 
 
@@ -127,14 +126,14 @@ def _rates(column: Any, where: str, pa: Any) -> npt.NDArray[np.float64]:
 
 def _seconds(column: Any, where: str, pa: Any) -> npt.NDArray[np.int64]:
     """Seconds since 1970 of timestamps, integers or ISO text."""
+    if column.null_count:
+        raise InputError(where, "timestamp", "a time in every row", "an empty one")
     try:
         if pa.types.is_integer(column.type):
             return column.to_numpy(zero_copy_only=False).astype(np.int64)
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             column = column.cast(pa.timestamp("s"))
         stamps = column.cast(pa.timestamp("s"), safe=False)
-        if stamps.null_count:
-            raise InputError(where, "timestamp", "a time in every row", "an empty one")
         return stamps.cast(pa.int64()).to_numpy(zero_copy_only=False)
     except pa.ArrowException as error:
         raise InputError(where, "timestamp", "ISO 8601 or seconds", str(error).splitlines()[0]) from None
@@ -152,7 +151,7 @@ def write_table(path: Path, traffic: TrafficMatrices, topology: Topology) -> Non
     names = np.array(topology.node_names)
     source, target = (pa.array(names[traffic.pairs[:, side]]) for side in (0, 1))
     with atomic_file(path) as temporary:
-        writer: Any = (pq.ParquetWriter if path.suffix == ".parquet" else csv.CSVWriter)(str(temporary), schema)
+        writer: Any = (pq.ParquetWriter if path.suffix.lower() == ".parquet" else csv.CSVWriter)(str(temporary), schema)
         with writer:
             for row, stamp in enumerate(traffic.timestamps):
                 rate = traffic.read([row])[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from teal.errors import InputError
 
@@ -25,6 +26,8 @@ def gbps_per_unit(unit: str, where: str) -> float:
     Raises:
         InputError: a unit that is not a rate of bits.
     """
+    if re.search(r"B(yte)?(ps|/s)", unit.strip()):
+        raise InputError(where, "unit", "bits a second, such as Gbit/s", f"{unit!r} (bytes)")
     name = unit.strip().upper().replace("/SEC", "/S").replace("BIT/S", "BITPERSEC").replace("B/S", "BITPERSEC")
     name = _ALIASES.get(name, name).replace("BPS", "BITPERSEC")
     if name not in _TO_GBPS:

@@ -1,28 +1,31 @@
 """Checkpoints: tensors as safetensors, everything else as JSON.  No pickle, so that a checkpoint is data.
 
-A folder holds ``model.safetensors`` and ``model.json``; a run that can go on adds ``trainer.safetensors``
-and ``trainer.json``.  A folder is written whole or not at all.
+A model is ``model.safetensors`` and ``model.json``, which holds a hash of the former, so that files of
+two saves are never taken for one.  The state of a run that can go on is ``trainer.safetensors`` alone,
+its JSON in the file's metadata.  Every file is written whole or not at all.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from teal.errors import InputError
 from teal.nn import ModelConfig, TealModel
-from teal.objectives import Objective
-from teal.storage import atomic_file
+from teal.objectives import Objective, ObjectiveName
+from teal.storage import atomic_file, file_key
 
 FORMAT = 1
-MODEL, TRAINER = "model", "trainer"
+MODEL_CARD, MODEL_WEIGHTS, RUN = "model.json", "model.safetensors", "trainer.safetensors"
+_HASH, _TEXT = "weights_sha256", "teal"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +60,11 @@ class ModelCard:
 def save_model(folder: Path, model: TealModel, card: ModelCard) -> None:
     """Write ``model.safetensors`` and ``model.json``."""
     tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    write_pair(folder, MODEL, tensors, dataclasses.asdict(card))
+    with atomic_file(folder / MODEL_WEIGHTS) as temporary:
+        save_file(tensors, temporary)
+    text = dataclasses.asdict(card) | {_HASH: file_key(folder / MODEL_WEIGHTS)}
+    with atomic_file(folder / MODEL_CARD) as temporary:
+        temporary.write_text(json.dumps(text, indent=2) + "\n", encoding="utf-8")
 
 
 def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[TealModel, ModelCard]:
@@ -66,56 +73,85 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[TealMo
     Raises:
         InputError: no checkpoint there, a damaged one, or one of another format.
     """
-    tensors, text = read_pair(folder, MODEL)
-    where = str(folder / f"{MODEL}.json")
-    if text.get("format") != FORMAT:
-        raise InputError(where, "format", str(FORMAT), text.get("format"))
-    try:
-        card = ModelCard(**(text | {"model": ModelConfig(**text["model"])}))
-        model = TealModel(card.model)
-    except (TypeError, KeyError, ValueError) as error:
-        raise InputError(where, "", "the description of a model", str(error)) from None
+    where, weights = folder / MODEL_CARD, folder / MODEL_WEIGHTS
+    card, expected = _read_card(where)
+    tensors, _ = _read_tensors(weights)
+    if file_key(weights) != expected:
+        raise InputError(str(weights), "", f"the weights that {MODEL_CARD} belongs to", "others")
+    model = TealModel(card.model)
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:
-        raise InputError(str(folder / f"{MODEL}.safetensors"), "", "the weights of model.json", error) from None
+        raise InputError(str(weights), "", f"the weights of {MODEL_CARD}", error) from None
+    if not all(bool(torch.isfinite(value).all()) for value in model.state_dict().values()):
+        raise InputError(str(weights), "", "finite weights", "infinite or NaN ones")
     return model.to(device).eval(), card
 
 
 def check_fits(card: ModelCard, folder: Path, num_paths: int, objective: Objective) -> None:
     """Raise InputError unless the model is for K paths and this objective."""
-    where = str(folder / f"{MODEL}.json")
+    where = str(folder / MODEL_CARD)
     if card.model.num_paths != num_paths:
         raise InputError(where, "K", f"a model for {num_paths} paths a demand", f"one for {card.model.num_paths}")
     if card.objective != objective.name.value:
         raise InputError(where, "objective", f"a model for {objective.name.value}", f"one for {card.objective}")
+    if objective.name is ObjectiveName.LATENCY_PENALISED_FLOW and card.epsilon != objective.epsilon:
+        raise InputError(where, "epsilon", f"a model for {objective.epsilon}", f"one for {card.epsilon}")
 
 
-def write_pair(folder: Path, name: str, tensors: dict[str, Tensor], text: dict[str, Any]) -> None:
-    """Write tensors and JSON, each all or nothing; the JSON, which readers look for, last."""
-    with atomic_file(folder / f"{name}.safetensors") as temporary:
-        save_file(tensors, temporary)
-    with atomic_file(folder / f"{name}.json") as temporary:
-        temporary.write_text(json.dumps(text, indent=2) + "\n", encoding="utf-8")
+def best_validation(folder: Path) -> float:
+    """Validation score of the model in ``folder``; minus infinity if there is none that can be read."""
+    try:
+        return load_model(folder)[1].validation
+    except InputError:
+        return -math.inf
 
 
-def read_pair(folder: Path, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what :func:`write_pair` wrote.
+def save_run(folder: Path, tensors: dict[str, Tensor], text: dict[str, Any]) -> None:
+    """Write the state of a run, in one file."""
+    with atomic_file(folder / RUN) as temporary:
+        save_file(tensors, temporary, metadata={_TEXT: json.dumps(text)})
+
+
+def load_run(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read the state of a run.
 
     Raises:
-        InputError: a file missing or damaged.
+        InputError: there is none, or a damaged one.
     """
-    values, text = folder / f"{name}.safetensors", folder / f"{name}.json"
-    for file in (text, values):
-        if not file.is_file():
-            raise InputError(str(folder), file.name, "a checkpoint", "no such file")
+    tensors, metadata = _read_tensors(folder / RUN)
     try:
-        description = json.loads(text.read_text(encoding="utf-8"))
+        text = json.loads(metadata[_TEXT])
+    except (KeyError, json.JSONDecodeError) as error:
+        raise InputError(str(folder / RUN), "", "the state of a run", error) from None
+    return tensors, text
+
+
+def _read_card(file: Path) -> tuple[ModelCard, str]:
+    """The card and the hash of its weights."""
+    if not file.is_file():
+        raise InputError(str(file.parent), file.name, "a checkpoint", "no such file")
+    try:
+        text = json.loads(file.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(str(text), "", "JSON", f"a damaged file: {error}") from None
-    if not isinstance(description, dict):
-        raise InputError(str(text), "", "a JSON object", type(description).__name__)
+        raise InputError(str(file), "", "JSON", f"a damaged file: {error}") from None
+    if not isinstance(text, dict):
+        raise InputError(str(file), "", "a JSON object", type(text).__name__)
+    if text.get("format") != FORMAT:
+        raise InputError(str(file), "format", str(FORMAT), text.get("format"))
     try:
-        return load_file(values), description
+        expected = text.pop(_HASH)
+        return ModelCard(**(text | {"model": ModelConfig(**text["model"])})), expected
+    except (TypeError, KeyError, InputError) as error:
+        raise InputError(str(file), "", "the description of a model", str(error)) from None
+
+
+def _read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata of a safetensors file."""
+    if not file.is_file():
+        raise InputError(str(file.parent), file.name, "a checkpoint", "no such file")
+    try:
+        with safe_open(file, framework="pt") as stored:
+            return {name: stored.get_tensor(name) for name in stored.keys()}, stored.metadata() or {}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise InputError(str(values), "", "a safetensors file", f"a damaged file: {error}") from None
+        raise InputError(str(file), "", "a safetensors file", f"a damaged file: {error}") from None

@@ -8,6 +8,7 @@ from torch import Tensor
 from teal.problem import Problem
 from teal.solvers.projection import cut
 
+_FLOOR = 1e-3
 _SHARPNESS = 20.0  # of the soft maximum under max_link_utilisation
 
 
@@ -46,5 +47,15 @@ def bound_loss(problem: Problem, prices: Tensor) -> Tensor:
 
 
 def demand_value(problem: Problem) -> Tensor:
-    """(B,) value of all demand, each on its best path."""
-    return (problem.demand * problem.path_value.amax(-1)).sum(1).clamp(min=1e-30)
+    """(B,) value of all demand, each on its best path; at least a thousandth of what all links could carry.
+
+    The floor keeps the losses of an empty or nearly empty matrix, and their gradients, of order 1.
+    """
+    mean_value = problem.path_value.sum() / problem.ops.mask.sum().clamp(min=1)
+    floor = _FLOOR * problem.capacity.sum(1) * mean_value
+    return torch.maximum((problem.demand * problem.path_value.amax(-1)).sum(1), floor).clamp(min=1e-30)
+
+
+def has_demand(problem: Problem) -> Tensor:
+    """(B,) whether a matrix has enough demand to learn from: more than a thousandth of all capacity."""
+    return problem.demand.sum(1) > _FLOOR * problem.capacity.sum(1)

@@ -16,14 +16,15 @@ from tqdm import tqdm
 from teal.allocator import Allocator
 from teal.config import TrainConfig, seconds
 from teal.errors import InputError
-from teal.interrupts import interrupts_wait
+from teal.interrupts import Interrupted, interrupts_wait
 from teal.learning import checkpoint
 from teal.learning.coma import coma_loss
 from teal.learning.direct import direct_loss
-from teal.learning.losses import bound_loss, demand_value
+from teal.learning.losses import bound_loss, demand_value, has_demand
 from teal.network import Split, TrafficMatrices
 from teal.nn import ModelConfig, TealModel
 from teal.problem import Problem
+from teal.storage import content_key
 
 _ACTIVATION_BYTES = 1 << 30
 _TENSORS_A_LAYER = 12  # path tensors that a FlowGNN layer keeps for its backward pass, about
@@ -54,7 +55,8 @@ class Trainer:
     """Trains one model on one network.
 
     The order of the matrices follows from (seed, epoch) and all exploration from one generator that
-    is saved, so that a resumed run continues as if it had never stopped.
+    is saved, so that a resumed run continues as if it had never stopped: bit for bit on a CPU, to
+    rounding on a GPU, whose scattered sums come in no fixed order.
 
     Args:
         problem: the network, any one matrix; its demand is replaced.
@@ -72,6 +74,7 @@ class Trainer:
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.learning_rate)
         self.generator = torch.Generator(problem.demand.device).manual_seed(config.seed)
         self.state = TrainState(learning_rate=config.learning_rate)
+        self._kept = -math.inf  # score of the model on disk, which a last look may have put above state.best
         self.card = checkpoint.ModelCard(
             shape, problem.objective.name.value, problem.objective.epsilon, problem.topology.name,
             problem.topology.content_key(), config.learner, config.seed,
@@ -115,7 +118,7 @@ class Trainer:
                     bar.update()
                     if self.state.step % self.config.validate_every == 0:
                         self._validate(out, log, bar)
-            except KeyboardInterrupt:
+            except Interrupted:
                 self.save(out)
                 raise
             self.save(out)
@@ -144,7 +147,9 @@ class Trainer:
             part = rows[begin : begin + self._micro]
             problem = self.problem.with_demand(self._augmented(part))
             means, prices = self.model(problem)
+            learn = has_demand(problem)
             losses = {"policy": self._policy_loss(problem, means), "bound": bound_loss(problem, prices)}
+            losses = {name: torch.where(learn, loss, 0) for name, loss in losses.items()}
             total = torch.stack([loss.sum() for loss in losses.values()]).sum() / len(rows)
             if not bool(torch.isfinite(total)):
                 raise InputError(
@@ -188,12 +193,14 @@ class Trainer:
     def _validate(self, out: Path, log: Any, bar: Any, *, save: bool = True) -> None:
         score = self.score()
         log.add_scalar("validation/score", score, self.state.step)
-        if score > self.state.best:
-            self.state.best, self.state.stale = score, 0
+        if score > self._kept:
+            self._kept = score
             card = dataclasses.replace(
                 self.card, step=self.state.step, train_s=round(self.state.elapsed_s, 3), validation=score
             )
             checkpoint.save_model(out, self.model, card)
+        if score > self.state.best:
+            self.state.best, self.state.stale = score, 0
         else:
             self.state.stale += 1
             if self.state.stale % self.config.decay_after == 0:
@@ -210,8 +217,8 @@ class Trainer:
         allocator, scores = Allocator(self.model.eval()), []
         for begin in range(0, len(self._validation_rows), self._micro):
             rows = self._validation_rows[begin : begin + self._micro]
-            problem = self.problem.with_demand(torch.as_tensor(self.traffic.read(rows)))
-            value = problem.to(torch.float64).value(allocator.solve(problem).splits)
+            problem = self.problem.with_demand(torch.as_tensor(self.traffic.read(rows))).to(torch.float64)
+            value = problem.value(allocator.solve(problem).splits)
             scores.append(value / demand_value(problem) if problem.objective.maximises_value else -value)
         self.model.train()
         return float(torch.cat(scores).mean())
@@ -224,7 +231,7 @@ class Trainer:
             tensors |= {f"adam.{number}.{slot}": value for slot, value in slots.items()}
         tensors = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
         text = {"state": dataclasses.asdict(self.state), "settings": self._settings()}
-        checkpoint.write_pair(out, checkpoint.TRAINER, tensors, text)
+        checkpoint.save_run(out, tensors, text)
 
     def resume(self, out: Path) -> None:
         """Take up the run in ``out``.
@@ -232,8 +239,8 @@ class Trainer:
         Raises:
             InputError: no run there, a damaged one, or one with other settings.
         """
-        tensors, text = checkpoint.read_pair(out, checkpoint.TRAINER)
-        where = str(out / f"{checkpoint.TRAINER}.json")
+        tensors, text = checkpoint.load_run(out)
+        where = str(out / checkpoint.RUN)
         settings = self._settings()
         for name, value in text.get("settings", {}).items():
             if settings.get(name) != value:
@@ -252,6 +259,7 @@ class Trainer:
             self.optimiser.load_state_dict({"state": slots, "param_groups": groups})
             self._set_learning_rate(self.state.learning_rate)
             self.generator.set_state(tensors["generator"])
+            self._kept = checkpoint.best_validation(out)
         except (KeyError, TypeError, RuntimeError, ValueError) as error:
             raise InputError(where, "", "the state of a run of this version", error) from None
 
@@ -272,9 +280,20 @@ class Trainer:
             "samples",
             "episodes",
             "validate_every",
+            "validation_matrices",
             "decay_after",
         )
         names = {name: getattr(self.config, name) for name in fixed}
         card = dataclasses.asdict(self.card)
         shape = {name: card[name] for name in ("model", "objective", "epsilon", "topology_key")}
-        return names | shape | {"traffic": self.traffic.content_key()}
+        return (
+            names
+            | shape
+            | {
+                "traffic": self.traffic.content_key(),
+                "paths": self.problem.paths.key,
+                "path_value": content_key(self.problem.path_value.cpu().numpy()),
+                "micro_batch": self._micro,
+                "device": self.problem.demand.device.type,
+            }
+        )

@@ -2,7 +2,7 @@
 
 from teal.network.paths import PathMethod, PathSet, PathWeight, all_pairs, compute_paths
 from teal.network.topology import Topology
-from teal.network.traffic import Gap, Split, TrafficMatrices, traffic_from_rows
+from teal.network.traffic import Gap, Split, TrafficMatrices
 from teal.network.trie import Trie
 
 __all__ = [
@@ -16,5 +16,4 @@ __all__ = [
     "Trie",
     "all_pairs",
     "compute_paths",
-    "traffic_from_rows",
 ]

@@ -47,7 +47,8 @@ class PathSet:
         leaf: (D, K) trie node where each path ends, -1 where there is no path.
         trie: the paths, prefixes shared per source.
         demand_ptr: (S + 1,) the demands of the i-th source of the trie.
-        key: content key.
+        num_links: E.
+        key: content key; topology_key: that of the network's nodes and links.
     """
 
     pairs: IntArray
@@ -56,6 +57,7 @@ class PathSet:
     demand_ptr: IntArray
     num_links: int
     key: str
+    topology_key: str
 
     @property
     def num_demands(self) -> int:
@@ -151,8 +153,10 @@ def compute_paths(
         try:
             with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
                 trie = Trie(stored["parent"], stored["link"], stored["source_ptr"])
-                return PathSet(pairs, stored["leaf"], trie, stored["demand_ptr"], topology.num_links, key)
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+                return PathSet(
+                    pairs, stored["leaf"], trie, stored["demand_ptr"], topology.num_links, key, topology.shape_key()
+                )
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
             file.unlink(missing_ok=True)  # a damaged cache entry is made again
     paths = _search(topology, pairs, num_paths, method, weight, weights, key, progress)
     if file is not None:
@@ -257,4 +261,4 @@ def _search(
             bar.update(len(chunk))
     source_ptr = np.concatenate([[0], np.cumsum(np.concatenate(counts_of_all))]).astype(np.int32)
     trie = Trie(np.concatenate(parents), np.concatenate(links), source_ptr)
-    return PathSet(pairs, leaf, trie, demand_ptr, topology.num_links, key)
+    return PathSet(pairs, leaf, trie, demand_ptr, topology.num_links, key, topology.shape_key())

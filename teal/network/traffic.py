@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from teal.errors import InputError
-from teal.network.rates import ArrayRates, Rates
-from teal.network.topology import FloatArray, IntArray, Topology
+from teal.network.rates import Rates
+from teal.network.topology import FloatArray, IntArray
 from teal.storage import content_key
 
 Rows = npt.NDArray[np.int64]
@@ -67,6 +67,8 @@ class TrafficMatrices:
             raise InputError(where, "", "at least one traffic matrix with demands", "none")
         if len(self.pairs) == 0:
             raise InputError(where, "demands", "at least one demand", "none")
+        if np.isnat(self.timestamps).any():
+            raise InputError(where, "timestamp", "a time for every matrix", "none")
         late = np.flatnonzero(np.diff(self.timestamps) <= np.timedelta64(0, "s"))
         if len(late):
             raise InputError(where, "timestamp", "increasing timestamps", self.timestamps[late[0] + 1])
@@ -154,30 +156,7 @@ class TrafficMatrices:
         return content_key(self.key, self.pairs, self.timestamps, self.scale)
 
 
-def traffic_from_rows(
-    name: str,
-    topology: Topology,
-    rows: dict[np.datetime64, dict[tuple[int, int], float]],
-    *,
-    interval_s: int,
-    skipped: tuple[str, ...] = (),
-    key: str = "",
-    source: str = "",
-) -> TrafficMatrices:
-    """Build in-memory matrices from one dictionary of rates a timestamp; a missing demand is 0."""
-    pairs = np.array(sorted({p for row in rows.values() for p in row}), dtype=np.int32).reshape(-1, 2)
-    column = {(int(s), int(t)): d for d, (s, t) in enumerate(pairs)}
-    values = np.zeros((len(rows), len(pairs)))
-    for i, stamp in enumerate(sorted(rows)):
-        for pair, rate in rows[stamp].items():
-            values[i, column[pair]] = rate
-    return TrafficMatrices(
-        name=name,
-        pairs=pairs,
-        timestamps=np.array(sorted(rows), dtype="datetime64[s]"),
-        rates=ArrayRates(values),
-        interval_s=interval_s,
-        skipped=skipped,
-        key=key or content_key(values, pairs, topology.node_names),
-        source=source,
-    )
+def usual_interval(timestamps: npt.NDArray[np.datetime64]) -> int:
+    """Median step in seconds, 0 for a single matrix."""
+    steps = np.diff(timestamps).astype("timedelta64[s]").astype(np.int64)
+    return int(np.median(steps)) if len(steps) else 0

@@ -7,9 +7,10 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
+from teal.errors import InputError
 from teal.nn.features import hetero_data
 from teal.nn.flow_gnn import FlowGNN
-from teal.nn.policy import Policy, PriceHead, action_splits
+from teal.nn.policy import Policy, PriceHead, action_splits, bounded_profit
 from teal.problem import Problem
 
 
@@ -29,6 +30,11 @@ class ModelConfig:
     width: int = 8
     published: bool = False
 
+    def __post_init__(self) -> None:
+        for field in ("num_paths", "layers", "width"):
+            if not isinstance(getattr(self, field), int) or getattr(self, field) < 1:
+                raise InputError("model", field, "a whole number of at least 1", getattr(self, field))
+
 
 class TealModel(nn.Module):
     """Actions for every demand and prices for every link, in one pass."""
@@ -37,7 +43,7 @@ class TealModel(nn.Module):
         super().__init__()
         self.config = config
         self.flow_gnn = FlowGNN(config.num_paths, config.layers, config.width, published=config.published)
-        self.policy = Policy(config.num_paths, self.flow_gnn.path_width)
+        self.policy = Policy(config.num_paths, self.flow_gnn.path_width, linear=config.published)
         self.price_head = PriceHead(self.flow_gnn.link_width)
         if not config.published:
             self.sharpness = nn.Parameter(torch.tensor(1.0))  # log of the weight of a path's profit
@@ -57,7 +63,7 @@ class TealModel(nn.Module):
         if not self.config.published:
             # Prices learn by the bound alone; what the policy makes of them must not pull at them.
             profit = (problem.path_value - problem.ops.path_sum(prices.detach())) / unit.clamp(min=1e-30)
-            means = means + self.sharpness.exp() * profit
+            means = means + self.sharpness.exp() * bounded_profit(profit)
         return means, prices
 
     def splits(self, means: Tensor, problem: Problem) -> Tensor:

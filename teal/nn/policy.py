@@ -6,17 +6,22 @@ import torch
 from torch import Tensor, nn
 
 CLAMP = 10.0  # of an action, either way
+_HIDDEN = 24
+_LEAST_PROFIT = -3.0
 
 
 class Policy(nn.Module):
     """From the K path embeddings of a demand to K means of a Gaussian (Teal, section 3.3).
 
-    Every demand is an agent; all share these weights.
+    Every demand is an agent; all share these weights.  A hidden layer of 24, or ``linear`` as in the
+    paper's release.
     """
 
-    def __init__(self, num_paths: int, width: int, hidden: int = 24) -> None:
+    def __init__(self, num_paths: int, width: int, *, linear: bool = False) -> None:
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(num_paths * width, hidden), nn.SiLU(), nn.Linear(hidden, num_paths))
+        inputs = num_paths * width
+        hidden = nn.Sequential(nn.Linear(inputs, _HIDDEN), nn.SiLU(), nn.Linear(_HIDDEN, num_paths))
+        self.net = nn.Linear(inputs, num_paths) if linear else hidden
 
     def forward(self, path: Tensor) -> Tensor:
         """(B, D, K, F) -> means (B, D, K)."""
@@ -39,6 +44,14 @@ class PriceHead(nn.Module):
     def forward(self, link: Tensor) -> Tensor:
         """(B, E, F) -> (B, E), positive."""
         return nn.functional.softplus(self.net(link).squeeze(-1))
+
+
+def bounded_profit(profit: Tensor) -> Tensor:
+    """A path's profit, in mean values; a loss x < 0 becomes x / (1 - x / 3), which stays above -3.
+
+    On long paths prices add up to large losses, and actions beyond the clamp would have no gradient.
+    """
+    return torch.where(profit < 0, profit / (1 + profit.clamp(max=0) / _LEAST_PROFIT), profit)
 
 
 def action_splits(actions: Tensor, mask: Tensor, *, may_shed: bool) -> Tensor:

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from teal.evaluation import Row
 from teal.objectives import ObjectiveName
@@ -48,8 +49,12 @@ def plot_results(path: Path, rows: list[Row]) -> None:
     over_time.set(ylabel=label, title=f"{rows[0].topology}, {rows[0].objective}")
     against.set(xscale="log", xlabel="time a matrix, build and solve (ms)", ylabel=label)
     against.set_title("large: mean quality, median time")
+    against.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    against.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    against.xaxis.set_minor_formatter(NullFormatter())
     for axes in (over_time, against):
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-    over_time.legend(loc="best", fontsize="small", framealpha=0.8)
+    if over_time.lines:
+        over_time.legend(loc="best", fontsize="small", framealpha=0.8)
     figure.savefig(path, dpi=150)

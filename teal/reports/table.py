@@ -105,7 +105,7 @@ def _number(value: float) -> str:
 
 
 def _percent(share: float) -> str:
-    return "-" if math.isnan(share) else f"{100 * share:.2f}%"
+    return "-" if math.isnan(share) else f"{round(100 * share, 2) + 0.0:.2f}%"  # + 0.0: no "-0.00%"
 
 
 def _time(seconds: float) -> str:

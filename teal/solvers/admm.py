@@ -22,6 +22,8 @@ q = 1 - s - u with u the demand row's multiplier.  State: one number a link and 
 where the textbook form keeps one for each of the (path, link) pairs (30 million on Kdl).
 ``tests/solvers/test_admm.py`` holds the two forms equal.
 
+Demands of rate 0 follow the same recursion; nothing flows for them, whatever their splits.
+
 For max_link_utilisation the 1 on the right of the capacity rows is theta, minimised with (z, t): it
 makes the y sum to 1/rho.  Demand rows are equalities.
 """
@@ -29,6 +31,7 @@ makes the y sum to 1/rho.  Demand rows are equalities.
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -76,14 +79,23 @@ class AdmmResiduals:
     """(B,) each; 0 at an optimum.
 
     Attributes:
-        capacity: largest over-utilisation, load/c - 1 (for max_link_utilisation, 0).
+        capacity: largest over-utilisation, load/c - 1 (for max_link_utilisation, which has none, 0).
         demand: largest violation of a demand row.
-        dual: largest change of a split in the last iteration.
+        change: largest change of a split or a multiplier in the last iteration, the multipliers of the
+            links over (1 + m), as their rows are.
     """
 
     capacity: Tensor
     demand: Tensor
-    dual: Tensor
+    change: Tensor
+
+
+class AdmmResult(NamedTuple):
+    """Where a run ended: splits (B, D, K), perhaps over capacity; prices (B, E); residuals."""
+
+    splits: Tensor
+    prices: Tensor
+    residuals: AdmmResiduals
 
 
 def scaling(problem: Problem, rho: float = DEFAULT_RHO) -> AdmmScaling:
@@ -138,15 +150,21 @@ def step(problem: Problem, scale: AdmmScaling, state: AdmmState) -> AdmmState:
     return AdmmState(splits, link_dual, demand_dual)
 
 
-def residuals(problem: Problem, before: AdmmState, after: AdmmState) -> AdmmResiduals:
+def residuals(problem: Problem, scale: AdmmScaling, before: AdmmState, after: AdmmState) -> AdmmResiduals:
     """How far ``after`` is from an optimum, by its rows and by how much the last iteration moved it."""
     total = after.splits.sum(-1)
     off = total - 1 if problem.objective.may_shed else torch.where(problem.routable, (total - 1).abs(), 0)
-    over = problem.utilisation(after.splits) - 1 if problem.objective.maximises_value else torch.zeros_like(off[:, :1])
+    off = torch.where(problem.demand > 0, off, 0)
+    over = problem.utilisation(after.splits) - 1
+    moved = [
+        (after.splits - before.splits).flatten(1),
+        (after.link_dual - before.link_dual) * (1 + scale.through),
+        torch.where(problem.routable, after.demand_dual - before.demand_dual, 0),
+    ]
     return AdmmResiduals(
-        over.amax(1).clamp(min=0),
+        (over.amax(1) if problem.objective.maximises_value else torch.zeros_like(over[:, 0])).clamp(min=0),
         off.amax(1).clamp(min=0),
-        (after.splits - before.splits).abs().amax((1, 2)),
+        torch.cat(moved, 1).abs().amax(1),
     )
 
 
@@ -157,13 +175,14 @@ def link_prices(problem: Problem, scale: AdmmScaling, state: AdmmState) -> Tenso
 
 def solve(
     problem: Problem, splits: Tensor, iterations: int, rho: float = DEFAULT_RHO, prices: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Run from ``splits`` and ``prices``: splits (B, D, K), perhaps over capacity, and prices (B, E)."""
+) -> AdmmResult:
+    """Run so many iterations from ``splits`` and, if there are any, ``prices``."""
     scale = scaling(problem, rho)
-    state = start(problem, scale, splits, prices)
+    before = state = start(problem, scale, splits, prices)
     for _ in range(iterations):
-        state = step(problem, scale, state)
-    return state.splits, link_prices(problem, scale, state)
+        before, state = state, step(problem, scale, state)
+    found = residuals(problem, scale, before, state)
+    return AdmmResult(state.splits, link_prices(problem, scale, state), found)
 
 
 def default_iterations(problem: Problem) -> int:

@@ -15,19 +15,19 @@ def project(problem: Problem, splits: Tensor, refill: int = 4) -> Tensor:
 
     Value maximisation, in three steps:
 
-    1. splits below 0 and on missing paths go to 0; a sum above 1 is scaled to 1;
+    1. splits below 0, NaN and on missing paths go to 0; a sum above 1 is scaled to 1;
     2. every path is divided by the worst over-utilisation along it, max(1, max_e load[e] / c[e]),
        after which no link can be over capacity;
     3. that wastes capacity wherever a path was cut at another link; so ``refill`` times the
        unserved part of each demand asks for the room left on its paths, and gets as much as
        everyone can have by step 2 on the residual capacities.  Feasible after every round.
     """
-    splits = torch.where(problem.path_mask, splits, 0).clamp(min=0)
+    splits = torch.where(problem.path_mask, splits, 0).nan_to_num(nan=0.0, posinf=1.0).clamp(min=0)
     total = splits.sum(-1, keepdim=True)
     if not problem.objective.may_shed:
         count = problem.path_mask.sum(-1, keepdim=True).clamp(min=1)
         even = problem.path_mask.to(splits.dtype) / count
-        return torch.where(total > 0, splits / total.clamp(min=1e-30), even)
+        return torch.where(total > 1e-12, splits / total.clamp(min=1e-12), even)
     flow = problem.flows(splits / total.clamp(min=1))
     flow = flow * cut(problem, problem.ops.link_sum(flow), problem.capacity)
     for _ in range(refill):

@@ -92,9 +92,9 @@ def test_a_time_limit_is_a_status_and_not_an_allocation() -> None:
     ("text", "words"),
     [
         ("lp-all:solver=cplex", "highs or gurobi"),
-        ("lp-all:speed=9", "one of: method, solver, threads, time_limit, warm"),
+        ("lp-all:speed=9", "one of: method, solver, threads, time_limit"),
         ("lp-all:threads=two", "a whole number"),
-        ("lp-all:warm=maybe", "true or false"),
+        ("lp-all:time_limit=-1", "a number >= 0"),
         ("lp-none", "one of:"),
         ("teal", "--model DIR"),
     ],
@@ -105,5 +105,5 @@ def test_wrong_specifications_are_refused(text: str, words: str) -> None:
 
 
 def test_options_reach_the_scheme() -> None:
-    scheme = make_scheme("lp-all:solver=gurobi,time-limit=2.5,warm=true", Path("unused"))
-    assert scheme == LpAll(solver="gurobi", time_limit=2.5, warm=True)
+    scheme = make_scheme("lp-all:solver=gurobi,time-limit=2.5,threads=1", Path("unused"))
+    assert scheme == LpAll(solver="gurobi", time_limit=2.5, threads=1)

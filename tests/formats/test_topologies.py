@@ -111,6 +111,7 @@ def test_node_link_json(tmp_path: Path) -> None:
         ({"nodes": [{"id": 0}, {"id": 0}]}, "distinct ids"),
         ({"nodes": {}}, "a list of nodes"),
         ({"graph": {"capacity_unit": "ells"}}, "unit"),
+        ({"graph": {"capacity_unit": "GB/s"}}, "bits a second"),
     ],
 )
 def test_node_link_faults_are_named(tmp_path: Path, changes: dict[str, object], words: str) -> None:

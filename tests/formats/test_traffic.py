@@ -133,6 +133,20 @@ def test_npz_in_any_order_and_compressed(tmp_path: Path) -> None:
         assert traffic.read([1, 0]).tolist() == [[4.0, 3.0], [2.0, 1.0]]
 
 
+def test_compressed_npz_is_unpacked_where_there_is_room(tmp_path: Path, store: str) -> None:
+    topology, rates = _topology(), np.random.default_rng(0).random((20, 1))
+    np.savez_compressed(
+        tmp_path / "x.npz",
+        rates=rates,
+        timestamps=60 * np.arange(20),
+        sources=np.array(["n0"]),
+        targets=np.array(["n1"]),
+    )
+    traffic = load_traffic(str(tmp_path / "x.npz"), topology)
+    np.testing.assert_allclose(traffic.read(slice(None)), rates, rtol=1e-6)
+    assert traffic.interval_s == 60, "from the timestamps, where the file does not say"
+
+
 def test_npz_faults_are_named(tmp_path: Path) -> None:
     topology, file = load_topology("b4"), tmp_path / "x.npz"
     save_traffic(file, load_traffic("gravity:count=5", topology), topology)
@@ -179,6 +193,7 @@ def test_tables_take_any_order_and_fill_what_is_missing(tmp_path: Path, store: s
         ("0,n0,n0,1", "a node other than the source"),
         ("0,n0,n1,1\n0,n0,n1,2", "each source and target once"),
         ("soon,n0,n1,1", "timestamp"),
+        (",n0,n1,1\n300,n0,n1,2", "timestamp: expected a time in every row"),
         ("", "at least one row"),
     ],
 )

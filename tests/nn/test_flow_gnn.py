@@ -22,7 +22,13 @@ def _same_path_order_reversed(problem: Problem) -> tuple[Problem, torch.Tensor]:
     blocks = [torch.arange(int(a), int(b)) for a, b in zip(paths.demand_ptr[:-1], paths.demand_ptr[1:], strict=True)]
     order = torch.cat(blocks[::-1])
     reversed_paths = PathSet(
-        paths.pairs[order], paths.leaf[order], paths.trie, paths.demand_ptr, paths.num_links, "reversed"
+        paths.pairs[order],
+        paths.leaf[order],
+        paths.trie,
+        paths.demand_ptr,
+        paths.num_links,
+        "reversed",
+        paths.topology_key,
     )
     # The scans go source by source, so only the torch backend, which does not, takes such a set.
     from teal.pathops import make_path_ops
@@ -59,19 +65,19 @@ def test_the_convolution_by_hand() -> None:
     torch.testing.assert_close(out, torch.tensor([3 / 2 + 5 / 2**0.5, 3 / 2**0.5]))
 
 
-def test_the_published_form_has_its_widths_and_is_linear() -> None:
+def test_the_published_form_has_its_widths_and_is_linear_up_to_the_softmax() -> None:
     problem = random_problem(0)
-    gnn = FlowGNN(3, published=True).double()
+    model = TealModel(ModelConfig(3, published=True)).double()
+    gnn = model.flow_gnn
     linear: list[Any] = [layer.link_linear for layer in gnn.layers]
     assert [each.in_features for each in linear] == [1, 2, 3, 4, 5, 6]
-    for parameter in gnn.parameters():
+    for parameter in model.parameters():
         if parameter.dim() == 1:
             torch.nn.init.zeros_(parameter)  # without biases it is linear, not only affine
     data = hetero_data(problem, scaled=False)
-    once = gnn(data)
+    once = model.policy(gnn(data)[1])
     data["link"].x, data["path"].x = 2 * data["link"].x, 2 * data["path"].x
-    for a, b in zip(once, gnn(data), strict=True):
-        torch.testing.assert_close(2 * a, b)
+    torch.testing.assert_close(2 * once, model.policy(gnn(data)[1]))
 
 
 @pytest.mark.parametrize("published", [True, False])
