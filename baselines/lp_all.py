@@ -35,8 +35,7 @@ class LpAll:
     Attributes:
         solver: ``highs`` or ``gurobi``.
         method: of HiGHS: ``simplex``, ``ipm`` (interior point with crossover), or ``auto``, simplex up
-            to 10,000 path variables: on UsCarrier with heavy-tailed demands simplex took 50 s a
-            matrix where ipm took 0.5 s.
+            to 10,000 path variables.
         time_limit: seconds a matrix; 0 for none.  A solver that stops there has no allocation.
         threads: of the solver; 0 for its own choice.
     """
@@ -207,7 +206,7 @@ def make(spec: Spec, model: Path | None) -> LpAll:
         raise InputError(spec.text, "solver", "highs or gurobi", repr(scheme.solver))
     if scheme.method not in METHODS:
         raise InputError(spec.text, "method", "auto, simplex or ipm", repr(scheme.method))
-    for field in ("time_limit", "threads"):
-        if getattr(scheme, field) < 0:
-            raise InputError(spec.text, field, "a number >= 0", getattr(scheme, field))
+    for option in ("time_limit", "threads"):
+        if getattr(scheme, option) < 0:
+            raise InputError(spec.text, option, "a number >= 0", getattr(scheme, option))
     return scheme

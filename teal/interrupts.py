@@ -17,8 +17,8 @@ class Interrupted(KeyboardInterrupt):
 def interrupts_wait() -> Iterator[Callable[[], None]]:
     """Hold SIGINT and SIGTERM back; the callable that this yields raises Interrupted if one came.
 
-    Call it where the work may stop.  A second signal does not wait: a plain KeyboardInterrupt.  Outside the main thread, where
-    Python delivers no signals, nothing is held back.
+    Call it where the work may stop.  A second signal does not wait: a plain KeyboardInterrupt.
+    Outside the main thread, where Python delivers no signals, nothing is held back.
     """
     pending: list[int] = []
 

@@ -116,8 +116,11 @@ def _write_bad_files(folder: Path) -> None:
         (folder / f"{name}.csv").write_text(f"timestamp,source,target,rate\n{row}\n")
     np.savez(
         folder / "bad.npz",
-        rates=np.array([[1.0], [np.nan]]), timestamps=np.array([0, 300]), sources=np.array(["1"]), targets=np.array(["2"]),
-    )  # fmt: skip
+        rates=np.array([[1.0], [np.nan]]),
+        timestamps=np.array([0, 300]),
+        sources=np.array(["1"]),
+        targets=np.array(["2"]),
+    )
     (folder / "taken.txt").write_text("mine")
     (folder / "locked.json").mkdir()
     (folder / "rubbish").mkdir()
@@ -154,7 +157,7 @@ def _write_bad_files(folder: Path) -> None:
         ("evaluate --topology b4 --traffic gravity --scheme teal", "--model DIR"),
         (
             "evaluate --topology b4 --traffic gravity --scheme teal --model rubbish",
-            "model.safetensors: expected a safetensors file",
+            "model.json: format: expected 1",
         ),
         ("evaluate --topology b4 --traffic gravity --scheme teal --model nowhere", "nowhere: model.json"),
         (

@@ -39,7 +39,7 @@ from torch import Tensor
 from teal.problem import Problem
 
 SMALL_NETWORK = 100  # nodes; Teal runs 2 iterations below, 5 from there on
-DEFAULT_RHO = 0.3  # of 0.03, 0.1, 0.3, 1, 3 the best or near it on B4 and UsCarrier, all four objectives
+DEFAULT_RHO = 0.3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

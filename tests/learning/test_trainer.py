@@ -177,7 +177,7 @@ def test_files_of_two_saves_and_unusable_weights_are_refused(tmp_path: Path) -> 
     _trainer(tmp_path / "b", max_steps=1, seed=1).train(tmp_path / "b", progress=False)
     weights = (tmp_path / "a" / "model.safetensors").read_bytes()
     (tmp_path / "a" / "model.safetensors").write_bytes((tmp_path / "b" / "model.safetensors").read_bytes())
-    with pytest.raises(InputError, match="the weights that model.json belongs to"):
+    with pytest.raises(InputError, match=r"the weights that model\.json belongs to"):
         load_model(tmp_path / "a")
     (tmp_path / "a" / "model.safetensors").write_bytes(weights)
     card = json.loads((tmp_path / "a" / "model.json").read_text())
