@@ -31,7 +31,7 @@ test: check
 
 # After a deliberate upgrade: write down what is installed now.
 constraints: install
-	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu//' > constraints.txt
+	$(BIN)/python -m pip freeze --all --exclude-editable | sed 's/+cpu//' | grep -v '^pip==' > constraints.txt
 
 clean:
 	rm -rf $(VENV) runs build dist

@@ -10,14 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import platformdirs
 
 from teal.errors import InputError
 
 
 def cache_dir(kind: str) -> Path:
     """The folder for cached things of one kind: ``$TEAL_CACHE_DIR``, else the platform's cache folder."""
-    root = os.environ.get("TEAL_CACHE_DIR") or platformdirs.user_cache_dir("teal")
+    root = os.environ.get("TEAL_CACHE_DIR")
+    if not root:
+        import platformdirs
+
+        root = platformdirs.user_cache_dir("teal")
     path = Path(root) / kind
     path.mkdir(parents=True, exist_ok=True)
     return path
