@@ -8,7 +8,7 @@ from torch import Tensor
 from teal.problem import Problem
 from teal.solvers.projection import cut
 
-_FLOOR = 1e-3
+_FLOOR = 1e-2
 _SHARPNESS = 20.0  # of the soft maximum under max_link_utilisation
 
 
@@ -47,7 +47,7 @@ def bound_loss(problem: Problem, prices: Tensor) -> Tensor:
 
 
 def demand_value(problem: Problem) -> Tensor:
-    """(B,) value of all demand, each on its best path; at least a thousandth of what all links could carry.
+    """(B,) value of all demand, each on its best path; at least a hundredth of what all links could carry.
 
     The floor keeps the losses of an empty or nearly empty matrix, and their gradients, of order 1.
     """
