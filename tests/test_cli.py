@@ -16,6 +16,7 @@ import pytest
 
 from teal.cli import main
 from teal.evaluation import Row
+from teal.reports.results import read_csv, write_csv
 
 ROOT = Path(__file__).parents[1]
 B4 = ["--topology", "b4", "--traffic", "gravity:seed=0,count=30,load=3"]
@@ -38,6 +39,8 @@ def test_train_evaluate_and_look(tmp_path: Path, capsys: pytest.CaptureFixture[s
     with (out / "results.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert list(rows[0]) == list(Row.__dataclass_fields__)
+    write_csv(tmp_path / "again.csv", read_csv(out / "results.csv"))
+    assert (tmp_path / "again.csv").read_text() == (out / "results.csv").read_text()
     assert len(rows) == 4 * 6, "four schemes, the last fifth of 30 matrices"
     assert {int(row["index"]) for row in rows} == set(range(24, 30))
     assert (out / "results.png").read_bytes().startswith(b"\x89PNG")

@@ -25,6 +25,17 @@ def write_csv(path: Path, rows: list[Row]) -> None:
         writer.writerows(dataclasses.asdict(row) for row in rows)
 
 
+def read_csv(path: Path) -> list[Row]:
+    """Read what :func:`write_csv` wrote."""
+    kinds = {"str": str, "int": int, "float": float}
+    with path.open(newline="", encoding="utf-8") as stream:
+        rows: list[dict[str, Any]] = [
+            {field.name: kinds[str(field.type)](line[field.name]) for field in dataclasses.fields(Row)}
+            for line in csv.DictReader(stream)
+        ]
+    return [Row(**row) for row in rows]
+
+
 def write_manifest(path: Path, settings: Any) -> None:
     """Write ``manifest.json``: every setting, the versions, the machine."""
     installed: dict[str, str | None] = {}
