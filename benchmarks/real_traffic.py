@@ -24,7 +24,7 @@ RUNS = {
     "coma": ("total_flow", "coma"),
     "mlu": ("max_link_utilisation", "direct"),
 }
-SCHEMES = ("teal", "teal:repair=none", "teal:iterations=20", "lp-all:solver=highs")
+SCHEMES = ("teal", "teal:repair=none", "teal:iterations=20", "teal:repair=pdhg", "pdhg:gap=0.01", "lp-all:solver=highs")
 
 
 def main(data: Path, out: Path, budget: str = "4m") -> int:
@@ -35,14 +35,16 @@ def main(data: Path, out: Path, budget: str = "4m") -> int:
             model, results = out / "runs" / name, out / "results" / name
             instance = ["--topology", str(data / topology), "--traffic", str(data / traffic), "--calibrate", "0.9"]
             instance += ["--objective", objective]
-            if not (results / "results.csv").exists():
-                train = ["train", *instance, "--learner", learner, "--time-budget", budget, "--out", str(model)]
-                schemes = [word for scheme in SCHEMES for word in ("--scheme", scheme)]
-                code = teal([*train, "--overwrite"]) or teal(
-                    ["evaluate", *instance, "--model", str(model), *schemes, "--out", str(results)]
-                )
-                if code:
-                    return code
+            schemes = [word for scheme in SCHEMES for word in ("--scheme", scheme)]
+            train = ["train", *instance, "--learner", learner, "--time-budget", budget, "--out", str(model)]
+            evaluate = ["evaluate", *instance, "--model", str(model), *schemes, "--out", str(results)]
+            code = 0
+            if not (model / "model.json").exists():
+                code = teal(train)
+            if not code and not (results / "results.csv").exists():
+                code = teal(evaluate)
+            if code:
+                return code
             print(f"\n**{network}, {objective}, {learner}**\n")
             print_markdown(summarise(read_csv(results / "results.csv")))
     return 0

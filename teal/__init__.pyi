@@ -11,6 +11,7 @@ from .objectives import Objective, ObjectiveName
 from .pathops import PathOps, make_path_ops
 from .problem import Problem
 from .schemes import Scheme, make_scheme, register_scheme, scheme_names
+from .solvers.pdhg import solve
 from .solvers.projection import project
 
 __version__: str
@@ -45,5 +46,6 @@ __all__ = [
     "save_traffic",
     "scaled_dual_bound",
     "scheme_names",
+    "solve",
     "violations",
 ]

@@ -16,12 +16,12 @@ from teal.errors import InputError
 from teal.learning.checkpoint import check_fits, load_model
 from teal.nn import TealModel
 from teal.problem import Problem
-from teal.solvers import admm
+from teal.solvers import admm, pdhg
 from teal.solvers.projection import project
 from teal.spec import Spec
 from teal.storage import packaged
 
-REPAIRS = ("admm", "none")
+REPAIRS = ("admm", "pdhg", "none")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,14 +29,18 @@ class AllocatorConfig:
     """How a model's answer is finished.
 
     Attributes:
-        repair: ``admm``, or ``none`` to project what the model says.
-        iterations: of ADMM; -1 for the paper's, 2 below 100 nodes and 5 from there on.
+        repair: ``admm``; ``pdhg``, which goes on until ``gap`` is certified; or ``none`` to project
+            what the model says.
+        iterations: of ADMM, -1 for the paper's, 2 below 100 nodes and 5 from there on; of PDHG the
+            most, -1 for 10,000.
+        gap: of PDHG, certified, at which it stops.
         rho: of ADMM, relative (see :func:`teal.solvers.admm.scaling`).
         refill: rounds in which the projection gives back capacity.
     """
 
     repair: str = "admm"
     iterations: int = -1
+    gap: float = 1e-2
     rho: float = admm.DEFAULT_RHO
     refill: int = 4
 
@@ -73,6 +77,10 @@ class Allocator:
             final = _better(final, repaired, up * problem.value(final), up * problem.value(repaired))
             bound, new_bound = (scaled_dual_bound(problem, p) for p in (prices, new_prices))
             prices = _better(prices, new_prices, -up * bound, -up * new_bound)
+        elif self.config.repair == "pdhg":
+            most = 10_000 if self.config.iterations < 0 else self.config.iterations
+            found = pdhg.solve(problem, gap=self.config.gap, max_iterations=most, warm_start=(splits, prices))
+            final, prices = found.splits, found.prices  # its first look was at the network's own answer
         if final.is_cuda:
             torch.cuda.synchronize(final.device)
         each = (time.perf_counter() - begin) / problem.batch
@@ -106,7 +114,7 @@ class TealScheme:
 
 
 def make(spec: Spec, model: Path | None) -> TealScheme:
-    """``teal[:repair=admm|none,iterations=-1,rho=0.3,refill=4]``, with the model of ``--model``.
+    """``teal[:repair=admm|pdhg|none,iterations=-1,gap=0.01,rho=0.3,refill=4]``, with the model of ``--model``.
 
     ``model`` is a folder, or the name of a checkpoint that comes with Teal (``b4``).
     """
@@ -114,8 +122,9 @@ def make(spec: Spec, model: Path | None) -> TealScheme:
     config = AllocatorConfig(**options)
     if config.repair not in REPAIRS:
         raise InputError(spec.text, "repair", " or ".join(REPAIRS), repr(config.repair))
-    if config.rho <= 0:
-        raise InputError(spec.text, "rho", "a number > 0", config.rho)
+    for option, good in (("rho", config.rho > 0), ("gap", config.gap >= 0), ("refill", config.refill >= 0)):
+        if not good:
+            raise InputError(spec.text, option, "a larger number", getattr(config, option))
     if model is None:
         raise InputError(spec.text, "model", "the folder of a trained model (--model DIR)", "none")
     shipped = packaged(f"models/{model}")

@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import torch
 
-from teal.bounds import scaled_dual_bound
 from teal.errors import InputError, SolverError
 from teal.network import PathSet, Topology, TrafficMatrices
 from teal.network.traffic import Rows
 from teal.objectives import Objective
 from teal.problem import Problem
-from teal.solvers import admm
-from teal.solvers.projection import project
+from teal.solvers import pdhg
 
 _TOLERANCE = 5e-4  # of the share
 _GAP = 1e-3  # certified, of each optimum
@@ -26,7 +23,7 @@ _MOST_SAMPLES, _SAMPLE_ENTRIES = 21, 200_000
 def calibration_factor(topology: Topology, paths: PathSet, traffic: TrafficMatrices, rows: Rows, share: float) -> float:
     """The factor at which LP-all satisfies ``share`` of the median of the matrices ``rows``.
 
-    The optimum of total flow is found by ADMM to a certified gap of 0.1%, and no LP solver is needed;
+    The optimum of total flow is found by PDHG to a certified gap of 0.1%, and no LP solver is needed;
     the median goes over up to 21 of the matrices, evenly spread, fewer on large networks (at least 5).
     The satisfied share falls as the factor grows: bracketed, then found by bisection in its logarithm.
 
@@ -64,31 +61,19 @@ def calibration_factor(topology: Topology, paths: PathSet, traffic: TrafficMatri
 
 
 class _Search:
-    """Median satisfied share at a factor, each optimum started from the last one's splits and prices."""
+    """Median satisfied share at a factor, each optimum started from where the last one ended."""
 
     def __init__(self, base: Problem) -> None:
         self._base = base
-        self._splits = torch.zeros_like(base.path_value.expand(base.batch, -1, -1))
-        self._prices: torch.Tensor | None = None
+        self._state: pdhg.PdhgState | None = None
 
     def share(self, log_factor: float) -> float:
         problem = self._base.with_demand(self._base.demand * math.exp(log_factor))
-        scale = admm.scaling(problem)
-        state = admm.start(problem, scale, self._splits, self._prices)
-        total = problem.demand.sum(1)
-        best, bound = torch.zeros_like(total), total.clone()
-        for iteration in range(1, _MOST_ITERATIONS + 1):
-            state = admm.step(problem, scale, state)
-            if iteration % 20 == 0:
-                best = torch.maximum(best, problem.value(project(problem, state.splits)))
-                prices = admm.link_prices(problem, scale, state)
-                bound = torch.minimum(bound, scaled_dual_bound(problem, prices))
-                if bool(((bound - best) <= _GAP * bound).all()):
-                    break
-        reached = float(((bound - best) / bound.clamp(min=1e-300)).max())
-        if reached > _WIDEST_GAP:
+        found = pdhg.solve(problem, gap=_GAP, max_iterations=_MOST_ITERATIONS, warm_start=self._state)
+        widest = float(found.gap.max())
+        if widest > _WIDEST_GAP:
             raise SolverError(
-                f"--calibrate: an optimum is known to {100 * reached:.1f}% only after {iteration} iterations"
+                f"--calibrate: an optimum is known to {100 * widest:.1f}% only: {found.iterations} iterations"
             )
-        self._splits, self._prices = state.splits, admm.link_prices(problem, scale, state)
-        return float(((best + bound) / 2 / total).median())
+        self._state = found.state
+        return float(((found.value + found.bound) / 2 / problem.demand.sum(1)).median())

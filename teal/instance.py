@@ -23,7 +23,7 @@ from teal.problem import Problem
 from teal.spec import parse_spec
 from teal.storage import atomic_file, cache_dir, content_key
 
-_CALIBRATION_FORMAT = 1
+_CALIBRATION_FORMAT = 2
 _PRIORITIES = (1.0, 2.0, 4.0)
 
 

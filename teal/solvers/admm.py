@@ -37,6 +37,7 @@ import torch
 from torch import Tensor
 
 from teal.problem import Problem
+from teal.solvers.prox import weighted_simplex
 
 SMALL_NETWORK = 100  # nodes; Teal runs 2 iterations below, 5 from there on
 DEFAULT_RHO = 0.3
@@ -197,15 +198,8 @@ def _link_dual(problem: Problem, scale: AdmmScaling, state: AdmmState) -> Tensor
     live = problem.capacity > 0
     if problem.objective.maximises_value:
         return torch.where(live, state.link_dual + (load - 1) * slope, 0).clamp(min=0)
-    # y = max(0, a - theta slope), with theta such that the y sum to 1 / rho: exact, by sorting the
-    # points a / slope at which each y becomes positive as theta falls.
-    a = torch.where(live, state.link_dual + load * slope, 0)
-    slope = torch.where(live, slope, 0)
-    order = torch.where(live, a / slope.clamp(min=1e-30), -torch.inf).argsort(1, descending=True)
-    a_sum, slope_sum = a.gather(1, order).cumsum(1), slope.gather(1, order).cumsum(1)
-    theta = (a_sum - 1 / scale.rho) / slope_sum.clamp(min=1e-30)
-    active = theta.amax(1, keepdim=True)  # theta of a prefix grows while the prefix is right, then falls
-    return (a - active * slope).clamp(min=0)
+    # y = max(0, a - theta slope), with theta such that the y sum to 1 / rho.
+    return weighted_simplex(state.link_dual + load * slope, slope, 1 / scale.rho, live)
 
 
 def _nonnegative_solve(linear: Tensor, along: Tensor, eta: Tensor, mask: Tensor) -> Tensor:

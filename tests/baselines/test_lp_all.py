@@ -96,6 +96,7 @@ def test_a_time_limit_is_a_status_and_not_an_allocation() -> None:
         ("lp-all:threads=two", "a whole number"),
         ("lp-all:time_limit=-1", "a number >= 0"),
         ("lp-none", "one of:"),
+        ("pdhg:gap=-1", "a number >= 0"),
         ("teal", "--model DIR"),
     ],
 )

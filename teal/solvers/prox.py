@@ -1,0 +1,33 @@
+"""Euclidean projections in closed form, batched."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def project_splits(splits: Tensor, mask: Tensor, *, may_shed: bool) -> Tensor:
+    """Nearest point of {w >= 0, sum w <= 1} (= 1 without shedding) for each demand: (B, D, K).
+
+    By sorting (Held, Wolfe & Crowder 1974): w = max(0, x - t), with t such that the sum is 1, and 0
+    where the positive part already sums to less.  Missing paths get 0.
+    """
+    ordered = torch.where(mask, splits, -torch.inf).sort(-1, descending=True).values
+    rank = torch.arange(1, splits.shape[-1] + 1, device=splits.device, dtype=splits.dtype)
+    excess = torch.where(ordered.isinf(), -torch.inf, ordered.nan_to_num(neginf=0.0).cumsum(-1) - 1) / rank
+    shift = excess.amax(-1, keepdim=True)  # of all prefixes the right one gives the largest
+    if may_shed:
+        shift = shift.clamp(min=0)
+    return torch.where(mask, (splits - shift).clamp(min=0), 0)
+
+
+def weighted_simplex(point: Tensor, slope: Tensor, total: Tensor | float, live: Tensor) -> Tensor:
+    """max(0, point - t slope) with t such that the entries sum to ``total``: (B, E), exact, by sorting.
+
+    The prox of a simplex in the metric diag(1 / slope).  Entries that are not ``live`` get 0.
+    """
+    point, slope = torch.where(live, point, 0), torch.where(live, slope, 0)
+    order = torch.where(live, point / slope.clamp(min=1e-30), -torch.inf).argsort(1, descending=True)
+    sums, slopes = point.gather(1, order).cumsum(1), slope.gather(1, order).cumsum(1)
+    shift = ((sums - total) / slopes.clamp(min=1e-30)).amax(1, keepdim=True)  # again the largest is the right one
+    return (point - shift * slope).clamp(min=0)

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import teal
+from baselines.lp_all import LpAll
+from teal.allocation import Allocation, Status
+from teal.assessment import assess
+from teal.formats import load_topology, load_traffic
+from teal.network import compute_paths
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem
+from teal.solvers import pdhg
+from teal.solvers.prox import project_splits, weighted_simplex
+from teal.testing import assert_feasible, random_problem
+
+
+def _geant(objective: ObjectiveName = ObjectiveName.TOTAL_FLOW, matrices: int = 2) -> Problem:
+    topology = load_topology("topohub:sndlib/geant")
+    traffic = load_traffic(f"gravity:seed=1,count={matrices},load=3", topology)
+    return Problem.create(
+        topology, compute_paths(topology, traffic.pairs), Objective(objective), traffic.read(slice(None)),
+        weight=torch.arange(traffic.num_demands).remainder(3).add(1).double().numpy(),
+    )  # fmt: skip
+
+
+@settings(max_examples=15)
+@given(
+    seed=st.integers(0, 10_000),
+    objective=st.sampled_from(ObjectiveName),
+    num_paths=st.integers(1, 4),
+    failed=st.sampled_from([0, 2, 99]),
+    idle=st.sampled_from([0.0, 0.5, 1.0]),
+)
+def test_the_optimum_on_any_network(
+    seed: int, objective: ObjectiveName, num_paths: int, failed: int, idle: float
+) -> None:
+    problem = random_problem(seed, objective=objective, num_paths=num_paths, failed=failed, idle=idle)
+    optimum = assess(problem, LpAll().solve(problem)).value
+    found = pdhg.solve(problem, gap=1e-4, max_iterations=20_000)
+    count = problem.batch
+    allocation = Allocation(found.splits, found.prices, (Status.FEASIBLE,) * count, (0.0,) * count, (0.0,) * count)
+    assert_feasible(problem, allocation)
+    assert (found.gap <= 1e-4).all(), "reached"
+    torch.testing.assert_close(found.value, optimum, rtol=1.01e-4, atol=1e-9)
+    torch.testing.assert_close(assess(problem, allocation).bound, found.bound)
+
+
+@pytest.mark.parametrize("objective", list(ObjectiveName))
+def test_a_network_of_the_field_to_a_hundredth_of_a_percent(objective: ObjectiveName) -> None:
+    problem = _geant(objective)
+    found = teal.solve(problem, gap=1e-4)
+    assert (found.gap <= 1e-4).all()
+    assert found.iterations < 5000
+    optimum = assess(problem, LpAll().solve(problem)).value
+    torch.testing.assert_close(found.value, optimum, rtol=1.01e-4, atol=0)
+
+
+def test_a_warm_start_saves_iterations() -> None:
+    problem = _geant(matrices=1)
+    cold = pdhg.solve(problem, gap=1e-3)
+    noise = torch.randn(problem.demand.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    following = problem.with_demand(problem.demand * torch.exp(0.05 * noise))
+    again = pdhg.solve(following, gap=1e-2, warm_start=cold.state)
+    by_prices = pdhg.solve(following, gap=1e-2, warm_start=(cold.splits, cold.prices))
+    assert again.iterations < 0.5 * pdhg.solve(following, gap=1e-2).iterations
+    assert by_prices.iterations < 0.5 * pdhg.solve(following, gap=1e-2).iterations
+
+
+def test_it_can_stop_at_any_time() -> None:
+    """Whatever stops it, what comes back is feasible and certified; more iterations never make it worse."""
+    problem = _geant(matrices=1)
+    gaps = []
+    for most in (0, 1, 10, 50, 200):
+        found = pdhg.solve(problem, gap=0, max_iterations=most)
+        assert found.iterations == most
+        gaps.append(float(found.gap))
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[-1] < 0.1 * gaps[0]
+    assert pdhg.solve(problem, gap=0, deadline=0.0).iterations == 0
+
+
+@given(seed=st.integers(0, 10_000), may_shed=st.booleans())
+def test_the_projection_of_splits_is_the_nearest_point(seed: int, may_shed: bool) -> None:
+    """Against its variational inequality: (x - p) . (q - p) <= 0 for every q of the set."""
+    generator = torch.Generator().manual_seed(seed)
+    x = 2 * torch.randn(1, 30, 4, generator=generator, dtype=torch.float64)
+    mask = torch.rand(1, 30, 4, generator=generator) > 0.3
+    p = project_splits(x, mask, may_shed=may_shed)
+    exists = mask.any(-1)
+    assert (p >= 0).all()
+    assert (p[~mask] == 0).all()
+    total = p.sum(-1)[exists]
+    assert (total <= 1 + 1e-12).all()
+    if not may_shed:
+        torch.testing.assert_close(total, torch.ones_like(total))
+    corners = [torch.eye(4, dtype=torch.float64)[k] * mask for k in range(4)]
+    corners = [torch.where(mask[..., k : k + 1], q, p) for k, q in enumerate(corners)]
+    for q in [*corners, torch.zeros_like(p)] if may_shed else corners:
+        assert (((x - p) * (q - p)).sum(-1)[exists] <= 1e-9).all()
+
+
+def test_the_weighted_simplex_by_hand() -> None:
+    point, slope = torch.tensor([[1.0, 0.5, 9.0]]), torch.tensor([[1.0, 0.5, 1.0]])
+    live = torch.tensor([[True, True, False]])
+    # t = 1/3: 2/3 + 1/3 = 1
+    found = weighted_simplex(point, slope, 1.0, live)
+    torch.testing.assert_close(found, torch.tensor([[2 / 3, 1 / 3, 0.0]]))
