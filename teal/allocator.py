@@ -53,12 +53,7 @@ class Allocator:
 
     @torch.no_grad()
     def solve(self, problem: Problem) -> Allocation:
-        """Allocate every matrix of ``problem``; times are the batch's, divided evenly.
-
-        Both the model's own answer and the repaired one are projected, and the better is kept matrix
-        by matrix: a few iterations repair a good start and may spoil a poor one.  Likewise the prices:
-        the network's or the repair's, whichever certify the closer bound.
-        """
+        """Allocate every matrix of ``problem``; times are the batch's, divided evenly."""
         if problem.demand.is_cuda:
             torch.cuda.synchronize(problem.demand.device)
         begin = time.perf_counter()
@@ -67,26 +62,37 @@ class Allocator:
         splits = self.model.splits(means, narrow).to(torch.float64)
         prices = prices.to(torch.float64)
         problem = problem.to(torch.float64)
-        final = project(problem, splits, self.config.refill)
-        if self.config.repair == "admm":
-            count = self.config.iterations
-            count = admm.default_iterations(problem) if count < 0 else count
-            repaired, new_prices, _ = admm.solve(problem, splits, count, self.config.rho, prices)
-            repaired = project(problem, repaired, self.config.refill)
-            up = 1 if problem.objective.maximises_value else -1
-            final = _better(final, repaired, up * problem.value(final), up * problem.value(repaired))
-            bound, new_bound = (scaled_dual_bound(problem, p) for p in (prices, new_prices))
-            prices = _better(prices, new_prices, -up * bound, -up * new_bound)
-        elif self.config.repair == "pdhg":
-            most = 10_000 if self.config.iterations < 0 else self.config.iterations
-            found = pdhg.solve(problem, gap=self.config.gap, max_iterations=most, warm_start=(splits, prices))
-            final, prices = found.splits, found.prices  # its first look was at the network's own answer
+        match self.config.repair:
+            case "none":
+                final = project(problem, splits, self.config.refill)
+            case "admm":
+                final, prices = self._by_admm(problem, splits, prices)
+            case _:  # its first look is at the network's own answer, and it keeps the best it sees
+                most = 10_000 if self.config.iterations < 0 else self.config.iterations
+                found = pdhg.solve(problem, gap=self.config.gap, max_iterations=most, warm_start=(splits, prices))
+                final, prices = found.splits, found.prices
         if final.is_cuda:
             torch.cuda.synchronize(final.device)
         each = (time.perf_counter() - begin) / problem.batch
         return Allocation(
             final, prices, (Status.FEASIBLE,) * problem.batch, (0.0,) * problem.batch, (each,) * problem.batch
         )
+
+    def _by_admm(self, problem: Problem, splits: Tensor, prices: Tensor) -> tuple[Tensor, Tensor]:
+        """Splits and prices after the repair.
+
+        Both the model's own answer and the repaired one are projected, and the better is kept matrix
+        by matrix: a few iterations repair a good start and may spoil a poor one.  Likewise the prices:
+        the network's or the repair's, whichever certify the closer bound.
+        """
+        count, refill = self.config.iterations, self.config.refill
+        count = admm.default_iterations(problem) if count < 0 else count
+        found = admm.solve(problem, splits, count, self.config.rho, prices)
+        own, repaired = project(problem, splits, refill), project(problem, found.splits, refill)
+        up = 1 if problem.objective.maximises_value else -1
+        final = _better(own, repaired, up * problem.value(own), up * problem.value(repaired))
+        bound, new_bound = (scaled_dual_bound(problem, p) for p in (prices, found.prices))
+        return final, _better(prices, found.prices, -up * bound, -up * new_bound)
 
 
 def _better(a: Tensor, b: Tensor, score_a: Tensor, score_b: Tensor) -> Tensor:

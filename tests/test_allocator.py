@@ -43,7 +43,15 @@ def test_any_network_on_any_problem_is_feasible_and_certified(
     assert (measured.gap >= -1e-9).all(), "no allocation is better than the bound"
 
 
-@pytest.mark.parametrize("config", [AllocatorConfig(), AllocatorConfig(repair="none"), AllocatorConfig(iterations=20)])
+@pytest.mark.parametrize(
+    "config",
+    [
+        AllocatorConfig(),
+        AllocatorConfig(repair="none"),
+        AllocatorConfig(iterations=20),
+        AllocatorConfig(repair="pdhg", iterations=40, gap=0.0),
+    ],
+)
 @pytest.mark.parametrize("objective", list(ObjectiveName))
 def test_a_batch_is_a_loop_and_repair_does_no_harm(config: AllocatorConfig, objective: ObjectiveName) -> None:
     problem = random_problem(3, objective=objective, batch=3, failed=2)

@@ -174,36 +174,46 @@ def solve(
         state = dataclasses.replace(warm_start, splits=splits)
     else:
         state = start(problem, scale, *(warm_start or (None, None)))
-    best = _Best(problem)
-    origin, average, length = state, state, 0  # of this cycle
+    best = _Best(problem, gap)
+    origin = average = state  # of this cycle, row by row
+    length = torch.zeros_like(problem.demand[:, 0])
     at_restart = previous = best.look(scale, state)  # (B,) gaps
     iterations = 0
-    while iterations < max_iterations and not best.reached(gap) and time.perf_counter() - begin < deadline:
+    while iterations < max_iterations and not best.reached and time.perf_counter() - begin < deadline:
         for _ in range(min(check_every, max_iterations - iterations)):
             state = step(problem, scale, state)
             iterations, length = iterations + 1, length + 1
             average = _mix(average, state, 1 / length)
         own, mean = best.look(scale, state), best.look(scale, average)
         candidate = torch.minimum(own, mean)
-        better = _choose(mean < own, average, state)
-        due = (candidate <= _SUFFICIENT * at_restart) | (
-            (candidate <= _NECESSARY * at_restart) & (candidate > previous)
+        due = (
+            (candidate <= _SUFFICIENT * at_restart)
+            | ((candidate <= _NECESSARY * at_restart) & (candidate > previous))
+            | (length >= max(_LONG * iterations, 4 * check_every))
         )
-        if bool(due.all()) or length >= max(_LONG * iterations, 4 * check_every):
-            state = dataclasses.replace(better, omega=_weight(problem, scale, origin, better))
-            origin, average, length, at_restart = state, state, 0, candidate
+        better = _choose(mean < own, average, state)
+        fresh = dataclasses.replace(better, omega=_weight(problem, scale, origin, better))
+        state, origin, average = (_choose(due, fresh, old) for old in (state, origin, average))
+        length = torch.where(due, 0, length)
+        at_restart = torch.where(due, candidate, at_restart)
         previous = candidate
     return best.result(iterations, state)
 
 
-def _mix(a: PdhgState, b: PdhgState, share: float) -> PdhgState:
-    return PdhgState(torch.lerp(a.splits, b.splits, share), torch.lerp(a.dual, b.dual, share), b.omega)
+def _mix(a: PdhgState, b: PdhgState, share: Tensor) -> PdhgState:
+    """Row by row ``a + share (b - a)``, share (B,)."""
+    splits = torch.lerp(a.splits, b.splits, share[:, None, None])
+    return PdhgState(splits, torch.lerp(a.dual, b.dual, share[:, None]), b.omega)
 
 
 def _choose(first: Tensor, a: PdhgState, b: PdhgState) -> PdhgState:
     """Row by row ``a`` where ``first`` (B,), else ``b``."""
-    splits = torch.where(first[:, None, None], a.splits, b.splits)
-    return PdhgState(splits, torch.where(first[:, None], a.dual, b.dual), b.omega)
+    rows = first[:, None]
+    return PdhgState(
+        torch.where(rows[..., None], a.splits, b.splits),
+        torch.where(rows, a.dual, b.dual),
+        torch.where(rows, a.omega, b.omega),
+    )
 
 
 def _weight(problem: Problem, scale: PdhgScaling, origin: PdhgState, state: PdhgState) -> Tensor:
@@ -221,10 +231,13 @@ def _weight(problem: Problem, scale: PdhgScaling, origin: PdhgState, state: Pdhg
 
 
 class _Best:
-    """The best feasible allocation and the best certified prices of each matrix so far."""
+    """The best feasible allocation and the best certified prices of each matrix so far.
 
-    def __init__(self, problem: Problem) -> None:
-        self._problem = problem
+    A matrix that has reached the target keeps what it has, so that it gets the same answer in any batch.
+    """
+
+    def __init__(self, problem: Problem, target: float) -> None:
+        self._problem, self._target = problem, target
         self._sign = 1 if problem.objective.maximises_value else -1
         self._kept: dict[str, Any] = {}
 
@@ -235,10 +248,10 @@ class _Best:
         price = prices(problem, scale, state)
         offered = {"splits": splits, "value": problem.value(splits), "prices": price}
         offered["bound"] = scaled_dual_bound(problem, price)
-        if not self._kept:
-            self._kept = offered
+        self._kept = self._kept or offered
+        going_on = self._gap() > self._target
         for score, what, sign in (("value", "splits", self._sign), ("bound", "prices", -self._sign)):
-            win = sign * offered[score] > sign * self._kept[score]
+            win = going_on & (sign * offered[score] > sign * self._kept[score])
             shape = (-1, *[1] * (offered[what].dim() - 1))
             self._kept[what] = torch.where(win.view(shape), offered[what], self._kept[what])
             self._kept[score] = torch.where(win, offered[score], self._kept[score])
@@ -247,8 +260,9 @@ class _Best:
     def _gap(self) -> Tensor:
         return certified_gap(self._problem, self._kept["value"], self._kept["bound"])
 
-    def reached(self, gap: float) -> bool:
-        return bool((self._gap() <= gap).all())
+    @property
+    def reached(self) -> bool:
+        return bool((self._gap() <= self._target).all())
 
     def result(self, iterations: int, state: PdhgState) -> PdhgResult:
         return PdhgResult(**self._kept, gap=self._gap(), iterations=iterations, state=state)
