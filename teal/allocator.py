@@ -15,6 +15,7 @@ from teal.bounds import scaled_dual_bound
 from teal.errors import InputError
 from teal.learning.checkpoint import check_fits, load_model
 from teal.nn import TealModel
+from teal.parallel import threads_for
 from teal.problem import Problem
 from teal.solvers import admm, pdhg
 from teal.solvers.projection import project
@@ -54,6 +55,10 @@ class Allocator:
     @torch.no_grad()
     def solve(self, problem: Problem) -> Allocation:
         """Allocate every matrix of ``problem``; times are the batch's, divided evenly."""
+        with threads_for(problem.path_mask.numel() * self.model.config.width, torch_too=True):
+            return self._solve(problem)
+
+    def _solve(self, problem: Problem) -> Allocation:
         if problem.demand.is_cuda:
             torch.cuda.synchronize(problem.demand.device)
         begin = time.perf_counter()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from teal.network import PathSet
-from teal.parallel import parallel_kernel, prange
+from teal.parallel import parallel_kernel, prange, threads_for
 
 _BLOCKS = 16
 
@@ -97,6 +97,7 @@ class NumbaBackend:
         trie = paths.trie
         self._scan = (trie.parent, trie.link, trie.source_ptr, paths.demand_ptr, paths.leaf)
         self._num_links = paths.num_links
+        self._work = trie.num_nodes + paths.leaf.size  # steps of a scan
         sources = len(trie.source_ptr) - 1
         blocks = min(_BLOCKS, sources)
         # Blocks of about equal numbers of trie nodes.
@@ -107,19 +108,22 @@ class NumbaBackend:
         """(B, E, F) -> (B, D, K, F)."""
         batch, _, features = link_values.shape
         out = link_values.new_empty(batch, *self._scan[-1].shape, features)
-        _path_sum(link_values.detach().numpy(), *self._scan, out.numpy())
+        with threads_for(self._work * batch * features):
+            _path_sum(link_values.detach().numpy(), *self._scan, out.numpy())
         return out
 
     def link_sum(self, path_values: Tensor) -> Tensor:
         """(B, D, K, F) -> (B, E, F)."""
         batch, features = path_values.shape[0], path_values.shape[-1]
         partial = path_values.new_zeros(len(self._block_ptr) - 1, batch, self._num_links, features)
-        _link_sum(path_values.detach().numpy(), *self._scan, self._block_ptr, partial.numpy())
+        with threads_for(self._work * batch * features):
+            _link_sum(path_values.detach().numpy(), *self._scan, self._block_ptr, partial.numpy())
         return partial.sum(0)
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
         """(B, E) -> values (B, D, K) and links (B, D, K)."""
         out = link_values.new_empty(len(link_values), *self._scan[-1].shape)
         where = torch.empty(out.shape, dtype=torch.int64)
-        _path_max(link_values.detach().numpy(), *self._scan, out.numpy(), where.numpy())
+        with threads_for(self._work * len(link_values)):
+            _path_max(link_values.detach().numpy(), *self._scan, out.numpy(), where.numpy())
         return out, where

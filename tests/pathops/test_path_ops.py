@@ -76,7 +76,7 @@ def test_gradients(backend: str) -> None:
 def test_results_do_not_depend_on_the_number_of_threads() -> None:
     topology = random_topology(2, nodes=30, density=0.15)
     ops = make_path_ops(compute_paths(topology, cache=False))
-    flows = torch.rand(3, *ops.mask.shape, generator=torch.Generator().manual_seed(0))
+    flows = torch.rand(60, *ops.mask.shape, generator=torch.Generator().manual_seed(0))  # enough for two threads
     before, results = numba.get_num_threads(), []
     try:
         for threads in (1, numba.config.NUMBA_NUM_THREADS):
