@@ -57,9 +57,9 @@ def atomic_file(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
     os.close(handle)
-    os.chmod(name, 0o666 & ~_umask())
     try:
         yield Path(name)
+        os.chmod(name, 0o666 & ~_umask())  # last: some writers put a file of their own in its place
         os.replace(name, path)
     finally:
         Path(name).unlink(missing_ok=True)
