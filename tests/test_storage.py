@@ -20,9 +20,14 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     mask = os.umask(0)
     os.umask(mask)
     assert stat.S_IMODE(target.stat().st_mode) == 0o666 & ~mask
-    with pytest.raises(RuntimeError), atomic_file(target) as temporary:
-        temporary.write_text("half")
-        raise RuntimeError
+
+    def fail() -> None:
+        with atomic_file(target) as temporary:
+            temporary.write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert target.read_text() == "new"
     assert [p.name for p in target.parent.iterdir()] == ["x.txt"], "nothing is left behind"
 
