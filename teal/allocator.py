@@ -13,7 +13,7 @@ from torch import Tensor
 from teal.allocation import Allocation, Status
 from teal.bounds import scaled_dual_bound
 from teal.errors import InputError
-from teal.learning.checkpoint import check_fits, load_model
+from teal.learning.checkpoint import ModelCard, check_fits, load_model
 from teal.nn import TealModel
 from teal.parallel import threads_for
 from teal.problem import Problem
@@ -111,7 +111,7 @@ class TealScheme:
 
     allocator: Allocator
     folder: Path
-    card: Any
+    card: ModelCard
 
     def solve(self, problem: Problem) -> Allocation:
         """Allocate every matrix.

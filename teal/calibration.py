@@ -8,7 +8,7 @@ import numpy as np
 
 from teal.errors import InputError, SolverError
 from teal.network import PathSet, Topology, TrafficMatrices
-from teal.network.traffic import Rows
+from teal.network.traffic import Rows, spread
 from teal.objectives import Objective
 from teal.problem import Problem
 from teal.solvers import pdhg
@@ -35,8 +35,7 @@ def calibration_factor(topology: Topology, paths: PathSet, traffic: TrafficMatri
     if not 0 < share < 1:
         raise InputError(where, "", "a share between 0 and 1", share)
     count = int(np.clip(_SAMPLE_ENTRIES // traffic.num_demands, 5, _MOST_SAMPLES))
-    sample = rows[np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(int))]
-    demand = traffic.read(sample)
+    demand = traffic.read(spread(rows, count))
     demand = demand[demand.sum(1) > 0]
     if not len(demand):
         raise InputError(where, "traffic", "a training matrix with demand", "none")
@@ -45,8 +44,7 @@ def calibration_factor(topology: Topology, paths: PathSet, traffic: TrafficMatri
     if routable <= share:
         raise InputError(where, "", f"a share below the {routable:.3f} of demand that has a path", share)
     search = _Search(base)
-    even = base.path_mask / base.path_mask.sum(-1, keepdim=True).clamp(min=1)
-    low = high = 0.0 - math.log(float(base.utilisation(even.to(base.demand)).amax(1).median()))
+    low = high = 0.0 - math.log(float(base.utilisation(base.even_splits).amax(1).median()))
     while search.share(high) > share:
         low, high = high, high + math.log(2)
     while search.share(low) < share:

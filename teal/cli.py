@@ -119,8 +119,9 @@ def _train(config: TrainConfig, say: Callable[[str], None]) -> None:
 
 
 def _evaluate(config: EvaluateConfig, say: Callable[[str], None]) -> int:
-    from teal.evaluation import evaluate, spread
+    from teal.evaluation import evaluate
     from teal.instance import load_instance
+    from teal.network.traffic import spread
     from teal.reports.plots import plot_results
     from teal.reports.results import write_csv, write_manifest
     from teal.reports.table import render, summarise

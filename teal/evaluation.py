@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
-import numpy as np
 import torch
 from tqdm import tqdm
 
@@ -72,33 +71,25 @@ def evaluate(
         InputError: from a scheme, such as a model for another K; before anything is measured.
     """
     warm = instance.problem(instance.traffic.read(rows[:1]), capacity=capacity)
-    broken: dict[str, str] = {}
+    broken: set[str] = set()
+
+    def attempt(name: str, scheme: Scheme, problem: Problem) -> Allocation:
+        if name not in broken:
+            try:
+                return scheme.solve(problem)
+            except SolverError as error:
+                broken.add(name)
+                say(str(error))
+        return _failed(problem)
+
     for name, scheme in schemes.items():
-        try:
-            scheme.solve(warm)
-        except SolverError as error:
-            broken[name] = str(error)
-            say(str(error))
+        attempt(name, scheme, warm)
     results = []
     for row in tqdm(rows, desc="evaluating", unit="matrix"):
         problem = warm.with_demand(torch.from_numpy(instance.traffic.read([int(row)])))
         for name, scheme in schemes.items():
-            allocation = _failed(problem)
-            if name not in broken:
-                try:
-                    allocation = scheme.solve(problem)
-                except SolverError as error:
-                    broken[name] = str(error)
-                    say(str(error))
-            results.append(_row(instance, name, int(row), problem, allocation))
+            results.append(_row(instance, name, int(row), problem, attempt(name, scheme, problem)))
     return results
-
-
-def spread(rows: Rows, limit: int) -> Rows:
-    """At most ``limit`` of ``rows``, evenly spread; all of them if ``limit`` is 0."""
-    if not limit or limit >= len(rows):
-        return rows
-    return rows[np.unique(np.linspace(0, len(rows) - 1, limit).round().astype(int))]
 
 
 def _failed(problem: Problem) -> Allocation:

@@ -113,6 +113,29 @@ class Problem:
         """(B, E) 1 / capacity, 0 for a failed link: nothing ever divides by a capacity of 0."""
         return torch.where(self.capacity > 0, 1 / self.capacity.clamp(min=1e-30), 0)
 
+    @cached_property
+    def pressure(self) -> Tensor:
+        """(B, E) utilisation if every path that is left carried all of its demand."""
+        everything = self.flows(self.path_mask.to(self.demand.dtype))
+        return self.ops.link_sum(everything) * self.inverse_capacity
+
+    @cached_property
+    def even_splits(self) -> Tensor:
+        """(B, D, K) each demand in equal parts over the paths that it has left."""
+        count = self.path_mask.sum(-1, keepdim=True).clamp(min=1)
+        return self.path_mask.to(self.demand.dtype) / count
+
+    @property
+    def mean_value(self) -> Tensor:
+        """() mean of v[d, k] over the paths that exist; 0 under max_link_utilisation."""
+        return self.path_value.sum() / self.ops.mask.sum().clamp(min=1)
+
+    @property
+    def mean_capacity(self) -> Tensor:
+        """(B, 1) mean capacity of the links that have not failed, Gbit/s."""
+        live = (self.capacity > 0).sum(1, keepdim=True).clamp(min=1)
+        return self.capacity.sum(1, keepdim=True) / live
+
     def flows(self, splits: Tensor) -> Tensor:
         """(B, D, K) Gbit/s from splits (B, D, K), shares of each demand."""
         return splits * self.demand[..., None]

@@ -51,8 +51,7 @@ def demand_value(problem: Problem) -> Tensor:
 
     The floor keeps the losses of an empty or nearly empty matrix, and their gradients, of order 1.
     """
-    mean_value = problem.path_value.sum() / problem.ops.mask.sum().clamp(min=1)
-    floor = _FLOOR * problem.capacity.sum(1) * mean_value
+    floor = _FLOOR * problem.capacity.sum(1) * problem.mean_value
     return torch.maximum((problem.demand * problem.path_value.amax(-1)).sum(1), floor).clamp(min=1e-30)
 
 

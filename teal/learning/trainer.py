@@ -22,6 +22,7 @@ from teal.learning.coma import coma_loss
 from teal.learning.direct import direct_loss
 from teal.learning.losses import bound_loss, demand_value, has_demand
 from teal.network import Split, TrafficMatrices
+from teal.network.traffic import spread
 from teal.nn import ModelConfig, TealModel
 from teal.problem import Problem
 from teal.storage import content_key
@@ -79,11 +80,9 @@ class Trainer:
             shape, problem.objective.name.value, problem.objective.epsilon, problem.topology.name,
             problem.topology.content_key(), config.learner, config.seed,
         )  # fmt: skip
-        rows = split.validation
-        picked = np.linspace(0, len(rows) - 1, min(config.validation_matrices, len(rows))).round().astype(int)
-        self._validation_rows = rows[np.unique(picked)]
+        self._validation_rows = spread(split.validation, config.validation_matrices)
         self._micro = config.micro_batch or self._fitting_batch()
-        self._epoch_order: tuple[int, np.ndarray] = (-1, rows)
+        self._epoch_order: tuple[int, np.ndarray] = (-1, split.train)
 
     def train(self, out: Path, progress: bool = True) -> TrainState:
         """Train until the time budget, the step limit or the patience is spent.

@@ -156,6 +156,13 @@ class TrafficMatrices:
         return content_key(self.key, self.pairs, self.timestamps, self.scale)
 
 
+def spread(rows: Rows, limit: int) -> Rows:
+    """At most ``limit`` of ``rows``, evenly spread; all of them if ``limit`` is 0."""
+    if not limit or limit >= len(rows):
+        return rows
+    return rows[np.unique(np.linspace(0, len(rows) - 1, limit).round().astype(int))]
+
+
 def usual_interval(timestamps: npt.NDArray[np.datetime64]) -> int:
     """Median step in seconds, 0 for a single matrix."""
     steps = np.diff(timestamps).astype("timedelta64[s]").astype(np.int64)

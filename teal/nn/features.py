@@ -35,16 +35,14 @@ def hetero_data(problem: Problem, *, scaled: bool) -> HeteroData:
     data.ops, data.mask, data.may_shed = ops, mask, problem.objective.may_shed
     data.demand, data.inverse_capacity = problem.demand, problem.inverse_capacity
     data.path_degree, data.link_degree = ops.hops.to(dtype), ops.paths_through.to(dtype)
-    data.value = problem.path_value / (problem.path_value.sum() / count).clamp(min=1e-30)  # (D, K), mean 1
+    data.value = problem.path_value / problem.mean_value.clamp(min=1e-30)  # (D, K), mean 1
     if not scaled:
         data["link"].x = problem.capacity.unsqueeze(-1)
         data["path"].x = (problem.demand[..., None] * mask).unsqueeze(-1)
         return data
     live = problem.capacity > 0
-    unit = problem.capacity.sum(1, keepdim=True) / live.sum(1, keepdim=True).clamp(min=1)  # (B, 1)
-    unit = unit.clamp(min=1e-30)
-    pressure = ops.link_sum(problem.flows(mask.to(dtype))) * problem.inverse_capacity
-    pressure = torch.where(live, (pressure + _FLOOR).log(), 0)
+    unit = problem.mean_capacity.clamp(min=1e-30)
+    pressure = torch.where(live, (problem.pressure + _FLOOR).log(), 0)
     capacity = torch.where(live, (problem.capacity / unit).clamp(min=_FLOOR).log(), 0)
     data["link"].x = torch.stack([capacity, pressure, live.to(dtype)], -1)
     size = (problem.demand / unit + _FLOOR).log()[..., None]

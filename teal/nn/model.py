@@ -58,7 +58,7 @@ class TealModel(nn.Module):
         means, shares = self.policy(path), self.price_head(link)
         if not problem.objective.maximises_value:
             return means, shares * problem.inverse_capacity  # only ratios of c p count
-        unit = problem.path_value.sum() / problem.ops.mask.sum().clamp(min=1)  # mean value
+        unit = problem.mean_value
         prices = shares * unit * (problem.capacity > 0)
         if not self.config.published:
             # Prices learn by the bound alone; what the policy makes of them must not pull at them.

@@ -107,14 +107,11 @@ def scaling(problem: Problem, rho: float = DEFAULT_RHO) -> AdmmScaling:
     along = torch.where(mask, along, 1).clamp(min=1e-30)
     count = mask.sum(-1, keepdim=True).clamp(min=1)
     eta = torch.where(mask, along, 0).sum(-1, keepdim=True) / count
-    through = problem.ops.link_sum(problem.flows(mask.to(inverse.dtype))) * inverse
     if problem.objective.maximises_value:
-        value = problem.path_value.sum() / problem.ops.mask.sum().clamp(min=1)
-        links = (problem.capacity > 0).sum(1, keepdim=True).clamp(min=1)
-        unit = problem.capacity.sum(1, keepdim=True) / links * value
+        unit = problem.mean_capacity * problem.mean_value
     else:
         unit = torch.ones_like(inverse[:, :1])
-    return AdmmScaling(rho * unit.clamp(min=1e-30), along, eta.clamp(min=1e-30), through)
+    return AdmmScaling(rho * unit.clamp(min=1e-30), along, eta.clamp(min=1e-30), problem.pressure)
 
 
 def start(problem: Problem, scale: AdmmScaling, splits: Tensor, prices: Tensor | None = None) -> AdmmState:
@@ -203,7 +200,7 @@ def _link_dual(problem: Problem, scale: AdmmScaling, state: AdmmState) -> Tensor
 
 
 def _nonnegative_solve(linear: Tensor, along: Tensor, eta: Tensor, mask: Tensor) -> Tensor:
-    """X >= 0 with along_k x_k + eta sum(x) = linear_k where x_k > 0: (B, D, K), exact.
+    """Solve for x >= 0 with along_k x_k + eta sum(x) = linear_k where x_k > 0: (B, D, K), exact.
 
     x_k = max(0, linear_k - eta total) / along_k; the total follows from which k are positive, and
     those are the largest ``linear``: of all prefixes of the sorted order, the right one gives the

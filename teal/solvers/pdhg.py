@@ -92,15 +92,12 @@ class PdhgResult:
 def scaling(problem: Problem) -> PdhgScaling:
     """Precompute."""
     mask, inverse = problem.path_mask, problem.inverse_capacity
-    even = mask / mask.sum(-1, keepdim=True).clamp(min=1)
     if problem.objective.maximises_value:
         scale = (problem.demand * (problem.path_value * mask).amax(-1)).sum(1, keepdim=True)
     else:
-        scale = problem.utilisation(even.to(inverse)).amax(1, keepdim=True)
+        scale = problem.utilisation(problem.even_splits).amax(1, keepdim=True)
     scale = scale.clamp(min=1e-30)
-    through = problem.ops.link_sum(problem.flows(mask.to(inverse.dtype))) * inverse
-    if not problem.objective.maximises_value:
-        through = through / scale
+    through = problem.pressure if problem.objective.maximises_value else problem.pressure / scale
     along = torch.where(mask, problem.ops.path_sum(inverse), 0).amax(-1, keepdim=True)
     return PdhgScaling(scale, along.clamp(min=1e-30), through.clamp(min=1e-30))
 
@@ -221,8 +218,9 @@ def _weight(problem: Problem, scale: PdhgScaling, origin: PdhgState, state: Pdhg
 
     Both distances in the metrics of the steps: demand h for splits, m for prices.
     """
-    unit = 1.0 if problem.objective.maximises_value else scale.scale
-    weight = problem.demand[..., None] * scale.along / (unit if isinstance(unit, float) else unit[..., None])
+    weight = problem.demand[..., None] * scale.along
+    if not problem.objective.maximises_value:
+        weight = weight / scale.scale[..., None]
     primal = (weight * (state.splits - origin.splits).square()).sum((1, 2)).sqrt()
     dual = (scale.through * (state.dual - origin.dual).square()).sum(1).sqrt()
     known = (primal > 1e-12) & (dual > 1e-12)

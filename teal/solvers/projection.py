@@ -25,9 +25,7 @@ def project(problem: Problem, splits: Tensor, refill: int = 4) -> Tensor:
     splits = torch.where(problem.path_mask, splits, 0).nan_to_num(nan=0.0, posinf=1.0).clamp(min=0)
     total = splits.sum(-1, keepdim=True)
     if not problem.objective.may_shed:
-        count = problem.path_mask.sum(-1, keepdim=True).clamp(min=1)
-        even = problem.path_mask.to(splits.dtype) / count
-        return torch.where(total > 1e-12, splits / total.clamp(min=1e-12), even)
+        return torch.where(total > 1e-12, splits / total.clamp(min=1e-12), problem.even_splits)
     flow = problem.flows(splits / total.clamp(min=1))
     flow = flow * cut(problem, problem.ops.link_sum(flow), problem.capacity)
     for _ in range(refill):
