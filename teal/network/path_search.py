@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from teal.network.trie import insert_path
+from teal.network.trie import insert_path, sort_by_depth
 from teal.parallel import kernel, parallel_kernel, prange
 
 # mypy cannot see through Numba's types; these kernels are checked by their tests.
@@ -64,24 +64,75 @@ def _walk_back(source, target, into, tail, path):
 
 
 @kernel
-def _breadth_first(source, target, out_ptr, out_link, head, banned, stamp, seen, mark, into, queue):
-    """Reach ``target`` (or, if it is -1, everything) in fewest hops without links banned by ``stamp``."""
-    seen[source] = mark
+def _grow_tree(source, out_ptr, out_link, head, into, queue):
+    """Fewest hops from ``source``: ``into`` (N,) receives the link into each node, -1 where no way leads."""
+    into[:] = -1
     queue[0] = source
     begin, end = 0, 1
     while begin < end:
         node = queue[begin]
         begin += 1
         for i in range(out_ptr[node], out_ptr[node + 1]):
-            link = out_link[i]
-            other = head[link]
-            if seen[other] != mark and banned[link] != stamp:
-                seen[other], into[other] = mark, link
-                if other == target:
-                    return True
+            other = head[out_link[i]]
+            if into[other] < 0 and other != source:
+                into[other] = out_link[i]
                 queue[end] = other
                 end += 1
-    return False
+
+
+@kernel
+def _meet(source, target, out_ptr, out_link, in_ptr, in_link, tail, head, banned, ban, seen, mark, into, queue, path):
+    """A path of fewest hops without banned links, by breadth-first search from both ends; its length or 0.
+
+    Row 0 of ``seen``, ``into`` and ``queue`` belongs to the search from the source, row 1 to the other.
+    Each round takes the smaller frontier one level on.  The first node that both have seen is on a
+    shortest path: had a shorter one existed, an earlier level would have met.
+    """
+    seen0, seen1, into0, into1, queue0, queue1 = seen[0], seen[1], into[0], into[1], queue[0], queue[1]
+    seen0[source], seen1[target] = mark, mark
+    queue0[0], queue1[0] = source, target
+    begin0, end0, begin1, end1 = 0, 1, 0, 1
+    while begin0 < end0 and begin1 < end1:
+        if end0 - begin0 <= end1 - begin1:
+            level = end0
+            while begin0 < level:
+                node = queue0[begin0]
+                begin0 += 1
+                for i in range(out_ptr[node], out_ptr[node + 1]):
+                    link = out_link[i]
+                    other = head[link]
+                    if banned[link] != ban and seen0[other] != mark:
+                        seen0[other], into0[other] = mark, link
+                        if seen1[other] == mark:
+                            return _join(source, target, other, into, tail, head, path)
+                        queue0[end0] = other
+                        end0 += 1
+        else:
+            level = end1
+            while begin1 < level:
+                node = queue1[begin1]
+                begin1 += 1
+                for i in range(in_ptr[node], in_ptr[node + 1]):
+                    link = in_link[i]
+                    other = tail[link]
+                    if banned[link] != ban and seen1[other] != mark:
+                        seen1[other], into1[other] = mark, link
+                        if seen0[other] == mark:
+                            return _join(source, target, other, into, tail, head, path)
+                        queue1[end1] = other
+                        end1 += 1
+    return 0
+
+
+@kernel
+def _join(source, target, middle, into, tail, head, path):
+    """Write the links from ``source`` to ``middle`` and on to ``target`` into ``path``; their number."""
+    length = _walk_back(source, middle, into[0], tail, path)
+    while middle != target:
+        path[length] = into[1, middle]
+        middle = head[path[length]]
+        length += 1
+    return length
 
 
 @kernel
@@ -139,63 +190,37 @@ def _heap(num_links):
 
 
 @kernel
-def _disjoint_by_hops(
-    source, target, most, tree, out_ptr, out_link, tail, head, banned, ban, seen, mark, into, queue, paths, lengths
-):
-    """Up to ``most`` link-disjoint paths, each a shortest one once the earlier ones' links are gone."""
-    found = 0
-    while found < most:
-        if found == 0:
-            if tree[target] < 0:
-                return 0
-            lengths[0] = _walk_back(source, target, tree, tail, paths[0])
-        else:
-            if not _breadth_first(
-                source, target, out_ptr, out_link, head, banned, ban, seen, mark + found, into, queue
-            ):
-                return found
-            lengths[found] = _walk_back(source, target, into, tail, paths[found])
-        for i in range(lengths[found]):
-            banned[paths[found, i]] = ban
-        found += 1
-    return found
+def _disjoint(
+    source, target, most, by_hops, tree, out_ptr, out_link, in_ptr, in_link, tail, head, weight, potential, banned,
+    ban, closed, seen, distance, into, queue, keys, items, paths, lengths,
+):  # fmt: skip
+    """Up to ``most`` link-disjoint paths, each a shortest one once the earlier ones' links are gone.
 
-
-@kernel
-def _disjoint_by_weight(
-    source,
-    target,
-    most,
-    out_ptr,
-    out_link,
-    tail,
-    head,
-    weight,
-    potential,
-    banned,
-    ban,
-    closed,
-    distance,
-    into,
-    keys,
-    items,
-    paths,
-    lengths,
-):
-    """The same with least weight in place of fewest hops."""
-    found = 0
-    while found < most:
-        length = _best_first(
-            source, target, out_ptr, out_link, head, weight, potential, banned, ban, closed, _NONE, distance, into,
-            keys, items,
-        )  # fmt: skip
-        if not np.isfinite(length):
+    By hops the first path follows ``tree``.  Stamps from ``ban`` to ``ban + most`` are used up.
+    """
+    # No more paths than links that leave the source or enter the target.
+    most = min(most, out_ptr[source + 1] - out_ptr[source], in_ptr[target + 1] - in_ptr[target])
+    for found in range(most):
+        lengths[found] = 0
+        if not by_hops:
+            way = _best_first(
+                source, target, out_ptr, out_link, head, weight, potential, banned, ban, closed, _NONE, distance,
+                into[0], keys, items,
+            )  # fmt: skip
+            if np.isfinite(way):
+                lengths[found] = _walk_back(source, target, into[0], tail, paths[found])
+        elif found:
+            lengths[found] = _meet(
+                source, target, out_ptr, out_link, in_ptr, in_link, tail, head, banned, ban, seen, ban + found, into,
+                queue, paths[found],
+            )  # fmt: skip
+        elif tree[target] >= 0:
+            lengths[found] = _walk_back(source, target, tree, tail, paths[found])
+        if not lengths[found]:
             return found
-        lengths[found] = _walk_back(source, target, into, tail, paths[found])
         for i in range(lengths[found]):
             banned[paths[found, i]] = ban
-        found += 1
-    return found
+    return most
 
 
 @kernel
@@ -287,8 +312,8 @@ def _yen(
 
 @parallel_kernel
 def search_sources(
-    method, sources, demand_ptr, targets, most, out_ptr, out_link, tail, head, weight, potential, parent, link,
-    counts, leaf,
+    method, sources, demand_ptr, targets, most, out_ptr, out_link, in_ptr, in_link, tail, head, weight, potential,
+    parent, link, counts, leaf,
 ):  # fmt: skip
     """Find the paths of a chunk of sources and build their tries.
 
@@ -308,9 +333,9 @@ def search_sources(
         source = sources[c]
         first_child = np.full(room + 1, -1, dtype=np.int32)
         next_sibling = np.empty(room, dtype=np.int32)
-        tree, into = np.full(nodes, -1, dtype=np.int32), np.full(nodes, -1, dtype=np.int32)
-        seen, queue = np.full(nodes, -1, dtype=np.int64), np.empty(nodes, dtype=np.int32)
-        banned, closed = np.full(links, -1, dtype=np.int64), np.full(nodes, -1, dtype=np.int64)
+        tree, into = np.empty(nodes, dtype=np.int32), np.empty((2, nodes), dtype=np.int32)
+        seen, queue = np.full((2, nodes), -1, dtype=np.int32), np.empty((2, nodes), dtype=np.int32)
+        banned, closed = np.full(links, -1, dtype=np.int32), np.full(nodes, -1, dtype=np.int32)
         distance = np.empty(nodes)
         keys, items = _heap(links)
         paths, lengths = np.empty((most, nodes), dtype=np.int32), np.zeros(most, dtype=np.int64)
@@ -318,25 +343,20 @@ def search_sources(
         spare_cost = np.empty(most)
         stamp, count, overflow = 0, 0, False
         if method == HOPS_DISJOINT:
-            _breadth_first(source, -1, out_ptr, out_link, head, banned, 0, seen, 0, tree, queue)
+            _grow_tree(source, out_ptr, out_link, head, tree, queue[0])
         for d in range(demand_ptr[c], demand_ptr[c + 1]):
             target = targets[d]
-            if method == HOPS_DISJOINT:
-                stamp += most
-                found = _disjoint_by_hops(
-                    source, target, most, tree, out_ptr, out_link, tail, head, banned, stamp, seen, stamp, into,
-                    queue, paths, lengths,
-                )  # fmt: skip
-            elif method == WEIGHTED_DISJOINT:
-                stamp += 1
-                found = _disjoint_by_weight(
-                    source, target, most, out_ptr, out_link, tail, head, weight, potential[target], banned, stamp,
-                    closed, distance, into, keys, items, paths, lengths,
+            row = potential[target] if method != HOPS_DISJOINT else potential[0]
+            if method == YEN:
+                found, stamp = _yen(
+                    source, target, most, out_ptr, out_link, tail, head, weight, row, banned, closed, stamp, distance,
+                    into[0], keys, items, paths, lengths, spare, spare_length, spare_cost,
                 )  # fmt: skip
             else:
-                found, stamp = _yen(
-                    source, target, most, out_ptr, out_link, tail, head, weight, potential[target], banned, closed,
-                    stamp, distance, into, keys, items, paths, lengths, spare, spare_length, spare_cost,
+                stamp += most
+                found = _disjoint(
+                    source, target, most, method == HOPS_DISJOINT, tree, out_ptr, out_link, in_ptr, in_link, tail,
+                    head, weight, row, banned, stamp, closed, seen, distance, into, queue, keys, items, paths, lengths,
                 )  # fmt: skip
             for k in range(most):
                 leaf[d, k] = -1
@@ -345,3 +365,5 @@ def search_sources(
                     overflow = overflow or end == -2
                     leaf[d, k] = end
         counts[c] = -1 if overflow else count
+        if not overflow:
+            sort_by_depth(parent[c, :count], link[c, :count], leaf[demand_ptr[c] : demand_ptr[c + 1]])

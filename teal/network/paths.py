@@ -13,11 +13,12 @@ from tqdm import tqdm
 
 from teal.errors import InputError
 from teal.network import path_search
+from teal.network.packed import PackedPaths, pack
 from teal.network.topology import FloatArray, IntArray, Topology
 from teal.network.trie import Trie
 from teal.storage import atomic_file, cache_dir, content_key
 
-_FORMAT = 1  # part of every cache key: raise it when the search or the file changes
+_FORMAT = 2  # part of every cache key: raise it when the search or the file changes
 _CHUNK = 64  # sources per call of the search kernel: one step of the progress bar
 
 
@@ -40,7 +41,7 @@ class PathWeight(StrEnum):
 class PathSet:
     """Up to K paths for each of D demands, as a trie of T nodes.
 
-    A demand with fewer than K paths has ``leaf`` -1 in the places left over: a mask, no copies.
+    A demand with fewer than K paths has ``leaf`` -1 in the last places: a mask, no copies.
 
     Attributes:
         pairs: (D, 2) source and target node index of each demand, sorted.
@@ -80,6 +81,11 @@ class PathSet:
         if not self.trie.num_nodes:
             return np.zeros_like(self.leaf)
         return np.where(self.mask, self.trie.depth[self.leaf], 0).astype(np.int32)
+
+    @cached_property
+    def packed(self) -> PackedPaths:
+        """The same paths as compiled scans read them."""
+        return pack(self.leaf, self.trie, self.demand_ptr, self.num_links)
 
     @property
     def num_incidences(self) -> int:
@@ -226,8 +232,8 @@ def _search(
     else:
         code = path_search.WEIGHTED_DISJOINT
     potential = np.zeros((1, 1))
+    in_ptr, in_link = _csr(topology.link_target, topology.num_nodes)
     if code != path_search.HOPS_DISJOINT:
-        in_ptr, in_link = _csr(topology.link_target, topology.num_nodes)
         everyone = np.arange(topology.num_nodes, dtype=np.int32)
         potential = path_search.distances_to(everyone, in_ptr, in_link, tail, weights, topology.num_nodes)
         potential *= 1 - 1e-9  # still a lower bound, and consistent in spite of rounding
@@ -247,7 +253,7 @@ def _search(
                 link = np.empty((len(chunk), room), dtype=np.int32)
                 path_search.search_sources(
                     code, chunk, ptr, np.ascontiguousarray(pairs[first:last, 1]), num_paths, out_ptr, out_link,
-                    tail, head, weights, potential, parent, link, counts, leaf[first:last],
+                    in_ptr, in_link, tail, head, weights, potential, parent, link, counts, leaf[first:last],
                 )  # fmt: skip
                 room = room if (counts >= 0).all() else 2 * room
             offset = sum(map(len, parents))

@@ -1,8 +1,7 @@
 """The CPU backend: one scan over each source's trie, parallel over sources.
 
-A call reads 12 bytes a trie node and moves B * F values for each node and each path; a source's
-trie stays in cache while the batch passes over it.  link_sum adds into one load vector per block of
-sources and then over the blocks in order, so its result does not depend on the number of threads.
+A source's trie stays in cache while the batch passes over it.  link_sum adds into one load vector per
+block of sources and then over the blocks in order, so its result does not depend on the number of threads.
 """
 
 # mypy cannot see through Numba's types.
@@ -21,71 +20,73 @@ _BLOCKS = 16
 
 
 @parallel_kernel
-def _path_sum(link_values, parent, link, source_ptr, demand_ptr, leaf, out):
+def _path_sum(link_values, above, link, end, count, node_ptr, demand_ptr, path_ptr, out):
     batch, _, features = link_values.shape
-    for s in prange(len(source_ptr) - 1):
-        first, last = source_ptr[s], source_ptr[s + 1]
-        sums = np.empty((last - first, features), dtype=link_values.dtype)
+    for s in prange(len(node_ptr) - 1):
+        first, last = node_ptr[s], node_ptr[s + 1]
+        sums = np.empty((last - first + 1, features), dtype=link_values.dtype)
+        sums[0] = 0
         for b in range(batch):
-            for node in range(first, last):
-                above = parent[node] - first
-                if above < 0:
-                    for f in range(features):
-                        sums[node - first, f] = link_values[b, link[node], f]
-                else:
-                    for f in range(features):
-                        sums[node - first, f] = sums[above, f] + link_values[b, link[node], f]
+            for i in range(last - first):
+                top, e = above[first + i], link[first + i]
+                for f in range(features):
+                    sums[i + 1, f] = sums[top, f] + link_values[b, e, f]
+            path = path_ptr[s]
             for d in range(demand_ptr[s], demand_ptr[s + 1]):
-                for k in range(leaf.shape[1]):
-                    end = leaf[d, k]
+                for k in range(count[d]):
+                    node = end[path + k]
                     for f in range(features):
-                        out[b, d, k, f] = sums[end - first, f] if end >= 0 else 0
+                        out[b, d, k, f] = sums[node, f]
+                for k in range(count[d], out.shape[2]):
+                    out[b, d, k] = 0
+                path += count[d]
 
 
 @parallel_kernel
-def _link_sum(path_values, parent, link, source_ptr, demand_ptr, leaf, block_ptr, partial):
+def _link_sum(path_values, above, link, end, count, node_ptr, demand_ptr, path_ptr, block_ptr, partial):
     batch, features = path_values.shape[0], path_values.shape[3]
     for block in prange(len(block_ptr) - 1):
         for s in range(block_ptr[block], block_ptr[block + 1]):
-            first, last = source_ptr[s], source_ptr[s + 1]
-            flow = np.empty((last - first, features), dtype=path_values.dtype)
+            first, last = node_ptr[s], node_ptr[s + 1]
+            flow = np.empty((last - first + 1, features), dtype=path_values.dtype)
             for b in range(batch):
                 flow[:] = 0
+                path = path_ptr[s]
                 for d in range(demand_ptr[s], demand_ptr[s + 1]):
-                    for k in range(leaf.shape[1]):
-                        end = leaf[d, k]
-                        if end >= 0:
-                            for f in range(features):
-                                flow[end - first, f] += path_values[b, d, k, f]
-                for node in range(last - 1, first - 1, -1):
-                    above = parent[node] - first
-                    for f in range(features):
-                        partial[block, b, link[node], f] += flow[node - first, f]
-                    if above >= 0:
+                    for k in range(count[d]):
+                        node = end[path + k]
                         for f in range(features):
-                            flow[above, f] += flow[node - first, f]
+                            flow[node, f] = path_values[b, d, k, f]  # no two paths end at one node
+                    path += count[d]
+                for i in range(last - first - 1, -1, -1):
+                    top, e = above[first + i], link[first + i]
+                    for f in range(features):
+                        partial[block, b, e, f] += flow[i + 1, f]
+                        flow[top, f] += flow[i + 1, f]
 
 
 @parallel_kernel
-def _path_max(link_values, parent, link, source_ptr, demand_ptr, leaf, out, where):
-    for s in prange(len(source_ptr) - 1):
-        first, last = source_ptr[s], source_ptr[s + 1]
-        most = np.empty(last - first, dtype=link_values.dtype)
-        at = np.empty(last - first, dtype=np.int32)
+def _path_max(link_values, above, link, end, count, node_ptr, demand_ptr, path_ptr, out, where):
+    for s in prange(len(node_ptr) - 1):
+        first, last = node_ptr[s], node_ptr[s + 1]
+        most = np.empty(last - first + 1, dtype=link_values.dtype)
+        at = np.empty(last - first + 1, dtype=np.int32)
+        most[0] = -np.inf
         for b in range(len(link_values)):
-            for node in range(first, last):
-                above, value = parent[node] - first, link_values[b, link[node]]
-                if above >= 0 and most[above] >= value:
-                    most[node - first], at[node - first] = most[above], at[above]
+            for i in range(last - first):
+                top, value = above[first + i], link_values[b, link[first + i]]
+                if most[top] >= value:
+                    most[i + 1], at[i + 1] = most[top], at[top]
                 else:
-                    most[node - first], at[node - first] = value, link[node]
+                    most[i + 1], at[i + 1] = value, link[first + i]
+            path = path_ptr[s]
             for d in range(demand_ptr[s], demand_ptr[s + 1]):
-                for k in range(leaf.shape[1]):
-                    end = leaf[d, k]
-                    if end >= 0:
-                        out[b, d, k], where[b, d, k] = most[end - first], at[end - first]
-                    else:
-                        out[b, d, k], where[b, d, k] = 0, -1
+                for k in range(count[d]):
+                    node = end[path + k]
+                    out[b, d, k], where[b, d, k] = most[node], at[node]
+                for k in range(count[d], out.shape[2]):
+                    out[b, d, k], where[b, d, k] = 0, -1
+                path += count[d]
 
 
 class NumbaBackend:
@@ -94,20 +95,16 @@ class NumbaBackend:
     def __init__(self, paths: PathSet, device: torch.device) -> None:
         if device.type != "cpu":
             raise ValueError(f"the numba backend runs on the CPU, not on {device}")
-        trie = paths.trie
-        self._scan = (trie.parent, trie.link, trie.source_ptr, paths.demand_ptr, paths.leaf)
+        self._scan = paths.packed.arrays
+        self._shape = paths.leaf.shape  # D, K
         self._num_links = paths.num_links
-        self._work = trie.num_nodes + paths.leaf.size  # steps of a scan
-        sources = len(trie.source_ptr) - 1
-        blocks = min(_BLOCKS, sources)
-        # Blocks of about equal numbers of trie nodes.
-        cuts = np.searchsorted(trie.source_ptr, np.linspace(0, trie.num_nodes, blocks + 1)[1:-1])
-        self._block_ptr = np.concatenate([[0], cuts, [sources]]).astype(np.int32)
+        self._work = paths.trie.num_nodes + paths.packed.num_paths  # steps of a scan
+        self._block_ptr = paths.packed.blocks(1, _BLOCKS)
 
     def path_sum(self, link_values: Tensor) -> Tensor:
         """(B, E, F) -> (B, D, K, F)."""
         batch, _, features = link_values.shape
-        out = link_values.new_empty(batch, *self._scan[-1].shape, features)
+        out = link_values.new_empty(batch, *self._shape, features)
         with threads_for(self._work * batch * features):
             _path_sum(link_values.detach().numpy(), *self._scan, out.numpy())
         return out
@@ -122,7 +119,7 @@ class NumbaBackend:
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
         """(B, E) -> values (B, D, K) and links (B, D, K)."""
-        out = link_values.new_empty(len(link_values), *self._scan[-1].shape)
+        out = link_values.new_empty(len(link_values), *self._shape)
         where = torch.empty(out.shape, dtype=torch.int64)
         with threads_for(self._work * len(link_values)):
             _path_max(link_values.detach().numpy(), *self._scan, out.numpy(), where.numpy())
