@@ -11,7 +11,7 @@ import numpy.typing as npt
 from teal.network.trie import Trie
 from teal.parallel import kernel
 
-Unsigned = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+Unsigned = npt.NDArray[Any]  # uint16 or uint32
 Pointers = npt.NDArray[np.int64]
 
 
