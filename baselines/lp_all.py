@@ -143,18 +143,26 @@ class _Model:
             return
         # Rows over c: loads relative to capacity keep the coefficients near 1.
         loads = sp.csr_array(incidence[self.links].multiply(1 / capacity[:, None])) @ self.flow
+        rows: list[Any] = []
         if problem.objective.maximises_value:
             value = problem.path_value.cpu().numpy().reshape(-1)[self.paths]
             goal = cvxpy.Maximize(value @ self.flow)
             self.capacity_rows = loads <= 1
             served = by_demand @ self.flow <= self.demand
+        elif problem.objective.may_shed:
+            alpha = cvxpy.Variable(nonneg=True)
+            goal = cvxpy.Maximize(alpha)
+            self.capacity_rows = loads <= 1
+            least = by_demand @ self.flow >= cvxpy.multiply(self.demand, alpha * np.ones(len(self.rows)))
+            served = by_demand @ self.flow <= self.demand
+            rows = [least, alpha <= 1]
         else:
             theta = cvxpy.Variable(nonneg=True)
             goal = cvxpy.Minimize(theta)
             self.capacity_rows = loads <= theta
             served = by_demand @ self.flow == self.demand
         self.capacity = capacity
-        self.program = cvxpy.Problem(goal, [self.capacity_rows, served])
+        self.program = cvxpy.Problem(goal, [self.capacity_rows, served, *rows])
 
     def solution(self, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
         """Splits (D, K) and prices (E,)."""

@@ -94,7 +94,7 @@ class Allocator:
         count = admm.default_iterations(problem) if count < 0 else count
         found = admm.solve(problem, splits, count, self.config.rho, prices)
         own, repaired = project(problem, splits, refill), project(problem, found.splits, refill)
-        up = 1 if problem.objective.maximises_value else -1
+        up = 1 if problem.objective.higher_is_better else -1
         final = _better(own, repaired, up * problem.value(own), up * problem.value(repaired))
         bound, new_bound = (scaled_dual_bound(problem, p) for p in (prices, found.prices))
         return final, _better(prices, found.prices, -up * bound, -up * new_bound)

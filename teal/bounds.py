@@ -4,7 +4,8 @@ For prices p[e] >= 0 and price(d, k) the sum of p over the links of path (d, k):
 
 - value maximisation:  optimum <= sum_e c[e] p[e] + sum_d demand[d] max(0, max_k (v[d, k] - price(d, k)));
 - max_link_utilisation, prices scaled so that sum_e c[e] p[e] = 1:
-  optimum >= sum_d demand[d] min_k price(d, k).
+  optimum >= sum_d demand[d] min_k price(d, k);
+- max_concurrent_flow: optimum <= min(1, 1 / theta) of that bound theta.
 
 The maxima and minima go over the paths that exist and have not failed, as in the allocation.
 """
@@ -32,7 +33,7 @@ def scaled_dual_bound(problem: Problem, prices: Tensor) -> Tensor:
     """The best of :func:`dual_bound` over multiples of the prices from 1/4 to 2, and over 0: (B,).
 
     One path_sum serves all multiples.  The multiple 0 gives the total value of all routable demand,
-    so the bound is never worse than that.  max_link_utilisation scales prices anyway.
+    so the bound is never worse than that.  The balanced programs scale prices anyway.
     """
     if not problem.objective.maximises_value:
         return dual_bound(problem, prices)
@@ -48,8 +49,9 @@ def _bounds(problem: Problem, prices: Tensor, scales: Tensor) -> Tensor:
     if not problem.objective.maximises_value:
         cheapest = torch.where(problem.path_mask, path_price, torch.inf).amin(-1)
         cheapest = torch.where(problem.routable, cheapest, 0)
-        bound = (problem.demand * cheapest).sum(1)
-        return torch.where(worth > 0, bound / worth.clamp(min=1e-300), 0).unsqueeze(0)
+        theta = (problem.demand * cheapest).sum(1)
+        theta = torch.where(worth > 0, theta / worth.clamp(min=1e-300), 0)
+        return from_utilisation(problem, theta).unsqueeze(0)
     rows = []
     for scale in scales.tolist():
         profit = torch.where(problem.path_mask, problem.path_value - scale * path_price, 0)
@@ -57,8 +59,13 @@ def _bounds(problem: Problem, prices: Tensor, scales: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
+def from_utilisation(problem: Problem, theta: Tensor) -> Tensor:
+    """A value or bound of a balanced program, given that of max_link_utilisation."""
+    return 1 / theta.clamp(min=1) if problem.objective.higher_is_better else theta
+
+
 def gap(problem: Problem, value: Tensor, bound: Tensor) -> Tensor:
     """(B,) how far the optimum may be: (bound - value) / bound, or (theta - bound) / theta."""
-    if problem.objective.maximises_value:
+    if problem.objective.higher_is_better:
         return torch.where(bound > 0, (bound - value) / bound.clamp(min=1e-300), 0)
     return torch.where(value > 0, (value - bound) / value.clamp(min=1e-300), 0)

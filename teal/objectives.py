@@ -2,10 +2,15 @@
 
 With flows x[d, k] >= 0, capacities c[e] and load[e] the sum of x over the paths through e:
 
-- value maximisation: max sum v[d, k] x[d, k]  s.t.  sum_k x[d, k] <= demand[d], load[e] <= c[e];
-- max_link_utilisation: min theta  s.t.  sum_k x[d, k] = demand[d], load[e] <= theta c[e], over the
-  demands that have a path left.  A demand without one cannot be carried by anybody; it is left out
-  of program, bound and validator alike, and seen in the satisfied demand.
+- value maximisation: max sum v[d, k] x[d, k]  s.t.  sum_k x[d, k] <= demand[d], load[e] <= c[e].
+  A path's value is additive, v[d, k] = value of the demand - sum of its links' costs;
+- max_link_utilisation: min theta  s.t.  sum_k x[d, k] = demand[d], load[e] <= theta c[e];
+- max_concurrent_flow: max alpha <= 1  s.t.  sum_k x[d, k] >= alpha demand[d] (and <= demand[d]),
+  load[e] <= c[e].  Scaling all flows alike shows that alpha = min(1, 1 / theta), so that both are
+  solved as one; what capacity is left goes to whoever can use it.
+
+The last two, the balanced programs, go over the demands that have a path left.  A demand without one cannot be
+carried by anybody; it is left out of program, bound and validator alike, and seen in the satisfied demand.
 """
 
 from __future__ import annotations
@@ -22,12 +27,13 @@ FloatArray = npt.NDArray[np.floating]
 
 
 class ObjectiveName(StrEnum):
-    """The four objectives."""
+    """The five objectives."""
 
     TOTAL_FLOW = "total_flow"
     WEIGHTED_FLOW = "weighted_flow"
     LATENCY_PENALISED_FLOW = "latency_penalised_flow"
     MAX_LINK_UTILISATION = "max_link_utilisation"
+    MAX_CONCURRENT_FLOW = "max_concurrent_flow"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,36 +57,45 @@ class Objective:
 
     @property
     def maximises_value(self) -> bool:
-        """True for the three value-maximising programs, false for max_link_utilisation."""
+        """True for the three programs that maximise a sum over flows: there solvers and policies reject demand."""
+        return not self.is_balanced
+
+    @property
+    def is_balanced(self) -> bool:
+        """True where all demands are carried in the same proportion: solved as max_link_utilisation."""
+        return self.name in (ObjectiveName.MAX_LINK_UTILISATION, ObjectiveName.MAX_CONCURRENT_FLOW)
+
+    @property
+    def higher_is_better(self) -> bool:
+        """False for max_link_utilisation alone."""
         return self.name is not ObjectiveName.MAX_LINK_UTILISATION
 
     @property
     def may_shed(self) -> bool:
-        """Whether a demand may be carried in part: then the policy has a reject option."""
-        return self.maximises_value
+        """Whether an allocation may carry a demand in part, and must then respect capacities."""
+        return self.higher_is_better
 
-    def path_value(self, latency: FloatArray, weight: FloatArray | None) -> FloatArray:
-        """Value v[d, k] of one Gbit/s on each path.
-
-        total_flow: 1.  weighted_flow: the demand's weight.  latency_penalised_flow:
-        1 - epsilon * latency[d, k] / max latency.  max_link_utilisation has no values: 0.
-
-        Args:
-            latency: (D, K) ms, 0 where there is no path.
-            weight: (D,) priority of each demand; only weighted_flow reads it.
+    def demand_value(self, weight: FloatArray | None, demands: int) -> FloatArray:
+        """(D,) what one Gbit/s of each demand is worth: its weight, else 1; 0 for the balanced programs.
 
         Raises:
             InputError: weighted_flow without weights.
         """
-        match self.name:
-            case ObjectiveName.TOTAL_FLOW:
-                return np.ones_like(latency)
-            case ObjectiveName.WEIGHTED_FLOW:
-                if weight is None:
-                    raise InputError("objective weighted_flow", "weight", "a weight for each demand", "none")
-                return np.repeat(weight[:, None], latency.shape[1], axis=1)
-            case ObjectiveName.LATENCY_PENALISED_FLOW:
-                longest = latency.max(initial=0.0)
-                return 1.0 - self.epsilon * latency / longest if longest > 0 else np.ones_like(latency)
-            case ObjectiveName.MAX_LINK_UTILISATION:
-                return np.zeros_like(latency)
+        if self.is_balanced:
+            return np.zeros(demands)
+        if self.name is not ObjectiveName.WEIGHTED_FLOW:
+            return np.ones(demands)
+        if weight is None:
+            raise InputError("objective weighted_flow", "weight", "a weight for each demand", "none")
+        return np.asarray(weight, dtype=np.float64)
+
+    def link_cost(self, latency: FloatArray, longest: float) -> FloatArray:
+        """(E,) what one Gbit/s loses on each link: epsilon * latency / longest under latency_penalised_flow.
+
+        Args:
+            latency: (E,) ms.
+            longest: ms, largest latency of a candidate path.
+        """
+        if self.name is not ObjectiveName.LATENCY_PENALISED_FLOW or longest <= 0:
+            return np.zeros_like(latency)
+        return self.epsilon * latency / longest

@@ -53,9 +53,14 @@ def threads_for(operations: int, *, torch_too: bool = False) -> Iterator[None]:
 
 def kernel(function: _F) -> _F:
     """Compile a kernel that runs on one thread."""
-    return cast(_F, numba.njit(cache=True, nogil=True)(function))
+    return cast(_F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+
+
+def inlined_kernel(function: _F) -> _F:
+    """Compile into whoever calls it: for a few lines that take many arrays, whose passing would cost more."""
+    return cast(_F, numba.njit(inline="always", error_model="numpy")(function))
 
 
 def parallel_kernel(function: _F) -> _F:
     """Compile a kernel whose ``prange`` loops run on all threads; it must not be reentered from itself."""
-    return cast(_F, numba.njit(cache=True, nogil=True, parallel=True)(function))
+    return cast(_F, numba.njit(cache=True, nogil=True, parallel=True, error_model="numpy")(function))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from teal.errors import InputError
 from teal.network import PathSet, Topology
-from teal.objectives import Objective
+from teal.objectives import Objective, ObjectiveName
 from teal.pathops import PathOps, make_path_ops
 
 Array = npt.NDArray[np.floating]
@@ -28,7 +28,8 @@ class Problem:
         objective: which program.
         demand: (B, D) Gbit/s.
         capacity: (B, E) Gbit/s in force for each matrix; 0 where a link has failed.
-        path_value: (D, K) value of one Gbit/s on a path, v[d, k].
+        demand_value: (D,) value of one Gbit/s of a demand.
+        link_cost: (E,) what of it a link takes: v[d, k] = demand_value[d] - sum of link_cost along the path.
         ops: path operations on the tensors' device.
     """
 
@@ -37,7 +38,8 @@ class Problem:
     objective: Objective
     demand: Tensor
     capacity: Tensor
-    path_value: Tensor
+    demand_value: Tensor
+    link_cost: Tensor
     ops: PathOps
 
     @classmethod
@@ -77,8 +79,11 @@ class Problem:
                 raise InputError("problem", "weight", f"({paths.num_demands},) weights", weight.shape)
             weight = _checked("weight", np.atleast_2d(weight), paths.num_demands)[0]
         ops = make_path_ops(paths, device, backend)
-        latency = ops.path_sum(torch.as_tensor(topology.latency[None], device=ops.device))[0]
-        value = objective.path_value(latency.cpu().numpy(), weight) * paths.mask
+        longest = 0.0
+        if objective.name is ObjectiveName.LATENCY_PENALISED_FLOW:
+            longest = float(ops.path_sum(torch.as_tensor(topology.latency[None], device=ops.device)).max())
+        value = objective.demand_value(weight, paths.num_demands)
+        cost = objective.link_cost(topology.latency, longest)
         return cls(
             topology,
             paths,
@@ -86,6 +91,7 @@ class Problem:
             torch.tensor(demand, dtype=dtype, device=ops.device),
             torch.tensor(capacity.copy(), dtype=dtype, device=ops.device),
             torch.tensor(value, dtype=dtype, device=ops.device),
+            torch.tensor(cost, dtype=dtype, device=ops.device),
             ops,
         )
 
@@ -93,6 +99,12 @@ class Problem:
     def batch(self) -> int:
         """B."""
         return len(self.demand)
+
+    @cached_property
+    def path_value(self) -> Tensor:
+        """(D, K) value of one Gbit/s on a path, v[d, k]; 0 where there is none."""
+        value = self.demand_value[:, None] - self.ops.path_sum(self.link_cost[None])[0]
+        return torch.where(self.ops.mask, value, 0)
 
     @cached_property
     def path_mask(self) -> Tensor:
@@ -127,7 +139,7 @@ class Problem:
 
     @property
     def mean_value(self) -> Tensor:
-        """() mean of v[d, k] over the paths that exist; 0 under max_link_utilisation."""
+        """() mean of v[d, k] over the paths that exist; 0 under the balanced programs."""
         return self.path_value.sum() / self.ops.mask.sum().clamp(min=1)
 
     @property
@@ -151,9 +163,12 @@ class Problem:
         return torch.where(broken, torch.inf, load * self.inverse_capacity)
 
     def value(self, splits: Tensor) -> Tensor:
-        """(B,) the objective: sum v x in Gbit/s, or the largest link utilisation."""
+        """(B,) the objective: sum v x in Gbit/s, the largest link utilisation, or the least share carried."""
         if self.objective.maximises_value:
             return (self.flows(splits) * self.path_value).sum((1, 2))
+        if self.objective.may_shed:
+            share = torch.where(self.routable & (self.demand > 0), splits.sum(-1), torch.inf)
+            return share.amin(1).clamp(max=1)
         return self.utilisation(splits).amax(1)
 
     def with_demand(self, demand: Tensor) -> Problem:
@@ -174,7 +189,7 @@ class Problem:
         """The same problem in another floating-point type; itself if it is of that type."""
         if self.demand.dtype == dtype:
             return self
-        changed = {f: getattr(self, f).to(dtype) for f in ("demand", "capacity", "path_value")}
+        changed = {f: getattr(self, f).to(dtype) for f in ("demand", "capacity", "demand_value", "link_cost")}
         return dataclasses.replace(self, **changed)
 
 

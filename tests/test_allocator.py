@@ -60,7 +60,7 @@ def test_a_batch_is_a_loop_and_repair_does_no_harm(config: AllocatorConfig, obje
     assert_batch_equals_loop(allocator, problem)
     measured = assess(problem, allocator.solve(problem))
     plain = assess(problem, Allocator(model, dataclasses.replace(config, repair="none")).solve(problem))
-    sign = 1 if problem.objective.maximises_value else -1
+    sign = 1 if problem.objective.higher_is_better else -1
     assert (sign * (measured.value - plain.value) >= -1e-9).all()
     assert (sign * (plain.bound - measured.bound) >= -1e-9).all()
 

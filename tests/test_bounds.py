@@ -26,7 +26,7 @@ def test_no_prices_bound_below_the_optimum(seed: int, objective: ObjectiveName, 
     problem = random_problem(seed, objective=objective, failed=failed)
     optimum = assess(problem, LpAll().solve(problem)).value
     prices = size * torch.rand(problem.capacity.shape, generator=torch.Generator().manual_seed(seed)).double() ** 3
-    sign = 1 if problem.objective.maximises_value else -1
+    sign = 1 if problem.objective.higher_is_better else -1
     for bound in (dual_bound(problem, prices), scaled_dual_bound(problem, prices)):
         assert (sign * (bound - optimum) >= -1e-6 * (1 + optimum)).all()
     assert (sign * (dual_bound(problem, prices) - scaled_dual_bound(problem, prices)) >= -1e-9 * (1 + optimum)).all()

@@ -33,7 +33,7 @@ def advantages(
     problem: Problem, means: Tensor, actions: Tensor, std: float, samples: int, generator: torch.Generator
 ) -> Tensor:
     """A_i as above, with ``samples`` draws of each agent's action: (B, D), no gradient."""
-    shed = problem.objective.may_shed
+    shed = problem.objective.maximises_value
     splits = action_splits(actions, problem.path_mask, may_shed=shed).detach().requires_grad_()
     (slope,) = torch.autograd.grad(reward(problem, splits).sum(), splits)
     expected = torch.zeros_like(splits)

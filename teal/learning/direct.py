@@ -15,4 +15,4 @@ def direct_loss(problem: Problem, means: Tensor) -> Tensor:
     Args:
         means: (B, D, K) from the policy.
     """
-    return -reward(problem, action_splits(means, problem.path_mask, may_shed=problem.objective.may_shed))
+    return -reward(problem, action_splits(means, problem.path_mask, may_shed=problem.objective.maximises_value))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from teal.problem import Problem
-from teal.solvers.projection import cut
+from teal.solvers.projection import granted
 
 _FLOOR = 1e-2
 _SHARPNESS = 20.0  # of the soft maximum under max_link_utilisation
@@ -16,14 +16,14 @@ def reward(problem: Problem, splits: Tensor) -> Tensor:
     """The shared, central reward: (B,), differentiable in ``splits``; larger is better.
 
     Value maximisation: the feasible-flow surrogate, each path's flow over its worst
-    over-utilisation, as a share of the value of all demand.  max_link_utilisation: minus a soft
+    over-utilisation, as a share of the value of all demand.  The balanced programs: minus a soft
     maximum of the utilisations u, (u_max / s) log sum exp(s u / u_max) with s = 20: at least u_max, at
     most 1 + log(E) / s times it, and sensitive to every link that is nearly the worst.
     """
     flow = problem.flows(splits)
     load = problem.ops.link_sum(flow)
     if problem.objective.maximises_value:
-        kept = flow * cut(problem, load, problem.capacity)
+        kept = flow * granted(problem, load, problem.capacity)
         return (kept * problem.path_value).sum((1, 2)) / demand_value(problem)
     use = load * problem.inverse_capacity
     top = use.amax(1, keepdim=True).clamp(min=1e-30)
@@ -33,7 +33,7 @@ def reward(problem: Problem, splits: Tensor) -> Tensor:
 def bound_loss(problem: Problem, prices: Tensor) -> Tensor:
     """(B,) what the price head minimises: the certified bound of :mod:`teal.bounds`, differentiable.
 
-    As a share of the value of all demand; under max_link_utilisation minus the bound.
+    As a share of the value of all demand; for the balanced programs minus that of max_link_utilisation.
     """
     worth = (problem.capacity * prices).sum(1)
     path_price = problem.ops.path_sum(prices)

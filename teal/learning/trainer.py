@@ -218,7 +218,9 @@ class Trainer:
             rows = self._validation_rows[begin : begin + self._micro]
             problem = self.problem.with_demand(torch.as_tensor(self.traffic.read(rows))).to(torch.float64)
             value = problem.value(allocator.solve(problem).splits)
-            scores.append(value / demand_value(problem) if problem.objective.maximises_value else -value)
+            if problem.objective.maximises_value:
+                value = value / demand_value(problem)
+            scores.append(value if problem.objective.higher_is_better else -value)
         self.model.train()
         return float(torch.cat(scores).mean())
 

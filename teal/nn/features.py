@@ -32,7 +32,7 @@ def hetero_data(problem: Problem, *, scaled: bool) -> HeteroData:
     ops, mask, dtype = problem.ops, problem.path_mask, problem.demand.dtype
     count = ops.mask.sum().clamp(min=1)
     data = HeteroData()
-    data.ops, data.mask, data.may_shed = ops, mask, problem.objective.may_shed
+    data.ops, data.mask, data.may_shed = ops, mask, problem.objective.maximises_value
     data.demand, data.inverse_capacity = problem.demand, problem.inverse_capacity
     data.path_degree, data.link_degree = ops.hops.to(dtype), ops.paths_through.to(dtype)
     data.value = problem.path_value / problem.mean_value.clamp(min=1e-30)  # (D, K), mean 1

@@ -68,7 +68,7 @@ class TealModel(nn.Module):
 
     def splits(self, means: Tensor, problem: Problem) -> Tensor:
         """Splits (B, D, K) of given actions."""
-        return action_splits(means, problem.path_mask, may_shed=problem.objective.may_shed)
+        return action_splits(means, problem.path_mask, may_shed=problem.objective.maximises_value)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from teal.evaluation import Row
-from teal.objectives import ObjectiveName
+from teal.objectives import Objective, ObjectiveName
 
 # Okabe and Ito's palette: told apart by everyone.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
@@ -24,7 +24,7 @@ def plot_results(path: Path, rows: list[Row]) -> None:
 
     Quality is the satisfied demand, or the largest link utilisation under that objective.
     """
-    minimised = rows[0].objective == ObjectiveName.MAX_LINK_UTILISATION.value
+    minimised = not Objective(ObjectiveName(rows[0].objective)).higher_is_better
     label = "largest link utilisation" if minimised else "satisfied demand (%)"
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     FigureCanvasAgg(figure)

@@ -10,7 +10,7 @@ import numpy as np
 from rich.table import Table
 
 from teal.evaluation import Row
-from teal.objectives import ObjectiveName
+from teal.objectives import Objective, ObjectiveName
 
 YARDSTICK = "lp-all"
 
@@ -45,7 +45,7 @@ class Summary:
 def summarise(rows: list[Row]) -> list[Summary]:
     """One summary a scheme, in order of appearance.  Optima come from LP-all's rows that are optimal."""
     best = {r.index: r.value for r in rows if r.scheme.split(":")[0] == YARDSTICK and r.status == "optimal"}
-    minimised = rows[0].objective == ObjectiveName.MAX_LINK_UTILISATION.value if rows else False
+    minimised = bool(rows) and not Objective(ObjectiveName(rows[0].objective)).higher_is_better
     summaries = []
     for scheme in dict.fromkeys(row.scheme for row in rows):
         own = [row for row in rows if row.scheme == scheme]
@@ -72,8 +72,11 @@ def summarise(rows: list[Row]) -> list[Summary]:
 
 def render(summaries: list[Summary], objective: str) -> Table:
     """The table for a terminal."""
-    minimised = objective == ObjectiveName.MAX_LINK_UTILISATION.value
+    program = Objective(ObjectiveName(objective))
+    minimised = not program.higher_is_better
     value = "mean max link utilisation" if minimised else "mean value (Gbit/s)"
+    if program.is_balanced and not minimised:
+        value = "mean least share"
     table = Table(title=f"objective: {objective}", title_justify="left")
     table.add_column("scheme", no_wrap=True)
     columns = (

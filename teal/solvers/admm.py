@@ -100,7 +100,7 @@ class AdmmResult(NamedTuple):
 
 
 def scaling(problem: Problem, rho: float = DEFAULT_RHO) -> AdmmScaling:
-    """Precompute; ``rho`` is relative to mean capacity x mean value (to 1 for max_link_utilisation)."""
+    """Precompute; ``rho`` is relative to mean capacity x mean value (to 1 for the balanced programs)."""
     inverse = problem.inverse_capacity
     mask = problem.path_mask
     along = problem.ops.path_sum(inverse)
@@ -117,7 +117,7 @@ def scaling(problem: Problem, rho: float = DEFAULT_RHO) -> AdmmScaling:
 def start(problem: Problem, scale: AdmmScaling, splits: Tensor, prices: Tensor | None = None) -> AdmmState:
     """The state that stands at ``splits`` (B, D, K) and, if there are any, at ``prices`` (B, E).
 
-    The multipliers of the demand rows start at 0.  The prices of max_link_utilisation count only by
+    The multipliers of the demand rows start at 0.  The prices of the balanced programs count only by
     their ratios.
     """
     dual = torch.zeros_like(problem.capacity)
@@ -134,7 +134,7 @@ def step(problem: Problem, scale: AdmmScaling, state: AdmmState) -> AdmmState:
     """One iteration: multipliers of links and demands, then splits.  Pure."""
     link_dual = _link_dual(problem, scale, state)
     total = state.splits.sum(-1)
-    if problem.objective.may_shed:
+    if problem.objective.maximises_value:
         demand_dual = (state.demand_dual + total - 1).clamp(min=0)
         slack = (1 - total - state.demand_dual).clamp(min=0)
     else:
@@ -151,7 +151,7 @@ def step(problem: Problem, scale: AdmmScaling, state: AdmmState) -> AdmmState:
 def residuals(problem: Problem, scale: AdmmScaling, before: AdmmState, after: AdmmState) -> AdmmResiduals:
     """How far ``after`` is from an optimum, by its rows and by how much the last iteration moved it."""
     total = after.splits.sum(-1)
-    off = total - 1 if problem.objective.may_shed else torch.where(problem.routable, (total - 1).abs(), 0)
+    off = total - 1 if problem.objective.maximises_value else torch.where(problem.routable, (total - 1).abs(), 0)
     off = torch.where(problem.demand > 0, off, 0)
     over = problem.utilisation(after.splits) - 1
     moved = [

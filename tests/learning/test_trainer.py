@@ -26,7 +26,7 @@ from teal.testing import assert_feasible
 
 
 def _trainer(
-    out: Path, objective: ObjectiveName = ObjectiveName.TOTAL_FLOW, path_value: float = 1.0, **settings: Any
+    out: Path, objective: ObjectiveName = ObjectiveName.TOTAL_FLOW, demand_value: float = 1.0, **settings: Any
 ) -> Trainer:
     topology = load_topology("b4")
     traffic = load_traffic("gravity:seed=0,count=40,load=3", topology)
@@ -41,7 +41,7 @@ def _trainer(
     config = TrainConfig(topology="b4", traffic="-", objective=objective, out=out, **(defaults | settings))
     weight = np.random.default_rng(0).choice([1.0, 2.0, 4.0], paths.num_demands)
     problem = Problem.create(topology, paths, Objective(objective), traffic.read([0]), weight=weight)
-    problem = dataclasses.replace(problem, path_value=path_value * problem.path_value)
+    problem = dataclasses.replace(problem, demand_value=demand_value * problem.demand_value)
     return Trainer(problem, traffic, traffic.split(), config)
 
 
@@ -129,7 +129,7 @@ def test_other_settings_cannot_resume(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"seed: expected the setting of the run, 0, found 1"):
         _trainer(tmp_path, seed=1).resume(tmp_path)
     with pytest.raises(InputError, match="path_value"):
-        _trainer(tmp_path, path_value=2.0).resume(tmp_path)
+        _trainer(tmp_path, demand_value=2.0).resume(tmp_path)
     with pytest.raises(InputError, match="no such file"):
         _trainer(tmp_path).resume(tmp_path / "nowhere")
     (tmp_path / "trainer.safetensors").write_bytes(b"rubbish")

@@ -36,7 +36,7 @@ def _same_path_order_reversed(problem: Problem) -> tuple[Problem, torch.Tensor]:
     ops = make_path_ops(reversed_paths, backend="torch")
     return Problem(
         problem.topology, reversed_paths, problem.objective, problem.demand[:, order], problem.capacity,
-        problem.path_value[order], ops,
+        problem.demand_value[order], problem.link_cost, ops,
     ), order  # fmt: skip
 
 
@@ -96,7 +96,7 @@ def test_scaling_capacities_and_demands_together_changes_no_action(objective: Ob
     problem = random_problem(5, objective=objective)
     larger = Problem(
         problem.topology, problem.paths, problem.objective, 1000 * problem.demand, 1000 * problem.capacity,
-        problem.path_value, problem.ops,
+        problem.demand_value, problem.link_cost, problem.ops,
     )  # fmt: skip
     torch.manual_seed(0)
     model = TealModel(ModelConfig(num_paths=3)).double()

@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 
 from baselines.lp_all import LpAll
 from teal.assessment import assess
-from teal.bounds import scaled_dual_bound
+from teal.bounds import from_utilisation, scaled_dual_bound
 from teal.network import compute_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
@@ -19,7 +19,7 @@ from teal.solvers import admm
 from teal.solvers.projection import project
 from teal.testing import make_topology, random_problem
 
-VALUE_OBJECTIVES = [o for o in ObjectiveName if o is not ObjectiveName.MAX_LINK_UTILISATION]
+VALUE_OBJECTIVES = [o for o in ObjectiveName if Objective(o).maximises_value]
 
 
 class _TextbookAdmm:
@@ -109,7 +109,10 @@ def test_the_limit_is_the_lp_optimum(objective: ObjectiveName, seed: int) -> Non
     splits, prices, found = admm.solve(problem, torch.zeros_like(problem.path_mask, dtype=torch.float64), 5000)
     assert max(float(worst.max()) for worst in vars(found).values()) < 1e-3
     # The raw splits, before any projection could help them.
-    torch.testing.assert_close(problem.value(splits), optimum, rtol=1e-3, atol=1e-6)
+    reached = problem.value(splits)
+    if problem.objective.is_balanced:
+        reached = from_utilisation(problem, problem.utilisation(splits).amax(1))
+    torch.testing.assert_close(reached, optimum, rtol=1e-3, atol=1e-6)
     torch.testing.assert_close(problem.value(project(problem, splits)), optimum, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(scaled_dual_bound(problem, prices), optimum, rtol=1e-3, atol=1e-6)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numba
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,11 +10,16 @@ import teal
 from baselines.lp_all import LpAll
 from teal.allocation import Allocation, Status
 from teal.assessment import assess
+from teal.errors import InputError
+from teal.feasibility import violations
 from teal.formats import load_topology, load_traffic
 from teal.network import compute_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.solvers import pdhg
+from teal.solvers.pdhg import PdhgState
+from teal.solvers.pdhg.fused import FusedEngine
+from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.prox import project_splits, weighted_simplex
 from teal.testing import assert_feasible, random_problem
 
@@ -74,13 +80,90 @@ def test_it_can_stop_at_any_time() -> None:
     """Whatever stops it, what comes back is feasible and certified; more iterations never make it worse."""
     problem = _geant(matrices=1)
     gaps = []
-    for most in (0, 1, 10, 50, 200):
+    for most in (1, 10, 50, 200):
         found = pdhg.solve(problem, gap=0, max_iterations=most)
         assert found.iterations == most
         gaps.append(float(found.gap))
     assert gaps == sorted(gaps, reverse=True)
     assert gaps[-1] < 0.1 * gaps[0]
-    assert pdhg.solve(problem, gap=0, deadline=0.0).iterations == 0
+    for nothing in (pdhg.solve(problem, gap=0, deadline=0.0), pdhg.solve(problem, gap=0, max_iterations=0)):
+        assert nothing.iterations == 0
+        assert 0 < float(nothing.gap) < 1
+        assert float(violations(problem, nothing.splits).largest) < 1e-9
+
+
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 10_000),
+    objective=st.sampled_from(ObjectiveName),
+    num_paths=st.integers(1, 5),
+    failed=st.sampled_from([0, 2, 99]),
+    batch=st.sampled_from([1, 2, 9]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    warm=st.booleans(),
+)
+def test_the_fused_engine_computes_what_the_plain_one_does(
+    seed: int, objective: ObjectiveName, num_paths: int, failed: int, batch: int, dtype: torch.dtype, warm: bool
+) -> None:
+    """Step by step, over restarts too; in float32 only while rounding has not changed what happens."""
+    problem = random_problem(seed, objective=objective, num_paths=num_paths, failed=failed, batch=batch)
+    generator = torch.Generator().manual_seed(seed)
+    state = None
+    if warm:
+        noise = torch.rand(problem.even_splits.shape, generator=generator, dtype=torch.float64)
+        state = PdhgState(noise, torch.rand(problem.capacity.shape, generator=generator, dtype=torch.float64))
+    plain, fused = PlainEngine(problem, state, torch.float64), FusedEngine(problem, state, dtype)
+    tolerance = 1e-9 if dtype == torch.float64 else 2e-4
+    steps = (1, 1, 2, 5, 20) if dtype == torch.float64 else (1, 1, 2)
+    for count in steps:
+        torch.testing.assert_close(fused.advance(count), plain.advance(count), rtol=tolerance, atol=1e-9)
+        here, there = fused.state(), plain.state()
+        torch.testing.assert_close(here.splits, there.splits, rtol=0, atol=tolerance)
+        unit = there.prices.amax(1, keepdim=True).clamp(min=1e-30)
+        torch.testing.assert_close(here.prices / unit, there.prices / unit, rtol=0, atol=tolerance)
+        torch.testing.assert_close(fused.look(2), plain.look(2), rtol=tolerance, atol=1e-9)
+
+
+def test_lanes_and_threads_change_nothing() -> None:
+    """A matrix gets the same iterates alone and among others, on one thread and on two."""
+    problem = _geant(matrices=3)
+    together = FusedEngine(problem, None, torch.float64)
+    bounds = together.advance(30)
+    before = numba.get_num_threads()
+    numba.set_num_threads(min(2, numba.config.NUMBA_NUM_THREADS))
+    try:
+        for row in range(problem.batch):
+            alone = FusedEngine(problem.row(row), None, torch.float64)
+            torch.testing.assert_close(alone.advance(30), bounds[row : row + 1], rtol=1e-12, atol=0)
+            torch.testing.assert_close(alone.state().splits[0], together.state().splits[row], rtol=0, atol=1e-11)
+    finally:
+        numba.set_num_threads(before)
+
+
+def test_failures_and_new_capacities_need_no_new_paths() -> None:
+    problem = _geant(matrices=2)
+    found = pdhg.solve(problem, gap=1e-3)
+    capacity = problem.capacity.clone()
+    capacity[0, 3], capacity[1] = 0, 0.7 * capacity[1]
+    changed = problem.with_capacity(capacity)
+    again = pdhg.solve(changed, gap=1e-3, warm_start=found)
+    optimum = assess(changed, LpAll().solve(changed)).value
+    torch.testing.assert_close(again.value, optimum, rtol=1.01e-3, atol=0)
+    assert float(violations(changed, again.splits).largest.max()) < 1e-9
+
+
+def test_more_matrices_than_lanes() -> None:
+    problem = _geant(matrices=19)
+    found = pdhg.solve(problem, gap=5e-3)
+    assert (found.gap <= 5e-3).all()
+    torch.testing.assert_close(problem.value(found.splits), found.value)
+    assert pdhg.solve(problem, gap=5e-3, warm_start=found).iterations == 0
+
+
+def test_a_warm_start_of_another_network_is_refused() -> None:
+    problem = _geant(matrices=1)
+    with pytest.raises(InputError, match="warm_start"):
+        pdhg.solve(problem, warm_start=(problem.even_splits[:, 1:], problem.capacity))
 
 
 @given(seed=st.integers(0, 10_000), may_shed=st.booleans())

@@ -60,5 +60,5 @@ def test_a_hand_solved_network() -> None:
     cut = problem.flows(project(problem, torch.ones(1, 3, 1, dtype=torch.float64), refill=0)).flatten()
     # Link 1 carries 22 of 10: the cut of a->c is the worse of 4 and 2.2.
     assert cut.tolist() == pytest.approx([0.5, 0.5, 20 / 2.2])
-    full = problem.flows(project(problem, torch.ones(1, 3, 1, dtype=torch.float64), refill=1)).flatten()
+    full = problem.flows(project(problem, torch.ones(1, 3, 1, dtype=torch.float64), refill=2)).flatten()
     assert full.tolist() == pytest.approx([0.5, 0.5, 9.5])

@@ -1,0 +1,221 @@
+"""The search: iterate until a target gap, a deadline or an iteration limit, keeping the best that was seen."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+
+import torch
+from torch import Tensor
+
+from teal.bounds import from_utilisation
+from teal.bounds import gap as certified_gap
+from teal.errors import InputError
+from teal.problem import Problem
+from teal.solvers.pdhg.engine import Engine, PdhgState
+from teal.solvers.pdhg.fused import MOST_LANES, FusedEngine
+from teal.solvers.pdhg.plain import PlainEngine
+from teal.solvers.projection import project
+
+ENGINES = ("auto", "fused", "plain")
+_NARROW_GAP = 1e-5  # below it float32 splits are too coarse
+_FIRST_LOOK, _GROWTH, _POWER = 6, 1.5, 0.7
+_SMALL = 500_000  # trie nodes and paths: below, several iterations go by between two glances at the bound
+_LOOK_COST = 4.0  # in iterations, until one was timed
+_LAST_REFILL = 3  # rounds; near the optimum they bring less than the iterations that they would cost
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PdhgResult:
+    """The best that was seen.
+
+    Attributes:
+        splits: (B, D, K), feasible.
+        prices: (B, E), value per Gbit/s.
+        value, bound, gap: (B,) of them.
+        iterations: done.
+        solve_s: seconds it took.
+        state: to start the next matrix from.
+    """
+
+    splits: Tensor
+    prices: Tensor
+    value: Tensor
+    bound: Tensor
+    gap: Tensor
+    iterations: int
+    solve_s: float
+    state: PdhgState
+
+
+WarmStart = tuple[Tensor, Tensor] | PdhgState | PdhgResult
+
+
+@torch.no_grad()
+def solve(
+    problem: Problem,
+    *,
+    gap: float = 1e-2,
+    deadline: float = math.inf,
+    max_iterations: int = 10_000,
+    warm_start: WarmStart | None = None,
+    engine: str = "auto",
+    dtype: torch.dtype | None = None,
+) -> PdhgResult:
+    """Iterate until every matrix has a certified ``gap``, or time or iterations are up.
+
+    The best feasible allocation and the best prices seen are returned, whichever of the three stops it.
+
+    Args:
+        problem: B matrices, solved together (16 at a time).
+        gap: target, (bound - value) / bound, or (theta - bound) / theta.
+        deadline: seconds from now.  Setting up, one iteration and one look are done in any case.
+        max_iterations: most iterations.
+        warm_start: an earlier result or its state, or (splits (B, D, K), prices (B, E)) of anything: the
+            matrix before, the same one before a failure, a network's answer.
+        engine: fused (CPU), plain (any device), auto for the faster one that runs.
+        dtype: of the splits while iterating; None for float32, or float64 where ``gap`` asks for it.
+
+    Raises:
+        InputError: a warm start of another shape, or an engine that there is not.
+    """
+    begin = time.perf_counter()
+    if engine not in ENGINES:
+        raise InputError("solve", "engine", " or ".join(ENGINES), repr(engine))
+    state = _state(problem, warm_start)
+    real = dtype or (torch.float64 if gap < _NARROW_GAP else torch.float32)
+    fused = problem.demand.device.type == "cpu" if engine == "auto" else engine == "fused"
+    results: list[PdhgResult] = []
+    for first in range(0, problem.batch, MOST_LANES):
+        rows = slice(first, first + MOST_LANES)
+        part = dataclasses.replace(problem, demand=problem.demand[rows], capacity=problem.capacity[rows])
+        own = None if state is None else state.rows(rows)
+        left = deadline - (time.perf_counter() - begin)
+        share = left * part.batch / (problem.batch - first) if math.isfinite(left) else left
+        made = (FusedEngine if fused else PlainEngine)(part, own, real)
+        results.append(_Search(part, made, gap, max_iterations).run(share, warm=own is not None))
+    return results[0] if len(results) == 1 else _merged(results, time.perf_counter() - begin)
+
+
+class _Search:
+    """One engine's way to the target."""
+
+    def __init__(self, problem: Problem, engine: Engine, target: float, most: int) -> None:
+        self._begin = time.perf_counter()
+        self._problem, self._engine, self._target, self._most = problem, engine, target, most
+        self._up = problem.objective.maximises_value
+        worst = torch.full((problem.batch,), math.inf, dtype=torch.float64, device=problem.demand.device)
+        self._value, self._bound = (-worst, worst) if self._up else (worst, torch.zeros_like(worst))
+        work = problem.paths.trie.num_nodes + problem.paths.leaf.size
+        self._stride = 1 if work > _SMALL else 4
+
+    def run(self, deadline: float, *, warm: bool) -> PdhgResult:
+        """Alternate iterations and looks; ``deadline`` in seconds."""
+        engine, done, next_look, looked = self._engine, 0, _FIRST_LOOK, -1
+        pace, look_s = 0.0, 0.0  # seconds an iteration, a look
+        if warm or self._most < 1:
+            look_s, looked, next_look = self._look(0 if self._most else _LAST_REFILL), 0, 1
+        while done < self._most and not self._reached(self._bound):
+            spent = time.perf_counter() - self._begin
+            reserve = (look_s or _LOOK_COST * pace) + pace
+            if spent + reserve >= deadline:
+                break
+            count = max(1, min(self._stride, self._most - done, next_look - done))
+            if pace and math.isfinite(deadline):
+                count = max(1, min(count, int((deadline - spent - reserve) / pace)))
+            begin = time.perf_counter()
+            bound = engine.advance(count)
+            pace, done = (time.perf_counter() - begin) / count, done + count
+            if done >= next_look:
+                look_s, looked = self._look(), done
+                next_look = self._after(done)
+            elif self._reached(self._better(bound)):
+                self._take_bound(engine.certify())
+        if looked < done and not self._reached(self._bound):
+            self._look(_LAST_REFILL)
+        return self._result(done)
+
+    def _after(self, done: int) -> int:
+        """When to look again: where the gap will have closed, if it goes on falling like 1 / iterations^1.4."""
+        widest = float(self._gaps(self._bound).clamp(min=0).max())
+        ahead = (widest / self._target) ** _POWER if self._target > 0 else _GROWTH
+        return max(done + 2, math.ceil(done * min(_GROWTH, max(ahead, 1.1))))
+
+    def _better(self, bound: Tensor) -> Tensor:
+        return torch.minimum(self._bound, bound) if self._up else torch.maximum(self._bound, bound)
+
+    def _gaps(self, bound: Tensor) -> Tensor:
+        """(B,) of the best value, infinite before the first look, and ``bound``; balanced programs in utilisations."""
+        high, low = (bound, self._value) if self._up else (self._value, bound)
+        gaps = torch.where(high > 0, (high - low) / high.clamp(min=1e-300), 0)
+        return torch.where(self._value.isfinite(), gaps, math.inf)
+
+    def _reached(self, bound: Tensor) -> bool:
+        """Whether every matrix is at the target."""
+        return bool((self._gaps(bound) <= self._target).all())
+
+    def _open(self) -> Tensor:
+        """(B,) matrices that are not there yet: the others keep what they have."""
+        return self._gaps(self._bound) > self._target
+
+    def _take_bound(self, bound: Tensor) -> None:
+        win = self._open() & ((bound < self._bound) if self._up else (bound > self._bound))
+        self._bound = torch.where(win, bound, self._bound)
+        self._engine.keep(torch.zeros_like(win), win)
+
+    def _look(self, refill: int = 0) -> float:
+        """Take what the engine offers; the seconds it took."""
+        begin = time.perf_counter()
+        value, bound = self._engine.look(refill)
+        going_on = self._open()
+        better = going_on & ((value > self._value) if self._up else (value < self._value))
+        closer = going_on & ((bound < self._bound) if self._up else (bound > self._bound))
+        self._value = torch.where(better, value, self._value)
+        self._bound = torch.where(closer, bound, self._bound)
+        self._engine.keep(better, closer)
+        return time.perf_counter() - begin
+
+    def _result(self, iterations: int) -> PdhgResult:
+        problem, value, bound = self._problem.to(torch.float64), self._value, self._bound
+        splits, prices = self._engine.best()
+        if problem.objective.is_balanced:
+            value, bound = from_utilisation(problem, value), from_utilisation(problem, bound)
+        carried = project(problem, splits) if problem.objective.is_balanced and problem.objective.may_shed else splits
+        return PdhgResult(
+            splits=carried,
+            prices=prices,
+            value=value,
+            bound=bound,
+            gap=certified_gap(problem, value, bound),
+            iterations=iterations,
+            solve_s=time.perf_counter() - self._begin,
+            state=PdhgState(splits, prices),
+        )
+
+
+def _state(problem: Problem, warm_start: WarmStart | None) -> PdhgState | None:
+    if warm_start is None:
+        return None
+    state = warm_start.state if isinstance(warm_start, PdhgResult) else warm_start
+    state = PdhgState(*state) if isinstance(state, tuple) else state
+    expected = (problem.batch, *problem.paths.leaf.shape), (problem.batch, problem.topology.num_links)
+    found = tuple(state.splits.shape), tuple(state.prices.shape)
+    if found != expected:
+        raise InputError("solve", "warm_start", f"splits and prices of shape {expected}", found)
+    return state
+
+
+def _merged(results: list[PdhgResult], seconds: float) -> PdhgResult:
+    def joined(field: str) -> Tensor:
+        return torch.cat([getattr(result, field) for result in results])
+
+    return PdhgResult(
+        **{field: joined(field) for field in ("splits", "prices", "value", "bound", "gap")},
+        iterations=max(result.iterations for result in results),
+        solve_s=seconds,
+        state=PdhgState(
+            torch.cat([result.state.splits for result in results]),
+            torch.cat([result.state.prices for result in results]),
+        ),
+    )
