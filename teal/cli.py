@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -15,7 +16,9 @@ from tyro.conf import EnumChoicesFromValues, FlagCreatePairsOff, UseAppendAction
 
 from teal.config import (
     EvaluateConfig,
+    ImproveConfig,
     PathsConfig,
+    SolveConfig,
     TrafficConfig,
     TrafficConvertConfig,
     TrafficGenerateConfig,
@@ -24,7 +27,7 @@ from teal.config import (
 from teal.errors import InputError, TealError
 
 if TYPE_CHECKING:
-    from teal.network import Topology
+    pass
 
 _DESCRIPTION = """Teal: traffic engineering for wide-area networks.  Learned allocations that are exactly feasible and
 carry a certified optimality gap.  Try: teal train --topology b4 --traffic gravity:seed=0,count=200,load=4
@@ -35,10 +38,12 @@ _Traffic = (
     | Annotated[TrafficGenerateConfig, subcommand("generate", description="Generate traffic matrices into a file.")]
     | Annotated[TrafficConvertConfig, subcommand("convert", description="Write traffic matrices to another format.")]
 )
+_Paths = Annotated[PathsConfig, subcommand("compute")] | Annotated[ImproveConfig, subcommand("improve")]
 _Command = (
-    Annotated[TrainConfig, subcommand("train")]
+    Annotated[SolveConfig, subcommand("solve")]
+    | Annotated[TrainConfig, subcommand("train")]
     | Annotated[EvaluateConfig, subcommand("evaluate")]
-    | Annotated[PathsConfig, subcommand("paths")]
+    | Annotated[_Paths, subcommand("paths", description="Compute or improve the candidate paths of a network.")]
     | Annotated[_Traffic, subcommand("traffic", description="Describe, generate or convert traffic matrices.")]
 )
 
@@ -69,8 +74,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _train(config, say)
             case EvaluateConfig():
                 return _evaluate(config, say)
+            case SolveConfig():
+                _solve(config, say)
             case PathsConfig():
                 _paths(config)
+            case ImproveConfig():
+                _improve(config, say)
             case TrafficGenerateConfig() | TrafficConvertConfig():
                 _write_traffic(config)
             case TrafficConfig():
@@ -120,7 +129,7 @@ def _train(config: TrainConfig, say: Callable[[str], None]) -> None:
 
 def _evaluate(config: EvaluateConfig, say: Callable[[str], None]) -> int:
     from teal.evaluation import evaluate
-    from teal.instance import load_instance
+    from teal.instance import failed_links, load_instance
     from teal.network.traffic import spread
     from teal.reports.plots import plot_results
     from teal.reports.results import write_csv, write_manifest
@@ -134,7 +143,7 @@ def _evaluate(config: EvaluateConfig, say: Callable[[str], None]) -> int:
     instance = load_instance(config, say)
     capacity = None
     if config.fail:
-        failed = sorted({link for name in config.fail for link in _failed_links(instance.topology, name)})
+        failed = failed_links(instance.topology, config.fail)
         capacity = instance.topology.with_failed_links(failed).capacity
         say("failed: " + ", ".join(instance.topology.link_name(link) for link in failed))
     everything = np.arange(instance.traffic.num_matrices)
@@ -152,14 +161,48 @@ def _evaluate(config: EvaluateConfig, say: Callable[[str], None]) -> int:
     return 0 if any(row.status in ("optimal", "feasible") for row in measured) else 1
 
 
-def _failed_links(topology: Topology, name: str) -> list[int]:
-    """The links of ``A,B``; a node's own name may hold commas."""
-    nodes, parts = topology.node_index(), name.split(",")
-    splits = [(",".join(parts[:i]).strip(), ",".join(parts[i:]).strip()) for i in range(1, len(parts))]
-    if not splits:
-        raise InputError("--fail", "", "two node names, A,B", repr(name))
-    a, b = next(((a, b) for a, b in splits if a in nodes and b in nodes), splits[0])
-    return topology.find_links(a, b)
+def _solve(config: SolveConfig, say: Callable[[str], None]) -> None:
+    from teal.formats.allocations import ALLOCATION_SUFFIXES, write_allocation
+    from teal.solving import solve_matrix
+    from teal.storage import check_out_file
+
+    if config.out:
+        check_out_file(config.out, ALLOCATION_SUFFIXES, overwrite=config.overwrite)
+    solved = solve_matrix(config, say)
+    print(json.dumps(solved.figures()) if config.json else solved.describe())
+    if config.out:
+        problem = solved.problem
+        rows = write_allocation(
+            config.out, problem.topology, problem.paths, problem.demand[0].cpu().numpy(), solved.splits.cpu().numpy()
+        )
+        say(f"{config.out}: {rows:,} paths that carry traffic")
+
+
+def _improve(config: ImproveConfig, say: Callable[[str], None]) -> None:
+    from teal.instance import load_instance
+    from teal.network.paths import save_paths
+    from teal.network.traffic import spread
+    from teal.solvers.columns import ColumnRound, improve
+    from teal.storage import check_out_file
+
+    check_out_file(config.out, (".npz",), overwrite=config.overwrite)
+    instance = load_instance(config, say)
+    rows = spread(instance.split.train, config.matrices)
+    problem = instance.problem(instance.traffic.read(rows))
+
+    def report(done: ColumnRound) -> None:
+        say(
+            f"{int(done.paths.mask.sum()):,} paths: gap {100 * float(done.gap.max()):.2f}% to the optimum over them, "
+            f"{100 * float(done.gap_all_paths.max()):.2f}% to that over all paths; {done.added:,} added"
+        )
+
+    found = improve(problem, target=config.gap, max_rounds=config.rounds, report=report)
+    save_paths(config.out, found.paths)
+    before, after = int(instance.paths.mask.sum()), int(found.paths.mask.sum())
+    print(
+        f"{config.out}: {after:,} paths, {after - before:,} of them new, at most {found.paths.num_paths} a demand; "
+        f"gap to the optimum over all paths {100 * float(found.gap_all_paths.max()):.2f}%"
+    )
 
 
 def _paths(config: PathsConfig) -> None:

@@ -29,7 +29,15 @@ class PathConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class InstanceConfig(PathConfig):
+class CandidateConfig(PathConfig):
+    """Candidate paths, computed or read."""
+
+    paths: Path | None = None
+    """A .npz file of candidate paths, as teal paths improve writes it, in place of the three settings above."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InstanceConfig(CandidateConfig):
     """A network, its traffic, and what to optimise."""
 
     topology: str
@@ -37,7 +45,7 @@ class InstanceConfig(PathConfig):
     traffic: str
     """An SNDlib archive (.tgz or folder), a .npz, .csv or .parquet file, or gravity:seed=0,count=200,load=4."""
     objective: ObjectiveName = ObjectiveName.TOTAL_FLOW
-    """total_flow, weighted_flow, latency_penalised_flow or max_link_utilisation."""
+    """total_flow, weighted_flow, latency_penalised_flow, max_link_utilisation or max_concurrent_flow."""
     epsilon: float = 0.5
     """Of latency_penalised_flow: what the path of largest latency loses of its value, in [0, 1)."""
     weights: str = "random:seed=0"
@@ -136,6 +144,65 @@ class EvaluateConfig(InstanceConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class SolveConfig(InstanceConfig):
+    """Allocate one traffic matrix to a certified optimality gap, without a model and without an LP solver."""
+
+    index: int = 0
+    """Which matrix, counted from 0."""
+    gap: float = 0.01
+    """Certified gap at which to stop: (bound - value) / bound."""
+    deadline: str = ""
+    """Stop after so long, whatever has been reached: 500ms, 5s, 1m.  Without it: none."""
+    max_iterations: int = 10_000
+    """Stop after so many iterations."""
+    fail: tuple[str, ...] = ()
+    """A failed link A,B (node names; both directions); repeat for more.  Paths stay as they are."""
+    carrying: bool = False
+    """Compute paths only for the pairs that have demand in this matrix: less memory, no use for the next one."""
+    out: Path | None = None
+    """Write splits and flows per path to this .parquet or .csv file."""
+    json: bool = False
+    """Print one JSON object in place of the lines."""
+    overwrite: bool = False
+    """Replace OUT if it exists."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        _require(self, "index", "a whole number of at least 0", self.index >= 0)
+        _require(self, "gap", "a number in [0, 1)", 0 <= self.gap < 1)
+        _require(self, "max_iterations", "a whole number of at least 0", self.max_iterations >= 0)
+        _require(self, "carrying", "no --calibrate, which needs all pairs", not (self.carrying and self.calibrate))
+        if self.deadline:
+            seconds(self.deadline)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImproveConfig(InstanceConfig):
+    """Add the paths that the candidates lack, until they cost no more than a target gap.
+
+    Column generation: each round allocates some training matrices over the paths so far, and adds for
+    each demand the path of best reduced profit under the link prices.
+    """
+
+    matrices: int = 4
+    """Training matrices to find paths for, evenly spread; 1 to 16."""
+    gap: float = 0.01
+    """Stop when every matrix is so close to the optimum over all paths that there are, certified."""
+    rounds: int = 30
+    """Most rounds."""
+    out: Path
+    """Write the paths to this .npz file, for --paths of the other commands."""
+    overwrite: bool = False
+    """Replace OUT if it exists."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        _require(self, "matrices", "1 to 16", 1 <= self.matrices <= 16)
+        _require(self, "gap", "a number in (0, 1)", 0 < self.gap < 1)
+        _require(self, "rounds", "a whole number of at least 1", self.rounds >= 1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PathsConfig(PathConfig):
     """Compute the candidate paths of a network, keep them in the cache, and describe them."""
 
@@ -191,17 +258,17 @@ def _require(config: object, field: str, expected: str, good: bool) -> None:
         raise InputError(f"--{field.replace('_', '-')}", "", expected, getattr(config, field))
 
 
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def seconds(text: str) -> float:
-    """Seconds in a duration such as ``90s``, ``10m``, ``1h30m`` or ``90``.
+    """Seconds in a duration such as ``500ms``, ``90s``, ``10m``, ``1h30m`` or ``90``.
 
     Raises:
         InputError: anything else, or nothing.
     """
     if re.fullmatch(r"\d+(\.\d+)?", text):
         return float(text)
-    if not re.fullmatch(r"(\d+(\.\d+)?[smh])+", text):
-        raise InputError("time budget", "", "a duration such as 90s, 10m or 1h30m", repr(text))
-    return sum(float(number) * _UNITS[unit] for number, _, unit in re.findall(r"(\d+(\.\d+)?)([smh])", text))
+    if not re.fullmatch(r"(\d+(\.\d+)?(ms|[smh]))+", text):
+        raise InputError("time budget", "", "a duration such as 500ms, 90s, 10m or 1h30m", repr(text))
+    return sum(float(number) * _UNITS[unit] for number, _, unit in re.findall(r"(\d+(\.\d+)?)(ms|[smh])", text))

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import dataclasses
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,11 +14,12 @@ import numpy as np
 import torch
 
 from teal.calibration import calibration_factor
-from teal.config import InstanceConfig
+from teal.config import CandidateConfig, InstanceConfig
 from teal.errors import InputError
 from teal.formats import load_topology, load_traffic
 from teal.network import PathSet, Split, Topology, TrafficMatrices, compute_paths
-from teal.network.topology import FloatArray
+from teal.network.paths import load_paths
+from teal.network.topology import FloatArray, IntArray
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.spec import parse_spec
@@ -39,6 +41,7 @@ class Instance:
         weight: (D,) of weighted_flow, else None.
         split: training, validation and test rows.
         device: where tensors live.
+        paths_s: seconds that the paths took, from the cache or not.
     """
 
     topology: Topology
@@ -48,6 +51,7 @@ class Instance:
     weight: FloatArray | None
     split: Split
     device: torch.device
+    paths_s: float = 0.0
 
     def problem(self, demand: FloatArray, *, capacity: FloatArray | None = None) -> Problem:
         """The problem of some matrices, (B, D), in float64."""
@@ -57,8 +61,17 @@ class Instance:
         )  # fmt: skip
 
 
-def load_instance(config: InstanceConfig, say: Callable[[str], None] = lambda _: None) -> Instance:
-    """Load everything that ``config`` names; ``say`` is told what was assumed and found.
+def load_instance(
+    config: InstanceConfig,
+    say: Callable[[str], None] = lambda _: None,
+    choose: Callable[[TrafficMatrices], TrafficMatrices] = lambda traffic: traffic,
+) -> Instance:
+    """Load everything that ``config`` names.
+
+    Args:
+        config: the settings.
+        say: is told what was assumed and found.
+        choose: what of the traffic to go on with, asked before paths are computed.
 
     Raises:
         InputError: a fault in what the user gave.
@@ -71,11 +84,11 @@ def load_instance(config: InstanceConfig, say: Callable[[str], None] = lambda _:
         say(note)
     traffic = load_traffic(config.traffic, topology, progress=True)
     say(describe_traffic(traffic))
+    traffic = choose(traffic)
     split = traffic.split()
-    paths = compute_paths(
-        topology, traffic.pairs, num_paths=config.num_paths, method=config.path_method, weight=config.path_weight,
-        progress=True,
-    )  # fmt: skip
+    begin = time.perf_counter()
+    paths = candidate_paths(config, topology, traffic.pairs)
+    paths_s = time.perf_counter() - begin
     found = paths.mask.sum(1)
     say(f"{int(found.sum()):,} paths, {paths.trie.num_nodes:,} trie nodes, {int((found == 0).sum())} demands without")
     if config.calibrate is not None:
@@ -86,7 +99,42 @@ def load_instance(config: InstanceConfig, say: Callable[[str], None] = lambda _:
     if objective.name is ObjectiveName.WEIGHTED_FLOW:
         weight = load_weights(config.weights, topology, traffic)
         say(f"weights: {config.weights}")
-    return Instance(topology, traffic, paths, objective, weight, split, device)
+    return Instance(topology, traffic, paths, objective, weight, split, device, paths_s)
+
+
+def candidate_paths(config: CandidateConfig, topology: Topology, pairs: IntArray) -> PathSet:
+    """The paths that ``config`` names, computed or read, for ``pairs``.
+
+    Raises:
+        InputError: a file of paths for other pairs or another network.
+    """
+    if config.paths is None:
+        return compute_paths(
+            topology, pairs, num_paths=config.num_paths, method=config.path_method, weight=config.path_weight,
+            progress=True,
+        )  # fmt: skip
+    paths = load_paths(config.paths, topology)
+    if not np.array_equal(paths.pairs, pairs):
+        expected = f"paths of the traffic's {len(pairs):,} pairs"
+        raise InputError(str(config.paths), "pairs", expected, f"those of {len(paths.pairs):,} others")
+    return paths
+
+
+def failed_links(topology: Topology, names: tuple[str, ...]) -> list[int]:
+    """The links that ``A,B`` name, each once; a node's own name may hold commas.
+
+    Raises:
+        InputError: no such nodes, or no link between them.
+    """
+    nodes, failed = topology.node_index(), set()
+    for name in names:
+        parts = name.split(",")
+        splits = [(",".join(parts[:i]).strip(), ",".join(parts[i:]).strip()) for i in range(1, len(parts))]
+        if not splits:
+            raise InputError("--fail", "", "two node names, A,B", repr(name))
+        a, b = next(((a, b) for a, b in splits if a in nodes and b in nodes), splits[0])
+        failed.update(topology.find_links(a, b))
+    return sorted(failed)
 
 
 def describe_traffic(traffic: TrafficMatrices) -> str:

@@ -180,6 +180,10 @@ class Problem:
         """The same matrices under other capacities, (E,) or (B, E): failures, upgrades.  Not validated."""
         return dataclasses.replace(self, capacity=capacity.to(self.capacity).expand(self.batch, -1))
 
+    def with_paths(self, paths: PathSet) -> Problem:
+        """The same matrices over other candidate paths of the same demands.  Not validated."""
+        return dataclasses.replace(self, paths=paths, ops=make_path_ops(paths, self.ops.device))
+
     def row(self, index: int) -> Problem:
         """The problem of one matrix, B = 1."""
         one = slice(index, index + 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TIERS = (
     ("teal.errors",),
-    ("teal.spec", "teal.storage", "teal.parallel", "teal.lanes", "teal.interrupts"),
+    ("teal.spec", "teal.storage", "teal.parallel", "teal.lanes", "teal.memory", "teal.interrupts"),
     ("teal.network",),
     ("teal.pathops", "teal.objectives"),
     ("teal.formats", "teal.config"),
@@ -21,7 +21,7 @@ TIERS = (
     ("teal.learning.losses", "teal.learning.direct", "teal.learning.coma", "teal.learning.checkpoint"),
     ("teal.allocator",),
     ("teal.learning.trainer", "teal.instance"),
-    ("teal.evaluation",),
+    ("teal.evaluation", "teal.solving"),
     ("teal.reports",),
     ("teal.cli",),
 )

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from teal.cli import main
@@ -190,7 +191,7 @@ def test_bad_input_is_one_line_exit_code_two_and_nothing_written(
 
 def test_paths_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "paths.csv"
-    assert main(["paths", "--topology", "b4", "--out", str(out)]) == 0
+    assert main(["paths", "compute", "--topology", "b4", "--out", str(out)]) == 0
     assert "trie nodes: 396" in capsys.readouterr().out
     lines = out.read_text().splitlines()
     assert len(lines) == 1 + 310
@@ -249,8 +250,37 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, launcher: list[str]) -> None:
     assert main(["train", *B4, "--out", str(out), "--layers", "2", "--max-steps", "1", "--resume"]) == 0
 
 
+def test_solve_writes_an_allocation_and_says_what_it_is_worth(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, paths = tmp_path / "a.parquet", tmp_path / "paths.npz"
+    instance = ["--topology", "b4", "--traffic", "gravity:seed=0,load=8"]
+    assert main(["solve", *instance, "--gap", "0.001", "--deadline", "20s", "--json", "--out", str(out)]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert 0 <= said["gap"] <= 1e-3
+    assert said["gap"] == pytest.approx((said["bound"] - said["value"]) / said["bound"])
+    assert said["gap_all_paths"] >= said["gap"] - 1e-9
+    assert said["max_violation"] < 1e-9
+    assert {"satisfied_demand", "iterations", "build_s", "solve_s"} <= set(said)
+    table = pq.read_table(out).to_pydict()
+    assert sum(table["flow"]) == pytest.approx(said["value"])
+    for source, target, nodes in zip(table["source"], table["target"], table["nodes"], strict=True):
+        assert (nodes[0], nodes[-1]) == (source, target)
+        assert len(set(nodes)) == len(nodes)
+    assert main(["solve", *instance, "--out", str(out)]) == 2, "not over an earlier one"
+    more = ["--out", str(paths), "--matrices", "1"]
+    assert main(["paths", "improve", "--topology", "b4", "--traffic", "gravity:count=3,load=8", *more]) == 0
+    capsys.readouterr()
+    again = ["--paths", str(paths), "--fail", "1,2", "--carrying", "--objective", "max_concurrent_flow"]
+    assert main(["solve", *instance, *again]) == 0
+    assert "max_concurrent_flow: 0." in capsys.readouterr().out
+    assert main(["solve", *instance, "--index", "5", "--traffic", "gravity:count=2"]) == 2
+    assert "--index" in capsys.readouterr().err
+
+
 def test_help_teaches() -> None:
-    for command in ([], ["train"], ["evaluate"], ["paths"], ["traffic"], ["traffic", "generate"]):
+    commands = "", "train", "evaluate", "solve", "paths compute", "paths improve", "traffic info", "traffic generate"
+    for command in map(str.split, commands):
         run = subprocess.run(
             [sys.executable, "-m", "teal", *command, "--help"], cwd=ROOT, capture_output=True, text=True, check=True
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from teal.network.shortest import best_first, heap_of, walk_back
 from teal.network.trie import insert_path, sort_by_depth
 from teal.parallel import kernel, parallel_kernel, prange
 
@@ -17,50 +18,6 @@ from teal.parallel import kernel, parallel_kernel, prange
 
 HOPS_DISJOINT, WEIGHTED_DISJOINT, YEN = 0, 1, 2
 _NONE = -2  # a stamp that nothing carries
-
-
-@kernel
-def _heap_push(keys, items, size, key, item):
-    i = size
-    while i > 0:
-        above = (i - 1) // 2
-        if keys[above] <= key:
-            break
-        keys[i], items[i] = keys[above], items[above]
-        i = above
-    keys[i], items[i] = key, item
-    return size + 1
-
-
-@kernel
-def _heap_pop(keys, items, size):
-    """Remove the smallest; the caller has read ``keys[0], items[0]``."""
-    size -= 1
-    key, item = keys[size], items[size]
-    i = 0
-    while 2 * i + 1 < size:
-        child = 2 * i + 1
-        if child + 1 < size and keys[child + 1] < keys[child]:
-            child += 1
-        if keys[child] >= key:
-            break
-        keys[i], items[i] = keys[child], items[child]
-        i = child
-    keys[i], items[i] = key, item
-    return size
-
-
-@kernel
-def _walk_back(source, target, into, tail, path):
-    """Write the links that ``into`` (node -> link into it) leads along into ``path``; their number."""
-    length, node = 0, target
-    while node != source:
-        path[length] = into[node]
-        node = tail[into[node]]
-        length += 1
-    for i in range(length // 2):
-        path[i], path[length - 1 - i] = path[length - 1 - i], path[i]
-    return length
 
 
 @kernel
@@ -127,66 +84,12 @@ def _meet(source, target, out_ptr, out_link, in_ptr, in_link, tail, head, banned
 @kernel
 def _join(source, target, middle, into, tail, head, path):
     """Write the links from ``source`` to ``middle`` and on to ``target`` into ``path``; their number."""
-    length = _walk_back(source, middle, into[0], tail, path)
+    length = walk_back(source, middle, into[0], tail, path)
     while middle != target:
         path[length] = into[1, middle]
         middle = head[path[length]]
         length += 1
     return length
-
-
-@kernel
-def _best_first(
-    source, target, out_ptr, out_link, head, weight, potential, banned, ban, closed, shut, distance, into, keys, items
-):
-    """A* from ``source`` to ``target``: ``potential`` (N,) is a lower bound of the way that remains.
-
-    Links with ``banned == ban`` and nodes with ``closed == shut`` are not used.  Returns the length,
-    infinity if there is no way; ``into`` then leads back along it.
-    """
-    distance[:] = np.inf
-    if not np.isfinite(potential[source]):
-        return np.inf
-    distance[source] = 0.0
-    size = _heap_push(keys, items, 0, potential[source], source)
-    while size:
-        key, node = keys[0], items[0]
-        size = _heap_pop(keys, items, size)
-        if node == target:
-            return distance[target]
-        if key > distance[node] + potential[node]:
-            continue
-        for i in range(out_ptr[node], out_ptr[node + 1]):
-            link = out_link[i]
-            other = head[link]
-            if banned[link] == ban or closed[other] == shut or not np.isfinite(potential[other]):
-                continue
-            length = distance[node] + weight[link]
-            if length < distance[other]:
-                distance[other], into[other] = length, link
-                size = _heap_push(keys, items, size, length + potential[other], other)
-    return np.inf
-
-
-@parallel_kernel
-def distances_to(targets, in_ptr, in_link, tail, weight, num_nodes):
-    """Least weight from every node to each of ``targets``: (len(targets), N), infinity where no way is."""
-    out = np.full((len(targets), num_nodes), np.inf)
-    for i in prange(len(targets)):
-        into = np.empty(num_nodes, dtype=np.int32)
-        keys, items = _heap(len(tail))
-        banned, closed = np.zeros(len(tail), dtype=np.int32), np.zeros(num_nodes, dtype=np.int32)
-        zero = np.zeros(num_nodes)
-        _best_first(
-            targets[i], -1, in_ptr, in_link, tail, weight, zero, banned, 1, closed, 1, out[i], into, keys, items
-        )
-    return out
-
-
-@kernel
-def _heap(num_links):
-    """Room for one push a link, twice over: rounding may reopen a node of equal length."""
-    return np.empty(2 * num_links + 2), np.empty(2 * num_links + 2, dtype=np.int32)
 
 
 @kernel
@@ -203,19 +106,19 @@ def _disjoint(
     for found in range(most):
         lengths[found] = 0
         if not by_hops:
-            way = _best_first(
+            way = best_first(
                 source, target, out_ptr, out_link, head, weight, potential, banned, ban, closed, _NONE, distance,
                 into[0], keys, items,
             )  # fmt: skip
             if np.isfinite(way):
-                lengths[found] = _walk_back(source, target, into[0], tail, paths[found])
+                lengths[found] = walk_back(source, target, into[0], tail, paths[found])
         elif found:
             lengths[found] = _meet(
                 source, target, out_ptr, out_link, in_ptr, in_link, tail, head, banned, ban, seen, ban + found, into,
                 queue, paths[found],
             )  # fmt: skip
         elif tree[target] >= 0:
-            lengths[found] = _walk_back(source, target, tree, tail, paths[found])
+            lengths[found] = walk_back(source, target, tree, tail, paths[found])
         if not lengths[found]:
             return found
         for i in range(lengths[found]):
@@ -259,14 +162,14 @@ def _yen(
 
     Of the candidates only the ``most`` best are kept, in ``spare``: more can never be needed.
     """
-    cost = _best_first(
+    cost = best_first(
         source, target, out_ptr, out_link, head, weight, potential, banned, stamp, closed, stamp, distance, into,
         keys, items,
     )  # fmt: skip
     stamp += 1
     if not np.isfinite(cost):
         return 0, stamp
-    lengths[0] = _walk_back(source, target, into, tail, paths[0])
+    lengths[0] = walk_back(source, target, into, tail, paths[0])
     found, kept = 1, 0
     while found < most:
         last, root_cost = paths[found - 1], 0.0
@@ -277,7 +180,7 @@ def _yen(
                     banned[paths[j, i]] = stamp
             for j in range(i):
                 closed[tail[last[j]]] = stamp
-            way = _best_first(
+            way = best_first(
                 spur, target, out_ptr, out_link, head, weight, potential, banned, stamp, closed, stamp, distance,
                 into, keys, items,
             )  # fmt: skip
@@ -289,7 +192,7 @@ def _yen(
                 if kept < most or root_cost + way < spare_cost[slot]:
                     candidate = np.empty(len(closed), dtype=np.int32)
                     candidate[:i] = last[:i]
-                    length = i + _walk_back(spur, target, into, tail, candidate[i:])
+                    length = i + walk_back(spur, target, into, tail, candidate[i:])
                     known = False
                     for j in range(kept):
                         if spare_length[j] == length and _same(spare[j], candidate, length):
@@ -337,7 +240,7 @@ def search_sources(
         seen, queue = np.full((2, nodes), -1, dtype=np.int32), np.empty((2, nodes), dtype=np.int32)
         banned, closed = np.full(links, -1, dtype=np.int32), np.full(nodes, -1, dtype=np.int32)
         distance = np.empty(nodes)
-        keys, items = _heap(links)
+        keys, items = heap_of(links)
         paths, lengths = np.empty((most, nodes), dtype=np.int32), np.zeros(most, dtype=np.int64)
         spare, spare_length = np.empty((most, nodes), dtype=np.int32), np.zeros(most, dtype=np.int64)
         spare_cost = np.empty(most)

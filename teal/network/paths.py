@@ -6,19 +6,25 @@ import dataclasses
 import zipfile
 from enum import StrEnum
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
 from teal.errors import InputError
+from teal.memory import require
 from teal.network import path_search
 from teal.network.packed import PackedPaths, pack
+from teal.network.shortest import csr, shortest_trees
 from teal.network.topology import FloatArray, IntArray, Topology
 from teal.network.trie import Trie
 from teal.storage import atomic_file, cache_dir, content_key
 
-_FORMAT = 2  # part of every cache key: raise it when the search or the file changes
+_FORMAT = 3  # part of every cache key: raise it when the search or the file changes
+_SAMPLE, _LARGE = 8, 20_000_000  # sources; places of paths above which it is worth sampling
+_PER_PAIR, _PER_PLACE, _PER_NODE, _BASE = 70, 48, 32, 1 << 29  # bytes, fitted to peaks that were measured
+_PATH_FILE = "a file of paths, as `teal paths improve` writes it"
 _CHUNK = 64  # sources per call of the search kernel: one step of the progress bar
 
 
@@ -157,24 +163,52 @@ def compute_paths(
     file = cache_dir("paths") / f"{key}.npz" if cache else None
     if file is not None and file.exists():
         try:
-            with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-                trie = Trie(stored["parent"], stored["link"], stored["source_ptr"])
-                return PathSet(
-                    pairs, stored["leaf"], trie, stored["demand_ptr"], topology.num_links, key, topology.shape_key()
-                )
-        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
+            return load_paths(file, topology)
+        except InputError:
             file.unlink(missing_ok=True)  # a damaged cache entry is made again
+    _check_memory(topology, pairs, num_paths, method, weight, weights)
     paths = _search(topology, pairs, num_paths, method, weight, weights, key, progress)
     if file is not None:
-        with atomic_file(file) as temporary:
-            np.savez(
-                temporary,
-                leaf=paths.leaf,
-                demand_ptr=paths.demand_ptr,
-                parent=paths.trie.parent,
-                link=paths.trie.link,
-                source_ptr=paths.trie.source_ptr,
+        save_paths(file, paths)
+    return paths
+
+
+def save_paths(file: Path, paths: PathSet) -> None:
+    """Write a path set to a .npz file."""
+    with atomic_file(file) as temporary:
+        np.savez(
+            temporary,
+            pairs=paths.pairs,
+            leaf=paths.leaf,
+            demand_ptr=paths.demand_ptr,
+            parent=paths.trie.parent,
+            link=paths.trie.link,
+            source_ptr=paths.trie.source_ptr,
+            keys=np.array([paths.key, paths.topology_key]),
+        )
+
+
+def load_paths(file: Path, topology: Topology) -> PathSet:
+    """Read what :func:`save_paths` wrote.
+
+    Raises:
+        InputError: no such file, a damaged one, or paths over another network.
+    """
+    try:
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+            trie = Trie(stored["parent"], stored["link"], stored["source_ptr"])
+            key, network = (str(text) for text in stored["keys"])
+            paths = PathSet(
+                stored["pairs"], stored["leaf"], trie, stored["demand_ptr"], topology.num_links, key, network
             )
+    except OSError as error:
+        raise InputError(str(file), "", _PATH_FILE, error.strerror or error) from None
+    except (EOFError, ValueError, KeyError, zipfile.BadZipFile):
+        raise InputError(str(file), "", _PATH_FILE, "something else") from None
+    if network != topology.shape_key():
+        raise InputError(str(file), "paths", f"paths over the links of {topology.name}", "those of another network")
+    if trie.num_nodes and not (int(trie.link.min()) >= 0 and int(trie.link.max()) < topology.num_links):
+        raise InputError(str(file), "link", f"links below {topology.num_links}", int(trie.link.max()))
     return paths
 
 
@@ -183,6 +217,28 @@ def all_pairs(topology: Topology) -> IntArray:
     count = topology.num_nodes
     source, target = np.divmod(np.arange(count * count, dtype=np.int64), count)
     return np.stack([source, target], 1)[source != target].astype(np.int32)
+
+
+def memory_needed(pairs: int, num_paths: int, trie_nodes: float) -> int:
+    """Bytes, about, to find the paths of so many pairs and allocate one matrix over them."""
+    return int(_BASE + _PER_PAIR * pairs + _PER_PLACE * pairs * num_paths + _PER_NODE * trie_nodes)
+
+
+def _check_memory(
+    topology: Topology, pairs: IntArray, num_paths: int, method: PathMethod, weight: PathWeight, weights: FloatArray
+) -> None:
+    """Refuse what would not fit, judged by the tries of a few sources."""
+    if len(pairs) * num_paths < _LARGE:
+        return
+    sources = np.unique(pairs[:, 0])
+    few = sources[np.unique(np.linspace(0, len(sources) - 1, _SAMPLE).astype(int))]
+    own = pairs[np.isin(pairs[:, 0], few)]
+    sample = _search(topology, own, num_paths, method, weight, weights, "", progress=False)
+    nodes = sample.trie.num_nodes / len(own)
+    needed = memory_needed(len(pairs), num_paths, nodes * len(pairs))
+    least = memory_needed(len(pairs), 1, min(1.0, nodes) * len(pairs)) / (1 << 30)
+    remedy = f"fewer pairs (those that carry traffic) or a smaller K would need less (K = 1: {least:.1f} GiB)"
+    require(f"paths of {len(pairs):,} pairs, K = {num_paths}", needed, remedy)
 
 
 def _check_pairs(topology: Topology, pairs: IntArray) -> None:
@@ -204,13 +260,6 @@ def _link_weights(topology: Topology, weight: PathWeight) -> FloatArray:
         return 1.0 / topology.capacity  # infinite for a failed link: never taken
 
 
-def _csr(nodes: IntArray, num_nodes: int) -> tuple[IntArray, IntArray]:
-    """Links grouped by a node of theirs: (ptr, links)."""
-    counts = np.bincount(nodes, minlength=num_nodes)
-    ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    return ptr, np.argsort(nodes, kind="stable").astype(np.int32)
-
-
 def _search(
     topology: Topology,
     pairs: IntArray,
@@ -223,7 +272,7 @@ def _search(
 ) -> PathSet:
     sources, starts = np.unique(pairs[:, 0], return_index=True)
     demand_ptr = np.append(starts, len(pairs)).astype(np.int32)
-    out_ptr, out_link = _csr(topology.link_source, topology.num_nodes)
+    out_ptr, out_link = csr(topology.link_source, topology.num_nodes)
     tail, head = topology.link_source, topology.link_target
     if method is PathMethod.YEN:
         code = path_search.YEN
@@ -232,10 +281,10 @@ def _search(
     else:
         code = path_search.WEIGHTED_DISJOINT
     potential = np.zeros((1, 1))
-    in_ptr, in_link = _csr(topology.link_target, topology.num_nodes)
+    in_ptr, in_link = csr(topology.link_target, topology.num_nodes)
     if code != path_search.HOPS_DISJOINT:
         everyone = np.arange(topology.num_nodes, dtype=np.int32)
-        potential = path_search.distances_to(everyone, in_ptr, in_link, tail, weights, topology.num_nodes)
+        potential, _ = shortest_trees(topology.num_nodes, head, tail, weights, everyone)  # to everyone
         potential *= 1 - 1e-9  # still a lower bound, and consistent in spite of rounding
     leaf = np.empty((len(pairs), num_paths), dtype=np.int32)
     parents: list[IntArray] = []

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from teal.errors import InputError
-from teal.network.rates import Rates
+from teal.network.rates import ArrayRates, Rates
 from teal.network.topology import FloatArray, IntArray
 from teal.storage import content_key
 
@@ -137,6 +137,18 @@ class TrafficMatrices:
     def scaled(self, factor: float) -> TrafficMatrices:
         """The same matrices times ``factor``."""
         return dataclasses.replace(self, scale=self.scale * factor)
+
+    def carrying(self, row: int) -> TrafficMatrices:
+        """One matrix, with the demands that are not 0 in it and no others."""
+        rates = self.read([row])
+        return dataclasses.replace(
+            self,
+            pairs=self.pairs[rates[0] > 0],
+            timestamps=self.timestamps[[row]],
+            rates=ArrayRates(rates[:, rates[0] > 0]),
+            scale=1.0,
+            key=content_key(self.key, self.scale, row),
+        )
 
     def split(self, train: float = 0.7, validation: float = 0.1) -> Split:
         """Row numbers of training, validation and test part, in time order.

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from baselines import arc_form
+from teal.bounds import all_paths_bound
+from teal.errors import InputError
+from teal.formats import load_topology, load_traffic
+from teal.network import PathMethod, compute_paths
+from teal.network.extension import with_more_paths
+from teal.network.paths import load_paths, save_paths
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem
+from teal.solvers.columns import ColumnRound, improve
+from teal.testing import make_topology, random_problem, random_topology
+
+
+@pytest.mark.parametrize("objective", list(ObjectiveName))
+@pytest.mark.parametrize("name", ["b4", "topohub:sndlib/abilene", "topohub:sndlib/geant"])
+def test_the_optimum_over_all_paths_is_that_of_the_arc_form(name: str, objective: ObjectiveName) -> None:
+    topology = load_topology(name)
+    traffic = load_traffic("gravity:seed=3,count=1,load=4", topology)
+    weight = np.random.default_rng(0).choice([1.0, 2.0], traffic.num_demands)
+    paths = compute_paths(topology, num_paths=2)
+    problem = Problem.create(topology, paths, Objective(objective), traffic.read([0]), weight=weight)
+    optimum = arc_form.optimum(problem)
+    rounds: list[ColumnRound] = []
+    found = improve(problem, target=1e-3, report=rounds.append)
+    assert float(found.gap_all_paths) <= 1e-3
+    assert float(found.value) == pytest.approx(optimum, rel=1.01e-3)
+    sign = 1 if problem.objective.higher_is_better else -1
+    for done in rounds:
+        assert sign * (float(done.bound_all_paths) - optimum) >= -1e-6 * optimum
+        assert sign * (optimum - float(done.value)) >= -1e-6 * optimum
+    assert sum(done.added for done in rounds) > 0, "two paths a demand are not enough on these networks"
+
+
+@settings(max_examples=15)
+@given(
+    seed=st.integers(0, 10_000),
+    objective=st.sampled_from(ObjectiveName),
+    failed=st.integers(0, 3),
+    size=st.sampled_from([0.0, 0.01, 0.3, 5.0]),
+)
+def test_no_prices_bound_below_the_optimum_over_all_paths(
+    seed: int, objective: ObjectiveName, failed: int, size: float
+) -> None:
+    problem = random_problem(seed, objective=objective, failed=failed, num_paths=2)
+    prices = size * torch.rand(problem.capacity.shape, generator=torch.Generator().manual_seed(seed)).double() ** 3
+    bounds = all_paths_bound(problem, prices)
+    sign = 1 if problem.objective.higher_is_better else -1
+    for row, bound in enumerate(bounds.tolist()):
+        optimum = arc_form.optimum(problem.row(row))
+        assert sign * (bound - optimum) >= -1e-6 * (1 + optimum)
+
+
+def test_a_hand_solved_network() -> None:
+    """Two ways of capacity 1 for a demand of 3: with one path 1, with both 2, and no third."""
+    topology = make_topology([(0, 1, 1.0), (0, 2, 1.0), (2, 1, 1.0)])
+    paths = compute_paths(topology, np.array([[0, 1]], np.int32), num_paths=1, cache=False)
+    problem = Problem.create(topology, paths, Objective(), np.array([3.0]))
+    assert all_paths_bound(problem, torch.tensor([[1.0, 0.0, 0.0]])).item() == pytest.approx(1 + 3 * 1)
+    assert all_paths_bound(problem, torch.tensor([[1.0, 1.0, 0.0]])).item() == pytest.approx(2.0)
+    found = improve(problem, target=1e-4)
+    assert found.value.item() == pytest.approx(2.0, rel=1e-4)
+    assert [found.paths.path_links(0, k) for k in range(2)] == [[0], [1, 2]]
+
+
+@given(seed=st.integers(0, 10_000))
+def test_adding_paths_keeps_what_is_there(seed: int) -> None:
+    topology, rng = random_topology(seed), np.random.default_rng(seed)
+    few = compute_paths(topology, num_paths=2, cache=False)
+    many = compute_paths(topology, num_paths=4, method=PathMethod.YEN, cache=False)
+    given_ = [many.path_links(d, int(rng.integers(4))) if rng.random() < 0.5 else [] for d in range(many.num_demands)]
+    ptr = np.concatenate([[0], np.cumsum([len(path) for path in given_])])
+    more = with_more_paths(few, ptr, np.array(list(itertools.chain(*given_)), dtype=np.int32))
+    assert (more.trie.parent < np.arange(more.trie.num_nodes)).all()
+    for d, path in enumerate(given_):
+        before = [few.path_links(d, k) for k in range(2) if few.mask[d, k]]
+        after = [more.path_links(d, k) for k in range(more.num_paths) if more.mask[d, k]]
+        assert after == before + ([path] if path and path not in before else [])
+
+
+def test_a_file_of_paths_is_read_back_and_checked(tmp_path: Path) -> None:
+    topology = random_topology(1)
+    paths = compute_paths(topology, cache=False)
+    save_paths(tmp_path / "p.npz", paths)
+    again = load_paths(tmp_path / "p.npz", topology)
+    np.testing.assert_array_equal(again.leaf, paths.leaf)
+    assert again.key == paths.key
+    with pytest.raises(InputError, match="another network"):
+        load_paths(tmp_path / "p.npz", random_topology(2))
+    (tmp_path / "p.npz").write_bytes(b"no")
+    with pytest.raises(InputError, match="something else"):
+        load_paths(tmp_path / "p.npz", topology)
+    with pytest.raises(InputError, match="No such file"):
+        load_paths(tmp_path / "none.npz", topology)
+
+
+def test_memory_is_asked_for_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("teal.network.paths._LARGE", 1)
+    monkeypatch.setattr("teal.memory.available", lambda: 1000)
+    topology = random_topology(1)
+    with pytest.raises(InputError, match=r"GiB of memory; fewer pairs .* or a smaller K"):
+        compute_paths(topology, cache=False)
