@@ -11,6 +11,7 @@ from torch import Tensor
 SUFFICIENT, NECESSARY, LONG = 0.2, 0.8, 0.36  # when to restart: PDLP's (Applegate et al. 2021)
 OMEGA_RANGE = 30.0  # most that the primal weight moves away from the first one, up or down
 _FALLBACK_OMEGA = 0.02
+_BALANCED = 4.0  # the links that are tight in the end are fewer than those of the guess; measured on four networks
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -92,4 +93,4 @@ def price_guess(capacity: Tensor, trial: Tensor, value: Tensor | None) -> Tensor
     if value is not None:
         return torch.where(used > 1, capacity * value, 0)
     tight = torch.where(used >= 0.5 * used.amax(1, keepdim=True), capacity, 0)
-    return tight / tight.sum(1, keepdim=True).clamp(min=1e-300)
+    return _BALANCED * tight / tight.sum(1, keepdim=True).clamp(min=1e-300)

@@ -35,7 +35,7 @@ class FusedEngine:
         width = next(width for width in _LANES if width >= problem.batch)
         self._lanes = (0,) * width
         self._scans = kernels.Scans(*packed.arrays, packed.blocks(_WORK, _BLOCKS), packed.widest)
-        self._operations = width * (len(packed.above) + packed.num_paths)
+        self._operations = 4 * width * (len(packed.above) + packed.num_paths)  # a node or path takes a few
         blocks, links, real = len(self._scans.blocks) - 1, packed.num_links, _NUMPY[dtype]
         self._loads, self._asked = np.zeros((2, blocks, links * width))
         self._sums = np.zeros((blocks, width))

@@ -20,7 +20,8 @@ from teal.solvers.projection import project
 
 ENGINES = ("auto", "fused", "plain")
 _NARROW_GAP = 1e-5  # below it float32 splits are too coarse
-_FIRST_LOOK, _GROWTH, _POWER = 6, 1.5, 0.7
+_FIRST_LOOK, _GROWTH = 6, 2.0  # iterations to the first look at the latest, and from one to the next
+_PROMISE, _SPACING = 1.6, 1.25  # an earlier one at so many times the target, so much later than the last
 _SMALL = 500_000  # trie nodes and paths: below, several iterations go by between two glances at the bound
 _LOOK_COST = 4.0  # in iterations, until one was timed
 _LAST_REFILL = 3  # rounds; near the optimum they bring less than the iterations that they would cost
@@ -127,20 +128,19 @@ class _Search:
             begin = time.perf_counter()
             bound = engine.advance(count)
             pace, done = (time.perf_counter() - begin) / count, done + count
-            if done >= next_look:
-                look_s, looked = self._look(), done
-                next_look = self._after(done)
-            elif self._reached(self._better(bound)):
+            promise = self._better(bound)
+            if self._reached(promise):
                 self._take_bound(engine.certify())
+            elif done >= next_look or (done >= _SPACING * looked and self._promising(promise)):
+                look_s, looked = self._look(), done
+                next_look = max(looked + 2, math.ceil(_GROWTH * looked))
         if looked < done and not self._reached(self._bound):
             self._look(_LAST_REFILL)
         return self._result(done)
 
-    def _after(self, done: int) -> int:
-        """When to look again: where the gap will have closed, if it goes on falling like 1 / iterations^1.4."""
-        widest = float(self._gaps(self._bound).clamp(min=0).max())
-        ahead = (widest / self._target) ** _POWER if self._target > 0 else _GROWTH
-        return max(done + 2, math.ceil(done * min(_GROWTH, max(ahead, 1.1))))
+    def _promising(self, bound: Tensor) -> bool:
+        """Whether a better value may be all that is missing: near the optimum the bound is what lags."""
+        return bool((self._gaps(bound) <= _PROMISE * self._target).all())
 
     def _better(self, bound: Tensor) -> Tensor:
         return torch.minimum(self._bound, bound) if self._up else torch.maximum(self._bound, bound)

@@ -1,0 +1,268 @@
+"""The engine beside LP solvers and beside the machine: times, certified gaps, memory.
+
+    python benchmarks/engine.py --data FOLDER --out OUT [--networks b4,geant,UsCarrier,Kdl,ASN,world] [--limit 60]
+
+FOLDER holds UsCarrier.json, Kdl.json and ASN2k.json.  Each network is measured in a process of its own,
+each LP solver in another, stopped after --limit seconds.  OUT/engine.csv has a row a figure, OUT/engine.png
+shows gap against time.  Medians after warm-up; what else the machine does is yours to know.  World
+takes about 6 GiB and ten minutes, most of it for paths.
+
+- iteration, and iteration per matrix in a batch of 16, each also as a share of one product of torch's CSR
+  matrix with the explicit incidence matrix (one feature; not for world, where it would not fit);
+- copy: a plain memory copy that moves the bytes that one iteration must (tries, splits, anchor, demands);
+- cold and warm to a gap: everything that `teal.solve` does on a matrix of generated traffic, from nothing or
+  from the matrix before (solved to 0.1%; AR(1) noise 0.3, correlation 0.9);
+- paths: all pairs, K = 4, from nothing; pack: the trie as the engine reads it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+NETWORKS = {
+    "b4": ("b4", 6),
+    "geant": ("topohub:sndlib/geant", 4),
+    "UsCarrier": ("UsCarrier.json", 6),
+    "Kdl": ("Kdl.json", 6),
+    "ASN": ("ASN2k.json", 6),
+    "world": ("topohub:backbone/world", 4),
+}
+GAPS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0005, 0.0001)
+TARGETS = (0.05, 0.01, 0.001)
+SOLVERS = {"highs-simplex": 130_000, "highs-ipm": 130_000, "pdlp": 15_000_000}  # up to so many demands x paths
+
+
+def median(call: Callable[[], object], repeats: int) -> float:
+    """Seconds; of a single repeat without warm-up."""
+    if repeats > 1:
+        call()
+    taken = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - begin)
+    return statistics.median(taken)
+
+
+def load(name: str, data: Path, matrices: int) -> Any:
+    """The problem of ``matrices`` consecutive matrices, and seconds for (paths, packing)."""
+    import teal
+
+    source, load_ = NETWORKS[name]
+    topology = teal.load_topology(str(data / source) if source.endswith(".json") else source)
+    traffic = teal.load_traffic(f"gravity:seed=0,count={matrices},load={load_}", topology)
+    teal.compute_paths(teal.load_topology("b4"), cache=False)  # compiles
+    begin = time.perf_counter()
+    paths = teal.compute_paths(topology, traffic.pairs, cache=False)
+    found = time.perf_counter()
+    _ = paths.packed
+    packed = time.perf_counter()
+    problem = teal.Problem.create(topology, paths, teal.Objective(), traffic.read(slice(None)))
+    return problem, found - begin, packed - found
+
+
+def engine(name: str, data: Path) -> Iterator[tuple[str, float, str]]:
+    """(measure, value, unit) of one network."""
+    import torch
+
+    from teal.solvers.pdhg import solve
+    from teal.solvers.pdhg.fused import FusedEngine
+
+    large = name == "world"
+    problem, paths_s, pack_s = load(name, data, 2 if large else 16)
+    yield "paths", paths_s, "s"
+    yield "pack", pack_s, "s"
+    packed, paths = problem.paths.packed, problem.paths
+    yield "demands", paths.num_demands, ""
+    yield "trie nodes", paths.trie.num_nodes, ""
+    repeats = 3 if large else 9
+    first, second = problem.row(0), problem.row(1)
+    one = FusedEngine(first, None, torch.float32)
+    iteration = median(lambda: one.advance(1), 20)
+    yield "iteration", iteration, "s"
+    moved = 2 * packed.above.nbytes + packed.end.nbytes + 12 * packed.num_paths + 9 * paths.num_demands
+    block = torch.zeros(moved // 8)
+    target = torch.empty_like(block)
+    yield "bytes of an iteration", moved, ""
+    yield "copy", median(lambda: target.copy_(block), 20), "s"
+    if not large:
+        rows, columns = paths.incidences()
+        index = torch.stack([torch.from_numpy(rows), torch.from_numpy(columns)])
+        matrix = torch.sparse_coo_tensor(index, torch.ones(len(rows)), (paths.leaf.size, paths.num_links))
+        csr, links = matrix.to_sparse_csr(), torch.rand(paths.num_links, 1)
+        del matrix, index, rows, columns
+        product = median(lambda: csr @ links, 9)
+        yield "CSR product", product, "s"
+        yield "iteration / CSR product", iteration / product, ""
+        many = FusedEngine(problem, None, torch.float32)
+        each = median(lambda: many.advance(1), 9) / problem.batch
+        yield "iteration per matrix of 16", each, "s"
+        yield "iteration per matrix of 16 / CSR product", each / product, ""
+    solve(first, gap=0.5)
+    for gap in GAPS if not large else TARGETS:
+        yield f"cold to {gap:g}", median(lambda g=gap: solve(first, gap=g), 1 if large else repeats), "s"  # type: ignore[misc]
+        found = solve(first, gap=gap)
+        yield f"cold to {gap:g}, iterations", found.iterations, ""
+        yield f"cold to {gap:g}, reached", float(found.gap), ""
+    yield "satisfied demand", float(found.value / first.demand.sum()), ""
+    start = solve(first, gap=0.001) if not large else found
+    for gap in (*TARGETS, 0.005):
+        warm = solve(second, gap=gap, warm_start=start)
+        yield (
+            f"warm to {gap:g}",
+            median(lambda g=gap: solve(second, gap=g, warm_start=start), 1 if large else repeats),  # type: ignore[misc]
+            "s",
+        )
+        yield f"warm to {gap:g}, iterations", warm.iterations, ""
+        yield f"warm to {gap:g}, reached", float(warm.gap), ""
+    yield "peak memory", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20), "GiB"
+
+
+def solver(kind: str, name: str, data: Path, limit: float) -> Iterator[tuple[str, float, str]]:
+    """One LP solver on the first matrix."""
+    problem, _, _ = load(name, data, 1)
+    if kind == "pdlp":
+        yield from _pdlp(problem, limit)
+        return
+    from teal.assessment import assess
+    from teal.schemes import make_scheme
+
+    scheme = make_scheme(f"lp-all:solver=highs,method={kind.removeprefix('highs-')},time_limit={limit}")
+    allocation = scheme.solve(problem)
+    yield kind, allocation.solve_s[0], "s"
+    yield f"{kind}, build", allocation.build_s[0], "s"
+    measured = assess(problem, allocation)
+    yield f"{kind}, value", float(measured.value), "Gbit/s"
+    yield f"{kind}, gap", float(measured.gap), ""
+
+
+def _pdlp(problem: Any, limit: float) -> Iterator[tuple[str, float, str]]:
+    """OR-Tools PDLP on the path form, rows over capacity, to a relative 1e-3 and 1e-4."""
+    import scipy.sparse as sp
+    from ortools.pdlp import solve_log_pb2, solvers_pb2
+    from ortools.pdlp.python import pdlp
+
+    begin = time.perf_counter()
+    paths, links = problem.paths.incidences()
+    own = np.flatnonzero(problem.paths.mask.reshape(-1))
+    column, demand = np.searchsorted(own, paths), own // problem.paths.num_paths
+    capacity, rate = problem.capacity[0].numpy(), problem.demand[0].numpy()
+    loads = sp.csr_matrix((rate[demand[column]] / capacity[links], (links, column)), shape=(len(capacity), len(own)))
+    sums = sp.csr_matrix((np.ones(len(own)), (demand, np.arange(len(own)))), shape=(len(rate), len(own)))
+    program = pdlp.QuadraticProgram()
+    program.constraint_matrix = sp.vstack([loads, sums]).tocsc()
+    program.constraint_lower_bounds = np.full(len(capacity) + len(rate), -math.inf)
+    program.constraint_upper_bounds = np.ones(len(capacity) + len(rate))
+    program.variable_lower_bounds = np.zeros(len(own))
+    program.variable_upper_bounds = np.full(len(own), math.inf)
+    program.objective_vector = -rate[demand] / rate.sum()
+    build = time.perf_counter() - begin
+    for accuracy in (1e-3, 1e-4):
+        settings = solvers_pb2.PrimalDualHybridGradientParams()
+        criteria = settings.termination_criteria
+        criteria.simple_optimality_criteria.eps_optimal_relative = accuracy
+        criteria.simple_optimality_criteria.eps_optimal_absolute = accuracy
+        criteria.time_sec_limit = limit
+        settings.num_threads = 2
+        begin = time.perf_counter()
+        found = pdlp.primal_dual_hybrid_gradient(program, settings)
+        spent = time.perf_counter() - begin
+        reached = found.solve_log.termination_reason == solve_log_pb2.TERMINATION_REASON_OPTIMAL
+        yield f"pdlp {accuracy:g}", spent if reached else math.inf, "s"
+        yield f"pdlp {accuracy:g}, spent", spent, "s"
+    yield "pdlp, build", build, "s"
+
+
+def child(arguments: list[str], limit: float | None) -> list[tuple[str, float, str]]:
+    """Run this file for one part; nothing if it fails or takes too long."""
+    command = [sys.executable, __file__, *arguments]
+    try:
+        run = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return []
+    return [tuple(json.loads(line)) for line in run.stdout.splitlines() if line.startswith("[")]
+
+
+def plot(file: Path, rows: list[tuple[str, str, float, str]]) -> None:
+    """Gap against time, a panel a network."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    names = list(dict.fromkeys(row[0] for row in rows))
+    columns = min(3, len(names))
+    figure, axes = plt.subplots(
+        math.ceil(len(names) / columns), columns, figsize=(4.6 * columns, 3.4 * math.ceil(len(names) / columns)),
+        squeeze=False, layout="constrained",
+    )  # fmt: skip
+    for axis, name in zip(axes.flat, names, strict=False):
+        known = {measure: value for network, measure, value, _ in rows if network == name}
+        gaps = [gap for gap in GAPS if f"cold to {gap:g}" in known]
+        cold = [(known[f"cold to {gap:g}"], known[f"cold to {gap:g}, reached"]) for gap in gaps]
+        axis.plot([t for t, _ in cold], [100 * max(g, 1e-7) for _, g in cold], "o-", ms=3, label="PDHG, cold")
+        warm = [gap for gap in (0.05, 0.01, 0.005, 0.001) if f"warm to {gap:g}" in known]
+        points = [(known[f"warm to {gap:g}"], known[f"warm to {gap:g}, reached"]) for gap in warm]
+        axis.plot([t for t, _ in points], [100 * max(g, 1e-7) for _, g in points], "s", ms=4, label="PDHG, warm")
+        for label, measure, gap in (
+            ("HiGHS simplex", "highs-simplex", 1e-4), ("HiGHS interior point", "highs-ipm", 1e-4),
+            ("PDLP (1e-3)", "pdlp 0.001", 1e-3), ("PDLP (1e-4)", "pdlp 0.0001", 1e-4),
+        ):  # fmt: skip
+            if math.isfinite(known.get(measure, math.inf)):
+                axis.plot(known[measure], 100 * gap, "^", label=label)
+        axis.set(xscale="log", yscale="log", title=name, xlabel="seconds", ylabel="certified gap (%)", ylim=(5e-4, 50))
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=7)
+    for axis in list(axes.flat)[len(names) :]:
+        axis.remove()
+    figure.savefig(file, dpi=130)
+
+
+def main() -> None:
+    """Parse, measure, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path())
+    parser.add_argument("--out", type=Path, default=Path("runs/engine"))
+    parser.add_argument("--networks", default=",".join(NETWORKS))
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds for an LP solver")
+    parser.add_argument("--part", nargs=2, metavar=("KIND", "NETWORK"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.part:
+        kind, name = options.part
+        parts = engine(name, options.data) if kind == "engine" else solver(kind, name, options.data, options.limit)
+        for part in parts:
+            print(json.dumps(part), flush=True)
+        return
+    options.out.mkdir(parents=True, exist_ok=True)
+    rows: list[tuple[str, str, float, str]] = []
+    for name in options.networks.split(","):
+        common = ["--data", str(options.data), "--limit", str(options.limit), "--part"]
+        measured = child([*common, "engine", name], None)
+        size = 4 * next((value for measure, value, _ in measured if measure == "demands"), math.inf)
+        for kind, most in SOLVERS.items():
+            if size <= most:
+                measured += child([*common, kind, name], 10 * options.limit)
+        for measure, value, unit in measured:
+            print(f"{name:>10}  {measure:<42} {value:12.6g} {unit}", flush=True)
+            rows.append((name, measure, value, unit))
+        with (options.out / "engine.csv").open("w", newline="", encoding="utf-8") as stream:
+            csv.writer(stream).writerows([("network", "measure", "value", "unit"), *rows])
+        plot(options.out / "engine.png", rows)
+    print(options.out / "engine.csv", options.out / "engine.png")
+
+
+if __name__ == "__main__":
+    main()
