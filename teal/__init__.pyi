@@ -2,7 +2,7 @@
 
 from .allocation import Allocation, Status
 from .assessment import Assessment, assess
-from .bounds import dual_bound, scaled_dual_bound
+from .bounds import all_paths_bound, dual_bound, scaled_dual_bound
 from .errors import InputError, SolverError, TealError
 from .feasibility import Violations, violations
 from .formats import load_topology, load_traffic, save_traffic
@@ -11,7 +11,7 @@ from .objectives import Objective, ObjectiveName
 from .pathops import PathOps, make_path_ops
 from .problem import Problem
 from .schemes import Scheme, make_scheme, register_scheme, scheme_names
-from .solvers.pdhg import solve
+from .solvers.pdhg import PdhgResult, PdhgState, solve
 from .solvers.projection import project
 
 __version__: str
@@ -26,6 +26,8 @@ __all__ = [
     "PathOps",
     "PathSet",
     "PathWeight",
+    "PdhgResult",
+    "PdhgState",
     "Problem",
     "Scheme",
     "SolverError",
@@ -34,6 +36,7 @@ __all__ = [
     "Topology",
     "TrafficMatrices",
     "Violations",
+    "all_paths_bound",
     "assess",
     "compute_paths",
     "dual_bound",

@@ -7,7 +7,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 import tyro
@@ -25,9 +25,6 @@ from teal.config import (
     TrainConfig,
 )
 from teal.errors import InputError, TealError
-
-if TYPE_CHECKING:
-    pass
 
 _DESCRIPTION = """Teal: traffic engineering for wide-area networks.  Learned allocations that are exactly feasible and
 carry a certified optimality gap.  Try: teal train --topology b4 --traffic gravity:seed=0,count=200,load=4
@@ -75,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case EvaluateConfig():
                 return _evaluate(config, say)
             case SolveConfig():
-                _solve(config, say)
+                return _solve(config, say)
             case PathsConfig():
                 _paths(config)
             case ImproveConfig():
@@ -161,7 +158,7 @@ def _evaluate(config: EvaluateConfig, say: Callable[[str], None]) -> int:
     return 0 if any(row.status in ("optimal", "feasible") for row in measured) else 1
 
 
-def _solve(config: SolveConfig, say: Callable[[str], None]) -> None:
+def _solve(config: SolveConfig, say: Callable[[str], None]) -> int:
     from teal.formats.allocations import ALLOCATION_SUFFIXES, write_allocation
     from teal.solving import solve_matrix
     from teal.storage import check_out_file
@@ -169,18 +166,21 @@ def _solve(config: SolveConfig, say: Callable[[str], None]) -> None:
     if config.out:
         check_out_file(config.out, ALLOCATION_SUFFIXES, overwrite=config.overwrite)
     solved = solve_matrix(config, say)
-    print(json.dumps(solved.figures()) if config.json else solved.describe())
+    print(json.dumps(solved.figures(), allow_nan=False) if config.json else solved.describe())
+    if solved.usable and not solved.reached:
+        say(f"the target gap of {config.gap:g} was not reached: {solved.stopped_by}")
     if config.out:
         problem = solved.problem
         rows = write_allocation(
             config.out, problem.topology, problem.paths, problem.demand[0].cpu().numpy(), solved.splits.cpu().numpy()
         )
         say(f"{config.out}: {rows:,} paths that carry traffic")
+    return 0 if solved.usable else 1
 
 
 def _improve(config: ImproveConfig, say: Callable[[str], None]) -> None:
     from teal.instance import load_instance
-    from teal.network.paths import save_paths
+    from teal.network.path_file import save_paths
     from teal.network.traffic import spread
     from teal.solvers.columns import ColumnRound, improve
     from teal.storage import check_out_file

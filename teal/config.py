@@ -173,7 +173,7 @@ class SolveConfig(InstanceConfig):
         _require(self, "max_iterations", "a whole number of at least 0", self.max_iterations >= 0)
         _require(self, "carrying", "no --calibrate, which needs all pairs", not (self.carrying and self.calibrate))
         if self.deadline:
-            seconds(self.deadline)
+            seconds(self.deadline, "--deadline")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -261,7 +261,7 @@ def _require(config: object, field: str, expected: str, good: bool) -> None:
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def seconds(text: str) -> float:
+def seconds(text: str, option: str = "--time-budget") -> float:
     """Seconds in a duration such as ``500ms``, ``90s``, ``10m``, ``1h30m`` or ``90``.
 
     Raises:
@@ -270,5 +270,5 @@ def seconds(text: str) -> float:
     if re.fullmatch(r"\d+(\.\d+)?", text):
         return float(text)
     if not re.fullmatch(r"(\d+(\.\d+)?(ms|[smh]))+", text):
-        raise InputError("time budget", "", "a duration such as 500ms, 90s, 10m or 1h30m", repr(text))
+        raise InputError(option, "", "a duration such as 500ms, 90s, 10m or 1h30m", repr(text))
     return sum(float(number) * _UNITS[unit] for number, _, unit in re.findall(r"(\d+(\.\d+)?)(ms|[smh])", text))

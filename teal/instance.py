@@ -18,7 +18,7 @@ from teal.config import CandidateConfig, InstanceConfig
 from teal.errors import InputError
 from teal.formats import load_topology, load_traffic
 from teal.network import PathSet, Split, Topology, TrafficMatrices, compute_paths
-from teal.network.paths import load_paths
+from teal.network.path_file import load_paths
 from teal.network.topology import FloatArray, IntArray
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
@@ -185,7 +185,9 @@ def load_weights(text: str, topology: Topology, traffic: TrafficMatrices) -> Flo
         seed = int(parse_spec(text).take(seed=0)["seed"])
         if seed < 0:
             raise InputError(text, "seed", "a whole number of at least 0", seed)
-        return np.random.default_rng(seed).choice(_PRIORITIES, traffic.num_demands)
+        lots = np.random.default_rng(seed).integers(len(_PRIORITIES), size=topology.num_nodes**2, dtype=np.int8)
+        number = traffic.pairs[:, 0].astype(np.int64) * topology.num_nodes + traffic.pairs[:, 1]
+        return np.array(_PRIORITIES)[lots[number]]  # a pair's own, whichever pairs there are
     path = Path(text)
     if not path.is_file():
         raise InputError(text, "weights", "a CSV file of source,target,weight or random:seed=0", "no such file")

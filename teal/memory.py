@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from teal.errors import InputError
@@ -18,7 +19,8 @@ def available() -> int:
     free = int(psutil.virtual_memory().available)
     try:
         limit, used = ((_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        return min(free, int(limit) - int(used))
+        cache = re.search(r"^inactive_file (\d+)$", (_CGROUP / "memory.stat").read_text(), re.MULTILINE)
+        return min(free, int(limit) - int(used) + (int(cache[1]) if cache else 0))  # cache is given back on demand
     except (OSError, ValueError):  # no cgroup, or "max"
         return free
 

@@ -45,13 +45,17 @@ class Objective:
         epsilon: of latency_penalised_flow, in [0, 1): what the longest path loses of its value.
 
     Raises:
-        InputError: ``epsilon`` out of range.
+        InputError: an unknown name, or ``epsilon`` out of range.
     """
 
     name: ObjectiveName = ObjectiveName.TOTAL_FLOW
     epsilon: float = 0.5
 
     def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "name", ObjectiveName(self.name))  # a plain string is as good
+        except ValueError:
+            raise InputError("objective", "name", ", ".join(ObjectiveName), repr(self.name)) from None
         if not 0 <= self.epsilon < 1:
             raise InputError("objective", "epsilon", "a number in [0, 1)", self.epsilon)
 
@@ -94,7 +98,7 @@ class Objective:
 
         Args:
             latency: (E,) ms.
-            longest: ms, largest latency of a candidate path.
+            longest: ms, largest latency of a candidate path; other candidates, another scale of costs.
         """
         if self.name is not ObjectiveName.LATENCY_PENALISED_FLOW or longest <= 0:
             return np.zeros_like(latency)

@@ -31,6 +31,8 @@ class Solved:
         value, bound, gap, satisfied_demand, max_link_utilisation, max_violation: as in :class:`Assessment`.
         gap_all_paths: certified gap to the optimum over all paths of the network, by the same prices.
         iterations: of PDHG.
+        status: feasible, or infeasible where the validator says so; reached: whether the target gap was.
+        stopped_by: what ended the search short of it.
         build_s: seconds for paths and problem; solve_s: to solve; bound_s: for ``gap_all_paths``.
     """
 
@@ -47,11 +49,21 @@ class Solved:
     build_s: float
     solve_s: float
     bound_s: float
+    status: str
+    reached: bool
+    stopped_by: str
 
-    def figures(self) -> dict[str, float | int | str]:
-        """Everything but the tensors, for JSON."""
-        numbers = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        del numbers["problem"], numbers["splits"]
+    @property
+    def usable(self) -> bool:
+        """Whether the validator let it pass."""
+        return Status(self.status).usable
+
+    def figures(self) -> dict[str, float | int | str | None]:
+        """Everything but the tensors, for JSON, where what is not a number is null."""
+        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        for name in ("problem", "splits", "stopped_by"):
+            del own[name]
+        numbers = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in own.items()}
         return {"objective": self.problem.objective.name.value, **numbers}
 
     def describe(self) -> str:
@@ -93,6 +105,7 @@ def solve_matrix(config: SolveConfig, say: Callable[[str], None] = lambda _: Non
     begin = time.perf_counter()
     widest = all_paths_bound(problem, found.prices)
     bound_s = time.perf_counter() - begin
+    stopped_by = "the iteration limit" if found.iterations >= config.max_iterations else "the deadline"
     figures = {
         name: float(getattr(measured, name)[0])
         for name in ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation", "max_violation")
@@ -105,6 +118,9 @@ def solve_matrix(config: SolveConfig, say: Callable[[str], None] = lambda _: Non
         build_s=build_s,
         solve_s=solve_s,
         bound_s=bound_s,
+        status=measured.status[0].value,
+        reached=bool(measured.gap[0] <= config.gap),
+        stopped_by=stopped_by,
         **figures,
     )
 

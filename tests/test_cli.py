@@ -274,6 +274,10 @@ def test_solve_writes_an_allocation_and_says_what_it_is_worth(
     again = ["--paths", str(paths), "--fail", "1,2", "--carrying", "--objective", "max_concurrent_flow"]
     assert main(["solve", *instance, *again]) == 0
     assert "max_concurrent_flow: 0." in capsys.readouterr().out
+    assert main(["solve", *instance, "--gap", "0", "--max-iterations", "3"]) == 0
+    assert "not reached: the iteration limit" in capsys.readouterr().err
+    assert main(["solve", *instance, "--deadline", "5 s"]) == 2
+    assert "--deadline" in capsys.readouterr().err
     assert main(["solve", *instance, "--index", "5", "--traffic", "gravity:count=2"]) == 2
     assert "--index" in capsys.readouterr().err
 

@@ -1,6 +1,7 @@
 """What the world is: topologies, traffic, candidate paths.  Validated once."""
 
-from teal.network.paths import PathMethod, PathSet, PathWeight, all_pairs, compute_paths
+from teal.network.path_set import PathSet
+from teal.network.paths import PathMethod, PathWeight, all_pairs, compute_paths
 from teal.network.topology import Topology
 from teal.network.traffic import Gap, Split, TrafficMatrices
 from teal.network.trie import Trie

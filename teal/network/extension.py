@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from teal.network.packed import Pointers
-from teal.network.paths import PathSet
+from teal.network.packed import MOST_PATHS, Pointers
+from teal.network.path_set import PathSet
 from teal.network.topology import IntArray
 from teal.network.trie import Trie, insert_path, sort_by_depth
 from teal.parallel import kernel
@@ -23,7 +23,7 @@ def with_more_paths(paths: PathSet, ptr: Pointers, links: IntArray) -> PathSet:
         ptr: (D + 1,) demand d's new path is ``links[ptr[d]:ptr[d + 1]]``, none if that is empty.
         links: link numbers from source to target.
     """
-    trie, most = paths.trie, paths.num_paths + 1
+    trie, most = paths.trie, min(paths.num_paths + 1, MOST_PATHS)
     room = int(np.diff(trie.source_ptr).max(initial=0)) + int(
         np.diff(ptr[paths.demand_ptr]).max(initial=0)
     )  # nodes of the largest source, were no link shared
@@ -71,7 +71,7 @@ def _insert(old_parent, old_link, old_leaf, ptr, links, leaf, scratch):
             leaf[d, k], count = insert_path(path, length, parent[:-1], link, first_child, next_sibling, count)
             k += 1
         fresh = links[ptr[d] : ptr[d + 1]]
-        if len(fresh):
+        if len(fresh) and k < leaf.shape[1]:
             end, count = insert_path(fresh, len(fresh), parent[:-1], link, first_child, next_sibling, count)
             known = False
             for j in range(k):

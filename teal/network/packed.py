@@ -11,6 +11,7 @@ import numpy.typing as npt
 from teal.network.trie import Trie
 from teal.parallel import kernel
 
+MOST_PATHS = 255  # a demand: its count is one byte
 Unsigned = npt.NDArray[Any]  # uint16 or uint32
 Pointers = npt.NDArray[np.int64]
 
@@ -67,6 +68,8 @@ class PackedPaths:
 
 def pack(leaf: npt.NDArray[np.int32], trie: Trie, demand_ptr: npt.NDArray[np.int32], num_links: int) -> PackedPaths:
     """Pack paths that fill the K places of each demand from the first on."""
+    if leaf.shape[1] > MOST_PATHS:
+        raise ValueError(f"at most {MOST_PATHS} paths a demand, not {leaf.shape[1]}")
     count = (leaf >= 0).sum(1, dtype=np.uint8)
     paths_before = np.concatenate([[0], np.cumsum(count, dtype=np.int64)])
     node_ptr = trie.source_ptr.astype(np.int64)

@@ -1,30 +1,26 @@
-"""Candidate paths: up to K per demand, found once and kept as a trie."""
+"""Finding candidate paths, once: the result is cached on disk by content."""
 
 from __future__ import annotations
 
-import dataclasses
-import zipfile
 from enum import StrEnum
-from functools import cached_property
-from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from tqdm import tqdm
 
 from teal.errors import InputError
 from teal.memory import require
 from teal.network import path_search
-from teal.network.packed import PackedPaths, pack
+from teal.network.packed import MOST_PATHS
+from teal.network.path_file import check_pairs, load_paths, save_paths
+from teal.network.path_set import PathSet
 from teal.network.shortest import csr, shortest_trees
 from teal.network.topology import FloatArray, IntArray, Topology
 from teal.network.trie import Trie
-from teal.storage import atomic_file, cache_dir, content_key
+from teal.storage import cache_dir, content_key
 
 _FORMAT = 3  # part of every cache key: raise it when the search or the file changes
 _SAMPLE, _LARGE = 8, 20_000_000  # sources; places of paths above which it is worth sampling
 _PER_PAIR, _PER_PLACE, _PER_NODE, _BASE = 70, 48, 32, 1 << 29  # bytes, fitted to peaks that were measured
-_PATH_FILE = "a file of paths, as `teal paths improve` writes it"
 _CHUNK = 64  # sources per call of the search kernel: one step of the progress bar
 
 
@@ -41,89 +37,6 @@ class PathWeight(StrEnum):
     HOPS = "hops"
     LATENCY = "latency"
     INVERSE_CAPACITY = "inverse-capacity"
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class PathSet:
-    """Up to K paths for each of D demands, as a trie of T nodes.
-
-    A demand with fewer than K paths has ``leaf`` -1 in the last places: a mask, no copies.
-
-    Attributes:
-        pairs: (D, 2) source and target node index of each demand, sorted.
-        leaf: (D, K) trie node where each path ends, -1 where there is no path.
-        trie: the paths, prefixes shared per source.
-        demand_ptr: (S + 1,) the demands of the i-th source of the trie.
-        num_links: E.
-        key: content key; topology_key: that of the network's nodes and links.
-    """
-
-    pairs: IntArray
-    leaf: IntArray
-    trie: Trie
-    demand_ptr: IntArray
-    num_links: int
-    key: str
-    topology_key: str
-
-    @property
-    def num_demands(self) -> int:
-        """D."""
-        return self.leaf.shape[0]
-
-    @property
-    def num_paths(self) -> int:
-        """K, the most that a demand can have."""
-        return self.leaf.shape[1]
-
-    @cached_property
-    def mask(self) -> npt.NDArray[np.bool_]:
-        """(D, K) true where there is a path."""
-        return self.leaf >= 0
-
-    @cached_property
-    def hops(self) -> IntArray:
-        """(D, K) links along each path, 0 where there is none."""
-        if not self.trie.num_nodes:
-            return np.zeros_like(self.leaf)
-        return np.where(self.mask, self.trie.depth[self.leaf], 0).astype(np.int32)
-
-    @cached_property
-    def packed(self) -> PackedPaths:
-        """The same paths as compiled scans read them."""
-        return pack(self.leaf, self.trie, self.demand_ptr, self.num_links)
-
-    @property
-    def num_incidences(self) -> int:
-        """Number of (path, link) pairs."""
-        return int(self.hops.sum(dtype=np.int64))
-
-    def path_links(self, demand: int, k: int) -> list[int]:
-        """The links of one path, in order; empty if there is no such path."""
-        links, node = [], int(self.leaf[demand, k])
-        while node >= 0:
-            links.append(int(self.trie.link[node]))
-            node = int(self.trie.parent[node])
-        return links[::-1]
-
-    def incidences(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Every (path, link) pair explicitly: path number ``d * K + k`` and link number.
-
-        For LP solvers and tests; everything else goes through the trie.
-        """
-        node = self.leaf.reshape(-1).copy()
-        path = np.flatnonzero(node >= 0)
-        paths, links = [], []
-        while len(path):
-            paths.append(path)
-            links.append(self.trie.link[node[path]])
-            node[path] = self.trie.parent[node[path]]
-            path = path[node[path] >= 0]
-        if not paths:
-            return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        rows, columns = np.concatenate(paths), np.concatenate(links).astype(np.int64)
-        order = np.argsort(rows, kind="stable")
-        return rows[order], columns[order]
 
 
 def compute_paths(
@@ -154,10 +67,10 @@ def compute_paths(
     Raises:
         InputError: ``num_paths`` below 1, or pairs that are not sorted or not in the topology.
     """
-    if num_paths < 1:
-        raise InputError("paths", "K", "at least 1 path a demand", num_paths)
+    if not 1 <= num_paths <= MOST_PATHS:
+        raise InputError("paths", "K", f"at least 1 path a demand and at most {MOST_PATHS}", num_paths)
     pairs = all_pairs(topology) if pairs is None else np.ascontiguousarray(pairs, dtype=np.int32)
-    _check_pairs(topology, pairs)
+    check_pairs(topology, pairs)
     weights = _link_weights(topology, weight)
     key = content_key(_FORMAT, topology.shape_key(), pairs, num_paths, method.value, weight.value, weights)
     file = cache_dir("paths") / f"{key}.npz" if cache else None
@@ -170,45 +83,6 @@ def compute_paths(
     paths = _search(topology, pairs, num_paths, method, weight, weights, key, progress)
     if file is not None:
         save_paths(file, paths)
-    return paths
-
-
-def save_paths(file: Path, paths: PathSet) -> None:
-    """Write a path set to a .npz file."""
-    with atomic_file(file) as temporary:
-        np.savez(
-            temporary,
-            pairs=paths.pairs,
-            leaf=paths.leaf,
-            demand_ptr=paths.demand_ptr,
-            parent=paths.trie.parent,
-            link=paths.trie.link,
-            source_ptr=paths.trie.source_ptr,
-            keys=np.array([paths.key, paths.topology_key]),
-        )
-
-
-def load_paths(file: Path, topology: Topology) -> PathSet:
-    """Read what :func:`save_paths` wrote.
-
-    Raises:
-        InputError: no such file, a damaged one, or paths over another network.
-    """
-    try:
-        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-            trie = Trie(stored["parent"], stored["link"], stored["source_ptr"])
-            key, network = (str(text) for text in stored["keys"])
-            paths = PathSet(
-                stored["pairs"], stored["leaf"], trie, stored["demand_ptr"], topology.num_links, key, network
-            )
-    except OSError as error:
-        raise InputError(str(file), "", _PATH_FILE, error.strerror or error) from None
-    except (EOFError, ValueError, KeyError, zipfile.BadZipFile):
-        raise InputError(str(file), "", _PATH_FILE, "something else") from None
-    if network != topology.shape_key():
-        raise InputError(str(file), "paths", f"paths over the links of {topology.name}", "those of another network")
-    if trie.num_nodes and not (int(trie.link.min()) >= 0 and int(trie.link.max()) < topology.num_links):
-        raise InputError(str(file), "link", f"links below {topology.num_links}", int(trie.link.max()))
     return paths
 
 
@@ -239,16 +113,6 @@ def _check_memory(
     least = memory_needed(len(pairs), 1, min(1.0, nodes) * len(pairs)) / (1 << 30)
     remedy = f"fewer pairs (those that carry traffic) or a smaller K would need less (K = 1: {least:.1f} GiB)"
     require(f"paths of {len(pairs):,} pairs, K = {num_paths}", needed, remedy)
-
-
-def _check_pairs(topology: Topology, pairs: IntArray) -> None:
-    if pairs.ndim != 2 or pairs.shape[1] != 2 or len(pairs) == 0:
-        raise InputError("paths", "pairs", "(D, 2) node pairs, D >= 1", pairs.shape)
-    if pairs.min() < 0 or pairs.max() >= topology.num_nodes:
-        raise InputError("paths", "pairs", f"node indices below {topology.num_nodes}", int(pairs.max()))
-    order = pairs[:, 0].astype(np.int64) * topology.num_nodes + pairs[:, 1]
-    if (np.diff(order) <= 0).any():
-        raise InputError("paths", "pairs", "pairs sorted by source and target, each once", "another order")
 
 
 def _link_weights(topology: Topology, weight: PathWeight) -> FloatArray:

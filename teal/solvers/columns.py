@@ -17,7 +17,7 @@ from torch import Tensor
 
 from teal.bounds import all_paths_bound, gap, link_weights
 from teal.network.extension import with_more_paths
-from teal.network.paths import PathSet
+from teal.network.path_set import PathSet
 from teal.network.shortest import shortest_trees
 from teal.problem import Problem
 from teal.solvers.pdhg import PdhgResult, PdhgState, solve
@@ -100,28 +100,31 @@ def _enriched(problem: Problem, found: PdhgResult, target: float) -> PathSet:
     """The problem's paths and, for each matrix, the best missing ones."""
     paths = problem.paths
     for row in range(problem.batch):
-        paths = _add_for(problem.row(row), found.prices[row : row + 1], float(found.bound[row]) * target, paths)
+        worthwhile = float(found.bound[row]) * target
+        if problem.objective.is_balanced and problem.objective.higher_is_better:
+            worthwhile = target / max(float(found.bound[row]), 1e-12)  # of the utilisation that it stands for
+        paths = _add_for(problem.row(row), found.prices[row : row + 1], worthwhile, paths)
     return paths
 
 
 def _add_for(problem: Problem, prices: Tensor, worthwhile: float, paths: PathSet) -> PathSet:
     topology, pairs = problem.topology, problem.paths.pairs
-    weight = link_weights(problem, prices)[0].numpy()
+    weight = link_weights(problem, prices)[0].cpu().numpy()
     # What the paths at hand offer, and what the network does.
     value = problem.demand_value
     along = problem.ops.path_sum(prices + problem.link_cost)[0]
-    cheapest = torch.where(problem.path_mask[0], along, torch.inf).amin(-1).numpy()
+    cheapest = torch.where(problem.path_mask[0], along, torch.inf).amin(-1).cpu().numpy()
     finite = weight[np.isfinite(weight)]
     tie = _TIE * float(finite.max(initial=0.0)) or 1.0
     sources, rows = np.unique(pairs[:, 0], return_inverse=True)
     nodes, tail, head = topology.num_nodes, topology.link_source, topology.link_target
     distance, into = shortest_trees(nodes, tail, head, weight + tie, sources)
     nearest = distance[rows, pairs[:, 1]]
-    demand = problem.demand[0].numpy()
+    demand = problem.demand[0].cpu().numpy()
     if problem.objective.maximises_value:
-        limit = np.minimum(cheapest, value.numpy())
+        limit = np.minimum(cheapest, value.cpu().numpy())
     else:
-        limit = np.where(problem.routable[0].numpy(), cheapest, -np.inf)
+        limit = np.where(problem.routable[0].cpu().numpy(), cheapest, -np.inf)
         demand = demand / max(float((problem.capacity[0] * prices[0]).sum()), 1e-300)
     gain = np.where(np.isfinite(nearest), demand * (limit - nearest), -np.inf)
     chosen = np.flatnonzero(gain > _SHARE * worthwhile / len(demand))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from teal.errors import InputError
 from teal.formats import load_topology, load_traffic
 from teal.network import PathMethod, compute_paths
 from teal.network.extension import with_more_paths
-from teal.network.paths import load_paths, save_paths
+from teal.network.path_file import load_paths, save_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.solvers.columns import ColumnRound, improve
@@ -102,6 +103,35 @@ def test_a_file_of_paths_is_read_back_and_checked(tmp_path: Path) -> None:
         load_paths(tmp_path / "p.npz", topology)
     with pytest.raises(InputError, match="No such file"):
         load_paths(tmp_path / "none.npz", topology)
+
+
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("leaf", lambda a: a.__setitem__((-1, 0), 0)),
+        ("leaf", lambda a: a.__setitem__((0, 0), 10**9)),
+        ("leaf", lambda a: a.__setitem__(slice(0, 2), a[1::-1].copy())),
+        ("parent", lambda a: a.__setitem__(-1, 0)),
+        ("parent", lambda a: a.__setitem__(0, 5)),
+        ("link", lambda a: a.__setitem__(3, (a[3] + 1) % 20)),
+        ("source_ptr", lambda a: a.__setitem__(1, 10**6)),
+        ("demand_ptr", lambda a: a.__setitem__(-1, 10**7)),
+        ("pairs", lambda a: a.__setitem__((0, 0), -1)),
+    ],
+)
+def test_no_file_gets_a_wrong_index_past_the_checks(tmp_path: Path, field: str, change: Any) -> None:
+    topology = random_topology(1)
+    save_paths(tmp_path / "p.npz", compute_paths(topology, cache=False))
+    stored = dict(np.load(tmp_path / "p.npz"))
+    change(stored[field])
+    np.savez(tmp_path / "p.npz", **stored)
+    with pytest.raises(InputError):
+        load_paths(tmp_path / "p.npz", topology)
+
+
+def test_no_more_paths_than_a_byte_counts() -> None:
+    with pytest.raises(InputError, match="at most 255"):
+        compute_paths(random_topology(1), num_paths=256)
 
 
 def test_memory_is_asked_for_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import time
+
 import numba
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,6 +22,7 @@ from teal.problem import Problem
 from teal.solvers import pdhg
 from teal.solvers.pdhg import PdhgState
 from teal.solvers.pdhg.fused import FusedEngine
+from teal.solvers.pdhg.kernels import _simplex_prices
 from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.prox import project_splits, weighted_simplex
 from teal.testing import assert_feasible, random_problem
@@ -192,3 +196,42 @@ def test_the_weighted_simplex_by_hand() -> None:
     # t = 1/3: 2/3 + 1/3 = 1
     found = weighted_simplex(point, slope, 1.0, live)
     torch.testing.assert_close(found, torch.tensor([[2 / 3, 1 / 3, 0.0]]))
+
+
+@pytest.mark.parametrize("objective", list(ObjectiveName))
+def test_a_warm_start_may_be_anything(objective: ObjectiveName) -> None:
+    """Not a number, negative, too large: what comes back is feasible, and its bound holds."""
+    problem = _geant(objective, matrices=1)
+    splits, prices = 3.0 * torch.ones_like(problem.even_splits), torch.full_like(problem.capacity, torch.nan)
+    splits[:, ::2, 1], splits[:, ::3] = -2.0, torch.nan
+    optimum = assess(problem, LpAll().solve(problem)).value
+    for engine in ("plain", "fused"):
+        found = pdhg.solve(problem, gap=1e-2, warm_start=(splits, prices), engine=engine)
+        assert (found.gap <= 1e-2).all()
+        assert float(violations(problem, found.splits).largest.max()) < 1e-9
+        torch.testing.assert_close(found.value, optimum, rtol=1.01e-2, atol=0)
+
+
+def test_ties_do_not_stop_the_simplex() -> None:
+    """Numbers for which rounding lets an entry at the shift leave and come back."""
+    point = np.array(
+        [0.12016669768050339, 0.6417551012272885, 0.4672962785648197, 0.2759563740153075, 1.4321446411774574]
+    )
+    slope = np.array(
+        [0.13509650502241122, 0.7214883401940817, 0.5253543224757259, 0.31024187555895566, 0.4858353588317891]
+    )
+    expected = weighted_simplex(
+        torch.from_numpy(point)[None], torch.from_numpy(slope)[None], 1.0, torch.ones(1, 5, dtype=torch.bool)
+    )
+    _simplex_prices(point, slope, np.ones(5), 0, 1)
+    np.testing.assert_allclose(point, expected[0], atol=1e-12)
+
+
+def test_a_deadline_is_kept() -> None:
+    problem = _geant(matrices=4)
+    pdhg.solve(problem, gap=0.5)
+    begin = time.perf_counter()
+    found = pdhg.solve(problem, gap=0, deadline=0.3, max_iterations=10**9)
+    assert time.perf_counter() - begin < 2, "generous: other tests run beside"
+    assert found.iterations > 10
+    torch.testing.assert_close(problem.value(found.splits), found.value)

@@ -61,6 +61,19 @@ class FusedEngine:
         self._best_flows: Array | None = None
         self._best_prices = torch.zeros_like(problem.capacity)
         self._start(start)
+        self._compile()
+
+    def _compile(self) -> None:
+        """Load or compile what comes later, over no sources, so that no clock of an iteration runs meanwhile."""
+        nothing = self._scans._replace(blocks=self._scans.blocks[:1])
+        kernels.iterate(
+            0, self._scans, self._program, self._primal, self._dual, self._control, self._scratch, self._lanes,
+            self._reach_lanes,
+        )  # fmt: skip
+        looks.share(
+            nothing, self._rate, self._worth, self._cost, self._capacity, True, True, self._flows, self._asks,
+            self._loads, self._asked, self._sums, self._lanes,
+        )  # fmt: skip
 
     def _rows(self, values: Tensor) -> Array:
         """(B, n) as rows of lanes, (n * L); the lanes past B repeat the first."""

@@ -44,9 +44,10 @@ class Scans(NamedTuple):
 class Program(NamedTuple):
     """The scaled program of L matrices.
 
-    demand: (D, L), 0 where no path is left; reach: (D, 1 or L) h; worth: (D,) or (1,); cost, inverse, live:
-    (E, L) link cost over S, 1 / c over S_load, 1 where the link works; through: (E, L) m; unit: (L,) 1 / S;
-    limit: what a load is held against, 1, or 0 under max_link_utilisation.
+    demand: (D, L), 0 where no path is left; reach: (D, 1 or L) h; worth: (D,) or (1,); cost: (E, L) of a link
+    over S; inverse: (E, L) 1 / c, 0 where the link has failed; per_load: what a load is multiplied by, 1 / c (of a
+    balanced program over S); live: (E, L) 1 where the link works; through: (E, L) m; unit: (L,) 1 / S; balanced:
+    whether all demand must be carried, and the y lie on a simplex.
     """
 
     demand: Any
@@ -236,15 +237,15 @@ def _before(program, dual, control, scratch, width):
 @kernel
 def _simplex_prices(trial, slope, live, lane, width):
     """max(0, trial - t slope) with t such that it sums to 1, over the live links of one lane; in place."""
-    shift, active = _LOWEST, -1
-    while True:
+    shift, active = _LOWEST, len(trial) + 1
+    for _ in range(len(trial)):
         total, slopes, size = -1.0, 0.0, 0
         for i in range(lane, len(trial), width):
             if live[i] > 0 and trial[i] > shift * slope[i]:
                 total += trial[i]
                 slopes += slope[i]
                 size += 1
-        if size == active or slopes <= 0:
+        if size >= active or slopes <= 0:  # nothing fell out: rounding may even let something back in
             break
         shift, active = total / slopes, size
     for i in range(lane, len(trial), width):

@@ -23,7 +23,7 @@ _NARROW_GAP = 1e-5  # below it float32 splits are too coarse
 _FIRST_LOOK, _GROWTH = 6, 2.0  # iterations to the first look at the latest, and from one to the next
 _PROMISE, _SPACING = 1.6, 1.25  # an earlier one at so many times the target, so much later than the last
 _SMALL = 500_000  # trie nodes and paths: below, several iterations go by between two glances at the bound
-_LOOK_COST = 4.0  # in iterations, until one was timed
+_LOOK_COST, _LAST_COST = 2.0, 3.0  # of a look in iterations, until one was timed; of the last one in looks
 _LAST_REFILL = 3  # rounds; near the optimum they bring less than the iterations that they would cost
 
 
@@ -71,7 +71,7 @@ def solve(
     Args:
         problem: B matrices, solved together (16 at a time).
         gap: target, (bound - value) / bound, or (theta - bound) / theta.
-        deadline: seconds from now.  Setting up, one iteration and one look are done in any case.
+        deadline: seconds from now.  Setting up and one look are done in any case.
         max_iterations: most iterations.
         warm_start: an earlier result or its state, or (splits (B, D, K), prices (B, E)) of anything: the
             matrix before, the same one before a failure, a network's answer.
@@ -82,6 +82,8 @@ def solve(
         InputError: a warm start of another shape, or an engine that there is not.
     """
     begin = time.perf_counter()
+    if not 0 <= gap < math.inf:
+        raise InputError("solve", "gap", "a number >= 0", gap)
     if engine not in ENGINES:
         raise InputError("solve", "engine", " or ".join(ENGINES), repr(engine))
     state = _state(problem, warm_start)
@@ -92,9 +94,9 @@ def solve(
         rows = slice(first, first + MOST_LANES)
         part = dataclasses.replace(problem, demand=problem.demand[rows], capacity=problem.capacity[rows])
         own = None if state is None else state.rows(rows)
+        made = (FusedEngine if fused else PlainEngine)(part, own, real)
         left = deadline - (time.perf_counter() - begin)
         share = left * part.batch / (problem.batch - first) if math.isfinite(left) else left
-        made = (FusedEngine if fused else PlainEngine)(part, own, real)
         results.append(_Search(part, made, gap, max_iterations).run(share, warm=own is not None))
     return results[0] if len(results) == 1 else _merged(results, time.perf_counter() - begin)
 
@@ -115,11 +117,11 @@ class _Search:
         """Alternate iterations and looks; ``deadline`` in seconds."""
         engine, done, next_look, looked = self._engine, 0, _FIRST_LOOK, -1
         pace, look_s = 0.0, 0.0  # seconds an iteration, a look
-        if warm or self._most < 1:
-            look_s, looked, next_look = self._look(0 if self._most else _LAST_REFILL), 0, 1
+        if warm:
+            look_s, looked, next_look = self._look(), 0, 1
         while done < self._most and not self._reached(self._bound):
             spent = time.perf_counter() - self._begin
-            reserve = (look_s or _LOOK_COST * pace) + pace
+            reserve = _LAST_COST * (look_s or _LOOK_COST * pace) + pace
             if spent + reserve >= deadline:
                 break
             count = max(1, min(self._stride, self._most - done, next_look - done))
@@ -129,12 +131,12 @@ class _Search:
             bound = engine.advance(count)
             pace, done = (time.perf_counter() - begin) / count, done + count
             promise = self._better(bound)
-            if self._reached(promise):
+            if self._reached(promise) and done < next_look:
                 self._take_bound(engine.certify())
             elif done >= next_look or (done >= _SPACING * looked and self._promising(promise)):
                 look_s, looked = self._look(), done
                 next_look = max(looked + 2, math.ceil(_GROWTH * looked))
-        if looked < done and not self._reached(self._bound):
+        if not self._reached(self._bound):
             self._look(_LAST_REFILL)
         return self._result(done)
 
@@ -203,7 +205,9 @@ def _state(problem: Problem, warm_start: WarmStart | None) -> PdhgState | None:
     found = tuple(state.splits.shape), tuple(state.prices.shape)
     if found != expected:
         raise InputError("solve", "warm_start", f"splits and prices of shape {expected}", found)
-    return state
+    # Whatever it comes from: nothing negative, and nothing that is not a number.
+    clean = (torch.nan_to_num(v, nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0) for v in (state.splits, state.prices))
+    return PdhgState(*clean)
 
 
 def _merged(results: list[PdhgResult], seconds: float) -> PdhgResult:

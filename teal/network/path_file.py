@@ -1,0 +1,112 @@
+"""Files of candidate paths, checked as they are read: kernels trust a path set and test no index."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from teal.errors import InputError
+from teal.network.packed import MOST_PATHS
+from teal.network.path_set import PathSet
+from teal.network.topology import IntArray, Topology
+from teal.network.trie import Trie
+from teal.storage import atomic_file
+
+_PATH_FILE = "a file of paths, as `teal paths improve` writes it"
+
+
+def save_paths(file: Path, paths: PathSet) -> None:
+    """Write a path set to a .npz file."""
+    with atomic_file(file) as temporary:
+        np.savez(
+            temporary,
+            pairs=paths.pairs,
+            leaf=paths.leaf,
+            demand_ptr=paths.demand_ptr,
+            parent=paths.trie.parent,
+            link=paths.trie.link,
+            source_ptr=paths.trie.source_ptr,
+            keys=np.array([paths.key, paths.topology_key]),
+        )
+
+
+def load_paths(file: Path, topology: Topology) -> PathSet:
+    """Read what :func:`save_paths` wrote.
+
+    Raises:
+        InputError: no such file, a damaged one, or paths over another network.
+    """
+    try:
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+            trie = Trie(stored["parent"], stored["link"], stored["source_ptr"])
+            key, network = (str(text) for text in stored["keys"])
+            paths = PathSet(
+                stored["pairs"], stored["leaf"], trie, stored["demand_ptr"], topology.num_links, key, network
+            )
+    except OSError as error:
+        raise InputError(str(file), "", _PATH_FILE, error.strerror or error) from None
+    except (EOFError, ValueError, KeyError, zipfile.BadZipFile):
+        raise InputError(str(file), "", _PATH_FILE, "something else") from None
+    if network != topology.shape_key():
+        raise InputError(str(file), "paths", f"paths over the links of {topology.name}", "those of another network")
+    _check(str(file), paths, topology)
+    return paths
+
+
+def check_pairs(topology: Topology, pairs: IntArray) -> None:
+    """Raise InputError unless ``pairs`` are node pairs in order, each once."""
+    if pairs.ndim != 2 or pairs.shape[1] != 2 or len(pairs) == 0:
+        raise InputError("paths", "pairs", "(D, 2) node pairs, D >= 1", pairs.shape)
+    if pairs.min() < 0 or pairs.max() >= topology.num_nodes:
+        raise InputError("paths", "pairs", f"node indices below {topology.num_nodes}", int(pairs.max()))
+    order = pairs[:, 0].astype(np.int64) * topology.num_nodes + pairs[:, 1]
+    if (np.diff(order) <= 0).any():
+        raise InputError("paths", "pairs", "pairs sorted by source and target, each once", "another order")
+
+
+def _check(where: str, paths: PathSet, topology: Topology) -> None:
+    """Raise InputError unless every leaf ends a walk over links from its demand's source to its target."""
+
+    def require(good: bool, field: str, expected: str) -> None:
+        if not good:
+            raise InputError(where, field, expected, "something else")
+
+    trie, leaf = paths.trie, paths.leaf
+    for field, array, axes in (
+        ("pairs", paths.pairs, 2), ("leaf", leaf, 2), ("parent", trie.parent, 1), ("link", trie.link, 1),
+        ("source_ptr", trie.source_ptr, 1), ("demand_ptr", paths.demand_ptr, 1),
+    ):  # fmt: skip
+        require(array.dtype == np.int32 and array.ndim == axes, field, f"{axes} axes of 32-bit integers")
+    check_pairs(topology, paths.pairs)
+    require(len(leaf) == len(paths.pairs) and 1 <= leaf.shape[1] <= MOST_PATHS, "leaf", "a row for each pair")
+    require(len(trie.link) == len(trie.parent), "link", "one for each node")
+    require(len(paths.demand_ptr) == len(trie.source_ptr) > 1, "demand_ptr", "as many as source_ptr")
+    for field, ptr, end in (
+        ("source_ptr", trie.source_ptr, trie.num_nodes),
+        ("demand_ptr", paths.demand_ptr, len(leaf)),
+    ):
+        rising = ptr[0] == 0 and ptr[-1] == end and (np.diff(ptr) >= 0).all()
+        require(bool(rising), field, f"numbers that rise from 0 to {end}")
+    sources = np.unique(paths.pairs[:, 0])
+    require(len(sources) == len(paths.demand_ptr) - 1, "demand_ptr", "the demands by source")
+    by_source = np.repeat(sources, np.diff(paths.demand_ptr))
+    require(np.array_equal(by_source, paths.pairs[:, 0]), "demand_ptr", "the demands by source")
+    owner = np.repeat(np.arange(len(sources)), np.diff(trie.source_ptr))  # of each node
+    node = np.arange(trie.num_nodes)
+    inside = (trie.parent >= -1) & (trie.parent < node)
+    require(bool(inside.all()), "parent", "nodes above their children")
+    require(bool(((trie.link >= 0) & (trie.link < topology.num_links)).all()), "link", "links of the network")
+    below = trie.parent >= 0
+    require(np.array_equal(owner[trie.parent[below]], owner[below]), "parent", "nodes of the same source")
+    tail = sources[owner]
+    tail[below] = topology.link_target[trie.link[trie.parent[below]]]
+    require(np.array_equal(topology.link_source[trie.link], tail), "link", "links that continue the path above")
+    mask = leaf >= 0
+    require(bool((np.diff(mask.astype(np.int8), axis=1) <= 0).all()), "leaf", "paths in the first places")
+    ends, row = leaf[mask], np.nonzero(mask)[0]
+    require(bool((ends < trie.num_nodes).all()), "leaf", f"nodes below {trie.num_nodes}")
+    require(int(np.bincount(ends).max(initial=0)) <= 1, "leaf", "a node for each path")
+    require(np.array_equal(sources[owner[ends]], paths.pairs[row, 0]), "leaf", "nodes of the demand's source")
+    require(np.array_equal(topology.link_target[trie.link[ends]], paths.pairs[row, 1]), "leaf", "nodes at the target")

@@ -1,0 +1,96 @@
+"""Candidate paths: up to K per demand, kept as a trie."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from teal.network.packed import PackedPaths, pack
+from teal.network.topology import IntArray
+from teal.network.trie import Trie
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PathSet:
+    """Up to K paths for each of D demands, as a trie of T nodes.
+
+    A demand with fewer than K paths has ``leaf`` -1 in the last places: a mask, no copies.
+
+    Attributes:
+        pairs: (D, 2) source and target node index of each demand, sorted.
+        leaf: (D, K) trie node where each path ends, -1 where there is no path.
+        trie: the paths, prefixes shared per source.
+        demand_ptr: (S + 1,) the demands of the i-th source of the trie.
+        num_links: E.
+        key: content key; topology_key: that of the network's nodes and links.
+    """
+
+    pairs: IntArray
+    leaf: IntArray
+    trie: Trie
+    demand_ptr: IntArray
+    num_links: int
+    key: str
+    topology_key: str
+
+    @property
+    def num_demands(self) -> int:
+        """D."""
+        return self.leaf.shape[0]
+
+    @property
+    def num_paths(self) -> int:
+        """K, the most that a demand can have."""
+        return self.leaf.shape[1]
+
+    @cached_property
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """(D, K) true where there is a path."""
+        return self.leaf >= 0
+
+    @cached_property
+    def hops(self) -> IntArray:
+        """(D, K) links along each path, 0 where there is none."""
+        if not self.trie.num_nodes:
+            return np.zeros_like(self.leaf)
+        return np.where(self.mask, self.trie.depth[self.leaf], 0).astype(np.int32)
+
+    @cached_property
+    def packed(self) -> PackedPaths:
+        """The same paths as compiled scans read them."""
+        return pack(self.leaf, self.trie, self.demand_ptr, self.num_links)
+
+    @property
+    def num_incidences(self) -> int:
+        """Number of (path, link) pairs."""
+        return int(self.hops.sum(dtype=np.int64))
+
+    def path_links(self, demand: int, k: int) -> list[int]:
+        """The links of one path, in order; empty if there is no such path."""
+        links, node = [], int(self.leaf[demand, k])
+        while node >= 0:
+            links.append(int(self.trie.link[node]))
+            node = int(self.trie.parent[node])
+        return links[::-1]
+
+    def incidences(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Every (path, link) pair explicitly: path number ``d * K + k`` and link number.
+
+        For LP solvers and tests; everything else goes through the trie.
+        """
+        node = self.leaf.reshape(-1).copy()
+        path = np.flatnonzero(node >= 0)
+        paths, links = [], []
+        while len(path):
+            paths.append(path)
+            links.append(self.trie.link[node[path]])
+            node[path] = self.trie.parent[node[path]]
+            path = path[node[path] >= 0]
+        if not paths:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        rows, columns = np.concatenate(paths), np.concatenate(links).astype(np.int64)
+        order = np.argsort(rows, kind="stable")
+        return rows[order], columns[order]
