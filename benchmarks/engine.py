@@ -197,12 +197,13 @@ def child(arguments: list[str], limit: float | None) -> list[tuple[str, float, s
 
 
 def plot(file: Path, rows: list[tuple[str, str, float, str]]) -> None:
-    """Gap against time, a panel a network."""
+    """Gap against time, a panel a network.  An exact solver has no gap: it is drawn at the lower edge."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    lowest = 1e-3  # per cent
     names = list(dict.fromkeys(row[0] for row in rows))
     columns = min(3, len(names))
     figure, axes = plt.subplots(
@@ -211,19 +212,28 @@ def plot(file: Path, rows: list[tuple[str, str, float, str]]) -> None:
     )  # fmt: skip
     for axis, name in zip(axes.flat, names, strict=False):
         known = {measure: value for network, measure, value, _ in rows if network == name}
-        gaps = [gap for gap in GAPS if f"cold to {gap:g}" in known]
-        cold = [(known[f"cold to {gap:g}"], known[f"cold to {gap:g}, reached"]) for gap in gaps]
-        axis.plot([t for t, _ in cold], [100 * max(g, 1e-7) for _, g in cold], "o-", ms=3, label="PDHG, cold")
-        warm = [gap for gap in (0.05, 0.01, 0.005, 0.001) if f"warm to {gap:g}" in known]
-        points = [(known[f"warm to {gap:g}"], known[f"warm to {gap:g}, reached"]) for gap in warm]
-        axis.plot([t for t, _ in points], [100 * max(g, 1e-7) for _, g in points], "s", ms=4, label="PDHG, warm")
-        for label, measure, gap in (
-            ("HiGHS simplex", "highs-simplex", 1e-4), ("HiGHS interior point", "highs-ipm", 1e-4),
-            ("PDLP (1e-3)", "pdlp 0.001", 1e-3), ("PDLP (1e-4)", "pdlp 0.0001", 1e-4),
+        times = []
+        for kind, style, gaps in (("cold", "C0o-", GAPS), ("warm", "C1s", (0.05, 0.01, 0.005, 0.001))):
+            measures = [f"{kind} to {gap:g}" for gap in gaps if f"{kind} to {gap:g}" in known]
+            times += [known[measure] for measure in measures]
+            reached = [max(lowest, 100 * known[f"{measure}, reached"]) for measure in measures]
+            axis.plot(times[-len(measures) :], reached, style, ms=4, label=f"PDHG, {kind}")
+        for label, measure, style, gap in (
+            ("HiGHS simplex (exact)", "highs-simplex", "C2^", 0), ("HiGHS ipm (exact)", "highs-ipm", "C3v", 0),
+            ("PDLP, 1e-3", "pdlp 0.001", "C4D", 1e-3), ("PDLP, 1e-4", "pdlp 0.0001", "C5D", 1e-4),
         ):  # fmt: skip
-            if math.isfinite(known.get(measure, math.inf)):
-                axis.plot(known[measure], 100 * gap, "^", label=label)
-        axis.set(xscale="log", yscale="log", title=name, xlabel="seconds", ylabel="certified gap (%)", ylim=(5e-4, 50))
+            spent = known.get(f"{measure}, spent", known.get(measure))
+            if spent is None:
+                continue
+            stopped = not math.isfinite(known[measure])
+            axis.plot(
+                spent, max(lowest, 100 * gap), style, ms=6, label=label + (": stopped" if stopped else ""),
+                fillstyle="none" if stopped else "full", clip_on=False,
+            )  # fmt: skip
+            times.append(spent)
+        low, high = math.floor(math.log10(min(times))), math.ceil(math.log10(max(times)))
+        axis.set(xscale="log", yscale="log", title=name, xlim=(10**low, 10**high), ylim=(lowest, 30))
+        axis.set(xlabel="seconds", ylabel="gap (%)")
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7)
     for axis in list(axes.flat)[len(names) :]:
@@ -238,6 +248,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/engine"))
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for an LP solver")
+    parser.add_argument("--redraw", action="store_true", help="only draw OUT/engine.csv again")
     parser.add_argument("--part", nargs=2, metavar=("KIND", "NETWORK"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part:
@@ -245,6 +256,11 @@ def main() -> None:
         parts = engine(name, options.data) if kind == "engine" else solver(kind, name, options.data, options.limit)
         for part in parts:
             print(json.dumps(part), flush=True)
+        return
+    if options.redraw:
+        with (options.out / "engine.csv").open(encoding="utf-8") as stream:
+            stored = [(r["network"], r["measure"], float(r["value"]), r["unit"]) for r in csv.DictReader(stream)]
+        plot(options.out / "engine.png", stored)
         return
     options.out.mkdir(parents=True, exist_ok=True)
     rows: list[tuple[str, str, float, str]] = []

@@ -20,6 +20,8 @@ from teal.problem import Problem
 from teal.solvers.pdhg import solve
 from teal.spec import parse_spec
 
+_PATIENCE = 2.0  # seconds without a word
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solved:
@@ -99,7 +101,13 @@ def solve_matrix(config: SolveConfig, say: Callable[[str], None] = lambda _: Non
     build_s = instance.paths_s + time.perf_counter() - begin
     deadline = seconds(config.deadline) if config.deadline else math.inf
     begin = time.perf_counter()
-    found = solve(problem, gap=config.gap, deadline=deadline, max_iterations=config.max_iterations)
+    found = solve(
+        problem,
+        gap=config.gap,
+        deadline=deadline,
+        max_iterations=config.max_iterations,
+        report=_Progress(say),
+    )
     solve_s = time.perf_counter() - begin
     measured = assess(problem, Allocation(found.splits, found.prices, (Status.FEASIBLE,), (0.0,), (solve_s,)))
     begin = time.perf_counter()
@@ -123,6 +131,18 @@ def solve_matrix(config: SolveConfig, say: Callable[[str], None] = lambda _: Non
         stopped_by=stopped_by,
         **figures,
     )
+
+
+class _Progress:
+    """Says now and then how far a long search has come."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say, self._last = say, time.perf_counter()
+
+    def __call__(self, iterations: int, gap: float) -> None:
+        if time.perf_counter() - self._last > _PATIENCE:
+            self._say(f"{iterations} iterations: gap {100 * gap:.3g}%")
+            self._last = time.perf_counter()
 
 
 def _no_more_than_needed(config: SolveConfig) -> str:

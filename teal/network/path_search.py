@@ -38,6 +38,24 @@ def _grow_tree(source, out_ptr, out_link, head, into, queue):
 
 
 @kernel
+def _expand(begin, end, ptr, links, far, banned, ban, seen, other, mark, into, queue):
+    """Take ``queue[begin:end]`` one level on; (its new end, the first node that ``other`` has seen too, or -1)."""
+    last = end
+    for i in range(begin, end):
+        node = queue[i]
+        for at in range(ptr[node], ptr[node + 1]):
+            link = links[at]
+            beyond = far[link]
+            if banned[link] != ban and seen[beyond] != mark:
+                seen[beyond], into[beyond] = mark, link
+                if other[beyond] == mark:
+                    return last, beyond
+                queue[last] = beyond
+                last += 1
+    return last, -1
+
+
+@kernel
 def _meet(source, target, out_ptr, out_link, in_ptr, in_link, tail, head, banned, ban, seen, mark, into, queue, path):
     """A path of fewest hops without banned links, by breadth-first search from both ends; its length or 0.
 
@@ -45,39 +63,22 @@ def _meet(source, target, out_ptr, out_link, in_ptr, in_link, tail, head, banned
     Each round takes the smaller frontier one level on.  The first node that both have seen is on a
     shortest path: had a shorter one existed, an earlier level would have met.
     """
-    seen0, seen1, into0, into1, queue0, queue1 = seen[0], seen[1], into[0], into[1], queue[0], queue[1]
-    seen0[source], seen1[target] = mark, mark
-    queue0[0], queue1[0] = source, target
+    seen[0, source], seen[1, target] = mark, mark
+    queue[0, 0], queue[1, 0] = source, target
     begin0, end0, begin1, end1 = 0, 1, 0, 1
     while begin0 < end0 and begin1 < end1:
         if end0 - begin0 <= end1 - begin1:
-            level = end0
-            while begin0 < level:
-                node = queue0[begin0]
-                begin0 += 1
-                for i in range(out_ptr[node], out_ptr[node + 1]):
-                    link = out_link[i]
-                    other = head[link]
-                    if banned[link] != ban and seen0[other] != mark:
-                        seen0[other], into0[other] = mark, link
-                        if seen1[other] == mark:
-                            return _join(source, target, other, into, tail, head, path)
-                        queue0[end0] = other
-                        end0 += 1
+            last, middle = _expand(
+                begin0, end0, out_ptr, out_link, head, banned, ban, seen[0], seen[1], mark, into[0], queue[0]
+            )
+            begin0, end0 = end0, last
         else:
-            level = end1
-            while begin1 < level:
-                node = queue1[begin1]
-                begin1 += 1
-                for i in range(in_ptr[node], in_ptr[node + 1]):
-                    link = in_link[i]
-                    other = tail[link]
-                    if banned[link] != ban and seen1[other] != mark:
-                        seen1[other], into1[other] = mark, link
-                        if seen0[other] == mark:
-                            return _join(source, target, other, into, tail, head, path)
-                        queue1[end1] = other
-                        end1 += 1
+            last, middle = _expand(
+                begin1, end1, in_ptr, in_link, tail, banned, ban, seen[1], seen[0], mark, into[1], queue[1]
+            )
+            begin1, end1 = end1, last
+        if middle >= 0:
+            return _join(source, target, middle, into, tail, head, path)
     return 0
 
 

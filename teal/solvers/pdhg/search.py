@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -50,6 +51,7 @@ class PdhgResult:
     state: PdhgState
 
 
+Report = Callable[[int, float], None]
 WarmStart = tuple[Tensor, Tensor] | PdhgState | PdhgResult
 
 
@@ -63,6 +65,7 @@ def solve(
     warm_start: WarmStart | None = None,
     engine: str = "auto",
     dtype: torch.dtype | None = None,
+    report: Report | None = None,
 ) -> PdhgResult:
     """Iterate until every matrix has a certified ``gap``, or time or iterations are up.
 
@@ -77,6 +80,7 @@ def solve(
             matrix before, the same one before a failure, a network's answer.
         engine: fused (CPU), plain (any device), auto for the faster one that runs.
         dtype: of the splits while iterating; None for float32, or float64 where ``gap`` asks for it.
+        report: told after each look how many iterations were done and the widest gap so far.
 
     Raises:
         InputError: a warm start of another shape, or an engine that there is not.
@@ -97,14 +101,17 @@ def solve(
         made = (FusedEngine if fused else PlainEngine)(part, own, real)
         left = deadline - (time.perf_counter() - begin)
         share = left * part.batch / (problem.batch - first) if math.isfinite(left) else left
-        results.append(_Search(part, made, gap, max_iterations).run(share, warm=own is not None))
+        results.append(_Search(part, made, gap, max_iterations, report).run(share, warm=own is not None))
     return results[0] if len(results) == 1 else _merged(results, time.perf_counter() - begin)
 
 
 class _Search:
     """One engine's way to the target."""
 
-    def __init__(self, problem: Problem, engine: Engine, target: float, most: int) -> None:
+    def __init__(
+        self, problem: Problem, engine: Engine, target: float, most: int, report: Report | None = None
+    ) -> None:
+        self._report = report
         self._begin = time.perf_counter()
         self._problem, self._engine, self._target, self._most = problem, engine, target, most
         self._up = problem.objective.maximises_value
@@ -135,6 +142,8 @@ class _Search:
                 self._take_bound(engine.certify())
             elif done >= next_look or (done >= _SPACING * looked and self._promising(promise)):
                 look_s, looked = self._look(), done
+                if self._report is not None:
+                    self._report(done, float(self._gaps(self._bound).max()))
                 next_look = max(looked + 2, math.ceil(_GROWTH * looked))
         if not self._reached(self._bound):
             self._look(_LAST_REFILL)
