@@ -151,6 +151,12 @@ def describe_traffic(traffic: TrafficMatrices) -> str:
     return f"{traffic.name}: " + ", ".join(parts)
 
 
+def _missing_gpu() -> str:
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__}, a build without CUDA (pytorch.org says how to install one)"
+    return f"no GPU that torch {torch.__version__} can use (is the driver installed? nvidia-smi tells)"
+
+
 def pick_device(name: str) -> torch.device:
     """``auto``, ``cpu`` or ``cuda`` as a torch device.
 
@@ -162,9 +168,7 @@ def pick_device(name: str) -> torch.device:
     if name.partition(":")[0] not in ("cpu", "cuda"):
         raise InputError("--device", "", "auto, cpu or cuda", repr(name))
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError(
-            "--device", "", "a CUDA GPU and a torch build for it", "none (torch.cuda.is_available() is false)"
-        )
+        raise InputError("--device", "", "a CUDA GPU, its driver and a torch build for it", _missing_gpu())
     try:
         device = torch.device(name)
     except RuntimeError:

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from teal.allocation import Allocation, Status
@@ -15,9 +16,11 @@ from teal.bounds import all_paths_bound, gap
 from teal.config import SolveConfig, seconds
 from teal.errors import InputError
 from teal.instance import failed_links, load_instance
+from teal.memory import describe
 from teal.network.traffic import TrafficMatrices
 from teal.problem import Problem
 from teal.solvers.pdhg import solve
+from teal.solvers.pdhg.dense import bytes_needed
 from teal.spec import parse_spec
 
 _PATIENCE = 2.0  # seconds without a word
@@ -97,7 +100,11 @@ def solve_matrix(config: SolveConfig, say: Callable[[str], None] = lambda _: Non
         say("failed: " + ", ".join(instance.topology.link_name(link) for link in failed))
     row = 0 if config.carrying else config.index
     problem = instance.problem(instance.traffic.read([row]), capacity=capacity)
-    _ = problem.paths.packed  # belongs to the building
+    if problem.ops.backend.name == "cuda":
+        matrix, held = bytes_needed(problem.paths, torch.float32), problem.paths.levels.num_bytes
+        say(f"{problem.ops.device}: paths take about {describe(held)} of its memory, solving {describe(matrix)}")
+    else:
+        _ = problem.paths.packed  # belongs to the building
     build_s = instance.paths_s + time.perf_counter() - begin
     deadline = seconds(config.deadline) if config.deadline else math.inf
     begin = time.perf_counter()

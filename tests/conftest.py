@@ -6,9 +6,13 @@ import os
 from pathlib import Path
 
 import hypothesis
-import numba
 import pytest
 import torch
+
+if not torch.cuda.is_available():  # CUDA kernels run in numba-cuda's simulator; it must be told before the first import
+    os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+
+import numba
 
 hypothesis.settings.register_profile("teal", deadline=None, max_examples=25, derandomize=True)
 hypothesis.settings.load_profile("teal")

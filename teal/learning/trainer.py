@@ -21,6 +21,7 @@ from teal.learning import checkpoint
 from teal.learning.coma import coma_loss
 from teal.learning.direct import direct_loss
 from teal.learning.losses import bound_loss, demand_value, has_demand
+from teal.memory import available_on
 from teal.network import Split, TrafficMatrices
 from teal.network.traffic import spread
 from teal.nn import ModelConfig, TealModel
@@ -184,10 +185,12 @@ class Trainer:
         return np.sort(self._epoch_order[1][place * size : (place + 1) * size])
 
     def _fitting_batch(self) -> int:
-        """Matrices whose activations take about 1 GiB."""
+        """Matrices whose activations take about 1 GiB, or half of what a GPU has free."""
         paths = self.problem.paths
         entries = paths.num_demands * paths.num_paths * self.config.width * self.config.layers
-        return max(1, _ACTIVATION_BYTES // (entries * _TENSORS_A_LAYER * 4))
+        device = self.problem.demand.device
+        room = available_on(device) // 2 if device.type == "cuda" else _ACTIVATION_BYTES
+        return max(1, room // (entries * _TENSORS_A_LAYER * 4))
 
     def _validate(self, out: Path, log: Any, bar: Any, *, save: bool = True) -> None:
         score = self.score()

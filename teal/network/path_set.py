@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from teal.network.levels import LevelTrie, by_level
 from teal.network.packed import PackedPaths, pack
 from teal.network.topology import IntArray
 from teal.network.trie import Trie
@@ -62,6 +63,11 @@ class PathSet:
     def packed(self) -> PackedPaths:
         """The same paths as compiled scans read them."""
         return pack(self.leaf, self.trie, self.demand_ptr, self.num_links)
+
+    @cached_property
+    def levels(self) -> LevelTrie:
+        """The same paths as a GPU reads them."""
+        return by_level(self.packed, self.num_paths)
 
     @property
     def num_incidences(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 
 from teal.errors import InputError
@@ -17,18 +19,29 @@ def make_path_ops(paths: PathSet, device: torch.device | str = "cpu", backend: s
     """The operations over ``paths`` on ``device``.
 
     Args:
-        backend: ``torch`` (any device), ``numba`` (CPU), or ``auto``: numba on the CPU, else torch.
+        backend: ``torch`` (any device), ``numba`` (CPU), ``cuda`` (GPU), or ``auto``: numba on the CPU, cuda on a
+            GPU, torch where numba-cuda is missing there (a warning says so) and elsewhere.
 
     Raises:
         InputError: an unknown backend, or one that does not run on the device.
     """
     device = torch.device(device)
-    if backend == "auto":
-        backend = "numba" if device.type == "cpu" else "torch"
-    if backend == "torch":
+    chosen = {"cpu": "numba", "cuda": "cuda"}.get(device.type, "torch") if backend == "auto" else backend
+    if chosen == "torch":
         return PathOps(paths, TorchBackend(paths, device), device)
-    if backend != "numba":
-        raise InputError("path operations", "backend", "auto, torch or numba", repr(backend))
-    if device.type != "cpu":
-        raise InputError("path operations", "backend", f"one that runs on {device}", "numba")
-    return PathOps(paths, NumbaBackend(paths, device), device)
+    if chosen == "numba":
+        if device.type != "cpu":
+            raise InputError("path operations", "backend", f"one that runs on {device}", "numba")
+        return PathOps(paths, NumbaBackend(paths, device), device)
+    if chosen != "cuda":
+        raise InputError("path operations", "backend", "auto, torch, numba or cuda", repr(backend))
+    from teal import cuda
+
+    if backend == "auto" and (reason := cuda.missing()):
+        warnings.warn(f"slower path operations on the GPU: there is no {reason}", stacklevel=2)
+        return PathOps(paths, TorchBackend(paths, device), device)
+    if device.type != "cuda" and not cuda.SIMULATED:
+        raise InputError("path operations", "backend", f"one that runs on {device}", "cuda")
+    from teal.pathops.cuda_backend import CudaBackend
+
+    return PathOps(paths, CudaBackend(paths, device), device)

@@ -24,6 +24,8 @@ from teal.network import PathSet
 class Backend(Protocol):
     """The three operations on plain tensors, without gradients.  One implementation per file."""
 
+    name: str
+
     def path_sum(self, link_values: Tensor) -> Tensor:
         """(B, E, F) -> (B, D, K, F)."""
         ...

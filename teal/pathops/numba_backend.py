@@ -92,6 +92,8 @@ def _path_max(link_values, above, link, end, count, node_ptr, demand_ptr, path_p
 class NumbaBackend:
     """Scans compiled by Numba; CPU tensors of float32 or float64."""
 
+    name = "numba"
+
     def __init__(self, paths: PathSet, device: torch.device) -> None:
         if device.type != "cpu":
             raise ValueError(f"the numba backend runs on the CPU, not on {device}")

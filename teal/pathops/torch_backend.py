@@ -11,6 +11,8 @@ from teal.network import PathSet
 class TorchBackend:
     """Level by level: a node's value needs its parent's, so all nodes of one depth go at once."""
 
+    name = "torch"
+
     def __init__(self, paths: PathSet, device: torch.device) -> None:
         trie = paths.trie
         self._num_nodes, self._num_links = trie.num_nodes, paths.num_links

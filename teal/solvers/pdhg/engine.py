@@ -35,7 +35,7 @@ class Engine(Protocol):
     """B matrices on their way to the optimum.
 
     Balanced programs (max_link_utilisation, max_concurrent_flow) are told in utilisations here: value and
-    bound are those of max_link_utilisation.
+    bound are those of max_link_utilisation.  Values and bounds (B,) are float64 on the host.
     """
 
     def advance(self, count: int) -> Tensor:

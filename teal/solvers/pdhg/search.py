@@ -13,7 +13,9 @@ from torch import Tensor
 from teal.bounds import from_utilisation
 from teal.bounds import gap as certified_gap
 from teal.errors import InputError
+from teal.memory import fitting
 from teal.problem import Problem
+from teal.solvers.pdhg.dense import bytes_needed
 from teal.solvers.pdhg.engine import Engine, PdhgState
 from teal.solvers.pdhg.fused import MOST_LANES, FusedEngine
 from teal.solvers.pdhg.plain import PlainEngine
@@ -23,7 +25,8 @@ ENGINES = ("auto", "fused", "plain")
 _NARROW_GAP = 1e-5  # below it float32 splits are too coarse
 _FIRST_LOOK, _GROWTH = 6, 2.0  # iterations to the first look at the latest, and from one to the next
 _PROMISE, _SPACING = 1.6, 1.25  # an earlier one at so many times the target, so much later than the last
-_SMALL = 500_000  # trie nodes and paths: below, several iterations go by between two glances at the bound
+_SMALL = 500_000  # trie nodes and paths: below, and on a GPU, several iterations go by
+_STRIDE = 4  # between two glances at the bound, which cost about as much as one of them
 _LOOK_COST, _LAST_COST = 2.0, 3.0  # of a look in iterations, until one was timed; of the last one in looks
 _LAST_REFILL = 3  # rounds; near the optimum they bring less than the iterations that they would cost
 
@@ -72,18 +75,18 @@ def solve(
     The best feasible allocation and the best prices seen are returned, whichever of the three stops it.
 
     Args:
-        problem: B matrices, solved together (16 at a time).
+        problem: B matrices, solved together (16 at a time; on a GPU as many as fit its memory).
         gap: target, (bound - value) / bound, or (theta - bound) / theta.
         deadline: seconds from now.  Setting up and one look are done in any case.
         max_iterations: most iterations.
         warm_start: an earlier result or its state, or (splits (B, D, K), prices (B, E)) of anything: the
             matrix before, the same one before a failure, a network's answer.
-        engine: fused (CPU), plain (any device), auto for the faster one that runs.
+        engine: fused (CPU, and GPU with numba-cuda), plain (any device), auto for the faster one that runs.
         dtype: of the splits while iterating; None for float32, or float64 where ``gap`` asks for it.
         report: told after each look how many iterations were done and the widest gap so far.
 
     Raises:
-        InputError: a warm start of another shape, or an engine that there is not.
+        InputError: a warm start of another shape, an engine that there is not, or too little memory for one matrix.
     """
     begin = time.perf_counter()
     if not 0 <= gap < math.inf:
@@ -92,17 +95,33 @@ def solve(
         raise InputError("solve", "engine", " or ".join(ENGINES), repr(engine))
     state = _state(problem, warm_start)
     real = dtype or (torch.float64 if gap < _NARROW_GAP else torch.float32)
-    fused = problem.demand.device.type == "cpu" if engine == "auto" else engine == "fused"
+    make, lanes = _engine(problem, engine, real)
     results: list[PdhgResult] = []
-    for first in range(0, problem.batch, MOST_LANES):
-        rows = slice(first, first + MOST_LANES)
+    for first in range(0, problem.batch, lanes):
+        rows = slice(first, first + lanes)
         part = dataclasses.replace(problem, demand=problem.demand[rows], capacity=problem.capacity[rows])
         own = None if state is None else state.rows(rows)
-        made = (FusedEngine if fused else PlainEngine)(part, own, real)
+        made = make(part, own, real)
         left = deadline - (time.perf_counter() - begin)
         share = left * part.batch / (problem.batch - first) if math.isfinite(left) else left
         results.append(_Search(part, made, gap, max_iterations, report).run(share, warm=own is not None))
     return results[0] if len(results) == 1 else _merged(results, time.perf_counter() - begin)
+
+
+def _engine(problem: Problem, name: str, dtype: torch.dtype) -> tuple[Callable[..., Engine], int]:
+    """The engine to use, and how many matrices it takes at once."""
+    on_gpu = problem.ops.backend.name == "cuda"
+    if name == "plain" or (name == "auto" and not on_gpu and problem.ops.device.type != "cpu"):
+        return PlainEngine, MOST_LANES
+    if not on_gpu:
+        if problem.ops.device.type != "cpu":
+            raise InputError("solve", "engine", f"plain, the only one on {problem.ops.device} without numba-cuda", name)
+        return FusedEngine, MOST_LANES
+    from teal.solvers.pdhg.cuda_engine import CudaEngine
+
+    each = bytes_needed(problem.paths, dtype)  # the path set is there already
+    remedy = "fewer paths a demand (--num-paths) or only the pairs that carry traffic take less"
+    return CudaEngine, fitting("solve", each, problem.batch, problem.ops.device, remedy)
 
 
 class _Search:
@@ -115,10 +134,11 @@ class _Search:
         self._begin = time.perf_counter()
         self._problem, self._engine, self._target, self._most = problem, engine, target, most
         self._up = problem.objective.maximises_value
-        worst = torch.full((problem.batch,), math.inf, dtype=torch.float64, device=problem.demand.device)
+        worst = torch.full((problem.batch,), math.inf, dtype=torch.float64)
         self._value, self._bound = (-worst, worst) if self._up else (worst, torch.zeros_like(worst))
         work = problem.paths.trie.num_nodes + problem.paths.leaf.size
-        self._stride = 1 if work > _SMALL else 4
+        on_host = problem.demand.device.type == "cpu"
+        self._stride = 1 if work > _SMALL and on_host else _STRIDE
 
     def run(self, deadline: float, *, warm: bool) -> PdhgResult:
         """Alternate iterations and looks; ``deadline`` in seconds."""
@@ -193,6 +213,7 @@ class _Search:
         if problem.objective.is_balanced:
             value, bound = from_utilisation(problem, value), from_utilisation(problem, bound)
         carried = project(problem, splits) if problem.objective.is_balanced and problem.objective.may_shed else splits
+        value, bound = value.to(splits.device), bound.to(splits.device)
         return PdhgResult(
             splits=carried,
             prices=prices,

@@ -1,0 +1,155 @@
+"""The engine of the GPU: two launches an iteration, recorded once and replayed."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from teal import cuda
+from teal.pathops.cuda_backend import CudaBackend
+from teal.problem import Problem
+from teal.solvers.pdhg import cuda_kernels as kernels
+from teal.solvers.pdhg.dense import Looks, Point, guessed_omega, in_utilisations, scaling, start
+from teal.solvers.pdhg.engine import PdhgState
+from teal.solvers.pdhg.kernels import DEAD
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shape:
+    """What one set of buffers is good for."""
+
+    batch: int
+    dtype: torch.dtype
+    balanced: bool
+    reaches: int
+    worths: int
+
+
+class _Buffers:
+    """The iteration's state at fixed addresses, and the recorded launches over it."""
+
+    def __init__(self, problem: Problem, backend: CudaBackend, shape: _Shape) -> None:
+        batch, real, device = shape.batch, shape.dtype, backend.device
+        demands, places = problem.paths.leaf.shape
+        links, wide = problem.topology.num_links, torch.float64
+        self.splits = torch.zeros(3, batch, demands, places, dtype=real, device=device)  # point, anchor, offer
+        self.price = torch.zeros(batch, links, dtype=real, device=device)
+        self.demand = torch.zeros(batch, demands, dtype=real, device=device)
+        self.reach = torch.ones(shape.reaches, demands, dtype=real, device=device)
+        self.worth = torch.ones(shape.worths, dtype=real, device=device)
+        self.dual = torch.ones(kernels.DUAL_ROWS, batch, links, dtype=wide, device=device)
+        self.control = torch.ones(kernels.CONTROL_ROWS, batch, dtype=wide, device=device)
+        self._flow = torch.empty(batch, backend.num_nodes, dtype=real, device=device)
+        self._sums = torch.empty(kernels.SOURCE_ROWS, batch, backend.sources, dtype=wide, device=device)
+        self._arrived = torch.zeros(batch, dtype=torch.int32, device=device)
+        self._backend, self._shape, self._places = backend, shape, places
+        room = backend.room(real, 1)
+        self._mode, _, self._shared, self._scratch, most = room
+        self._blocks = max(1, min(batch * backend.sources, most))
+        rows = backend.rows
+        self._link_blocks = -(-links // (cuda.THREADS // rows)), batch
+        tensors = (
+            *self.splits, self.price, self.demand, self.reach, self.worth, self.control, self._flow, self._sums,
+        )  # fmt: skip
+        self._arrays = tuple(cuda.array(t) for t in tensors)
+        self._link_arrays = tuple(
+            cuda.array(t) for t in (self._flow, self.dual, self.control, self.price, self._sums, self._arrived)
+        )
+        self._step = cuda.Graph(lambda: self._iterate(storing=False), device)
+        self._last_step = cuda.Graph(lambda: self._iterate(storing=True), device)
+
+    def _iterate(self, *, storing: bool) -> None:
+        backend, shape, a = self._backend, self._shape, self._backend.arrays
+        cuda.launch(
+            kernels.step_sources, backend.device, self._blocks, self._shared, *self._arrays, self._scratch, a["link"],
+            a["above"], a["below"], a["ends"], a["end"], a["count"], a["starts"], a["level_end"], backend.widest,
+            self._places, shape.batch, shape.balanced, storing, self._mode,
+        )  # fmt: skip
+        cuda.launch(
+            kernels.step_links, backend.device, self._link_blocks, 0, *self._link_arrays, a["link_ptr"],
+            a["link_node"], shape.batch, backend.sources, shape.balanced, backend.rows,
+        )  # fmt: skip
+
+    def advance(self, count: int) -> None:
+        """Iterate; the last iteration leaves where its step led."""
+        for _ in range(count - 1):
+            self._step.replay()
+        if count:
+            self._last_step.replay()
+
+
+class CudaEngine:
+    """See :class:`teal.solvers.pdhg.engine.Engine`; :class:`teal.solvers.pdhg.plain.PlainEngine` says what it computes.
+
+    Setting up and looks are torch over the path operations.  Memory: see :func:`teal.solvers.pdhg.dense.bytes_needed`.
+    """
+
+    def __init__(self, problem: Problem, state: PdhgState | None, dtype: torch.dtype) -> None:
+        exact = in_utilisations(problem.to(torch.float64))
+        backend = cast(CudaBackend, problem.ops.backend)
+        self._scale = scale = scaling(exact)
+        self._looks = Looks(exact, scale.unit)
+        balanced = exact.objective.is_balanced
+        alike = bool((exact.capacity == exact.capacity[:1]).all())
+        uneven = bool((exact.demand_value != exact.demand_value[:1]).any())
+        shape = _Shape(
+            exact.batch, dtype, balanced, 1 if alike else exact.batch, exact.paths.num_demands if uneven else 1
+        )
+        spare = backend.spare.setdefault(shape, [])
+        self._buffers = buffers = spare.pop() if spare else _Buffers(exact, backend, shape)
+        weakref.finalize(self, spare.append, buffers)
+        self._load(exact, start(exact, scale, state), guessed_omega(exact, scale))
+
+    def _load(self, problem: Problem, point: Point, omega: Tensor) -> None:
+        """Fill the buffers."""
+        scale, held, k = self._scale, self._buffers, kernels
+        balanced = problem.objective.is_balanced
+        held.splits.copy_(point.splits.expand(3, -1, -1, -1))
+        held.demand.copy_(torch.where(problem.routable, problem.demand, 0))
+        held.reach.copy_(scale.along[: len(held.reach), :, 0])
+        held.worth.copy_(problem.demand_value[: len(held.worth)])
+        inverse = problem.inverse_capacity
+        dual, control = held.dual, held.control
+        dual[k.PER_LOAD] = inverse / scale.scale if balanced else inverse
+        dual[k.INVERSE], dual[k.THROUGH] = inverse, scale.through
+        dual[k.COST] = problem.link_cost / scale.scale
+        load = problem.loads(point.splits) * dual[k.PER_LOAD]
+        for y, own in ((k.POINT, k.POINT_LOAD), (k.ANCHOR, k.ANCHOR_LOAD), (k.OFFER, k.OFFER_LOAD)):
+            dual[y], dual[own] = point.dual, load
+        control.zero_()
+        control[k.OMEGA], control[k.FIRST_OMEGA], control[k.FIRST_ERROR] = omega, omega, -1
+        control[k.UNIT] = 1 / scale.scale[:, 0]
+        held.price.copy_(torch.where(inverse > 0, point.dual * inverse + dual[k.COST], DEAD))
+
+    @property
+    def _offer(self) -> Point:
+        return Point(self._buffers.splits[2], self._buffers.dual[kernels.OFFER])
+
+    def advance(self, count: int) -> Tensor:
+        """See Engine."""
+        self._buffers.advance(count)
+        return self._buffers.control[kernels.BOUND].cpu()
+
+    def certify(self) -> Tensor:
+        """See Engine."""
+        return self._looks.certify(self._offer.dual)
+
+    def look(self, refill: int = 0) -> tuple[Tensor, Tensor]:
+        """See Engine."""
+        return self._looks.look(self._offer, refill)
+
+    def keep(self, allocations: Tensor, prices: Tensor) -> None:
+        """See Engine."""
+        self._looks.keep(self._offer, allocations, prices)
+
+    def best(self) -> tuple[Tensor, Tensor]:
+        """See Engine."""
+        return self._looks.best()
+
+    def state(self) -> PdhgState:
+        """See Engine."""
+        return self._looks.state(self._offer)
