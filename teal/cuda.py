@@ -10,6 +10,8 @@ through CuPy, which nothing but a GPU can run.
 
 from __future__ import annotations
 
+import functools
+import gc
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -23,6 +25,7 @@ from teal.errors import InputError
 
 SIMULATED = bool(numba.config.ENABLE_CUDASIM)
 THREADS = 4 if SIMULATED else 128  # of a block, a power of 2; the simulator starts a Python thread for each
+LINK_THREADS = 4 if SIMULATED else 512  # of a block that works on links: its last part is one block's alone
 _REGISTERS = 64  # of a thread at most: eight blocks then fit a processor, and levels of a trie are narrow
 SHARED_BYTES = 48 << 10  # that any GPU grants a block
 RESERVED_BYTES = 4 << 10  # of it, for what kernels hold besides
@@ -45,7 +48,7 @@ def missing() -> str | None:
         return "a GPU that torch sees (torch.cuda.is_available() is false)"
     try:
         if not cuda.is_available():
-            return "a CUDA driver that numba finds (numba.cuda.is_available() is false)"
+            return "a CUDA driver and toolkit (libNVVM) that numba finds (numba.cuda.is_available() is false)"
         cuda.current_context()
     except Exception as error:  # numba-cuda raises many kinds, of several packages
         return f"a CUDA driver and toolkit that numba can use ({type(error).__name__}: {error})"
@@ -100,22 +103,29 @@ def upload(values: Any, device: torch.device) -> Tensor:
 _UNSIGNED = {torch.int16: np.uint16, torch.int32: np.uint32, torch.uint8: np.uint8}
 
 
-def launch(kernel: Any, device: torch.device, blocks: int | tuple[int, int], shared: int, *arguments: Any) -> None:
+def launch(
+    kernel: Any, device: torch.device, blocks: int, shared: int, *arguments: Any, threads: int = THREADS
+) -> None:
     """Start ``kernel`` on torch's current stream.
 
     Args:
-        blocks: in the grid, of :data:`THREADS` threads each.
+        blocks: in the grid, of ``threads`` threads each.
         shared: bytes of dynamic shared memory.
     """
     if SIMULATED:
-        kernel[blocks, THREADS, 0, shared](*arguments)
+        kernel[blocks, threads, 0, shared](*arguments)
         return
+    with torch.cuda.device(device):
+        stream = _stream(torch.cuda.current_stream(device).cuda_stream, device.index or 0)
+        kernel[blocks, threads, stream, shared](*arguments)
+
+
+@functools.lru_cache(maxsize=64)
+def _stream(handle: int, device: int) -> Any:
+    """Numba's name for a stream of torch; 0 is the default one for both."""
     from numba import cuda
 
-    with torch.cuda.device(device):
-        handle = torch.cuda.current_stream(device).cuda_stream
-        stream = cuda.external_stream(handle) if handle else cuda.default_stream()
-        kernel[blocks, THREADS, stream, shared](*arguments)
+    return cuda.external_stream(handle) if handle else 0
 
 
 def resident_blocks(device: torch.device) -> int:
@@ -128,17 +138,28 @@ def resident_blocks(device: torch.device) -> int:
 class Graph:
     """A sequence of launches, recorded once and replayed without the host in between."""
 
+    _refused = False  # by the driver, to any of them
+
     def __init__(self, work: Callable[[], None], device: torch.device) -> None:
         """Record ``work``, which launches on the current stream and must not synchronise.
 
         It runs once before that, so that everything is compiled and loaded.  Where the driver refuses to record,
         replays are plain calls.
         """
-        self._work = work
+        self._work: Callable[[], None] | None = work
         self._graph: torch.cuda.CUDAGraph | None = None
-        if SIMULATED:
+        if SIMULATED or Graph._refused:
             return
         work()
+        collecting = gc.isenabled()
+        gc.disable()  # what it would free might belong to a recording
+        try:
+            self._record(work, device)
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _record(self, work: Callable[[], None], device: torch.device) -> None:
         side = torch.cuda.Stream(device)
         side.wait_stream(torch.cuda.current_stream(device))
         graph = torch.cuda.CUDAGraph()
@@ -150,14 +171,15 @@ class Graph:
                     work()
                 finally:
                     graph.capture_end()
-            self._graph = graph
-        except RuntimeError as error:
+            self._graph, self._work = graph, None  # no cycle: memory of a GPU should not wait for the collector
+        except Exception as error:  # of torch, of the driver, or of Numba
+            Graph._refused = True
             warnings.warn(f"the driver records no launches, each one is made anew ({error})", stacklevel=2)
         torch.cuda.current_stream(device).wait_stream(side)
 
     def replay(self) -> None:
         """Once more."""
-        if self._graph is None:
-            self._work()
-        else:
+        if self._graph is not None:
             self._graph.replay()
+        elif self._work is not None:
+            self._work()

@@ -45,14 +45,18 @@ def available_on(device: torch.device) -> int:
     return int(torch.cuda.mem_get_info(device)[0]) + kept
 
 
-def fitting(where: str, each: int, most: int, device: torch.device, remedy: str) -> int:
+def fitting(where: str, each: int, most: int, device: torch.device, remedy: str, besides: int = 0) -> int:
     """How many things of ``each`` bytes, up to ``most``, fit on ``device`` at once.
+
+    Args:
+        besides: bytes that are wanted as well if not all fit at once.
 
     Raises:
         InputError: not even one; ``remedy`` says what would.
     """
     require(where, each, remedy, device)
-    return max(1, min(most, int((1 - _KEEP_FREE) * available_on(device)) // max(each, 1)))
+    room = int((1 - _KEEP_FREE) * available_on(device))
+    return most if most * each <= room else max(1, (room - besides) // max(each, 1))
 
 
 def describe(needed: int) -> str:

@@ -18,9 +18,12 @@ def cache_dir(kind: str) -> Path:
     """The folder for cached things of one kind: ``$TEAL_CACHE_DIR``, else the platform's cache folder."""
     root = os.environ.get("TEAL_CACHE_DIR")
     if not root:
-        import platformdirs
-
-        root = platformdirs.user_cache_dir("teal")
+        try:
+            import platformdirs
+        except ImportError:  # a bare machine
+            root = str(Path.home() / ".cache" / "teal")
+        else:
+            root = platformdirs.user_cache_dir("teal")
     path = Path(root) / kind
     path.mkdir(parents=True, exist_ok=True)
     return path

@@ -55,7 +55,7 @@ def test_every_kernel_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("needs numba-cuda with its compiler: pip install 'teal-te[cuda]'")
     launched: set[tuple[str, str, tuple[str, ...]]] = set()
 
-    def record(kernel: Any, device: torch.device, blocks: Any, shared: int, *arguments: Any) -> None:
+    def record(kernel: Any, device: torch.device, blocks: Any, shared: int, *arguments: Any, threads: int = 0) -> None:
         launched.add((kernel.fn.__module__, kernel.fn.__name__, tuple(_kind(a) for a in arguments)))
 
     for room in (cuda.SHARED_BYTES, cuda.RESERVED_BYTES):
@@ -70,7 +70,7 @@ def test_every_kernel_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
                 ops.path_max(problem.capacity.to(dtype))
                 shape = _Shape(problem.batch, dtype, False, 1, 1)
                 assert isinstance(ops.backend, CudaBackend)
-                _Buffers(problem, ops.backend, shape).advance(2)
+                _Buffers(problem.paths, ops.backend, shape).advance(2)
     assert len(launched) == 2 * 2 * 6 - 2 * 2, "six kernels, four of which keep nodes in shared or in global memory"
     environment = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"}
     done = subprocess.run(

@@ -11,6 +11,7 @@ from teal import cuda, memory
 from teal.network import PathSet
 from teal.pathops import cuda_kernels as kernels
 
+_SCRATCH_BYTES = 256 << 20  # at most, where a source does not fit into shared memory
 _SHARED, _GLOBAL = (0,), (0, 0)  # told apart by the compiler
 
 
@@ -39,8 +40,7 @@ class CudaBackend:
         self.arrays = {name: cuda.array(t, unsigned=name in _TRIE[:5]) for name, t in self._held.items()}
         self._index_bytes = trie.above.itemsize
         self.rows = _threads_per_link(paths.trie.num_nodes, paths.num_links)
-        self._scratch: dict[torch.dtype, Tensor] = {}
-        self.spare: dict[Any, list[Any]] = {}  # solvers' buffers and graphs, from one solve to the next
+        self.spare: dict[Any, list[Any]] = {}  # solvers' buffers and graphs by shape, from one solve to the next
 
     def room(self, dtype: torch.dtype, lanes: int, arrays: int = 1) -> tuple[tuple[int, ...], int, int, Any, int]:
         """Where a block keeps its nodes.
@@ -56,16 +56,15 @@ class CudaBackend:
         if fitting >= 1:
             lanes = min(lanes, fitting)
             shared = self.widest * (arrays * lanes * size + self._index_bytes)
-            return _SHARED, lanes, shared, self.scratch(dtype, 1), cuda.MOST_BLOCKS
+            return _SHARED, lanes, shared, self._empty(dtype, 1), cuda.MOST_BLOCKS
         blocks = cuda.resident_blocks(self.device)
-        return _GLOBAL, lanes, 0, self.scratch(dtype, blocks * self.widest * lanes * arrays), blocks
+        each = blocks * self.widest * arrays
+        lanes = max(1, min(lanes, _SCRATCH_BYTES // (each * size)))
+        return _GLOBAL, lanes, 0, self._empty(dtype, each * lanes), blocks
 
-    def scratch(self, dtype: torch.dtype, numbers: int) -> Any:
-        """Global memory for so many values."""
-        held = self._scratch.get(dtype)
-        if held is None or held.numel() < numbers:
-            held = self._scratch[dtype] = torch.empty(numbers, dtype=dtype, device=self.device)
-        return cuda.array(held)
+    def _empty(self, dtype: torch.dtype, numbers: int) -> Any:
+        """Memory for so many values, given back to torch when nobody holds the array any more."""
+        return cuda.array(torch.empty(numbers, dtype=dtype, device=self.device))
 
     def path_sum(self, link_values: Tensor) -> Tensor:
         """(B, E, F) -> (B, D, K, F)."""
@@ -103,7 +102,7 @@ class CudaBackend:
         out = flows.new_empty(batch, self._num_links, features)
         lanes = min(features, cuda.THREADS)
         rows = max(1, min(self.rows, cuda.THREADS // lanes))
-        blocks = -(-self._num_links // (cuda.THREADS // (lanes * rows))), batch * -(-features // lanes)
+        blocks = -(-self._num_links // (cuda.THREADS // (lanes * rows))) * batch * -(-features // lanes)
         cuda.launch(
             kernels.link_totals, self.device, blocks, 0, cuda.array(flows), cuda.array(out), self.arrays["link_ptr"],
             self.arrays["link_node"], features, lanes, rows,
@@ -112,10 +111,10 @@ class CudaBackend:
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
         """(B, E) -> values (B, D, K) and links (B, D, K)."""
-        out = link_values.new_zeros(len(link_values), *self._shape)
-        where = torch.full(out.shape, -1, dtype=torch.int64, device=out.device)
+        out = link_values.new_empty(len(link_values), *self._shape)
+        where = torch.empty(out.shape, dtype=torch.int64, device=out.device)
         if not out.numel() or not self.num_nodes:
-            return out, where
+            return out.zero_(), where.fill_(-1)
         mode, _, shared, scratch, most = self.room(link_values.dtype, 1, arrays=2)
         a, blocks = self.arrays, min(self.sources * len(link_values), most)
         cuda.launch(

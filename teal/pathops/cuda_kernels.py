@@ -47,28 +47,39 @@ def hold(mode, scratch, numbers, widest, lanes, first, nodes):
 def scan_down(value, index, shift, level_end, level, last_level, row, lane, lanes, rows):
     """Add to each node's value that of the node above, level by level: sums along paths."""
     begin = level_end[level] if level < last_level else 0
-    for deeper in range(level + 1, last_level):
-        stop = level_end[deeper]
-        for n in range(begin + row, stop, rows):
+    deeper = level + 1
+    stop = level_end[deeper] if deeper < last_level else 0
+    while deeper < last_level:
+        deeper += 1
+        after = level_end[deeper] if deeper < last_level else 0  # on its way while this level is added
+        n = begin + row
+        while n < stop:
             value[n * lanes + lane] += value[index[shift + n] * lanes + lane]
-        begin = stop
+            n += rows
+        begin, stop = stop, after
         cuda.syncthreads()
 
 
 @device_function
 def scan_up(value, index, shift, level_end, level, last_level, row, lane, lanes, rows):
     """Add to each node's value those of the nodes below, from the deepest level up: sums over what passes."""
-    for i in range(last_level - 1 - level):
-        here = last_level - 2 - i
-        begin = level_end[here - 1] if here > level else 1
-        for n in range(begin + row, level_end[here], rows):
-            child = index[shift + n - 1] if n > 1 else level_end[level]
+    here = last_level - 2  # the deepest level has nothing below
+    top = level_end[level] if level < last_level else 0
+    stop = level_end[here] if here >= level else 0
+    while here >= level:
+        here -= 1
+        begin = level_end[here] if here >= level else 1
+        n = begin + row
+        while n < stop:
+            child = index[shift + n - 1] if n > 1 else top
             last = index[shift + n]
             total = value[n * lanes + lane]
             while child < last:
                 total += value[child * lanes + lane]
                 child += 1
             value[n * lanes + lane] = total
+            n += rows
+        stop = begin
         cuda.syncthreads()
 
 
@@ -198,14 +209,15 @@ def fold(sums, row, rows, step):
 def link_totals(node_values, out, link_ptr, link_node, features, lanes, rows):
     """(B, T, F) node values into (B, E, F) sums over the nodes of each link, ``rows`` threads a link and lane."""
     links, nodes = len(link_ptr) - 1, len(link_node)
-    chunks = (features + lanes - 1) // lanes
-    b = cuda.blockIdx.y // chunks
-    feature = (cuda.blockIdx.y - b * chunks) * lanes
+    chunks, teams = (features + lanes - 1) // lanes, THREADS // (lanes * rows)
+    blocks = (links + teams - 1) // teams  # for each chunk of each matrix
+    part = cuda.blockIdx.x // blocks
+    b = part // chunks
+    feature = (part - b * chunks) * lanes
     width = min(lanes, features - feature)
     team = cuda.threadIdx.x // (width * rows)
     row, lane = cuda.threadIdx.x // width - team * rows, cuda.threadIdx.x % width
-    teams = THREADS // (lanes * rows)
-    e = cuda.blockIdx.x * teams + team
+    e = (cuda.blockIdx.x - part * blocks) * teams + team
     sums = cuda.shared.array(THREADS, float64)
     mine = team < teams and e < links
     total = 0.0

@@ -7,13 +7,14 @@ import dataclasses
 import pytest
 import torch
 
-from teal import cuda
+from teal import cuda, memory
+from teal.errors import InputError
 from teal.feasibility import violations
 from teal.objectives import ObjectiveName
 from teal.pathops import make_path_ops
 from teal.problem import Problem
 from teal.solvers import pdhg
-from teal.solvers.pdhg import PdhgState
+from teal.solvers.pdhg import PdhgState, cuda_engine
 from teal.solvers.pdhg import cuda_kernels as kernels
 from teal.solvers.pdhg.cuda_engine import CudaEngine
 from teal.solvers.pdhg.dense import bytes_needed
@@ -103,3 +104,23 @@ def test_a_warm_start() -> None:
 def test_memory_is_known_beforehand() -> None:
     paths = _small(ObjectiveName.TOTAL_FLOW).paths
     assert bytes_needed(paths, torch.float64) > bytes_needed(paths, torch.float32) > 4 * 8 * paths.leaf.size
+
+
+def test_a_batch_that_does_not_fit_goes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = _small(ObjectiveName.TOTAL_FLOW)
+    on_gpu = _on_gpu(problem)
+    monkeypatch.setattr(cuda_engine, "fitting", lambda *arguments, **options: 1)
+    with torch.inference_mode():
+        parts = pdhg.solve(on_gpu, gap=1e-9, max_iterations=1)
+    assert len(on_gpu.ops.backend.spare) == 1, "the second part took the first one's buffers"  # type: ignore[attr-defined]
+    for b in range(2):
+        alone = pdhg.solve(problem.row(b), gap=1e-9, max_iterations=1)
+        torch.testing.assert_close(parts.value[b].cpu(), alone.value[0])
+    pdhg.solve(on_gpu.row(0), gap=1e-9, max_iterations=1)  # buffers made in inference mode serve outside it
+
+
+def test_too_little_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = _on_gpu(_small(ObjectiveName.TOTAL_FLOW))
+    monkeypatch.setattr(memory, "available_on", lambda device: 1000)
+    with pytest.raises(InputError, match="num-paths"):
+        pdhg.solve(problem)

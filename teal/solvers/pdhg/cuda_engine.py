@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from teal import cuda
+from teal.memory import available_on, fitting
+from teal.network import PathSet
 from teal.pathops.cuda_backend import CudaBackend
 from teal.problem import Problem
 from teal.solvers.pdhg import cuda_kernels as kernels
-from teal.solvers.pdhg.dense import Looks, Point, guessed_omega, in_utilisations, scaling, start
+from teal.solvers.pdhg.dense import Looks, Point, bytes_needed, guessed_omega, in_utilisations, scaling, start
 from teal.solvers.pdhg.engine import PdhgState
 from teal.solvers.pdhg.kernels import DEAD
 
@@ -32,10 +34,12 @@ class _Shape:
 class _Buffers:
     """The iteration's state at fixed addresses, and the recorded launches over it."""
 
-    def __init__(self, problem: Problem, backend: CudaBackend, shape: _Shape) -> None:
+    @torch.inference_mode(False)  # they outlive whatever mode the caller is in
+    @torch.no_grad()
+    def __init__(self, paths: PathSet, backend: CudaBackend, shape: _Shape) -> None:
         batch, real, device = shape.batch, shape.dtype, backend.device
-        demands, places = problem.paths.leaf.shape
-        links, wide = problem.topology.num_links, torch.float64
+        demands, places = paths.leaf.shape
+        links, wide = paths.num_links, torch.float64
         self.splits = torch.zeros(3, batch, demands, places, dtype=real, device=device)  # point, anchor, offer
         self.price = torch.zeros(batch, links, dtype=real, device=device)
         self.demand = torch.zeros(batch, demands, dtype=real, device=device)
@@ -43,36 +47,39 @@ class _Buffers:
         self.worth = torch.ones(shape.worths, dtype=real, device=device)
         self.dual = torch.ones(kernels.DUAL_ROWS, batch, links, dtype=wide, device=device)
         self.control = torch.ones(kernels.CONTROL_ROWS, batch, dtype=wide, device=device)
-        self._flow = torch.empty(batch, backend.num_nodes, dtype=real, device=device)
-        self._sums = torch.empty(kernels.SOURCE_ROWS, batch, backend.sources, dtype=wide, device=device)
-        self._arrived = torch.zeros(batch, dtype=torch.int32, device=device)
-        self._backend, self._shape, self._places = backend, shape, places
-        room = backend.room(real, 1)
-        self._mode, _, self._shared, self._scratch, most = room
+        flow = torch.empty(batch, backend.num_nodes, dtype=real, device=device)
+        sums = torch.empty(kernels.SOURCE_ROWS, batch, backend.sources, dtype=wide, device=device)
+        arrived = torch.zeros(batch, dtype=torch.int32, device=device)
+        self._device, self._stream = device, torch.cuda.current_stream(device) if device.type == "cuda" else None
+        mode, _, self._shared, scratch, most = backend.room(real, 1)
         self._blocks = max(1, min(batch * backend.sources, most))
-        rows = backend.rows
-        self._link_blocks = -(-links // (cuda.THREADS // rows)), batch
-        tensors = (
-            *self.splits, self.price, self.demand, self.reach, self.worth, self.control, self._flow, self._sums,
+        self._link_blocks = -(-links // (cuda.LINK_THREADS // backend.rows)) * batch
+        a, balanced = backend.arrays, shape.balanced
+        tensors = *self.splits, self.price, self.demand, self.reach, self.worth, self.control, flow, sums
+        trie = (a[name] for name in ("link", "above", "below", "ends", "end", "count", "starts", "level_end"))
+        self._of_sources = (
+            *(cuda.array(t) for t in tensors), scratch, *trie, backend.widest, places, batch, balanced,
         )  # fmt: skip
-        self._arrays = tuple(cuda.array(t) for t in tensors)
-        self._link_arrays = tuple(
-            cuda.array(t) for t in (self._flow, self.dual, self.control, self.price, self._sums, self._arrived)
-        )
+        self._mode = mode
+        self._of_links = (
+            *(cuda.array(t) for t in (flow, self.dual, self.control, self.price, sums, arrived)), a["link_ptr"],
+            a["link_node"], batch, backend.sources, balanced, backend.rows,
+        )  # fmt: skip
         self._step = cuda.Graph(lambda: self._iterate(storing=False), device)
         self._last_step = cuda.Graph(lambda: self._iterate(storing=True), device)
 
+    def join(self) -> None:
+        """Wait on the current stream for what an earlier solve did on another."""
+        if self._stream is not None:
+            current = torch.cuda.current_stream(self._device)
+            current.wait_stream(self._stream)
+            self._stream = current
+
     def _iterate(self, *, storing: bool) -> None:
-        backend, shape, a = self._backend, self._shape, self._backend.arrays
         cuda.launch(
-            kernels.step_sources, backend.device, self._blocks, self._shared, *self._arrays, self._scratch, a["link"],
-            a["above"], a["below"], a["ends"], a["end"], a["count"], a["starts"], a["level_end"], backend.widest,
-            self._places, shape.batch, shape.balanced, storing, self._mode,
-        )  # fmt: skip
-        cuda.launch(
-            kernels.step_links, backend.device, self._link_blocks, 0, *self._link_arrays, a["link_ptr"],
-            a["link_node"], shape.batch, backend.sources, shape.balanced, backend.rows,
-        )  # fmt: skip
+            kernels.step_sources, self._device, self._blocks, self._shared, *self._of_sources, storing, self._mode
+        )
+        cuda.launch(kernels.step_links, self._device, self._link_blocks, 0, *self._of_links, threads=cuda.LINK_THREADS)
 
     def advance(self, count: int) -> None:
         """Iterate; the last iteration leaves where its step led."""
@@ -100,8 +107,9 @@ class CudaEngine:
             exact.batch, dtype, balanced, 1 if alike else exact.batch, exact.paths.num_demands if uneven else 1
         )
         spare = backend.spare.setdefault(shape, [])
-        self._buffers = buffers = spare.pop() if spare else _Buffers(exact, backend, shape)
-        weakref.finalize(self, spare.append, buffers)
+        self._buffers = buffers = spare.pop() if spare else _Buffers(exact.paths, backend, shape)
+        buffers.join()
+        weakref.finalize(self, _give_back, spare, buffers)
         self._load(exact, start(exact, scale, state), guessed_omega(exact, scale))
 
     def _load(self, problem: Problem, point: Point, omega: Tensor) -> None:
@@ -153,3 +161,23 @@ class CudaEngine:
     def state(self) -> PdhgState:
         """See Engine."""
         return self._looks.state(self._offer)
+
+
+def _give_back(spare: list[_Buffers], buffers: _Buffers) -> None:
+    if not spare:  # one of a shape is enough, unless solves run side by side
+        spare.append(buffers)
+
+
+def lanes(problem: Problem, dtype: torch.dtype) -> int:
+    """How many of the matrices of ``problem`` fit the GPU at once.
+
+    Raises:
+        InputError: not even one.
+    """
+    paths, device, backend = problem.paths, problem.ops.device, cast(CudaBackend, problem.ops.backend)
+    each = bytes_needed(paths, dtype)  # the path set is there already
+    results = 2 * 8 * paths.leaf.size * problem.batch  # of all parts, and once more when they are joined
+    if each * problem.batch > available_on(device):
+        backend.spare.clear()
+    remedy = "fewer paths a demand (--num-paths) or only the pairs that carry traffic take less"
+    return fitting("solve", each, problem.batch, device, remedy, besides=results)

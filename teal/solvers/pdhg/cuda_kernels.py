@@ -17,7 +17,7 @@ import math
 
 from numba import cuda, float64, int32
 
-from teal.cuda import THREADS, cuda_kernel, device_function
+from teal.cuda import LINK_THREADS, THREADS, cuda_kernel, device_function
 from teal.pathops.cuda_kernels import fold, hold, scan_down, scan_up, sum_over_link
 from teal.solvers.pdhg.engine import LONG, NECESSARY, OMEGA_RANGE, SUFFICIENT
 from teal.solvers.pdhg.kernels import DEAD
@@ -139,17 +139,17 @@ def step_sources(
         scan_up(value, up, shift, level_end, level, last_level, me, 0, 1, THREADS)
         for n in range(me, nodes, THREADS):
             node_flow[b * nodes_in_all + first + n] = value[n + 1]
-        add_up(partial, SOURCE_ROWS)
+        add_up(partial, SOURCE_ROWS, THREADS)
         if me < SOURCE_ROWS:
             sums[(me * batch + b) * sources + s] = partial[me, 0]
         cuda.syncthreads()
 
 
 @device_function
-def add_up(partial, rows):
-    """Sum each of the first ``rows`` rows of a shared array into its first entry; all threads call it."""
+def add_up(partial, rows, threads):
+    """Sum each of the first ``rows`` rows of a shared array into its first entry; all ``threads`` call it."""
     me = cuda.threadIdx.x
-    half = THREADS // 2
+    half = threads // 2
     while half > 0:
         cuda.syncthreads()
         if me < half:
@@ -166,7 +166,7 @@ def _to_simplex(dual, base, stride, links, omega, partial):
     shift, active = _LOWEST, float64(links + 1)
     for _ in range(links):
         total, slopes, size = 0.0, 0.0, 0.0
-        for e in range(me, links, THREADS):
+        for e in range(me, links, LINK_THREADS):
             here = base + e
             slope = omega / dual[THROUGH * stride + here]
             trial = dual[OFFER * stride + here]
@@ -175,58 +175,53 @@ def _to_simplex(dual, base, stride, links, omega, partial):
                 slopes += slope
                 size += 1
         partial[0, me], partial[1, me], partial[2, me] = total, slopes, size
-        add_up(partial, 3)
+        add_up(partial, 3, LINK_THREADS)
         total, slopes, size = partial[0, 0] - 1, partial[1, 0], partial[2, 0]
         cuda.syncthreads()
         if size >= active or slopes <= 0:  # nothing fell out: rounding may even let something back in
             break
         shift, active = total / slopes, size
-    for e in range(me, links, THREADS):
+    for e in range(me, links, LINK_THREADS):
         here = base + e
         live = dual[INVERSE * stride + here] > 0
         rest = dual[OFFER * stride + here] - shift * omega / dual[THROUGH * stride + here]
         dual[OFFER * stride + here] = max(0.0, rest) if live else 0.0
+    cuda.syncthreads()
 
 
 @device_function
 def _close(dual, control, price, sums, b, batch, links, sources, balanced, partial):
-    """The dual step of one matrix, its fixed-point error, Halpern's average, and whether to restart next."""
+    """The rest of a matrix's iteration: fixed-point error, Halpern's average, and whether to restart next."""
     me, stride, base = cuda.threadIdx.x, batch * links, b * links
     omega, unit = control[OMEGA * batch + b], control[UNIT * batch + b]
     cycle, due = control[CYCLE * batch + b], control[DUE * batch + b] > 0
-    for e in range(me, links, THREADS):
-        here = base + e
-        ahead = 2 * dual[OFFER_LOAD * stride + here] - dual[POINT_LOAD * stride + here]
-        slope = omega / dual[THROUGH * stride + here]
-        trial = dual[POINT * stride + here] + slope * (ahead if balanced else ahead - 1)
-        live = dual[INVERSE * stride + here] > 0
-        dual[OFFER * stride + here] = trial if live and (balanced or trial > 0) else 0.0
-    cuda.syncthreads()
     if balanced:
         _to_simplex(dual, base, stride, links, omega, partial)
-        cuda.syncthreads()
 
-    for row in range(_SUMS):
-        partial[row, me] = 0
-    for row in range(SOURCE_ROWS):
-        for s in range(me, sources, THREADS):
-            partial[row, me] += sums[(row * batch + b) * sources + s]
-    for e in range(me, links, THREADS):
+    best, moved, strayed = 0.0, 0.0, 0.0
+    for s in range(me, sources, LINK_THREADS):
+        best += sums[(BEST * batch + b) * sources + s]
+        moved += sums[(MOVED * batch + b) * sources + s]
+        strayed += sums[(STRAYED * batch + b) * sources + s]
+    priced, cross, dual_moved, dual_strayed = 0.0, 0.0, 0.0, 0.0
+    for e in range(me, links, LINK_THREADS):
         here = base + e
-        went = dual[OFFER * stride + here] - dual[POINT * stride + here]
-        way = dual[OFFER * stride + here] - dual[ANCHOR * stride + here]
-        partial[3, me] += dual[POINT * stride + here]
-        partial[4, me] += went * (dual[OFFER_LOAD * stride + here] - dual[POINT_LOAD * stride + here])
-        partial[5, me] += dual[THROUGH * stride + here] * went * went
-        partial[6, me] += dual[THROUGH * stride + here] * way * way
-    add_up(partial, _SUMS)
+        y, point, through = dual[OFFER * stride + here], dual[POINT * stride + here], dual[THROUGH * stride + here]
+        went, way = y - point, y - dual[ANCHOR * stride + here]
+        priced += point
+        cross += went * (dual[OFFER_LOAD * stride + here] - dual[POINT_LOAD * stride + here])
+        dual_moved += through * went * went
+        dual_strayed += through * way * way
+    partial[0, me], partial[1, me], partial[2, me] = best, moved, strayed
+    partial[3, me], partial[4, me], partial[5, me], partial[6, me] = priced, cross, dual_moved, dual_strayed
+    add_up(partial, _SUMS, LINK_THREADS)
     scale = unit if balanced else 1.0
-    best, moved, strayed = partial[BEST, 0], partial[MOVED, 0] * scale, partial[STRAYED, 0] * scale
+    best, moved, strayed = partial[0, 0], partial[1, 0] * scale, partial[2, 0] * scale
     priced, cross, dual_moved, dual_strayed = partial[3, 0], partial[4, 0], partial[5, 0], partial[6, 0]
 
     share = (cycle + 1) / (cycle + 2)
     of_new, of_point, of_anchor = 2 * share, -share, 1 - share
-    for e in range(me, links, THREADS):
+    for e in range(me, links, LINK_THREADS):
         here = base + e
         y, load = dual[OFFER * stride + here], dual[OFFER_LOAD * stride + here]
         if due:
@@ -268,16 +263,18 @@ def _close(dual, control, price, sums, b, batch, links, sources, balanced, parti
 
 @cuda_kernel
 def step_links(node_flow, dual, control, price, sums, arrived, link_ptr, link_node, batch, sources, balanced, rows):
-    """The load of each link, ``rows`` threads for each; the last block of a matrix goes on to its prices.
+    """The load of each link, ``rows`` threads for each, and its dual step; the last block of a matrix does the rest.
 
     Args:
         arrived: (B,) int32, 0: how many blocks have finished; is 0 again in the end.
     """
     links, nodes = len(link_ptr) - 1, len(link_node)
-    b, me = cuda.blockIdx.y, cuda.threadIdx.x
+    teams = LINK_THREADS // rows
+    blocks = (links + teams - 1) // teams  # for each matrix
+    b, me = cuda.blockIdx.x // blocks, cuda.threadIdx.x
     team, row = me // rows, me % rows
-    e = cuda.blockIdx.x * (THREADS // rows) + team
-    partial = cuda.shared.array((_SUMS, THREADS), float64)
+    e = (cuda.blockIdx.x - b * blocks) * teams + team
+    partial = cuda.shared.array((_SUMS, LINK_THREADS), float64)
     last = cuda.shared.array(1, int32)
     total = 0.0
     if e < links:
@@ -285,13 +282,20 @@ def step_links(node_flow, dual, control, price, sums, arrived, link_ptr, link_no
     partial[0, me] = total
     fold(partial[0], row, rows, 1)
     if e < links and row == 0:
-        here = b * links + e
-        dual[OFFER_LOAD * batch * links + here] = partial[0, me] * dual[PER_LOAD * batch * links + here]
-    cuda.threadfence()  # the load is written for all to see before the block says that it has finished
+        here, stride = b * links + e, batch * links
+        load = partial[0, me] * dual[PER_LOAD * stride + here]
+        ahead = 2 * load - dual[POINT_LOAD * stride + here]
+        slope = control[OMEGA * batch + b] / dual[THROUGH * stride + here]
+        trial = dual[POINT * stride + here] + slope * (ahead if balanced else ahead - 1)
+        live = dual[INVERSE * stride + here] > 0
+        dual[OFFER_LOAD * stride + here] = load
+        dual[OFFER * stride + here] = trial if live and (balanced or trial > 0) else 0.0
     cuda.syncthreads()
     if me == 0:
+        cuda.threadfence()  # what the block wrote is there for all before it says that it has finished
         before = cuda.atomic.add(arrived, b, 1)
-        last[0] = 1 if before == cuda.gridDim.x - 1 else 0
+        cuda.threadfence()
+        last[0] = 1 if before == blocks - 1 else 0
     cuda.syncthreads()
     if last[0] == 0:
         return

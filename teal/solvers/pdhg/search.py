@@ -13,9 +13,7 @@ from torch import Tensor
 from teal.bounds import from_utilisation
 from teal.bounds import gap as certified_gap
 from teal.errors import InputError
-from teal.memory import fitting
 from teal.problem import Problem
-from teal.solvers.pdhg.dense import bytes_needed
 from teal.solvers.pdhg.engine import Engine, PdhgState
 from teal.solvers.pdhg.fused import MOST_LANES, FusedEngine
 from teal.solvers.pdhg.plain import PlainEngine
@@ -101,10 +99,12 @@ def solve(
         rows = slice(first, first + lanes)
         part = dataclasses.replace(problem, demand=problem.demand[rows], capacity=problem.capacity[rows])
         own = None if state is None else state.rows(rows)
-        made = make(part, own, real)
-        left = deadline - (time.perf_counter() - begin)
-        share = left * part.batch / (problem.batch - first) if math.isfinite(left) else left
-        results.append(_Search(part, made, gap, max_iterations, report).run(share, warm=own is not None))
+        now = time.perf_counter()
+        share = (begin + deadline - now) * part.batch / (problem.batch - first)
+        # Nothing else holds the engine, so that its memory is free for the next part.
+        search = _Search(part, make(part, own, real), gap, max_iterations, report, begin=now)
+        results.append(search.run(share, warm=own is not None))
+        del search
     return results[0] if len(results) == 1 else _merged(results, time.perf_counter() - begin)
 
 
@@ -117,21 +117,18 @@ def _engine(problem: Problem, name: str, dtype: torch.dtype) -> tuple[Callable[.
         if problem.ops.device.type != "cpu":
             raise InputError("solve", "engine", f"plain, the only one on {problem.ops.device} without numba-cuda", name)
         return FusedEngine, MOST_LANES
-    from teal.solvers.pdhg.cuda_engine import CudaEngine
+    from teal.solvers.pdhg.cuda_engine import CudaEngine, lanes
 
-    each = bytes_needed(problem.paths, dtype)  # the path set is there already
-    remedy = "fewer paths a demand (--num-paths) or only the pairs that carry traffic take less"
-    return CudaEngine, fitting("solve", each, problem.batch, problem.ops.device, remedy)
+    return CudaEngine, lanes(problem, dtype)
 
 
 class _Search:
     """One engine's way to the target."""
 
     def __init__(
-        self, problem: Problem, engine: Engine, target: float, most: int, report: Report | None = None
+        self, problem: Problem, engine: Engine, target: float, most: int, report: Report | None, begin: float
     ) -> None:
-        self._report = report
-        self._begin = time.perf_counter()
+        self._report, self._begin = report, begin
         self._problem, self._engine, self._target, self._most = problem, engine, target, most
         self._up = problem.objective.maximises_value
         worst = torch.full((problem.batch,), math.inf, dtype=torch.float64)
@@ -141,7 +138,7 @@ class _Search:
         self._stride = 1 if work > _SMALL and on_host else _STRIDE
 
     def run(self, deadline: float, *, warm: bool) -> PdhgResult:
-        """Alternate iterations and looks; ``deadline`` in seconds."""
+        """Alternate iterations and looks; ``deadline`` in seconds from ``begin``."""
         engine, done, next_look, looked = self._engine, 0, _FIRST_LOOK, -1
         pace, look_s = 0.0, 0.0  # seconds an iteration, a look
         if warm:
