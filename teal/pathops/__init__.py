@@ -35,7 +35,7 @@ def make_path_ops(paths: PathSet, device: torch.device | str = "cpu", backend: s
         return PathOps(paths, NumbaBackend(paths, device), device)
     if chosen != "cuda":
         raise InputError("path operations", "backend", "auto, torch, numba or cuda", repr(backend))
-    from teal import cuda
+    import teal.cuda as cuda
 
     if backend == "auto" and (reason := cuda.missing()):
         warnings.warn(f"slower path operations on the GPU: there is no {reason}", stacklevel=2)

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from teal import cuda, memory
+import teal.cuda as cuda
+import teal.memory as memory
 from teal.network import PathSet
 from teal.pathops import cuda_kernels as kernels
 

@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from teal import cuda
+import teal.cuda as cuda
 from teal.memory import available_on, fitting
 from teal.network import PathSet
 from teal.pathops.cuda_backend import CudaBackend
