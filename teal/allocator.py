@@ -20,7 +20,7 @@ from teal.problem import Problem
 from teal.solvers import admm, pdhg
 from teal.solvers.projection import project
 from teal.spec import Spec
-from teal.storage import packaged
+from teal.storage import model_folder
 
 REPAIRS = ("admm", "pdhg", "none")
 
@@ -138,7 +138,6 @@ def make(spec: Spec, model: Path | None) -> TealScheme:
             raise InputError(spec.text, option, "a larger number", getattr(config, option))
     if model is None:
         raise InputError(spec.text, "model", "the folder of a trained model (--model DIR)", "none")
-    shipped = packaged(f"models/{model}")
-    folder = shipped if not model.exists() and len(model.parts) == 1 and shipped.is_dir() else model
+    folder = model_folder(model)
     network, card = load_model(folder)
     return TealScheme(Allocator(network, config), folder, card)

@@ -18,6 +18,7 @@ from teal.config import (
     EvaluateConfig,
     ImproveConfig,
     PathsConfig,
+    PretrainConfig,
     SolveConfig,
     TrafficConfig,
     TrafficConvertConfig,
@@ -39,6 +40,7 @@ _Paths = Annotated[PathsConfig, subcommand("compute")] | Annotated[ImproveConfig
 _Command = (
     Annotated[SolveConfig, subcommand("solve")]
     | Annotated[TrainConfig, subcommand("train")]
+    | Annotated[PretrainConfig, subcommand("pretrain")]
     | Annotated[EvaluateConfig, subcommand("evaluate")]
     | Annotated[_Paths, subcommand("paths", description="Compute or improve the candidate paths of a network.")]
     | Annotated[_Traffic, subcommand("traffic", description="Describe, generate or convert traffic matrices.")]
@@ -69,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         match config:
             case TrainConfig():
                 _train(config, say)
+            case PretrainConfig():
+                _pretrain(config)
             case EvaluateConfig():
                 return _evaluate(config, say)
             case SolveConfig():
@@ -89,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         hint = ""
-        if isinstance(config, TrainConfig) and (config.out / "trainer.safetensors").exists():
+        if isinstance(config, TrainConfig | PretrainConfig) and (config.out / "trainer.safetensors").exists():
             hint = f"; go on with the same command and --resume (state in {config.out})"
         print(f"\nteal: interrupted{hint}", file=sys.stderr)
         return _INTERRUPTED
@@ -121,6 +125,25 @@ def _train(config: TrainConfig, say: Callable[[str], None]) -> None:
     print(
         f"{config.out}: {state.step} steps in {state.elapsed_s:.0f} s, best validation {state.best:.4f} "
         f"({state.reason}); look at it with: tensorboard --logdir {config.out}"
+    )
+
+
+def _pretrain(config: PretrainConfig) -> None:
+    from teal.learning.checkpoint import MODEL_CARD, MODEL_WEIGHTS, RUN
+    from teal.learning.universal import Pretrainer
+    from teal.storage import check_out_folder
+
+    if not config.resume:
+        check_out_folder(
+            config.out, (MODEL_CARD, MODEL_WEIGHTS, RUN), overwrite=config.overwrite, hint="--resume or --overwrite"
+        )
+    trainer = Pretrainer(config)
+    if config.resume:
+        trainer.resume(config.out)
+    trainer.train(config.out)
+    print(
+        f"{config.out}: {trainer.step} steps in {trainer.elapsed_s:.0f} s on {len(trainer.networks.train)} networks, "
+        f"{len(trainer.networks.held_out)} held out; try it with: teal evaluate --scheme price-gnn --model {config.out}"
     )
 
 

@@ -119,6 +119,41 @@ class TrainConfig(InstanceConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainConfig:
+    """Train a PriceGNN, a model for any network, on the networks of topohub that are not held out."""
+
+    out: Path
+    """Folder for the checkpoint and the state to resume from."""
+    time_budget: str = "30m"
+    """Stop after so long: 90s, 10m, 1h30m.  Time spent before a resume counts."""
+    max_steps: int = 0
+    """Stop after so many optimiser steps; 0 for no limit."""
+    seed: int = 0
+    """Of the initial weights and of everything that is drawn."""
+    num_paths: int = 4
+    """Edge-disjoint paths of each demand while learning; the model takes any number."""
+    hidden: int = 24
+    """Numbers that a link remembers."""
+    rounds: int = 8
+    """Price updates of the pass that allocates."""
+    bound_rounds: int = 5
+    """Price updates of the pass that bounds."""
+    learning_rate: float = 2e-3
+    """Adam's, at most; it falls along a cosine."""
+    resume: bool = False
+    """Go on with the run in OUT."""
+    overwrite: bool = False
+    """Replace the run in OUT."""
+
+    def __post_init__(self) -> None:
+        for field in ("num_paths", "hidden", "rounds", "bound_rounds"):
+            if getattr(self, field) < 1:
+                raise InputError(f"--{field.replace('_', '-')}", "", "at least 1", getattr(self, field))
+        if not 0 < self.learning_rate < math.inf:
+            raise InputError("--learning-rate", "", "a number above 0", self.learning_rate)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluateConfig(InstanceConfig):
     """Run schemes on the same matrices, and set them side by side."""
 

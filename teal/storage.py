@@ -108,3 +108,9 @@ def packaged(name: str) -> Path:
     package = Path(__file__).parent
     inside = package / "_shipped" / name
     return inside if inside.exists() else package.parent / name
+
+
+def model_folder(name: Path) -> Path:
+    """The folder of a model: ``name`` itself, or a checkpoint of that name that comes with Teal."""
+    shipped = packaged(f"models/{name}")
+    return shipped if not name.exists() and len(name.parts) == 1 and shipped.is_dir() else name

@@ -16,14 +16,15 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from teal.errors import InputError
-from teal.nn import ModelConfig, TealModel
+from teal.nn import ModelConfig, PriceGNN, PriceGnnConfig, TealModel
 from teal.objectives import Objective, ObjectiveName
 from teal.storage import atomic_file, file_key
 
 FORMAT = 1
+PRICE_KIND = "price-gnn"
 MODEL_CARD, MODEL_WEIGHTS, RUN = "model.json", "model.safetensors", "trainer.safetensors"
 _HASH, _TEXT = "weights_sha256", "teal"
 
@@ -57,8 +58,41 @@ class ModelCard:
     format: int = FORMAT
 
 
+@dataclasses.dataclass(frozen=True)
+class PriceCard:
+    """What goes with the weights of a PriceGNN, which knows no network and all objectives.
+
+    Attributes:
+        model: shapes.
+        num_paths: K of the paths it learnt on; it takes any.
+        networks: how many it learnt on.
+        held_out: names of networks that it never saw, nor others of their families.
+        seed, step, train_s: of the run: seed, optimiser steps, seconds.
+        kind, format: of the folder.
+    """
+
+    model: PriceGnnConfig
+    num_paths: int
+    networks: int
+    held_out: tuple[str, ...]
+    seed: int
+    step: int
+    train_s: float
+    kind: str = PRICE_KIND
+    format: int = FORMAT
+
+
 def save_model(folder: Path, model: TealModel, card: ModelCard) -> None:
     """Write ``model.safetensors`` and ``model.json``."""
+    _write(folder, model, card)
+
+
+def save_price_model(folder: Path, model: PriceGNN, card: PriceCard) -> None:
+    """The same of a PriceGNN."""
+    _write(folder, model, card)
+
+
+def _write(folder: Path, model: nn.Module, card: ModelCard | PriceCard) -> None:
     tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     with atomic_file(folder / MODEL_WEIGHTS) as temporary:
         save_file(tensors, temporary)
@@ -73,19 +107,43 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> tuple[TealMo
     Raises:
         InputError: no checkpoint there, a damaged one, or one of another format.
     """
-    where, weights = folder / MODEL_CARD, folder / MODEL_WEIGHTS
-    card, expected = _read_card(where)
+    text, expected = _read_card(folder / MODEL_CARD)
+    try:
+        card = ModelCard(**(text | {"model": ModelConfig(**text["model"])}))
+    except (TypeError, KeyError, InputError) as error:
+        raise InputError(str(folder / MODEL_CARD), "", "the description of a model", str(error)) from None
+    model = TealModel(card.model)
+    _fill(model, folder, expected)
+    return model.to(device).eval(), card
+
+
+def load_price_model(folder: Path, device: torch.device | str = "cpu") -> tuple[PriceGNN, PriceCard]:
+    """Read a PriceGNN.
+
+    Raises:
+        InputError: no checkpoint there, a damaged one, one of another format or of another kind of network.
+    """
+    text, expected = _read_card(folder / MODEL_CARD)
+    try:
+        card = PriceCard(**(text | {"model": PriceGnnConfig(**text["model"]), "held_out": tuple(text["held_out"])}))
+    except (TypeError, KeyError) as error:
+        raise InputError(str(folder / MODEL_CARD), "", "the description of a PriceGNN", str(error)) from None
+    model = PriceGNN(card.model)
+    _fill(model, folder, expected)
+    return model.to(device).eval(), card
+
+
+def _fill(model: nn.Module, folder: Path, expected: str) -> None:
+    weights = folder / MODEL_WEIGHTS
     tensors, _ = _read_tensors(weights)
     if file_key(weights) != expected:
         raise InputError(str(weights), "", f"the weights that {MODEL_CARD} belongs to", "others")
-    model = TealModel(card.model)
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:
         raise InputError(str(weights), "", f"the weights of {MODEL_CARD}", error) from None
     if not all(bool(torch.isfinite(value).all()) for value in model.state_dict().values()):
         raise InputError(str(weights), "", "finite weights", "infinite or NaN ones")
-    return model.to(device).eval(), card
 
 
 def check_fits(card: ModelCard, folder: Path, num_paths: int, objective: Objective) -> None:
@@ -127,8 +185,14 @@ def load_run(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, text
 
 
-def _read_card(file: Path) -> tuple[ModelCard, str]:
-    """The card and the hash of its weights."""
+def require_same(folder: Path, found: object, expected: object) -> None:
+    """Raise InputError unless a run to resume has the shapes that are asked for."""
+    if found != expected:
+        raise InputError(str(folder / RUN), "config", f"the state of a run with {expected}", found)
+
+
+def _read_card(file: Path) -> tuple[dict[str, Any], str]:
+    """The card's fields and the hash of its weights."""
     if not file.is_file():
         raise InputError(str(file.parent), file.name, "a checkpoint", "no such file")
     try:
@@ -140,9 +204,8 @@ def _read_card(file: Path) -> tuple[ModelCard, str]:
     if text.get("format") != FORMAT:
         raise InputError(str(file), "format", str(FORMAT), text.get("format"))
     try:
-        expected = text.pop(_HASH)
-        return ModelCard(**(text | {"model": ModelConfig(**text["model"])})), expected
-    except (TypeError, KeyError, InputError) as error:
+        return text, text.pop(_HASH)
+    except KeyError as error:
         raise InputError(str(file), "", "the description of a model", str(error)) from None
 
 

@@ -29,6 +29,15 @@ def first_row(lanes):
 
 
 @device_function
+def part_of(item, per_source, chunks, lanes, features):
+    """Source, matrix, first feature and number of features of an item of work."""
+    s = item // per_source
+    b = (item - s * per_source) // chunks
+    feature = (item - s * per_source - b * chunks) * lanes
+    return s, b, feature, min(lanes, features - feature)
+
+
+@device_function
 def hold(mode, scratch, numbers, widest, lanes, first, nodes):
     """A block's values, the index of a source's nodes, and what to add to a node's number to find it there.
 
@@ -92,10 +101,7 @@ def path_sum(
     demands, chunks = len(end) // places, (features + lanes - 1) // lanes
     per_source = len(link_values) // (links * features) * chunks
     for item in range(cuda.blockIdx.x, sources * per_source, cuda.gridDim.x):
-        s = item // per_source
-        b = (item - s * per_source) // chunks
-        feature = (item - s * per_source - b * chunks) * lanes
-        width = min(lanes, features - feature)
+        s, b, feature, width = part_of(item, per_source, chunks, lanes, features)
         row, rows = first_row(width), THREADS // width
         lane = cuda.threadIdx.x % width
         first, nodes = starts[s], starts[s + 1] - starts[s]
@@ -158,10 +164,7 @@ def node_flows(path_values, out, scratch, below, end, starts, level_end, widest,
     demands, nodes_in_all, chunks = len(end) // places, len(below), (features + lanes - 1) // lanes
     per_source = len(path_values) // (demands * places * features) * chunks
     for item in range(cuda.blockIdx.x, sources * per_source, cuda.gridDim.x):
-        s = item // per_source
-        b = (item - s * per_source) // chunks
-        feature = (item - s * per_source - b * chunks) * lanes
-        width = min(lanes, features - feature)
+        s, b, feature, width = part_of(item, per_source, chunks, lanes, features)
         row, rows = first_row(width), THREADS // width
         lane = cuda.threadIdx.x % width
         first, nodes = starts[s], starts[s + 1] - starts[s]

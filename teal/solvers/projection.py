@@ -48,7 +48,8 @@ def project(problem: Problem, splits: Tensor, refill: int = 4) -> Tensor:
 
 def granted(problem: Problem, asked: Tensor, had: Tensor) -> Tensor:
     """(B, D, K) factor of each path, 1 / max(1, max asked / had along it); where nothing is asked, 1."""
-    crowding = torch.where(asked > 0, asked / had.clamp(min=1e-300), 0)
+    least = torch.finfo(had.dtype).tiny  # of the type: a gradient through 0 / 0 would be NaN, even unasked for
+    crowding = torch.where(asked > 0, asked / had.clamp(min=least), 0)
     return 1 / problem.ops.path_max(crowding)[0].clamp(min=1)
 
 

@@ -98,5 +98,5 @@ def test_no_path_at_all(backend: str) -> None:
 
 def test_unknown_backends_are_refused() -> None:
     paths = compute_paths(random_topology(0), cache=False)
-    with pytest.raises(InputError, match="auto, torch or numba"):
+    with pytest.raises(InputError, match="auto, torch, numba or cuda"):
         make_path_ops(paths, backend="cupy")

@@ -138,5 +138,5 @@ def test_memory_is_asked_for_beforehand(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("teal.network.paths._LARGE", 1)
     monkeypatch.setattr("teal.memory.available", lambda: 1000)
     topology = random_topology(1)
-    with pytest.raises(InputError, match=r"GiB of memory; fewer pairs .* or a smaller K"):
+    with pytest.raises(InputError, match=r"[GM]iB of memory; fewer pairs .* or a smaller K"):
         compute_paths(topology, cache=False)

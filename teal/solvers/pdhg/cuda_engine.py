@@ -15,7 +15,7 @@ from teal.network import PathSet
 from teal.pathops.cuda_backend import CudaBackend
 from teal.problem import Problem
 from teal.solvers.pdhg import cuda_kernels as kernels
-from teal.solvers.pdhg.dense import Looks, Point, bytes_needed, guessed_omega, in_utilisations, scaling, start
+from teal.solvers.pdhg.dense import DenseEngine, Point, bytes_needed, guessed_omega, in_utilisations, scaling, start
 from teal.solvers.pdhg.engine import PdhgState
 from teal.solvers.pdhg.kernels import DEAD
 
@@ -89,7 +89,7 @@ class _Buffers:
             self._last_step.replay()
 
 
-class CudaEngine:
+class CudaEngine(DenseEngine):
     """See :class:`teal.solvers.pdhg.engine.Engine`; :class:`teal.solvers.pdhg.plain.PlainEngine` says what it computes.
 
     Setting up and looks are torch over the path operations.  Memory: see :func:`teal.solvers.pdhg.dense.bytes_needed`.
@@ -99,7 +99,7 @@ class CudaEngine:
         exact = in_utilisations(problem.to(torch.float64))
         backend = cast(CudaBackend, problem.ops.backend)
         self._scale = scale = scaling(exact)
-        self._looks = Looks(exact, scale.unit)
+        super().__init__(exact, scale.unit)
         balanced = exact.objective.is_balanced
         alike = bool((exact.capacity == exact.capacity[:1]).all())
         uneven = bool((exact.demand_value != exact.demand_value[:1]).any())
@@ -133,34 +133,13 @@ class CudaEngine:
         control[k.UNIT] = 1 / scale.scale[:, 0]
         held.price.copy_(torch.where(inverse > 0, point.dual * inverse + dual[k.COST], DEAD))
 
-    @property
-    def _offer(self) -> Point:
+    def _offered(self) -> Point:
         return Point(self._buffers.splits[2], self._buffers.dual[kernels.OFFER])
 
     def advance(self, count: int) -> Tensor:
         """See Engine."""
         self._buffers.advance(count)
         return self._buffers.control[kernels.BOUND].cpu()
-
-    def certify(self) -> Tensor:
-        """See Engine."""
-        return self._looks.certify(self._offer.dual)
-
-    def look(self, refill: int = 0) -> tuple[Tensor, Tensor]:
-        """See Engine."""
-        return self._looks.look(self._offer, refill)
-
-    def keep(self, allocations: Tensor, prices: Tensor) -> None:
-        """See Engine."""
-        self._looks.keep(self._offer, allocations, prices)
-
-    def best(self) -> tuple[Tensor, Tensor]:
-        """See Engine."""
-        return self._looks.best()
-
-    def state(self) -> PdhgState:
-        """See Engine."""
-        return self._looks.state(self._offer)
 
 
 def _give_back(spare: list[_Buffers], buffers: _Buffers) -> None:

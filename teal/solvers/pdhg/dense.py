@@ -105,8 +105,8 @@ def guessed_omega(problem: Problem, scale: Scaling) -> Tensor:
     return first_omega(scale.through, price_guess(problem.capacity, trial, value), effort)
 
 
-class Looks:
-    """What an iterate is worth, in float64; keeps the best of what it saw.  Numbers (B,) are on the host."""
+class DenseEngine:
+    """What an Engine over dense torch tensors looks with, in float64; keeps the best of what it saw."""
 
     def __init__(self, exact: Problem, unit: Tensor) -> None:
         """Of the program ``exact``, in float64, with ``unit`` (B, 1) of its :class:`Scaling`."""
@@ -114,24 +114,33 @@ class Looks:
         self._looked: Tensor | None = None
         self._kept: tuple[Tensor, Tensor] | None = None
 
-    def prices(self, dual: Tensor) -> Tensor:
+    def _offered(self) -> Point:
+        """Where the last iteration's step led."""
+        raise NotImplementedError
+
+    def _prices(self, dual: Tensor) -> Tensor:
         """(B, E) value per Gbit/s of scaled prices y."""
         return self._unit * dual.to(torch.float64) * self._exact.inverse_capacity
 
-    def certify(self, dual: Tensor) -> Tensor:
-        """(B,) bound of scaled prices y."""
-        return dual_bound(self._exact, self.prices(dual)).cpu()
+    def _bound(self, dual: Tensor) -> Tensor:
+        """(B,) bound of scaled prices y, on the host."""
+        return dual_bound(self._exact, self._prices(dual)).cpu()
 
-    def look(self, point: Point, refill: int) -> tuple[Tensor, Tensor]:
-        """(B,) value of the splits once they are feasible, and bound of the prices."""
+    def certify(self) -> Tensor:
+        """See Engine."""
+        return self._bound(self._offered().dual)
+
+    def look(self, refill: int = 0) -> tuple[Tensor, Tensor]:
+        """See Engine."""
+        point = self._offered()
         self._looked = project(self._exact, point.splits.to(torch.float64), refill)
-        bound = dual_bound(self._exact, self.prices(point.dual))
+        bound = dual_bound(self._exact, self._prices(point.dual))
         value, bound = torch.stack([self._exact.value(self._looked), bound]).cpu()
         return value, bound
 
-    def keep(self, point: Point, allocations: Tensor, prices: Tensor) -> None:
+    def keep(self, allocations: Tensor, prices: Tensor) -> None:
         """See Engine."""
-        offered = self.prices(point.dual)
+        offered = self._prices(self._offered().dual)
         splits, known = (self._looked, offered) if self._kept is None else self._kept
         if self._looked is None or splits is None:
             raise RuntimeError("keep comes after look")
@@ -145,9 +154,10 @@ class Looks:
             raise RuntimeError("nothing was kept")
         return self._kept
 
-    def state(self, point: Point) -> PdhgState:
+    def state(self) -> PdhgState:
         """See Engine."""
-        return PdhgState(point.splits.to(torch.float64), self.prices(point.dual))
+        point = self._offered()
+        return PdhgState(point.splits.to(torch.float64), self._prices(point.dual))
 
 
 def bytes_needed(paths: PathSet, dtype: torch.dtype) -> int:

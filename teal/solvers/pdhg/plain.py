@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from teal.problem import Problem
-from teal.solvers.pdhg.dense import Looks, Point, Scaling, guessed_omega, in_utilisations, scaling, start
+from teal.solvers.pdhg.dense import DenseEngine, Point, Scaling, guessed_omega, in_utilisations, scaling, start
 from teal.solvers.pdhg.engine import LONG, NECESSARY, OMEGA_RANGE, SUFFICIENT, PdhgState
 from teal.solvers.prox import project_splits, weighted_simplex
 
@@ -37,19 +37,22 @@ def distances(problem: Problem, scale: Scaling, a: Point, b: Point) -> tuple[Ten
     return splits, dual, 2 * ((a.dual - b.dual) * load).sum(1)
 
 
-class PlainEngine:
+class PlainEngine(DenseEngine):
     """See :class:`teal.solvers.pdhg.engine.Engine`."""
 
     def __init__(self, problem: Problem, state: PdhgState | None, dtype: torch.dtype) -> None:
         exact = in_utilisations(problem.to(torch.float64))
         self._problem = problem = exact.to(dtype)
         self._scale = scale = scaling(problem)
-        self._looks = Looks(exact, scale.unit)
+        super().__init__(exact, scale.unit)
         self._offer = self._point = self._anchor = start(problem, scale, state)
         self._omega = self._usual = guessed_omega(problem, scale)
         nothing = torch.zeros_like(problem.demand[:, 0])
         self._cycle, self._total, self._due = nothing, nothing, nothing.bool()
         self._first_error, self._last_error = nothing - 1, nothing
+
+    def _offered(self) -> Point:
+        return self._offer
 
     def advance(self, count: int) -> Tensor:
         """See Engine."""
@@ -57,7 +60,7 @@ class PlainEngine:
         for _ in range(count):
             before = self._point
             self._once()
-        return self._looks.certify(before.dual)
+        return self._bound(before.dual)
 
     def _once(self) -> None:
         problem, scale, point, anchor, due = self._problem, self._scale, self._point, self._anchor, self._due
@@ -85,23 +88,3 @@ class PlainEngine:
         self._omega = torch.where(due, weight, self._omega)
         self._point, self._anchor = offer.where(due, average), offer.where(due, anchor)
         self._cycle, self._due, self._last_error = cycle, restart, error
-
-    def certify(self) -> Tensor:
-        """See Engine."""
-        return self._looks.certify(self._offer.dual)
-
-    def look(self, refill: int = 0) -> tuple[Tensor, Tensor]:
-        """See Engine."""
-        return self._looks.look(self._offer, refill)
-
-    def keep(self, allocations: Tensor, prices: Tensor) -> None:
-        """See Engine."""
-        self._looks.keep(self._offer, allocations, prices)
-
-    def best(self) -> tuple[Tensor, Tensor]:
-        """See Engine."""
-        return self._looks.best()
-
-    def state(self) -> PdhgState:
-        """See Engine."""
-        return self._looks.state(self._offer)

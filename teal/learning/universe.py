@@ -1,0 +1,146 @@
+"""Many networks to learn from: topologies of topohub, random capacities and demands, light to hopeless loads, shocks.
+
+Whole families of networks are held out (all years of one operator's network together), so that what is measured on
+them is measured on networks never seen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import re
+from functools import cache, lru_cache
+from importlib import resources
+
+import numpy as np
+import torch
+
+from teal.errors import InputError
+from teal.formats import load_topology
+from teal.network import PathSet, Topology, all_pairs, compute_paths
+from teal.network.topology import FloatArray
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem
+
+GROUPS = ("topozoo", "sndlib")
+LEAST_NODES = 12
+_ALWAYS_HELD_OUT = ("abilene", "geant", "germany", "kdl", "uscarrier", "cogent", "interoute")  # what others measure on
+_HELD_OUT = 4  # besides, one family in so many
+_LOADS = (0.7, 12.0)  # largest utilisation under shortest-path routing
+_SHOCKED = 0.1  # of the demands in a flash crowd,
+_SHOCK = 10.0  # times so much
+_FAILED = (0.01, 0.05)  # of the links
+_OBJECTIVES = {
+    ObjectiveName.TOTAL_FLOW: 0.6,
+    ObjectiveName.WEIGHTED_FLOW: 0.1,
+    ObjectiveName.LATENCY_PENALISED_FLOW: 0.1,
+    ObjectiveName.MAX_LINK_UTILISATION: 0.2,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Universe:
+    """Names of networks, as ``topohub:`` takes them: to learn from, and never to be learnt from."""
+
+    train: tuple[str, ...]
+    held_out: tuple[str, ...]
+
+
+def family(name: str) -> str:
+    """``topozoo/Garr201112`` and ``topozoo/Garr199901`` are both ``garr``."""
+    return re.sub(r"\d+", "", name.rpartition("/")[2].lower())
+
+
+def universe(most_nodes: int = 170) -> Universe:
+    """The networks of topohub's Topology Zoo and SNDlib of at least 12 nodes.
+
+    Args:
+        most_nodes: of those to learn from; larger ones are left out of both lists, unless held out.
+
+    Raises:
+        InputError: topohub is not installed.
+    """
+    train, held_out = [], []
+    for name, nodes in _sizes().items():
+        kin = family(name)
+        digest = int(hashlib.sha256(kin.encode()).hexdigest(), 16)
+        if any(word in kin for word in _ALWAYS_HELD_OUT) or digest % _HELD_OUT == 0:
+            held_out.append(name)
+        elif nodes <= most_nodes:
+            train.append(name)
+    return Universe(tuple(train), tuple(held_out))
+
+
+@lru_cache(maxsize=1)
+def _sizes() -> dict[str, int]:
+    try:
+        data = resources.files("topohub") / "data"
+    except ModuleNotFoundError:
+        raise InputError("networks", "", "the package topohub (pip install topohub)", "not installed") from None
+    found = {}
+    for group in GROUPS:
+        for file in sorted((data / group).iterdir(), key=lambda f: f.name):
+            if file.name.endswith(".json"):
+                nodes = len(json.loads(file.read_text(encoding="utf-8"))["nodes"])
+                if nodes >= LEAST_NODES:
+                    found[f"{group}/{file.name[:-5]}"] = nodes
+    return found
+
+
+@cache
+def network(name: str, num_paths: int) -> tuple[Topology, PathSet]:
+    """A network of the universe and its candidate paths, all pairs."""
+    topology = load_topology(f"topohub:{name}")
+    return topology, compute_paths(topology, all_pairs(topology), num_paths=num_paths, cache=False)
+
+
+def draw(
+    rng: np.random.Generator, name: str, batch: int, num_paths: int = 4, objective: ObjectiveName | None = None
+) -> Problem:
+    """``batch`` random matrices on a network, in float32; each has its own capacities, load and shock.
+
+    Args:
+        objective: None for a random one.
+    """
+    topology, paths = network(name, num_paths)
+    links = topology.num_links
+    if objective is None:
+        objective = rng.choice(list(_OBJECTIVES), p=list(_OBJECTIVES.values()))
+    capacity = np.stack([_capacities(rng, links) for _ in range(batch)])
+    demand = np.stack([_rates(rng, topology.num_nodes, paths) for _ in range(batch)])
+    weight = rng.choice([1.0, 2.0, 4.0], paths.num_demands)
+    problem = Problem.create(
+        topology, paths, Objective(objective), demand, capacity=capacity, weight=weight, dtype=torch.float32
+    )
+    first = torch.zeros_like(problem.even_splits)
+    first[..., 0] = 1
+    worst = problem.utilisation(torch.where(problem.path_mask, first, 0)).amax(1).clamp(min=1e-9).numpy()
+    load = np.exp(rng.uniform(math.log(_LOADS[0]), math.log(_LOADS[1]), batch))
+    demand *= (load / worst)[:, None]
+    for row in range(batch):
+        match rng.integers(3):
+            case 1:
+                demand[row, rng.random(paths.num_demands) < _SHOCKED] *= _SHOCK
+            case 2:
+                capacity[row, rng.random(links) < rng.uniform(*_FAILED)] = 0
+    return problem.with_demand(torch.from_numpy(demand)).with_capacity(torch.from_numpy(capacity))
+
+
+def _capacities(rng: np.random.Generator, links: int) -> FloatArray:
+    match rng.integers(3):
+        case 0:
+            return np.ones(links)
+        case 1:
+            return rng.choice([1.0, 2.5, 4.0, 10.0], links)
+        case _:
+            return np.exp(0.7 * rng.standard_normal(links))
+
+
+def _rates(rng: np.random.Generator, nodes: int, paths: PathSet) -> FloatArray:
+    """(D,) gravity rates of a random skew, mean 1."""
+    send, receive = rng.standard_normal((2, nodes))
+    shape = send[paths.pairs[:, 0]] + receive[paths.pairs[:, 1]] + rng.standard_normal(paths.num_demands)
+    rates = np.exp(rng.uniform(0.5, 2.0) * (shape - shape.max()))
+    return rates / rates.mean()
