@@ -58,14 +58,18 @@ class Allocator:
         with threads_for(problem.path_mask.numel() * self.model.config.width, torch_too=True):
             return self._solve(problem)
 
+    @torch.no_grad()
+    def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
+        """What the model says, (B, D, K) and (B, E), before any repair."""
+        narrow = problem.to(self.model.dtype)
+        means, prices = self.model(narrow)
+        return self.model.splits(means, narrow), prices
+
     def _solve(self, problem: Problem) -> Allocation:
         if problem.demand.is_cuda:
             torch.cuda.synchronize(problem.demand.device)
         begin = time.perf_counter()
-        narrow = problem.to(self.model.dtype)
-        means, prices = self.model(narrow)
-        splits = self.model.splits(means, narrow).to(torch.float64)
-        prices = prices.to(torch.float64)
+        splits, prices = (v.to(torch.float64) for v in self.start(problem))
         problem = problem.to(torch.float64)
         match self.config.repair:
             case "none":
@@ -119,9 +123,17 @@ class TealScheme:
         Raises:
             InputError: the model is for another K or objective.
         """
+        self._check(problem)
+        return self.allocator.solve(problem)
+
+    def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
+        """What the model says; raises as :meth:`solve` does."""
+        self._check(problem)
+        return self.allocator.start(problem)
+
+    def _check(self, problem: Problem) -> None:
         check_fits(self.card, self.folder, problem.paths.num_paths, problem.objective)
         self.allocator.model.to(problem.demand.device)
-        return self.allocator.solve(problem)
 
 
 def make(spec: Spec, model: Path | None) -> TealScheme:

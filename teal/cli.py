@@ -7,7 +7,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import tyro
@@ -26,6 +26,11 @@ from teal.config import (
     TrainConfig,
 )
 from teal.errors import InputError, TealError
+
+if TYPE_CHECKING:
+    from teal.instance import Instance
+    from teal.network.traffic import Rows
+    from teal.schemes import Scheme
 
 _DESCRIPTION = """Teal: traffic engineering for wide-area networks.  Learned allocations that are exactly feasible and
 carry a certified optimality gap.  Try: teal train --topology b4 --traffic gravity:seed=0,count=200,load=4
@@ -47,6 +52,8 @@ _Command = (
 )
 
 _RESULTS = ("results.csv", "manifest.json", "results.png")
+_RACE = ("race.csv", "manifest.json", "race.png")
+_RACES, _GAP = 3, 0.01  # matrices of a race, and the gap of its table
 _WIDTH = 160  # of the table where the output is no terminal
 _INTERRUPTED = 130  # what shells report for Ctrl-C
 
@@ -157,18 +164,17 @@ def _evaluate(config: EvaluateConfig, say: Callable[[str], None]) -> int:
     from teal.schemes import make_scheme
     from teal.storage import atomic_file, check_out_folder
 
-    check_out_folder(config.out, _RESULTS, overwrite=config.overwrite)
-    names = config.scheme or (("teal", "lp-all") if config.model else ("lp-all",))
-    schemes = {name: make_scheme(name, config.model) for name in names}
+    check_out_folder(config.out, _RACE if config.race else _RESULTS, overwrite=config.overwrite)
+    schemes = {name: make_scheme(name, config.model) for name in _schemes(config)}
     instance = load_instance(config, say)
+    if config.race:
+        return _race(config, instance, schemes, say)
     capacity = None
     if config.fail:
         failed = failed_links(instance.topology, config.fail)
         capacity = instance.topology.with_failed_links(failed).capacity
         say("failed: " + ", ".join(instance.topology.link_name(link) for link in failed))
-    everything = np.arange(instance.traffic.num_matrices)
-    rows = everything if config.split == "all" else getattr(instance.split, config.split)
-    measured = evaluate(instance, schemes, spread(rows, config.limit), capacity, say)
+    measured = evaluate(instance, schemes, spread(_rows(config, instance), config.limit), capacity, say)
     table, manifest, plot = (config.out / name for name in _RESULTS)
     with atomic_file(table) as temporary:
         write_csv(temporary, measured)
@@ -179,6 +185,43 @@ def _evaluate(config: EvaluateConfig, say: Callable[[str], None]) -> int:
     Console(width=None if sys.stdout.isatty() else _WIDTH).print(render(summarise(measured), config.objective.value))
     print(f"{table}, {plot}")
     return 0 if any(row.status in ("optimal", "feasible") for row in measured) else 1
+
+
+def _schemes(config: EvaluateConfig) -> tuple[str, ...]:
+    if config.scheme:
+        return config.scheme
+    if config.model is None:
+        return "price-gnn", "lp-all"
+    from teal.learning.checkpoint import is_price_model
+    from teal.storage import model_folder
+
+    return ("price-gnn", "lp-all") if is_price_model(model_folder(config.model)) else ("teal", "price-gnn", "lp-all")
+
+
+def _race(config: EvaluateConfig, instance: Instance, schemes: dict[str, Scheme], say: Callable[[str], None]) -> int:
+    from teal.network.traffic import spread
+    from teal.race import race, standings
+    from teal.reports.race import plot_race, render_standings
+    from teal.reports.results import write_csv, write_manifest
+    from teal.storage import atomic_file
+
+    rows = spread(_rows(config, instance), config.limit or _RACES)
+    laps = race(instance, schemes, rows.tolist(), seed=config.seed, say=say)
+    file, manifest, plot = (config.out / name for name in _RACE)
+    with atomic_file(file) as temporary:
+        write_csv(temporary, laps)
+    with atomic_file(manifest) as temporary:
+        write_manifest(temporary, config)
+    with atomic_file(plot) as temporary:
+        plot_race(temporary, laps)
+    Console(width=None if sys.stdout.isatty() else _WIDTH).print(render_standings(standings(laps, _GAP), _GAP))
+    print(f"{file}, {plot}")
+    return 0
+
+
+def _rows(config: EvaluateConfig, instance: Instance) -> Rows:
+    everything = np.arange(instance.traffic.num_matrices)
+    return everything if config.split == "all" else getattr(instance.split, config.split)
 
 
 def _solve(config: SolveConfig, say: Callable[[str], None]) -> int:

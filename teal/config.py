@@ -132,12 +132,12 @@ class PretrainConfig:
     """Of the initial weights and of everything that is drawn."""
     num_paths: int = 4
     """Edge-disjoint paths of each demand while learning; the model takes any number."""
-    hidden: int = 24
+    hidden: int = 32
     """Numbers that a link remembers."""
     rounds: int = 8
-    """Price updates of the pass that allocates."""
-    bound_rounds: int = 5
-    """Price updates of the pass that bounds."""
+    """Price updates of the pass that allocates, unless asked for others; training draws a quarter to 5/4 of them."""
+    bound_rounds: int = 8
+    """Likewise of the pass that bounds."""
     learning_rate: float = 2e-3
     """Adam's, at most; it falls along a cosine."""
     resume: bool = False
@@ -159,23 +159,31 @@ class EvaluateConfig(InstanceConfig):
 
     scheme: tuple[str, ...] = ()
     """A scheme with its options, teal:repair=admm,iterations=5 or lp-all:solver=highs; repeat for
-    more.  Without it: teal and lp-all, or lp-all alone if there is no --model."""
+    more.  Without it: price-gnn, lp-all and, with the --model of one network, teal."""
     model: Path | None = None
-    """Folder of a trained model, for the schemes that need one; or b4, the checkpoint that comes with Teal."""
+    """Folder of a trained model, or one that comes with Teal: b4 (for teal), universal (for price-gnn, its default)."""
     split: Literal["train", "validation", "test", "all"] = "test"
     """Which matrices: the first 70%, the next 10%, the last 20% in time order, or all."""
     limit: int = 0
     """Look at no more than so many matrices, evenly spread over the split; 0 for all."""
     fail: tuple[str, ...] = ()
     """A failed link A,B (node names; both directions); repeat for more.  Paths and models stay as they are."""
+    race: bool = False
+    """Measure time to certified gaps instead: PDHG from nothing and from the matrix before, each scheme, and PDHG
+    from each model; for the next interval, a flash crowd, failed links, and no earlier state.  --limit 0 means 3."""
+    seed: int = 0
+    """Of the crowds and failures of --race."""
     out: Path
-    """Folder for results.csv, manifest.json and the plots."""
+    """Folder for results.csv, manifest.json and the plots; of --race, race.csv and race.png."""
     overwrite: bool = False
     """Replace the results in OUT."""
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
-        _require(self, "limit", "a whole number of at least 0", self.limit >= 0)
+        for field in ("limit", "seed"):
+            _require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
+        if self.race and self.fail:
+            raise InputError("--fail", "", "nothing: --race draws its own failures", ", ".join(self.fail))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

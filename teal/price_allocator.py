@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from teal.allocation import Allocation, Status
 from teal.errors import InputError
-from teal.learning.checkpoint import load_price_model
+from teal.learning.checkpoint import is_price_model, load_price_model
 from teal.nn import PriceGNN
 from teal.parallel import threads_for
 from teal.problem import Problem
@@ -27,10 +28,13 @@ class PriceAllocatorConfig:
     """How the answer is finished.
 
     Attributes:
+        rounds, bound_rounds: of the network; 0 for what it was made for.
         repair: ``none`` to project what the network says, or ``pdhg`` to go on from its splits and prices.
         gap: of PDHG, certified, at which it stops; iterations: the most it does.
     """
 
+    rounds: int = 0
+    bound_rounds: int = 0
     repair: str = "none"
     gap: float = 1e-2
     iterations: int = 10_000
@@ -45,18 +49,25 @@ class PriceAllocator:
     @torch.no_grad()
     def solve(self, problem: Problem) -> Allocation:
         """Allocate every matrix of ``problem``; times are the batch's, divided evenly."""
-        self.model.to(problem.demand.device)
-        with threads_for(problem.path_mask.numel(), torch_too=True):
+        with threads_for(problem.paths.leaf.size, torch_too=True):
             return self._solve(problem)
+
+    @torch.no_grad()
+    def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
+        """What the network says, (B, D, K) and (B, E), float32."""
+        self.model.to(problem.demand.device)
+        config = self.config
+        with threads_for(problem.paths.leaf.size, torch_too=True):
+            rounds, prices = self.model(problem.to(torch.float32), config.rounds or None, config.bound_rounds or None)
+        return rounds[-1].splits, prices
 
     def _solve(self, problem: Problem) -> Allocation:
         begin, config, count = time.perf_counter(), self.config, problem.batch
-        rounds, prices = self.model(problem.to(torch.float32))
+        start = self.start(problem)
         problem = problem.to(torch.float64)
-        splits, prices = rounds[-1].splits.to(torch.float64), prices.to(torch.float64)
         # Without iterations what is left is the engine's projection, which is fused.
         most, gap = (config.iterations, config.gap) if config.repair == "pdhg" else (0, 0.0)
-        found = pdhg.solve(problem, gap=gap, max_iterations=most, warm_start=(splits, prices))
+        found = pdhg.solve(problem, gap=gap, max_iterations=most, warm_start=start)
         splits, prices = found.splits, found.prices
         if splits.is_cuda:
             torch.cuda.synchronize(splits.device)
@@ -65,13 +76,18 @@ class PriceAllocator:
 
 
 def make(spec: Spec, model: Path | None) -> PriceAllocator:
-    """``price-gnn[:repair=none|pdhg,gap=0.01,iterations=10000]``, with ``--model`` or the universal one."""
+    """``price-gnn[:rounds=8,bound_rounds=5,repair=none|pdhg,gap=0.01,iterations=10000]``.
+
+    With the universal network or, if that is a PriceGNN, the one of ``--model``.
+    """
     options: Any = spec.take(**dataclasses.asdict(PriceAllocatorConfig()))
     config = PriceAllocatorConfig(**options)
     if config.repair not in ("none", "pdhg"):
         raise InputError(spec.text, "repair", "none or pdhg", repr(config.repair))
-    for option in ("gap", "iterations"):
+    for option in ("rounds", "bound_rounds", "gap", "iterations"):
         if not getattr(config, option) >= 0:
             raise InputError(spec.text, option, "a number >= 0", getattr(config, option))
-    network, _ = load_price_model(model_folder(model or DEFAULT_MODEL))
+    folder = None if model is None else model_folder(model)
+    own = folder is not None and is_price_model(folder)
+    network, _ = load_price_model(folder if folder and own else model_folder(DEFAULT_MODEL))
     return PriceAllocator(network, config)

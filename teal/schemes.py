@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
 
 from teal.allocation import Allocation
 from teal.errors import InputError
@@ -24,6 +26,15 @@ class Scheme(Protocol):
 
     def solve(self, problem: Problem) -> Allocation:
         """Allocate every matrix of ``problem``."""
+        ...
+
+
+@runtime_checkable
+class Starter(Scheme, Protocol):
+    """A scheme that PDHG may start from before its answer is finished."""
+
+    def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
+        """Splits (B, D, K), which need not be feasible, and prices (B, E)."""
         ...
 
 

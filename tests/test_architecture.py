@@ -22,7 +22,7 @@ TIERS = (
     ("teal.learning.universe",),
     ("teal.allocator", "teal.price_allocator"),
     ("teal.learning.trainer", "teal.learning.universal", "teal.instance"),
-    ("teal.evaluation", "teal.solving"),
+    ("teal.evaluation", "teal.race", "teal.solving"),
     ("teal.reports",),
     ("teal.cli",),
 )

@@ -29,15 +29,15 @@ def _stored(text: str, name: str) -> dict[str, Any]:
         raise InputError(text, "topology", "the package topohub (pip install topohub)", "not installed") from None
     parts = name.split("/")
     file = folder.joinpath(*parts[:-1], f"{parts[-1]}.json")
-    if len(parts) != 2 or not all(re.fullmatch(r"[\w.-]*\w", part) for part in parts) or not file.is_file():
-        hint = "a name such as sndlib/geant, topozoo/Abilene, caida/1, backbone/europe"
+    if len(parts) not in (2, 3) or not all(re.fullmatch(r"[\w.-]*\w", part) for part in parts) or not file.is_file():
+        hint = "a name such as sndlib/geant, topozoo/Abilene, caida/2024-08/7018, backbone/africa"
         raise InputError(text, "topology", hint, repr(name))
     data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return data
 
 
 def load_topohub(text: str) -> Topology:
-    """The topology that ``topohub:GROUP/NAME[,capacity=GBPS]`` names.
+    """The topology that ``topohub:GROUP/NAME[,capacity=GBPS]`` names; some groups have folders in them.
 
     Raises:
         InputError: the package is not installed, an unknown name, a capacity that is not positive.

@@ -133,6 +133,15 @@ def load_price_model(folder: Path, device: torch.device | str = "cpu") -> tuple[
     return model.to(device).eval(), card
 
 
+def is_price_model(folder: Path) -> bool:
+    """Whether the checkpoint in ``folder`` is of a PriceGNN.
+
+    Raises:
+        InputError: no checkpoint there, or a damaged one.
+    """
+    return _read_card(folder / MODEL_CARD)[0].get("kind") == PRICE_KIND
+
+
 def _fill(model: nn.Module, folder: Path, expected: str) -> None:
     weights = folder / MODEL_WEIGHTS
     tensors, _ = _read_tensors(weights)

@@ -59,6 +59,11 @@ def _smoothed_dual(problem: Problem, now: Round) -> Tensor:
     return ((problem.capacity * now.prices).sum(1) + (problem.demand * profit).sum(1)) / demand_value(problem)
 
 
+def _around(rng: np.random.Generator, usual: int) -> int:
+    """From a quarter of the usual number of rounds to 5/4 of it."""
+    return int(rng.integers(max(1, usual // 4), usual + usual // 4 + 1))
+
+
 class Pretrainer:
     """Step n draws its networks and matrices from (seed, n) alone, so that a resumed run goes on with the same."""
 
@@ -110,11 +115,12 @@ class Pretrainer:
         self.optimiser.zero_grad(set_to_none=True)
         total = 0.0
         for _ in range(_NETWORKS):
-            name = self.networks.train[rng.integers(len(self.networks.train))]
+            name = self.networks.pick(rng)
             demands = network(name, config.num_paths)[1].num_demands
             batch = int(np.clip(round(_ENTRIES / demands), 1, _MOST_MATRICES))
             problem = draw(rng, name, batch, config.num_paths)
-            mean = loss(problem, *self.model(problem)).mean() / _NETWORKS
+            counts = (_around(rng, usual) for usual in (config.rounds, config.bound_rounds))
+            mean = loss(problem, *self.model(problem, *counts)).mean() / _NETWORKS
             mean.backward()
             total += float(mean.detach())
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), _CLIP)

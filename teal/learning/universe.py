@@ -1,7 +1,8 @@
 """Many networks to learn from: topologies of topohub, random capacities and demands, light to hopeless loads, shocks.
 
 Whole families of networks are held out (all years of one operator's network together), so that what is measured on
-them is measured on networks never seen.
+them is measured on networks never seen.  Of large networks a sample of the demands is enough: what a link sees does
+not tell how many there are.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Iterator
 from functools import cache, lru_cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 
 import numpy as np
 import torch
@@ -24,9 +27,13 @@ from teal.network.topology import FloatArray
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 
-GROUPS = ("topozoo", "sndlib")
+# How often a network of each group of topohub is drawn: gabriel are random planar graphs, caida autonomous systems.
+SHARES = {"topozoo": 0.5, "sndlib": 0.1, "caida": 0.15, "gabriel": 0.15, "backbone": 0.1}
 LEAST_NODES = 12
-_ALWAYS_HELD_OUT = ("abilene", "geant", "germany", "kdl", "uscarrier", "cogent", "interoute")  # what others measure on
+_MOST_NODES = 600  # of those to learn from
+_ALL_PAIRS = 80  # nodes up to which all pairs have a demand; beyond, samples
+_SOURCES, _DESTINATIONS = 60, 100  # of a sample, at most
+_ALWAYS_HELD_OUT = ("abilene", "geant", "germany", "kdl", "uscarrier", "cogent", "interoute", "world")
 _HELD_OUT = 4  # besides, one family in so many
 _LOADS = (0.7, 12.0)  # largest utilisation under shortest-path routing
 _SHOCKED = 0.1  # of the demands in a flash crowd,
@@ -47,17 +54,30 @@ class Universe:
     train: tuple[str, ...]
     held_out: tuple[str, ...]
 
+    def pick(self, rng: np.random.Generator) -> str:
+        """A network to learn from: first its group, so that none drowns the others."""
+        groups: dict[str, list[str]] = {}
+        for name in self.train:
+            groups.setdefault(group_of(name), []).append(name)
+        shares = np.array([SHARES[group] for group in groups])
+        names = list(groups.values())[rng.choice(len(groups), p=shares / shares.sum())]
+        return names[rng.integers(len(names))]
+
+
+def group_of(name: str) -> str:
+    """``topozoo`` of ``topozoo/Nsfnet``."""
+    return name.partition("/")[0]
+
 
 def family(name: str) -> str:
-    """``topozoo/Garr201112`` and ``topozoo/Garr199901`` are both ``garr``."""
-    return re.sub(r"\d+", "", name.rpartition("/")[2].lower())
+    """``topozoo/Garr201112`` and ``topozoo/Garr199901`` are both ``garr``; a random graph or an AS is one by itself."""
+    if group_of(name) in ("caida", "gabriel"):
+        return name
+    return re.sub(r"\d+|_nosc", "", name.rpartition("/")[2].lower())
 
 
-def universe(most_nodes: int = 170) -> Universe:
-    """The networks of topohub's Topology Zoo and SNDlib of at least 12 nodes.
-
-    Args:
-        most_nodes: of those to learn from; larger ones are left out of both lists, unless held out.
+def universe() -> Universe:
+    """The networks of topohub of at least 12 nodes; large ones are in neither part, unless held out.
 
     Raises:
         InputError: topohub is not installed.
@@ -68,7 +88,7 @@ def universe(most_nodes: int = 170) -> Universe:
         digest = int(hashlib.sha256(kin.encode()).hexdigest(), 16)
         if any(word in kin for word in _ALWAYS_HELD_OUT) or digest % _HELD_OUT == 0:
             held_out.append(name)
-        elif nodes <= most_nodes:
+        elif nodes <= _MOST_NODES:
             train.append(name)
     return Universe(tuple(train), tuple(held_out))
 
@@ -80,20 +100,32 @@ def _sizes() -> dict[str, int]:
     except ModuleNotFoundError:
         raise InputError("networks", "", "the package topohub (pip install topohub)", "not installed") from None
     found = {}
-    for group in GROUPS:
-        for file in sorted((data / group).iterdir(), key=lambda f: f.name):
-            if file.name.endswith(".json"):
-                nodes = len(json.loads(file.read_text(encoding="utf-8"))["nodes"])
-                if nodes >= LEAST_NODES:
-                    found[f"{group}/{file.name[:-5]}"] = nodes
+    for group in SHARES:
+        for name, file in sorted(_files(data / group, group)):
+            nodes = len(json.loads(file.read_text(encoding="utf-8"))["nodes"])
+            if nodes >= LEAST_NODES:
+                found[name] = nodes
     return found
+
+
+def _files(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
+    for inner in folder.iterdir():
+        if inner.is_dir():
+            yield from _files(inner, f"{name}/{inner.name}")
+        elif inner.name.endswith(".json"):
+            yield f"{name}/{inner.name[:-5]}", inner
 
 
 @cache
 def network(name: str, num_paths: int) -> tuple[Topology, PathSet]:
-    """A network of the universe and its candidate paths, all pairs."""
+    """A network of the universe and its candidate paths, between all pairs or, of a large one, a sample of them."""
     topology = load_topology(f"topohub:{name}")
-    return topology, compute_paths(topology, all_pairs(topology), num_paths=num_paths, cache=False)
+    pairs = all_pairs(topology)
+    if topology.num_nodes > _ALL_PAIRS:
+        rng = np.random.default_rng(topology.num_nodes)
+        source = np.isin(pairs[:, 0], rng.choice(topology.num_nodes, _SOURCES, replace=False))
+        pairs = pairs[source & (rng.random(len(pairs)) < _DESTINATIONS / topology.num_nodes)]
+    return topology, compute_paths(topology, pairs, num_paths=num_paths, cache=False)
 
 
 def draw(

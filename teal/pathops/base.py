@@ -91,6 +91,11 @@ class PathOps:
         self.hops = torch.from_numpy(paths.hops).to(device)  # (D, K), 0 where there is no path
 
     @cached_property
+    def count(self) -> Tensor:
+        """(D,) paths of each demand."""
+        return self.mask.sum(-1)
+
+    @cached_property
     def paths_through(self) -> Tensor:
         """(E,) number of paths through each link, float64."""
         return self.link_sum(self.mask[None].to(torch.float64))[0]

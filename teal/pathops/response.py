@@ -15,20 +15,24 @@ link_sum of two features, 0.13 s on 568,000 demands and two cores; here it is on
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from teal.lanes import load, store
 from teal.network import PathSet
 from teal.parallel import inlined_kernel, parallel_kernel, prange, threads_for
 
+Array = npt.NDArray[Any]
 DEAD = 1e30  # weight of a link that carries nothing
 _BLOCKS, _WORK = 16, 20_000  # of sources, at most; trie nodes and paths of each, at least
 
 
 @inlined_kernel
-def _exponentials(arguments, bits, count):
+def exponentials(arguments, bits, count):
     """Exp of the first ``count`` arguments, none above 0, in place; below -80 it is 0.
 
     2^n times a polynomial of degree 6 on [0, 1), off by less than 1e-7: loops that compilers turn into vector code,
@@ -54,7 +58,7 @@ def _exponentials(arguments, bits, count):
 @parallel_kernel
 def _respond(
     weight, demand, worth, sharpness, above, link, end, count, node_ptr, demand_ptr, path_ptr, blocks, widest, most,
-    sums, splits,
+    sums, splits, pair,
 ):  # fmt: skip
     batch, storing = len(weight), splits.shape[1] > 0
     for block in prange(len(blocks) - 1):
@@ -65,63 +69,99 @@ def _respond(
             first, nodes = node_ptr[s], node_ptr[s + 1] - node_ptr[s]
             for b in range(batch):
                 for i in range(nodes):
-                    value[i + 1] = value[above[first + i]] + weight[b, link[first + i]]
+                    value[i + 1] = value[above[first + i]] + sharpness * weight[b, link[first + i]]
                 place, path = 0, path_ptr[s]  # a demand takes a place for rejecting and one a path
                 for d in range(demand_ptr[s], demand_ptr[s + 1]):
                     top, n = np.float32(0), count[d]
-                    for k in range(n):
-                        x = sharpness * (worth[d] - value[end[path + k]])
-                        share[place + 1 + k] = x
-                        top = max(top, x)
+                    full = sharpness * worth[d]
+                    if n == 2:  # most often; a loop of unknown length costs more than what it does
+                        x, y = full - value[end[path]], full - value[end[path + 1]]
+                        top = max(top, max(x, y))
+                        share[place + 1], share[place + 2] = x - top, y - top
+                    else:
+                        for k in range(n):
+                            x = full - value[end[path + k]]
+                            share[place + 1 + k] = x
+                            top = max(top, x)
+                        for k in range(n):
+                            share[place + 1 + k] -= top
                     share[place] = -top
-                    for k in range(n):
-                        share[place + 1 + k] -= top
                     place += n + 1
                     path += n
-                _exponentials(share, bits, place)
+                exponentials(share, bits, place)
+                own = sums[block, b]
                 flow[: 2 * (nodes + 1)] = 0
                 place, path = 0, path_ptr[s]
                 for d in range(demand_ptr[s], demand_ptr[s + 1]):
                     rate, n = demand[b, d], count[d]
-                    total = share[place]
-                    for k in range(n):
-                        total += share[place + 1 + k]
-                    scale = np.float32(1) / total
-                    for k in range(n):
-                        part = share[place + 1 + k] * scale
-                        node = 2 * end[path + k]
-                        flow[node] = rate * part
-                        flow[node + 1] = rate * part * (np.float32(1) - part) * sharpness
+                    if n == 2:
+                        x, y = share[place + 1], share[place + 2]
+                        scale = np.float32(1) / (share[place] + x + y)
+                        x, y = x * scale, y * scale
+                        node, other = 2 * end[path], 2 * end[path + 1]
+                        flow[node], flow[other] = rate * x, rate * y
+                        falling = sharpness * rate
+                        flow[node + 1] = falling * x * (np.float32(1) - x)
+                        flow[other + 1] = falling * y * (np.float32(1) - y)
                         if storing:
-                            splits[b, d, k] = part
+                            splits[b, d, 0], splits[b, d, 1] = x, y
+                    else:
+                        total = share[place]
+                        for k in range(n):
+                            total += share[place + 1 + k]
+                        scale = np.float32(1) / total
+                        for k in range(n):
+                            part = share[place + 1 + k] * scale
+                            node = 2 * end[path + k]
+                            flow[node] = rate * part
+                            flow[node + 1] = sharpness * rate * part * (np.float32(1) - part)
+                            if storing:
+                                splits[b, d, k] = part
                     place += n + 1
                     path += n
                 for j in range(nodes):
                     i = nodes - 1 - j
-                    e, to = link[first + i], 2 * above[first + i]
-                    passing, falling = flow[2 * (i + 1)], flow[2 * (i + 1) + 1]
-                    sums[block, b, e, 0] += passing
-                    sums[block, b, e, 1] += falling
-                    flow[to] += passing
-                    flow[to + 1] += falling
+                    e, to = link[first + i], above[first + i]
+                    passing = load(flow, i + 1, pair)
+                    store(own, e, load(own, e, pair) + passing)
+                    store(flow, to, load(flow, to, pair) + passing)
 
 
-def respond(
-    paths: PathSet, weight: Tensor, demand: Tensor, worth: Tensor, sharpness: float, *, want_splits: bool
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """(B, E) loads, (B, E) elasticities, and (B, D, K) splits if they are wanted; float32 on the CPU.
+class Responses:
+    """Demands (B, D) of worth (D,) that answer to one set of weights after the other.
 
     Args:
-        weight: (B, E) a, :data:`DEAD` on a failed link.
-        demand: (B, D); worth: (D,); sharpness: q.
+        paths: of the demands.
+        demand: (B, D) on the CPU.
+        worth: (D,).
     """
-    packed, batch = paths.packed, len(weight)
-    blocks = packed.blocks(_WORK, _BLOCKS)
-    most = int(np.diff(packed.path_ptr + packed.demand_ptr).max(initial=0))  # places that a source needs
-    sums = np.zeros((len(blocks) - 1, batch, packed.num_links, 2))
-    splits = torch.zeros(batch, *(paths.leaf.shape if want_splits else (0, 0)))
-    a, rate, v = (t.detach().to(torch.float32).contiguous().numpy() for t in (weight, demand, worth))
-    with threads_for(4 * batch * (len(packed.above) + packed.num_paths)):
-        _respond(a, rate, v, np.float32(sharpness), *packed.arrays, blocks, packed.widest, most, sums, splits.numpy())
-    found = torch.from_numpy(sums.sum(0)).to(torch.float32)
-    return found[..., 0], found[..., 1], splits if want_splits else None
+
+    def __init__(self, paths: PathSet, demand: Tensor, worth: Tensor) -> None:
+        self._packed = packed = paths.packed
+        self._demand, self._worth = _array(demand), _array(worth)
+        self._blocks = packed.blocks(_WORK, _BLOCKS)
+        self._most = int(np.diff(packed.path_ptr + packed.demand_ptr).max(initial=0))  # places that a source needs
+        self._sums = np.zeros((len(self._blocks) - 1, len(demand), 2 * packed.num_links), dtype=np.float32)
+        self._no_splits = np.zeros((len(demand), 0, 0), dtype=np.float32)
+        self._operations = 4 * len(demand) * (len(packed.above) + packed.num_paths)
+
+    def at(self, weight: Array, sharpness: float, splits: Array | None = None) -> Array:
+        """(blocks, B, E * 2) of load and elasticity, to be added over the blocks; overwritten by the next call.
+
+        Args:
+            weight: (B, E) a, float32, :data:`DEAD` on a failed link.
+            sharpness: q.
+            splits: (B, D, K) float32, 0 where there is no path, receives w if it is wanted.
+        """
+        self._sums[:] = 0
+        splits = self._no_splits if splits is None else splits
+        with threads_for(self._operations):
+            _respond(
+                weight, self._demand, self._worth, np.float32(sharpness), *self._packed.arrays, self._blocks,
+                self._packed.widest, self._most, self._sums, splits, (0, 0),
+            )  # fmt: skip
+        return self._sums
+
+
+def _array(values: Tensor) -> Array:
+    return values.detach().to(torch.float32).contiguous().numpy()

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import numpy as np
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
@@ -15,8 +16,15 @@ from teal.evaluation import Row
 from teal.objectives import Objective, ObjectiveName
 
 # Okabe and Ito's palette: told apart by everyone.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+
+def plain_log_axis(axis: Axis, subs: tuple[float, ...] = (1.0,)) -> None:
+    """Ticks of a logarithmic axis at ``subs`` of each decade, written as 0.01, 10, 2000."""
+    axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def plot_results(path: Path, rows: list[Row]) -> None:
@@ -33,7 +41,7 @@ def plot_results(path: Path, rows: list[Row]) -> None:
         own = [row for row in rows if row.scheme == scheme and not math.isnan(row.value)]
         if not own:
             continue
-        colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
+        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
         quality = np.array([row.value if minimised else 100 * row.satisfied_demand for row in own])
         times = np.array([row.timestamp for row in own], dtype="datetime64[s]")
         line = "-" if number % 2 == 0 else "--"  # equal curves stay visible under each other
@@ -49,9 +57,7 @@ def plot_results(path: Path, rows: list[Row]) -> None:
     over_time.set(ylabel=label, title=f"{rows[0].topology}, {rows[0].objective}")
     against.set(xscale="log", xlabel="time a matrix, build and solve (ms)", ylabel=label)
     against.set_title("large: mean quality, median time")
-    against.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    against.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-    against.xaxis.set_minor_formatter(NullFormatter())
+    plain_log_axis(against.xaxis, subs=(1.0, 2.0, 5.0))
     for axes in (over_time, against):
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import json
 import platform
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,15 @@ from typing import Any
 import torch
 
 from teal.evaluation import Row
+from teal.race import Lap
 
 _PACKAGES = ("teal-te", "torch", "torch-geometric", "numba", "numpy", "cvxpy", "highspy", "gurobipy")
 
 
-def write_csv(path: Path, rows: list[Row]) -> None:
-    """Write ``results.csv``; numbers in full precision."""
+def write_csv(path: Path, rows: Sequence[Row | Lap]) -> None:
+    """Write rows of one kind, at least one; numbers in full precision."""
     with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, [f.name for f in dataclasses.fields(Row)])
+        writer = csv.DictWriter(stream, [f.name for f in dataclasses.fields(rows[0])])
         writer.writeheader()
         writer.writerows(dataclasses.asdict(row) for row in rows)
 

@@ -89,8 +89,8 @@ def render(summaries: list[Summary], objective: str) -> Table:
     for s in summaries:
         table.add_row(
             s.scheme, _number(s.value), _percent(s.of_optimum), _percent(s.worst), _percent(s.satisfied_demand),
-            _percent(s.gap), "-" if math.isnan(s.max_violation) else f"{s.max_violation:.0e}", _time(s.build_s),
-            _time(s.solve_s), s.status,
+            _percent(s.gap), "-" if math.isnan(s.max_violation) else f"{s.max_violation:.0e}", time_text(s.build_s),
+            time_text(s.solve_s), s.status,
         )  # fmt: skip
     return table
 
@@ -111,7 +111,8 @@ def _percent(share: float) -> str:
     return "-" if math.isnan(share) else f"{round(100 * share, 2) + 0.0:.2f}%"  # + 0.0: no "-0.00%"
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
+    """``1.2 ms``, ``3.40 s``; ``-`` for NaN."""
     if math.isnan(seconds):
         return "-"
     return f"{1e3 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"

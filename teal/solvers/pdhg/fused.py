@@ -137,7 +137,7 @@ class FusedEngine:
     def _start(self, state: PdhgState | None) -> None:
         width, dual, links = len(self._lanes), self._dual, self._problem.topology.num_links
         if state is not None:
-            splits = np.ascontiguousarray(state.splits.to(torch.float64).numpy())
+            splits = np.ascontiguousarray(state.splits.numpy())
             looks.pack_splits(self._scans, splits, self._primal.offer, self._lanes)
             prices = self._rows(state.prices.to(torch.float64).clamp(min=0))
             dual.offer[:] = prices * self._capacity
@@ -149,10 +149,9 @@ class FusedEngine:
             rows[:, blank] = self._program.live.reshape(links, width)[:, blank]
             rows /= np.maximum(rows.sum(0), 1e-300)  # all links may have failed
         self._look_loads()
+        self._looked = True
         if state is not None or self._balanced:  # splits in parts of at most 1, where paths are left
-            flows, rate = self._flows.reshape(-1, width), self._rate.reshape(-1, width)
-            per_path = np.repeat(np.where(rate > 0, 1 / np.where(rate > 0, rate, 1), 0), self._scans.count, axis=0)
-            self._primal.offer[:] = (flows * per_path).reshape(-1)
+            looks.as_splits(self._scans, self._flows, self._rate, self._primal.offer, self._lanes)
         dual.offer_load[:] = self._load_now * self._program.per_load
         for target in (self._primal.point, self._primal.anchor):
             target[:] = self._primal.offer
@@ -166,6 +165,7 @@ class FusedEngine:
                 count, self._scans, self._program, self._primal, self._dual, self._control, self._scratch,
                 self._lanes, self._reach_lanes,
             )  # fmt: skip
+        self._looked = False
         return self._rows_of(self._control.bound)
 
     def _rows_of(self, lanes: Array) -> Tensor:
@@ -189,7 +189,9 @@ class FusedEngine:
 
     def certify(self) -> Tensor:
         """See Engine."""
-        self._look_loads()
+        if not self._looked:
+            self._look_loads()
+        self._looked = False  # what a look does to the flows
         priced = (self._prices() * self._capacity).reshape(-1, len(self._lanes)).sum(0)
         profit = self._sums.sum(0)
         if self._balanced:

@@ -234,6 +234,22 @@ def pack_splits(scans, splits, out, lanes):
 
 
 @parallel_kernel
+def as_splits(scans, flows, demand, out, lanes):
+    """(P, L) flows over (D, L) demands, 0 where there is no demand."""
+    count, demand_ptr, path_ptr = scans.count, scans.demand_ptr, scans.path_ptr
+    width = len(lanes)
+    for s in prange(len(demand_ptr) - 1):
+        p = path_ptr[s]
+        for d in range(demand_ptr[s], demand_ptr[s + 1]):
+            for l in range(width):
+                rate = demand[d * width + l]
+                scale = 1 / rate if rate > 0 else 0.0
+                for k in range(p, p + count[d]):
+                    out[k * width + l] = flows[k * width + l] * scale
+            p += count[d]
+
+
+@parallel_kernel
 def unpack_splits(scans, flows, demand, out, lanes):
     """(P, L) flows over (B, D) demands as splits (B, D, K); without demands (D = 0) the rows are splits already."""
     count, demand_ptr, path_ptr = scans.count, scans.demand_ptr, scans.path_ptr
