@@ -1,11 +1,12 @@
 """The universal model on networks that it never saw: share of the optimum, and how far its own bound is off.
 
-    python benchmarks/price_gnn.py --model universal --out runs/price_gnn.csv [--data FOLDER]
+    python benchmarks/price_gnn.py --model universal --out runs/price_gnn.csv [--data FOLDER] [--large] [--rounds 8 8]
 
 For every held-out network of topohub (at least 12 nodes) one gravity matrix, scaled so that the optimum satisfies a
 share between 0.6 and 0.95 drawn at random; the same matrix with a flash crowd (a tenth of the demands times 10); and
-under failures of 1 to 5% of the links.  With --data also Kdl and UsCarrier from the files that data/README.md names.
-The optimum is PDHG's, certified to 1e-4 or closer.
+under failures of 1 to 5% of the links.  With --data also UsCarrier and Kdl from the files that data/README.md names.
+The optimum is PDHG's, certified to 1e-4 or closer.  --large measures ASN (with --data) and topohub:backbone/world
+instead, not scaled (load 4), against an optimum that is certified to 1e-3; world needs 16 GiB.
 """
 
 from __future__ import annotations
@@ -24,18 +25,23 @@ from tqdm import tqdm
 import teal
 from teal.calibration import calibration_factor
 from teal.learning.checkpoint import load_price_model
-from teal.learning.universe import universe
-from teal.price_allocator import PriceAllocator
+from teal.learning.universe import group_of, universe
+from teal.price_allocator import PriceAllocator, PriceAllocatorConfig
 from teal.storage import model_folder
 
-FILES = ("UsCarrier", "Kdl")
+FILES = {"UsCarrier": "UsCarrier.json", "Kdl": "Kdl.json", "ASN": "ASN2k.json"}
+ZOO = ("topozoo", "sndlib")
+LARGE = 1000  # nodes
 SHARES = (0.6, 0.95)
 Row = tuple[str, int, str, float, float, float, float]
 
 
 def cases(topology: Any, paths: Any, traffic: Any, rng: np.random.Generator) -> Iterator[tuple[str, Any]]:
     """(kind, problem) of one network."""
-    factor = calibration_factor(topology, paths, traffic, np.arange(3), float(rng.uniform(*SHARES)))
+    share = float(rng.uniform(*SHARES))
+    factor = 1.0
+    if topology.num_nodes < LARGE:
+        factor = calibration_factor(topology, paths, traffic, np.arange(3), share)
     demand = traffic.read([1]) * factor
     crowd = np.where(rng.random(demand.shape) < 0.1, 10 * demand, demand)
     failed, links = topology.capacity.copy(), topology.num_links
@@ -51,12 +57,14 @@ def cases(topology: Any, paths: Any, traffic: Any, rng: np.random.Generator) -> 
 def measure(scheme: PriceAllocator, name: str, seed: int) -> Iterator[Row]:
     """Rows of one network: share of the optimum, bound over it, certified gap, seconds."""
     topology = teal.load_topology(name)
-    traffic = teal.load_traffic(f"gravity:seed={seed},count=3,load=1", topology)
+    large = topology.num_nodes >= LARGE
+    traffic = teal.load_traffic(f"gravity:seed={seed},count=3,load={4 if large else 1}", topology)
     paths = teal.compute_paths(topology, traffic.pairs)
     scheme.solve(teal.Problem.create(topology, paths, teal.Objective(), traffic.read([0])))  # compiles
     for kind, problem in cases(topology, paths, traffic, np.random.default_rng(seed)):
-        best = teal.solve(problem, gap=1e-4, max_iterations=5000)
+        best = teal.solve(problem, gap=1e-3 if large else 1e-4, max_iterations=5000)
         optimum = float((best.value + best.bound)[0]) / 2
+        del best
         begin = time.perf_counter()
         allocation = scheme.solve(problem)
         seconds = time.perf_counter() - begin
@@ -69,27 +77,48 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, default=Path("universal"))
-    parser.add_argument("--data", type=Path, help="folder of UsCarrier.json and Kdl.json")
+    parser.add_argument("--data", type=Path, help="folder of UsCarrier.json, Kdl.json, ASN2k.json")
+    parser.add_argument("--large", action="store_true", help="ASN and world")
+    parser.add_argument("--rounds", type=int, nargs=2, default=(0, 0), help="of allocation and bound; 0 for the usual")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("price_gnn.csv"))
     options = parser.parse_args()
     model, card = load_price_model(model_folder(options.model))
-    scheme = PriceAllocator(model)
-    names = [f"topohub:{name}" for name in universe().held_out]
-    assert set(card.held_out) >= set(universe().held_out), "the model has seen some of these networks"
-    files = [str(options.data / f"{name}.json") for name in FILES] if options.data else []
-    rows = [row for name in tqdm(names, unit="network") for row in measure(scheme, name, options.seed)]
-    named = {"held out": rows} | {Path(f).stem: list(measure(scheme, f, options.seed)) for f in files}
-    heads = ("cases", 5), ("of optimum: mean", 17), ("worst", 8), ("bound off, mean", 16), ("time", 9)
+    scheme = PriceAllocator(model, PriceAllocatorConfig(*options.rounds))
+    held_out = universe().held_out
+    assert set(card.held_out) >= set(held_out), "the model has seen some of these networks"
+    groups = {"zoo, sndlib": [f"topohub:{n}" for n in held_out if group_of(n) in ZOO]}
+    groups |= {g: [f"topohub:{n}" for n in held_out if group_of(n) == g] for g in ("caida", "gabriel")}
+    groups["gabriel"] = groups["gabriel"][::4]
+    wanted = FILES if options.data else {}
+    groups |= {name: [str(options.data / file)] for name, file in wanted.items() if name != "ASN"}
+    if options.large:
+        groups = {name: [str(options.data / file)] for name, file in wanted.items() if name == "ASN"}
+        groups["world"] = ["topohub:backbone/world"]
+    with tqdm(total=sum(map(len, groups.values())), unit="network") as bar:
+        named: dict[str, list[Row]] = {}
+        for group, names in groups.items():
+            for name in names:
+                named.setdefault(group, []).extend(measure(scheme, name, options.seed))
+                bar.update()
+    heads = (
+        ("cases", 5),
+        ("of optimum: mean", 17),
+        ("worst", 8),
+        ("bound off, mean", 16),
+        ("gap, mean", 10),
+        ("time", 9),
+    )
     print(f"{'networks':12s} {'matrix':12s} " + " ".join(f"{head:>{width}s}" for head, width in heads))
     for group, own in named.items():
         for kind in ("plain", "flash crowd", "failures"):
             chosen = [row for row in own if row[2] == kind]
             share, off = [row[3] for row in chosen], [row[4] for row in chosen]
+            gap = 100 * statistics.mean(row[5] for row in chosen)
             milliseconds = 1e3 * statistics.median(row[6] for row in chosen)
             print(
                 f"{group:12s} {kind:12s} {len(chosen):5d} {100 * statistics.mean(share):16.3f}% "
-                f"{100 * min(share):7.2f}% {100 * statistics.mean(off):15.2f}% {milliseconds:6.1f} ms"
+                f"{100 * min(share):7.2f}% {100 * statistics.mean(off):15.2f}% {gap:9.2f}% {milliseconds:6.1f} ms"
             )
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with options.out.open("w", newline="") as file:

@@ -84,8 +84,9 @@ class TrainConfig(InstanceConfig):
     """Features of a node in FlowGNN."""
     layers: int = 6
     """Layers of FlowGNN."""
-    published: bool = False
-    """FlowGNN as in the paper's release: no input scaling, no nonlinearity, widths 1 to 6."""
+    form: Literal["published", "scaled", "nonlinear", "feedback"] = "feedback"
+    """FlowGNN as in the paper's release (raw inputs, no nonlinearity, widths 1 to 6); with scaled inputs; with
+    nonlinearity and normalisation too; with the loads of tentative allocations fed back as well."""
     std: float = 0.2
     """Of the Gaussian policy of coma; 1 in the paper."""
     samples: int = 5
@@ -140,6 +141,15 @@ class PretrainConfig:
     """Likewise of the pass that bounds."""
     learning_rate: float = 2e-3
     """Adam's, at most; it falls along a cosine."""
+    init: str = ""
+    """Start from the weights of this PriceGNN: a folder, or universal."""
+    learner: Literal["direct", "coma"] = "direct"
+    """direct (gradients of surrogates), or coma (COMA* on the last round's answer beside them)."""
+    entries: int = 0
+    """Entries of the split table that each demand's answer is rounded to, 1 to 255; 0 for none.  Needs coma, because
+    rounding has no gradient."""
+    std: float = 0.3
+    """Of the Gaussian policy of coma."""
     resume: bool = False
     """Go on with the run in OUT."""
     overwrite: bool = False
@@ -149,8 +159,11 @@ class PretrainConfig:
         for field in ("num_paths", "hidden", "rounds", "bound_rounds"):
             if getattr(self, field) < 1:
                 raise InputError(f"--{field.replace('_', '-')}", "", "at least 1", getattr(self, field))
-        if not 0 < self.learning_rate < math.inf:
-            raise InputError("--learning-rate", "", "a number above 0", self.learning_rate)
+        for field in ("learning_rate", "std"):
+            _require(self, field, "a number above 0", 0 < getattr(self, field) < math.inf)
+        _require(self, "entries", "0 to 255", 0 <= self.entries <= 255)
+        if self.entries and self.learner != "coma":
+            raise InputError("--entries", "", "--learner coma: rounding has no gradient", self.learner)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -188,7 +201,7 @@ class EvaluateConfig(InstanceConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SolveConfig(InstanceConfig):
-    """Allocate one traffic matrix to a certified optimality gap, without a model and without an LP solver."""
+    """Allocate one traffic matrix to a certified optimality gap, without an LP solver."""
 
     index: int = 0
     """Which matrix, counted from 0."""
@@ -198,6 +211,9 @@ class SolveConfig(InstanceConfig):
     """Stop after so long, whatever has been reached: 500ms, 5s, 1m.  Without it: none."""
     max_iterations: int = 10_000
     """Stop after so many iterations."""
+    model: str = "auto"
+    """Where PDHG starts: from the universal PriceGNN (universal), from nothing (none), or from the PriceGNN in this
+    folder; auto is universal on large networks, where that is sooner."""
     fail: tuple[str, ...] = ()
     """A failed link A,B (node names; both directions); repeat for more.  Paths stay as they are."""
     carrying: bool = False

@@ -17,6 +17,7 @@ from teal.nn import PriceGNN
 from teal.parallel import threads_for
 from teal.problem import Problem
 from teal.solvers import pdhg
+from teal.solvers.split_table import admit
 from teal.spec import Spec
 from teal.storage import model_folder
 
@@ -30,12 +31,14 @@ class PriceAllocatorConfig:
     Attributes:
         rounds, bound_rounds: of the network; 0 for what it was made for.
         repair: ``none`` to project what the network says, or ``pdhg`` to go on from its splits and prices.
+        entries: of a split table that the answer is rounded to (:mod:`teal.solvers.split_table`); 0 for none.
         gap: of PDHG, certified, at which it stops; iterations: the most it does.
     """
 
     rounds: int = 0
     bound_rounds: int = 0
     repair: str = "none"
+    entries: int = 0
     gap: float = 1e-2
     iterations: int = 10_000
 
@@ -69,6 +72,8 @@ class PriceAllocator:
         most, gap = (config.iterations, config.gap) if config.repair == "pdhg" else (0, 0.0)
         found = pdhg.solve(problem, gap=gap, max_iterations=most, warm_start=start)
         splits, prices = found.splits, found.prices
+        if config.entries:
+            splits = admit(problem, splits, config.entries)
         if splits.is_cuda:
             torch.cuda.synchronize(splits.device)
         each = (time.perf_counter() - begin) / count
@@ -76,7 +81,7 @@ class PriceAllocator:
 
 
 def make(spec: Spec, model: Path | None) -> PriceAllocator:
-    """``price-gnn[:rounds=8,bound_rounds=5,repair=none|pdhg,gap=0.01,iterations=10000]``.
+    """``price-gnn[:rounds=8,bound_rounds=8,repair=none|pdhg,entries=0,gap=0.01,iterations=10000]``.
 
     With the universal network or, if that is a PriceGNN, the one of ``--model``.
     """
@@ -84,7 +89,7 @@ def make(spec: Spec, model: Path | None) -> PriceAllocator:
     config = PriceAllocatorConfig(**options)
     if config.repair not in ("none", "pdhg"):
         raise InputError(spec.text, "repair", "none or pdhg", repr(config.repair))
-    for option in ("rounds", "bound_rounds", "gap", "iterations"):
+    for option in ("rounds", "bound_rounds", "entries", "gap", "iterations"):
         if not getattr(config, option) >= 0:
             raise InputError(spec.text, option, "a number >= 0", getattr(config, option))
     folder = None if model is None else model_folder(model)

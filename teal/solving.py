@@ -6,6 +6,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -16,13 +17,18 @@ from teal.bounds import all_paths_bound, gap
 from teal.config import SolveConfig, seconds
 from teal.errors import InputError
 from teal.instance import failed_links, load_instance
+from teal.learning.checkpoint import load_price_model
 from teal.memory import describe
 from teal.network.traffic import TrafficMatrices
+from teal.price_allocator import DEFAULT_MODEL, PriceAllocator, PriceAllocatorConfig
 from teal.problem import Problem
 from teal.solvers.pdhg import solve
 from teal.solvers.pdhg.dense import bytes_needed
 from teal.spec import parse_spec
+from teal.storage import model_folder
 
+_LARGE = 50_000  # paths; from there on the model is sooner (docs/learning.md)
+_START = PriceAllocatorConfig(rounds=4, bound_rounds=4)
 _PATIENCE = 2.0  # seconds without a word
 
 
@@ -38,7 +44,7 @@ class Solved:
         iterations: of PDHG.
         status: feasible, or infeasible where the validator says so; reached: whether the target gap was.
         stopped_by: what ended the search short of it.
-        build_s: seconds for paths and problem; solve_s: to solve; bound_s: for ``gap_all_paths``.
+        build_s: seconds for paths, problem and model; solve_s: to solve; bound_s: for ``gap_all_paths``.
     """
 
     problem: Problem
@@ -105,13 +111,16 @@ def solve_matrix(config: SolveConfig, say: Callable[[str], None] = lambda _: Non
         say(f"{problem.ops.device}: paths take about {describe(held)} of its memory, solving {describe(matrix)}")
     else:
         _ = problem.paths.packed  # belongs to the building
+    starter = _starter(config.model, problem)
     build_s = instance.paths_s + time.perf_counter() - begin
     deadline = seconds(config.deadline) if config.deadline else math.inf
     begin = time.perf_counter()
+    start = None if starter is None else starter.start(problem)
     found = solve(
         problem,
         gap=config.gap,
-        deadline=deadline,
+        deadline=deadline + begin - time.perf_counter(),
+        warm_start=start,
         max_iterations=config.max_iterations,
         report=_Progress(say),
     )
@@ -138,6 +147,18 @@ def solve_matrix(config: SolveConfig, say: Callable[[str], None] = lambda _: Non
         stopped_by=stopped_by,
         **figures,
     )
+
+
+def _starter(name: str, problem: Problem) -> PriceAllocator | None:
+    """The model to start from, if any.
+
+    Raises:
+        InputError: no PriceGNN of that name.
+    """
+    if name == "none" or (name == "auto" and problem.paths.packed.num_paths < _LARGE):
+        return None
+    folder = model_folder(DEFAULT_MODEL if name == "auto" else Path(name))
+    return PriceAllocator(load_price_model(folder)[0], _START)
 
 
 class _Progress:

@@ -11,14 +11,15 @@ from teal.allocation import Allocation, Status
 from teal.allocator import Allocator, AllocatorConfig
 from teal.assessment import assess
 from teal.nn import ModelConfig, TealModel
+from teal.nn.flow_gnn import FORMS
 from teal.objectives import ObjectiveName
 from teal.testing import assert_batch_equals_loop, assert_feasible, random_problem
 
 
-def _model(num_paths: int, seed: int = 0, published: bool = False) -> TealModel:
+def _model(num_paths: int, seed: int = 0, form: str = "feedback") -> TealModel:
     """A network with random weights, layers few so that the test is quick."""
     torch.manual_seed(seed)
-    return TealModel(ModelConfig(num_paths, layers=2, published=published)).eval()
+    return TealModel(ModelConfig(num_paths, layers=2, form=form)).eval()
 
 
 @given(
@@ -28,14 +29,14 @@ def _model(num_paths: int, seed: int = 0, published: bool = False) -> TealModel:
     density=st.sampled_from([0.1, 0.3, 0.7]),
     failed=st.sampled_from([0, 1, 4, 99]),
     idle=st.sampled_from([0.0, 0.5, 1.0]),
-    published=st.booleans(),
+    form=st.sampled_from(FORMS),
 )
 def test_any_network_on_any_problem_is_feasible_and_certified(
-    seed: int, objective: ObjectiveName, num_paths: int, density: float, failed: int, idle: float, published: bool
+    seed: int, objective: ObjectiveName, num_paths: int, density: float, failed: int, idle: float, form: str
 ) -> None:
     """Failed links (all of them too), zero demands, unreachable pairs, one path, disconnected graphs."""
     problem = random_problem(seed, objective=objective, num_paths=num_paths, density=density, failed=failed, idle=idle)
-    allocation = Allocator(_model(num_paths, seed, published)).solve(problem)
+    allocation = Allocator(_model(num_paths, seed, form)).solve(problem)
     assert_feasible(problem, allocation)
     measured = assess(problem, allocation)
     assert all(status is Status.FEASIBLE for status in measured.status)

@@ -10,17 +10,50 @@ is taken to first order, for all demands at once:
 
     A_i = < dR/df_i, f_i - mean over the samples of f_i' >.
 
+No derivative of how an action becomes splits is asked for, so it may have none: with ``entries`` above 0 what is
+executed are the integer weights of a split table (:mod:`teal.solvers.split_table`).
+
 ``tests/learning/test_coma.py`` holds this against brute force on three nodes.
 """
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
 from teal.learning.losses import reward
-from teal.nn.policy import action_splits
+from teal.nn.policy import CLAMP, action_splits
 from teal.problem import Problem
+from teal.solvers.split_table import in_table
+
+
+@dataclasses.dataclass(frozen=True)
+class Exploration:
+    """How COMA* tries things out.
+
+    Attributes:
+        std: of the Gaussian policy; 1 in the paper.
+        samples: draws for the expectation; 5 in the paper.
+        episodes: joint actions tried for each matrix; 1 in the paper.  An episode costs one reward
+            and its gradient, far less than the pass through the network, and the variance of the
+            policy gradient falls as 1 / episodes.
+        entries: of a split table that rounds what is done; 0 for none.
+        clamp: of actions.
+    """
+
+    std: float
+    samples: int
+    episodes: int
+    entries: int = 0
+    clamp: float = CLAMP
+
+    def execute(self, problem: Problem, actions: Tensor) -> Tensor:
+        """Actions (B, D, K) -> splits (B, D, K)."""
+        shed = problem.objective.maximises_value
+        splits = action_splits(actions, problem.path_mask, may_shed=shed, clamp=self.clamp)
+        return in_table(splits, self.entries) if self.entries else splits
 
 
 def sample_actions(means: Tensor, std: float, generator: torch.Generator) -> Tensor:
@@ -30,36 +63,27 @@ def sample_actions(means: Tensor, std: float, generator: torch.Generator) -> Ten
 
 
 def advantages(
-    problem: Problem, means: Tensor, actions: Tensor, std: float, samples: int, generator: torch.Generator
+    problem: Problem, means: Tensor, actions: Tensor, how: Exploration, generator: torch.Generator
 ) -> Tensor:
-    """A_i as above, with ``samples`` draws of each agent's action: (B, D), no gradient."""
-    shed = problem.objective.maximises_value
-    splits = action_splits(actions, problem.path_mask, may_shed=shed).detach().requires_grad_()
-    (slope,) = torch.autograd.grad(reward(problem, splits).sum(), splits)
+    """A_i as above, with ``how.samples`` draws of each agent's action: (B, D), no gradient."""
+    splits = how.execute(problem, actions).detach().requires_grad_()
+    (slope,) = torch.autograd.grad(reward(problem, splits, together=how.entries > 0).sum(), splits)
     expected = torch.zeros_like(splits)
-    for _ in range(samples):
-        again = sample_actions(means, std, generator)
-        expected += action_splits(again, problem.path_mask, may_shed=shed) / samples
+    for _ in range(how.samples):
+        expected += how.execute(problem, sample_actions(means, how.std, generator)) / how.samples
     return (slope * (splits - expected)).sum(-1).detach()
 
 
-def coma_loss(
-    problem: Problem, means: Tensor, std: float, samples: int, episodes: int, generator: torch.Generator
-) -> Tensor:
+def coma_loss(problem: Problem, means: Tensor, how: Exploration, generator: torch.Generator) -> Tensor:
     """The policy gradient loss, (B,): minus the sum over agents of A_i log pi(a_i), mean over episodes.
 
     Args:
         means: (B, D, K) from the policy.
-        std: of the policy; 1 in the paper.
-        samples: draws for the expectation; 5 in the paper.
-        episodes: joint actions tried for each matrix; 1 in the paper.  An episode costs one reward
-            and its gradient, far less than the pass through the network, and the variance of the
-            policy gradient falls as 1 / episodes.
     """
     loss = means.new_zeros(problem.batch)
-    for _ in range(episodes):
-        actions = sample_actions(means, std, generator)
-        advantage = advantages(problem, means, actions, std, samples, generator)
-        log_density = -0.5 * ((actions - means) / std).square()
-        loss = loss - (advantage * torch.where(problem.path_mask, log_density, 0).sum(-1)).sum(1) / episodes
+    for _ in range(how.episodes):
+        actions = sample_actions(means, how.std, generator)
+        advantage = advantages(problem, means, actions, how, generator)
+        log_density = -0.5 * ((actions - means) / how.std).square()
+        loss = loss - (advantage * torch.where(problem.path_mask, log_density, 0).sum(-1)).sum(1) / how.episodes
     return loss

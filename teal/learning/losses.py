@@ -12,18 +12,24 @@ _FLOOR = 1e-2
 _SHARPNESS = 20.0  # of the soft maximum under max_link_utilisation
 
 
-def reward(problem: Problem, splits: Tensor) -> Tensor:
+def reward(problem: Problem, splits: Tensor, *, together: bool = False) -> Tensor:
     """The shared, central reward: (B,), differentiable in ``splits``; larger is better.
 
     Value maximisation: the feasible-flow surrogate, each path's flow over its worst
     over-utilisation, as a share of the value of all demand.  The balanced programs: minus a soft
     maximum of the utilisations u, (u_max / s) log sum exp(s u / u_max) with s = 20: at least u_max, at
     most 1 + log(E) / s times it, and sensitive to every link that is nearly the worst.
+
+    Args:
+        together: a demand's paths are cut alike, by the worst over-utilisation on any that it uses.
     """
     flow = problem.flows(splits)
     load = problem.ops.link_sum(flow)
     if problem.objective.maximises_value:
-        kept = flow * granted(problem, load, problem.capacity)
+        grant = granted(problem, load, problem.capacity)
+        if together:
+            grant = torch.where(splits > 0, grant, 1).amin(-1, keepdim=True)
+        kept = flow * grant
         return (kept * problem.path_value).sum((1, 2)) / demand_value(problem)
     use = load * problem.inverse_capacity
     top = use.amax(1, keepdim=True).clamp(min=1e-30)

@@ -18,7 +18,7 @@ from teal.config import TrainConfig, seconds
 from teal.errors import InputError
 from teal.interrupts import Interrupted, interrupts_wait
 from teal.learning import checkpoint
-from teal.learning.coma import coma_loss
+from teal.learning.coma import Exploration, coma_loss
 from teal.learning.direct import direct_loss
 from teal.learning.losses import bound_loss, demand_value, has_demand
 from teal.memory import available_on
@@ -71,7 +71,7 @@ class Trainer:
         self.problem, self.traffic, self.split, self.config = problem.to(torch.float32), traffic, split, config
         self.budget_s = seconds(config.time_budget)
         torch.manual_seed(config.seed)
-        shape = ModelConfig(problem.paths.num_paths, config.layers, config.width, config.published)
+        shape = ModelConfig(problem.paths.num_paths, config.layers, config.width, config.form)
         self.model = TealModel(shape).to(problem.demand.device)
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.learning_rate)
         self.generator = torch.Generator(problem.demand.device).manual_seed(config.seed)
@@ -173,7 +173,7 @@ class Trainer:
         if self.config.learner == "direct":
             return direct_loss(problem, means)
         config = self.config
-        return coma_loss(problem, means, config.std, config.samples, config.episodes, self.generator)
+        return coma_loss(problem, means, Exploration(config.std, config.samples, config.episodes), self.generator)
 
     def _batch_rows(self, step: int) -> np.ndarray:
         """The rows of a step: epochs are permutations of the training rows, made from (seed, epoch)."""

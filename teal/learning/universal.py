@@ -16,16 +16,19 @@ from teal.config import PretrainConfig, seconds
 from teal.errors import InputError
 from teal.interrupts import Interrupted, interrupts_wait
 from teal.learning import checkpoint
+from teal.learning.coma import Exploration, coma_loss
 from teal.learning.losses import bound_loss, demand_value, reward
 from teal.learning.universe import Universe, draw, network, universe
 from teal.nn.price_gnn import PriceGNN, PriceGnnConfig, Round
 from teal.problem import Problem
+from teal.storage import model_folder
 
 _NETWORKS = 3  # a step
 _ENTRIES, _MOST_MATRICES = 2500, 6  # demands of one network a step, and matrices at most
 _LAST = 4.0  # weight of the last round; those of the second half have 1 / rounds each
 _SMOOTHED = 0.3  # weight of the smoothed dual
 _CLIP = 0.1
+_SAMPLES, _EPISODES = 5, 4  # of coma
 _WARM_UP, _COLD = 50, 0.02  # steps to the full learning rate; share of it that is left in the end
 _AVERAGE = 0.998  # of the weights that are kept, an exponential mean over steps
 _SAVE_EVERY_S = 60.0
@@ -71,6 +74,8 @@ class Pretrainer:
         self.config, self.networks = config, networks or universe()
         torch.manual_seed(config.seed)
         self.model = PriceGNN(PriceGnnConfig(config.hidden, config.rounds, config.bound_rounds))
+        if config.init:
+            self.model = checkpoint.load_price_model(model_folder(Path(config.init)))[0].train()
         self.average = PriceGNN(self.model.config)
         self.average.load_state_dict(self.model.state_dict())
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.learning_rate)
@@ -120,7 +125,10 @@ class Pretrainer:
             batch = int(np.clip(round(_ENTRIES / demands), 1, _MOST_MATRICES))
             problem = draw(rng, name, batch, config.num_paths)
             counts = (_around(rng, usual) for usual in (config.rounds, config.bound_rounds))
-            mean = loss(problem, *self.model(problem, *counts)).mean() / _NETWORKS
+            rounds, prices = self.model(problem, *counts)
+            mean = loss(problem, rounds, prices).mean() / _NETWORKS
+            if config.learner == "coma":
+                mean = mean + self._coma(problem, rounds[-1], int(rng.integers(2**31))) / _NETWORKS
             mean.backward()
             total += float(mean.detach())
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), _CLIP)
@@ -134,6 +142,12 @@ class Pretrainer:
             for mean_weight, weight in zip(self.average.parameters(), self.model.parameters(), strict=True):
                 mean_weight.lerp_(weight, share)
         return total
+
+    def _coma(self, problem: Problem, last: Round, seed: int) -> Tensor:
+        """() the policy gradient of the answer: each demand's logits are the means of a Gaussian policy."""
+        how = Exploration(self.config.std, _SAMPLES, _EPISODES, self.config.entries, clamp=math.inf)
+        means = torch.where(problem.path_mask, last.profit / last.temperature, 0)
+        return coma_loss(problem, means, how, torch.Generator().manual_seed(seed)).mean()
 
     def save(self, out: Path) -> None:
         """Write the model, and the state to go on from."""

@@ -16,31 +16,36 @@ from teal.nn.incidence_conv import IncidenceConv
 from teal.nn.policy import action_splits, bounded_profit
 from teal.pathops import PathOps
 
+FORMS = ("published", "scaled", "nonlinear", "feedback")
+
 
 class FlowGNN(nn.Module):
-    """Embeds every link and every path.
+    """Embeds every link and every path, in one of four forms, each with one thing more than the one before.
 
-    Published form (``published=True``): layer i = 1..6 has width i: a linear map per node kind, the
+    ``published``: layer i = 1..6 has width i: a linear map per node kind, the
     symmetric-normalised sum of the other kind added to a node's own, then a dense layer over the K
     concatenated path vectors of each demand; after each layer the initial feature is appended.
     No nonlinearity, inputs in Gbit/s.
 
-    Otherwise: scaled inputs, the same width in every layer, SiLU, normalisation over nodes and
-    residual sums; and before each layer a tentative allocation, whose utilisation and prices the links
+    ``scaled``: scaled inputs, the same width in every layer, residual sums.
+
+    ``nonlinear``: SiLU, and normalisation over nodes.
+
+    ``feedback``: before each layer a tentative allocation, whose utilisation and prices the links
     see, and each path its worst utilisation and profit.  Without that feedback every demand must
     guess what all others do.
 
     Args:
         num_paths: K.
         layers: number of layers.
-        width: F of the second form.
-        published: which form.
+        width: F, but of ``published``.
+        form: one of :data:`FORMS`.
     """
 
-    def __init__(self, num_paths: int, layers: int = 6, width: int = 8, *, published: bool = False) -> None:
+    def __init__(self, num_paths: int, layers: int = 6, width: int = 8, *, form: str = FORMS[-1]) -> None:
         super().__init__()
-        self.published = published
-        if published:
+        self.published = form == FORMS[0]
+        if self.published:
             self.link_width, self.path_width = layers + RAW_LINK_FEATURES, layers + RAW_PATH_FEATURES
             widths = [i + 1 for i in range(layers)]
         else:
@@ -48,8 +53,9 @@ class FlowGNN(nn.Module):
             widths = [width] * layers
             self.link_in = nn.Linear(SCALED_LINK_FEATURES, width)
             self.path_in = nn.Linear(SCALED_PATH_FEATURES, width)
-            self.feedback = nn.ModuleList(_LoadFeedback(num_paths, width) for _ in widths)
-        self.layers = nn.ModuleList(_Layer(num_paths, w, plain=published) for w in widths)
+        feedbacks = (_LoadFeedback(num_paths, width) for _ in widths)
+        self.feedback = nn.ModuleList(feedbacks if form == FORMS[3] else ())
+        self.layers = nn.ModuleList(_Layer(num_paths, w, plain=form in FORMS[:2]) for w in widths)
 
     def forward(self, data: HeteroData, edge_index: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Embeddings of the links (B, E, F) and of the paths (B, D, K, F), 0 where there is no path.
@@ -69,8 +75,9 @@ class FlowGNN(nn.Module):
                 path = torch.cat([new_path, data["path"].x], -1)
             return link, path
         link, path = self.link_in(link), self.path_in(path) * mask
-        for layer, feedback in zip(self.layers, self.feedback, strict=True):
-            link, path = feedback(link, path, mask, data)
+        for number, layer in enumerate(self.layers):
+            if self.feedback:
+                link, path = self.feedback[number](link, path, mask, data)
             new_link, new_path = layer(link, path, degrees, incidence, mask)
             link, path = link + new_link, path + new_path
         return link, path

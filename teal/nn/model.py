@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from teal.errors import InputError
 from teal.nn.features import hetero_data
-from teal.nn.flow_gnn import FlowGNN
+from teal.nn.flow_gnn import FORMS, FlowGNN
 from teal.nn.policy import Policy, PriceHead, action_splits, bounded_profit
 from teal.problem import Problem
 
@@ -22,15 +22,17 @@ class ModelConfig:
         num_paths: K.
         layers: FlowGNN's.
         width: FlowGNN's, except in the published form.
-        published: the form of the paper's release: no scaling, no nonlinearity, widths 1 to ``layers``.
+        form: one of :data:`teal.nn.flow_gnn.FORMS`; ``published`` is that of the paper's release.
     """
 
     num_paths: int = 4
     layers: int = 6
     width: int = 8
-    published: bool = False
+    form: str = FORMS[-1]
 
     def __post_init__(self) -> None:
+        if self.form not in FORMS:
+            raise InputError("model", "form", " or ".join(FORMS), self.form)
         for field in ("num_paths", "layers", "width"):
             if not isinstance(getattr(self, field), int) or getattr(self, field) < 1:
                 raise InputError("model", field, "a whole number of at least 1", getattr(self, field))
@@ -42,10 +44,10 @@ class TealModel(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.flow_gnn = FlowGNN(config.num_paths, config.layers, config.width, published=config.published)
-        self.policy = Policy(config.num_paths, self.flow_gnn.path_width, linear=config.published)
+        self.flow_gnn = FlowGNN(config.num_paths, config.layers, config.width, form=config.form)
+        self.policy = Policy(config.num_paths, self.flow_gnn.path_width, linear=config.form in FORMS[:2])
         self.price_head = PriceHead(self.flow_gnn.link_width)
-        if not config.published:
+        if config.form == FORMS[3]:
             self.sharpness = nn.Parameter(torch.tensor(1.0))  # log of the weight of a path's profit
 
     def forward(self, problem: Problem) -> tuple[Tensor, Tensor]:
@@ -53,14 +55,14 @@ class TealModel(nn.Module):
 
         ``problem`` must be in the model's floating-point type.
         """
-        data = hetero_data(problem, scaled=not self.config.published)
+        data = hetero_data(problem, scaled=self.config.form != FORMS[0])
         link, path = self.flow_gnn(data)
         means, shares = self.policy(path), self.price_head(link)
         if not problem.objective.maximises_value:
             return means, shares * problem.inverse_capacity  # only ratios of c p count
         unit = problem.mean_value
         prices = shares * unit * (problem.capacity > 0)
-        if not self.config.published:
+        if self.config.form == FORMS[3]:
             # Prices learn by the bound alone; what the policy makes of them must not pull at them.
             profit = (problem.path_value - problem.ops.path_sum(prices.detach())) / unit.clamp(min=1e-30)
             means = means + self.sharpness.exp() * bounded_profit(profit)

@@ -54,14 +54,14 @@ def bounded_profit(profit: Tensor) -> Tensor:
     return torch.where(profit < 0, profit / (1 + profit.clamp(max=0) / _LEAST_PROFIT), profit)
 
 
-def action_splits(actions: Tensor, mask: Tensor, *, may_shed: bool) -> Tensor:
+def action_splits(actions: Tensor, mask: Tensor, *, may_shed: bool, clamp: float = CLAMP) -> Tensor:
     """Softmax over the K paths and, where shedding is allowed, a reject option with action 0: (B, D, K).
 
     Args:
-        actions: (B, D, K), clamped to +-10.
+        actions: (B, D, K), clamped to +- ``clamp``.
         mask: (B, D, K); a missing path gets 0, a demand without paths nothing.
     """
-    logits = torch.where(mask, actions.clamp(-CLAMP, CLAMP), -torch.inf)
+    logits = torch.where(mask, actions.clamp(-clamp, clamp), -torch.inf)
     if may_shed:
         reject = torch.zeros_like(logits[..., :1])
         return torch.cat([logits, reject], -1).softmax(-1)[..., :-1]

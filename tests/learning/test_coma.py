@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from teal.learning.coma import advantages, coma_loss, sample_actions
+from teal.learning.coma import Exploration, advantages, coma_loss, sample_actions
 from teal.learning.losses import bound_loss, demand_value, reward
 from teal.network import compute_paths
 from teal.nn.policy import action_splits
@@ -24,32 +24,35 @@ def _three_nodes(load: float, objective: ObjectiveName = ObjectiveName.TOTAL_FLO
     return Problem.create(topology, paths, Objective(objective), demand)
 
 
-def _brute_force(problem: Problem, means: torch.Tensor, actions: torch.Tensor, std: float, seed: int) -> torch.Tensor:
+def _brute_force(
+    problem: Problem, means: torch.Tensor, actions: torch.Tensor, how: Exploration, seed: int
+) -> torch.Tensor:
     """R(a) minus the mean of R(a_-i, a_i') over the same draws: one reward for each agent and sample."""
-    shed = problem.objective.maximises_value
-    generator = torch.Generator().manual_seed(seed)
-    base = action_splits(actions, problem.path_mask, may_shed=shed)
+    generator, together = torch.Generator().manual_seed(seed), how.entries > 0
+    base = how.execute(problem, actions)
     expected = torch.zeros_like(problem.demand)
     for _ in range(SAMPLES):
-        again = action_splits(sample_actions(means, std, generator), problem.path_mask, may_shed=shed)
+        again = how.execute(problem, sample_actions(means, how.std, generator))
         for i in range(problem.paths.num_demands):
             changed = base.clone()
             changed[:, i] = again[:, i]
-            expected[:, i] += reward(problem, changed) / SAMPLES
-    return reward(problem, base)[:, None] - expected
+            expected[:, i] += reward(problem, changed, together=together) / SAMPLES
+    return reward(problem, base, together=together)[:, None] - expected
 
 
-def _both(problem: Problem, std: float, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _both(problem: Problem, std: float, seed: int, entries: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    how = Exploration(std, SAMPLES, 1, entries)
     means = torch.randn(problem.path_mask.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     actions = sample_actions(means, std, torch.Generator().manual_seed(seed + 1))
-    estimate = advantages(problem, means, actions, std, SAMPLES, torch.Generator().manual_seed(seed + 2))
-    return estimate, _brute_force(problem, means, actions, std, seed + 2)
+    estimate = advantages(problem, means, actions, how, torch.Generator().manual_seed(seed + 2))
+    return estimate, _brute_force(problem, means, actions, how, seed + 2)
 
 
+@pytest.mark.parametrize("entries", [0, 4])
 @pytest.mark.parametrize("std", [0.1, 1.0])
-def test_without_congestion_the_estimate_is_exact(std: float) -> None:
-    """The reward is then linear in the flows."""
-    estimate, truth = _both(_three_nodes(load=0.5), std, seed=0)
+def test_without_congestion_the_estimate_is_exact(std: float, entries: int) -> None:
+    """The reward is then linear in the flows, however they come about."""
+    estimate, truth = _both(_three_nodes(load=0.5), std, 0, entries)
     assert truth.abs().max() > 1e-3
     torch.testing.assert_close(estimate, truth)
 
@@ -82,7 +85,7 @@ def test_the_policy_gradient_climbs() -> None:
     before = reward(problem, action_splits(means, problem.path_mask, may_shed=True))
     for _ in range(300):
         optimiser.zero_grad()
-        coma_loss(problem, means, 0.2, SAMPLES, 4, generator).sum().backward()
+        coma_loss(problem, means, Exploration(0.2, SAMPLES, 4), generator).sum().backward()
         optimiser.step()
     after = reward(problem, action_splits(means, problem.path_mask, may_shed=True))
     from baselines.lp_all import LpAll
@@ -91,6 +94,26 @@ def test_the_policy_gradient_climbs() -> None:
     optimum = assess(problem, LpAll().solve(problem)).satisfied_demand
     assert before.item() < 0.9 * optimum.item()
     assert after.item() > 0.97 * optimum.item()
+
+
+def test_a_split_table_is_learnt_though_rounding_has_no_gradient() -> None:
+    """Whole demands over one of two paths: where the gradient of what is executed is 0, COMA* still climbs."""
+    problem, how = _three_nodes(load=2.0), Exploration(0.5, SAMPLES, 4, entries=1)
+    start = 0.1 * torch.randn(problem.path_mask.shape, generator=torch.Generator().manual_seed(3)).double()
+    means = start.clone().requires_grad_()
+    optimiser, generator = torch.optim.Adam([means], lr=0.05), torch.Generator().manual_seed(0)
+    for _ in range(300):
+        optimiser.zero_grad()
+        coma_loss(problem, means, how, generator).sum().backward()
+        optimiser.step()
+    before, after = (reward(problem, how.execute(problem, m.detach()), together=True).item() for m in (start, means))
+    best = 0.0  # of all 2^6 choices, everything sent
+    for number in range(2**6):
+        choice = torch.tensor([[number >> d & 1 for d in range(6)]])
+        splits = torch.nn.functional.one_hot(choice, 2) * problem.path_mask
+        best = max(best, reward(problem, splits.double(), together=True).item())
+    assert before < 0.9 * best
+    assert after > 0.95 * best
 
 
 @pytest.mark.parametrize("objective", list(ObjectiveName))

@@ -13,8 +13,9 @@ from teal.errors import InputError
 from teal.learning.checkpoint import load_price_model
 from teal.learning.universal import Pretrainer
 from teal.learning.universe import Universe, draw, family, network, universe
+from teal.nn import PriceGNN
 from teal.objectives import ObjectiveName
-from teal.price_allocator import PriceAllocator
+from teal.price_allocator import PriceAllocator, PriceAllocatorConfig
 
 FEW = Universe(("topozoo/Compuserve", "topozoo/Nsfnet"), ("sndlib/geant",))
 
@@ -101,3 +102,30 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_networks_are_loaded_once() -> None:
     assert network(FEW.train[0], 4) is network(FEW.train[0], 4)
+
+
+def test_coma_for_split_tables_goes_on_from_a_model(tmp_path: Path) -> None:
+    """Whole demands on one path each, a few networks: what is learnt is better under its own objective."""
+    first = Pretrainer(_config(tmp_path / "a", max_steps=150, learning_rate=5e-3, rounds=4), FEW)
+    first.train(tmp_path / "a", progress=False)
+    config = _config(
+        tmp_path / "b", init=str(tmp_path / "a"), learner="coma", entries=1, std=0.5, max_steps=120, learning_rate=2e-3
+    )
+    second = Pretrainer(config, FEW)
+    for weight, other in zip(second.model.parameters(), first.average.parameters(), strict=True):
+        assert torch.equal(weight, other)
+    flow = ObjectiveName.TOTAL_FLOW
+    cases = [draw(np.random.default_rng([8, i]), FEW.train[i % 2], 4, objective=flow) for i in range(8)]
+
+    def carried(model: PriceGNN) -> float:
+        scheme = PriceAllocator(model, PriceAllocatorConfig(entries=1))
+        return float(torch.cat([assess(case, scheme.solve(case)).satisfied_demand for case in cases]).mean())
+
+    before = carried(first.average)
+    second.train(tmp_path / "b", progress=False)
+    assert carried(second.average) > before
+
+
+def test_rounding_needs_coma() -> None:
+    with pytest.raises(InputError, match="no gradient"):
+        PretrainConfig(out=Path("x"), entries=4)

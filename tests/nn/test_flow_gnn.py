@@ -7,7 +7,7 @@ import torch
 
 from teal.network import PathSet
 from teal.nn.features import explicit_edge_index, hetero_data
-from teal.nn.flow_gnn import FlowGNN
+from teal.nn.flow_gnn import FORMS, FlowGNN
 from teal.nn.incidence_conv import IncidenceConv
 from teal.nn.model import ModelConfig, TealModel
 from teal.nn.policy import action_splits
@@ -40,13 +40,13 @@ def _same_path_order_reversed(problem: Problem) -> tuple[Problem, torch.Tensor]:
     ), order  # fmt: skip
 
 
-@pytest.mark.parametrize("published", [True, False])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_trie_aggregates_like_propagate_over_the_edge_index(published: bool, seed: int) -> None:
+def test_the_trie_aggregates_like_propagate_over_the_edge_index(form: str, seed: int) -> None:
     problem = random_problem(seed, failed=1)
     torch.manual_seed(seed)
-    gnn = FlowGNN(3, published=published).double()
-    data = hetero_data(problem, scaled=not published)
+    gnn = FlowGNN(3, form=form).double()
+    data = hetero_data(problem, scaled=form != "published")
     over_trie, over_edges = gnn(data), gnn(data, explicit_edge_index(problem))
     for a, b in zip(over_trie, over_edges, strict=True):
         assert a.abs().max() > 0
@@ -67,7 +67,7 @@ def test_the_convolution_by_hand() -> None:
 
 def test_the_published_form_has_its_widths_and_is_linear_up_to_the_softmax() -> None:
     problem = random_problem(0)
-    model = TealModel(ModelConfig(3, published=True)).double()
+    model = TealModel(ModelConfig(3, form="published")).double()
     gnn = model.flow_gnn
     linear: list[Any] = [layer.link_linear for layer in gnn.layers]
     assert [each.in_features for each in linear] == [1, 2, 3, 4, 5, 6]
@@ -80,12 +80,12 @@ def test_the_published_form_has_its_widths_and_is_linear_up_to_the_softmax() -> 
     torch.testing.assert_close(2 * once, model.policy(gnn(data)[1]))
 
 
-@pytest.mark.parametrize("published", [True, False])
-def test_permuted_demands_get_permuted_answers(published: bool) -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_permuted_demands_get_permuted_answers(form: str) -> None:
     problem = random_problem(4)
     permuted, order = _same_path_order_reversed(problem)
     torch.manual_seed(0)
-    model = TealModel(ModelConfig(num_paths=3, published=published)).double()
+    model = TealModel(ModelConfig(num_paths=3, form=form)).double()
     (means, prices), (other_means, other_prices) = model(problem), model(permuted)
     torch.testing.assert_close(means[:, order], other_means)
     torch.testing.assert_close(prices, other_prices)

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from baselines.lp_all import LpAll
+from teal.errors import InputError
+from teal.feasibility import violations
+from teal.network import compute_paths
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem
+from teal.solvers.projection import project
+from teal.solvers.split_table import admit, in_table, table_weights
+from teal.testing import make_topology, random_problem
+
+
+def test_largest_remainders_by_hand() -> None:
+    splits = torch.tensor([[[0.5, 0.3, 0.2], [0.1, 0.1, 0.1], [0.0, 0.0, 0.0], [0.06, 0.0, 0.34]]])
+    assert table_weights(splits, 4).tolist() == [[[2, 1, 1], [2, 1, 1], [0, 0, 0], [1, 0, 3]]]
+    assert table_weights(splits, 1).tolist() == [[[1, 0, 0], [1, 0, 0], [0, 0, 0], [0, 0, 1]]]
+    torch.testing.assert_close(in_table(splits, 4)[0, 3], torch.tensor([0.1, 0.0, 0.3]))
+    with pytest.raises(InputError, match="at least 1"):
+        table_weights(splits, 0)
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 10_000),
+    objective=st.sampled_from(ObjectiveName),
+    failed=st.sampled_from([0, 2, 99]),
+    idle=st.sampled_from([0.0, 0.5, 1.0]),
+    entries=st.sampled_from([1, 4, 16]),
+)
+def test_what_is_admitted_is_feasible_and_stands_in_ratios_of_a_table(
+    seed: int, objective: ObjectiveName, failed: int, idle: float, entries: int
+) -> None:
+    problem = random_problem(seed, objective=objective, failed=failed, idle=idle)
+    wanted = torch.rand(problem.path_mask.shape, generator=torch.Generator().manual_seed(seed)).double()
+    splits = admit(problem, wanted, entries)
+    assert (violations(problem, splits).largest <= 1e-9).all()
+    total = splits.sum(-1, keepdim=True)
+    counts = torch.where(total > 1e-9, splits / total.clamp(min=1e-9), 0) * entries
+    torch.testing.assert_close(counts, counts.round(), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("objective", [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION])
+def test_a_large_table_costs_next_to_nothing_and_a_small_one_never_gains(objective: ObjectiveName) -> None:
+    problem = random_problem(5, objective=objective)
+    best = LpAll().solve(problem)
+    optimum = problem.value(best.splits)
+    sign = 1 if problem.objective.maximises_value else -1
+    for entries, loss in ((100_000, 1e-3), (16, 0.2)):
+        lost = sign * (optimum - problem.value(admit(problem, best.splits, entries))) / optimum
+        assert (lost <= loss).all()
+        assert (lost >= -1e-9).all()
+
+
+def test_what_a_cut_leaves_is_given_back() -> None:
+    """Two demands over one link of 3: one asks for 4 on it, the other for 4 through a second link of 1."""
+    topology = make_topology([(0, 1, 3.0), (1, 2, 1.0)])
+    paths = compute_paths(topology, np.array([(0, 1), (0, 2)], dtype=np.int32), num_paths=1, cache=False)
+    problem = Problem.create(topology, paths, Objective(), np.array([4.0, 4.0]))
+    splits = admit(problem, torch.ones(problem.path_mask.shape).double(), 16)
+    assert problem.flows(splits).flatten().tolist() == pytest.approx([2.0, 1.0])
+    torch.testing.assert_close(splits, project(problem, torch.ones_like(splits)))
