@@ -25,19 +25,22 @@ from tqdm import tqdm
 import teal
 from teal.calibration import calibration_factor
 from teal.learning.checkpoint import load_price_model
-from teal.learning.universe import group_of, universe
+from teal.learning.universe import group_of, sizes, universe
 from teal.price_allocator import PriceAllocator, PriceAllocatorConfig
 from teal.storage import model_folder
 
 FILES = {"UsCarrier": "UsCarrier.json", "Kdl": "Kdl.json", "ASN": "ASN2k.json"}
 ZOO = ("topozoo", "sndlib")
-LARGE = 1000  # nodes
+LARGE, MIDDLE = 1000, 100  # nodes; of caida and gabriel those up to the latter
 SHARES = (0.6, 0.95)
 Row = tuple[str, int, str, float, float, float, float]
 
 
-def cases(topology: Any, paths: Any, traffic: Any, rng: np.random.Generator) -> Iterator[tuple[str, Any]]:
+def cases(
+    topology: Any, paths: Any, traffic: Any, rng: np.random.Generator, objective: str = "total_flow"
+) -> Iterator[tuple[str, Any]]:
     """(kind, problem) of one network."""
+    weight = np.random.default_rng(0).choice([1.0, 2.0, 4.0], paths.num_demands)
     share = float(rng.uniform(*SHARES))
     factor = 1.0
     if topology.num_nodes < LARGE:
@@ -51,17 +54,18 @@ def cases(topology: Any, paths: Any, traffic: Any, rng: np.random.Generator) -> 
         ("flash crowd", crowd, topology.capacity),
         ("failures", demand, failed),
     ):
-        yield kind, teal.Problem.create(topology, paths, teal.Objective(), rates, capacity=capacity)
+        program = teal.Objective(teal.ObjectiveName(objective))
+        yield kind, teal.Problem.create(topology, paths, program, rates, capacity=capacity, weight=weight)
 
 
-def measure(scheme: PriceAllocator, name: str, seed: int) -> Iterator[Row]:
+def measure(scheme: PriceAllocator, name: str, seed: int, objective: str) -> Iterator[Row]:
     """Rows of one network: share of the optimum, bound over it, certified gap, seconds."""
     topology = teal.load_topology(name)
     large = topology.num_nodes >= LARGE
     traffic = teal.load_traffic(f"gravity:seed={seed},count=3,load={4 if large else 1}", topology)
     paths = teal.compute_paths(topology, traffic.pairs)
     scheme.solve(teal.Problem.create(topology, paths, teal.Objective(), traffic.read([0])))  # compiles
-    for kind, problem in cases(topology, paths, traffic, np.random.default_rng(seed)):
+    for kind, problem in cases(topology, paths, traffic, np.random.default_rng(seed), objective):
         best = teal.solve(problem, gap=1e-3 if large else 1e-4, max_iterations=5000)
         optimum = float((best.value + best.bound)[0]) / 2
         del best
@@ -70,6 +74,8 @@ def measure(scheme: PriceAllocator, name: str, seed: int) -> Iterator[Row]:
         seconds = time.perf_counter() - begin
         found = teal.assess(problem, allocation)
         value, bound = float(found.value[0]) / optimum, float(found.bound[0]) / optimum - 1
+        if not problem.objective.higher_is_better:
+            value, bound = 1 / value, -bound
         yield topology.name, topology.num_nodes, kind, value, bound, float(found.gap[0]), seconds
 
 
@@ -80,6 +86,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder of UsCarrier.json, Kdl.json, ASN2k.json")
     parser.add_argument("--large", action="store_true", help="ASN and world")
     parser.add_argument("--rounds", type=int, nargs=2, default=(0, 0), help="of allocation and bound; 0 for the usual")
+    parser.add_argument("--objective", default="total_flow")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("price_gnn.csv"))
     options = parser.parse_args()
@@ -88,7 +95,8 @@ def main() -> None:
     held_out = universe().held_out
     assert set(card.held_out) >= set(held_out), "the model has seen some of these networks"
     groups = {"zoo, sndlib": [f"topohub:{n}" for n in held_out if group_of(n) in ZOO]}
-    groups |= {g: [f"topohub:{n}" for n in held_out if group_of(n) == g] for g in ("caida", "gabriel")}
+    small = [n for n in held_out if sizes()[n] <= MIDDLE]
+    groups |= {g: [f"topohub:{n}" for n in small if group_of(n) == g] for g in ("caida", "gabriel")}
     groups["gabriel"] = groups["gabriel"][::4]
     wanted = FILES if options.data else {}
     groups |= {name: [str(options.data / file)] for name, file in wanted.items() if name != "ASN"}
@@ -99,7 +107,7 @@ def main() -> None:
         named: dict[str, list[Row]] = {}
         for group, names in groups.items():
             for name in names:
-                named.setdefault(group, []).extend(measure(scheme, name, options.seed))
+                named.setdefault(group, []).extend(measure(scheme, name, options.seed, options.objective))
                 bar.update()
     heads = (
         ("cases", 5),

@@ -16,14 +16,14 @@ from rich.console import Console
 
 import teal
 from teal.instance import Instance
-from teal.race import Lap, race, standings
+from teal.race import TARGETS, Lap, race, standings
 from teal.reports.race import plot_race, render_standings
 from teal.reports.results import write_csv
 from teal.schemes import make_scheme
 
 FILES = {"UsCarrier": "UsCarrier.json", "Kdl": "Kdl.json", "ASN": "ASN2k.json"}
 NETWORKS = ("topohub:sndlib/geant", "topohub:sndlib/germany50", "UsCarrier", "Kdl", "ASN")
-SCHEMES = ("price-gnn", "price-gnn:rounds=4,bound_rounds=2", "price-gnn:rounds=2,bound_rounds=1")
+SCHEMES = ("price-gnn", "price-gnn:rounds=6,bound_rounds=6", "price-gnn:rounds=4,bound_rounds=4")
 
 
 def instance(name: str, load: float, seed: int, matrices: int) -> Instance:
@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="*", default=NETWORKS)
     parser.add_argument("--loads", nargs="*", type=float, default=(3.0, 6.0))
     parser.add_argument("--matrices", type=int, default=3)
+    parser.add_argument("--targets", nargs="*", type=float, default=TARGETS, help="gaps to go on to")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--gap", type=float, default=0.01, help="of the tables")
     parser.add_argument("--out", type=Path, default=Path("runs/race"))
@@ -58,7 +59,9 @@ def main() -> None:
             case = instance(
                 str(options.data / FILES[name]) if name in FILES else name, load, options.seed, options.matrices
             )
-            own = race(case, schemes, range(1, options.matrices + 1), seed=options.seed, say=print)
+            own = race(
+                case, schemes, range(1, options.matrices + 1), seed=options.seed, targets=options.targets, say=print
+            )
             print(f"\n{case.topology.name}, load {load:g}, {options.matrices} matrices")
             Console(width=140).print(render_standings(standings(own, options.gap), options.gap))
             laps += own

@@ -10,7 +10,7 @@ from .network import PathMethod, PathSet, PathWeight, Topology, TrafficMatrices,
 from .objectives import Objective, ObjectiveName
 from .pathops import PathOps, make_path_ops
 from .problem import Problem
-from .schemes import Scheme, make_scheme, register_scheme, scheme_names
+from .schemes import Scheme, Starter, make_scheme, register_scheme, scheme_names
 from .solvers.pdhg import PdhgResult, PdhgState, solve
 from .solvers.projection import project
 
@@ -31,6 +31,7 @@ __all__ = [
     "Problem",
     "Scheme",
     "SolverError",
+    "Starter",
     "Status",
     "TealError",
     "Topology",

@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from torch import Tensor
 
+from teal.network import PathSet
+
 
 class Status(StrEnum):
     """What became of a matrix.  Only the first two carry an allocation that one may install."""
@@ -34,6 +36,9 @@ class Allocation:
         status: B statuses.
         build_s: B times in seconds to set the matrix up (build a model, encode).
         solve_s: B times in seconds to solve it.
+        parallel_s: B times in seconds that both would take if every independent subproblem had a processor of its
+            own; None where a scheme has no such parts.
+        paths: over which the splits are, if not the problem's candidates.
     """
 
     splits: Tensor
@@ -41,3 +46,5 @@ class Allocation:
     status: tuple[Status, ...]
     build_s: tuple[float, ...]
     solve_s: tuple[float, ...]
+    parallel_s: tuple[float | None, ...] = ()
+    paths: PathSet | None = None

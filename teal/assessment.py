@@ -41,8 +41,11 @@ def assess(problem: Problem, allocation: Allocation) -> Assessment:
 
     Without prices the bound is the trivial one: all routable demand at its best value, or theta >= 0.
     An allocation that breaks a rule by more than 1e-6, or holds NaN, is infeasible whatever it claims.
+    One over paths of its own is measured, and bounded, over those.
     """
     problem = problem.to(torch.float64)
+    if allocation.paths is not None:
+        problem = problem.with_paths(allocation.paths)
     splits = allocation.splits.to(problem.demand)
     unreadable = splits.isnan().flatten(1).any(1)
     splits = splits.nan_to_num(nan=0.0)

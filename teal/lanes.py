@@ -148,3 +148,17 @@ def widen(typingctx, value):
         return builder.fpext(arguments[0], context.get_data_type(signature.return_type))
 
     return _type_of(types.float64, width)(value), codegen
+
+
+@intrinsic
+def narrow(typingctx, value, array):
+    """The same in the float type of ``array``."""
+    width = value.width if isinstance(value, Lanes) else 1
+    dtype = value.dtype if isinstance(value, Lanes) else value
+
+    def codegen(context, builder, signature, arguments):
+        if dtype == array.dtype:
+            return arguments[0]
+        return builder.fptrunc(arguments[0], context.get_data_type(signature.return_type))
+
+    return _type_of(array.dtype, width)(value, array), codegen

@@ -52,7 +52,7 @@ class PriceAllocator:
     @torch.no_grad()
     def solve(self, problem: Problem) -> Allocation:
         """Allocate every matrix of ``problem``; times are the batch's, divided evenly."""
-        with threads_for(problem.paths.leaf.size, torch_too=True):
+        with threads_for(_operations(problem), torch_too=True):
             return self._solve(problem)
 
     @torch.no_grad()
@@ -60,7 +60,7 @@ class PriceAllocator:
         """What the network says, (B, D, K) and (B, E), float32."""
         self.model.to(problem.demand.device)
         config = self.config
-        with threads_for(problem.paths.leaf.size, torch_too=True):
+        with threads_for(_operations(problem), torch_too=True):
             rounds, prices = self.model(problem.to(torch.float32), config.rounds or None, config.bound_rounds or None)
         return rounds[-1].splits, prices
 
@@ -78,6 +78,12 @@ class PriceAllocator:
             torch.cuda.synchronize(splits.device)
         each = (time.perf_counter() - begin) / count
         return Allocation(splits, prices, (Status.FEASIBLE,) * count, (0.0,) * count, (each,) * count)
+
+
+def _operations(problem: Problem) -> int:
+    """Of a round, as the compiled rounds count them."""
+    packed = problem.paths.packed
+    return 4 * problem.batch * (len(packed.above) + packed.num_paths)
 
 
 def make(spec: Spec, model: Path | None) -> PriceAllocator:

@@ -32,7 +32,7 @@ from teal.solvers.pdhg.search import WarmStart
 
 NEXT, CROWD, FAILURES, FIRST = SITUATIONS = ("next interval", "flash crowd", "failures", "no earlier state")
 TARGETS = (0.05, 0.02, 0.01, 0.005, 0.002)
-COLD, WARM = "pdhg cold", "pdhg warm"
+COLD, WARM, FROM = "pdhg cold", "pdhg warm", " + pdhg"
 _CROWD, _TIMES = 0.1, 10.0
 _FAILED = (0.01, 0.05)
 _KNOWN = 1e-3  # gap of the state before
@@ -46,7 +46,7 @@ class Lap:
 
     Attributes:
         topology, traffic: names; index: row of the matrix; situation: one of :data:`SITUATIONS`.
-        scheme: as specified, with " + pdhg" where PDHG went on from it.
+        scheme: as specified, with :data:`FROM` where PDHG went on from it.
         target: gap it was told to stop at; NaN for a scheme that takes none.
         seconds: median, models built and answers finished.
         iterations: of PDHG; 0 for other schemes.
@@ -141,7 +141,7 @@ def _laps(
         starts[WARM] = lambda: known
     for name, scheme in schemes.items():
         if isinstance(scheme, Starter):
-            starts[f"{name} + pdhg"] = lambda scheme=scheme: scheme.start(problem)  # type: ignore[misc]
+            starts[name + FROM] = lambda scheme=scheme: scheme.start(problem)  # type: ignore[misc]
     for target in targets:
         for name, start in starts.items():
             yield _measured(problem, name, target, lambda start=start, target=target: _run(problem, start(), target))  # type: ignore[misc]

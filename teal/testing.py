@@ -18,6 +18,8 @@ from teal.schemes import Scheme
 
 def assert_feasible(problem: Problem, allocation: Allocation, tolerance: float = TOLERANCE) -> None:
     """Fail unless every usable allocation keeps every rule to ``tolerance`` of a capacity or demand."""
+    if allocation.paths is not None:
+        problem = problem.with_paths(allocation.paths)
     broken = violations(problem, allocation.splits)
     for rule in ("capacity", "demand", "sign", "mask"):
         worst = getattr(broken, rule)

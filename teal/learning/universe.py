@@ -83,7 +83,7 @@ def universe() -> Universe:
         InputError: topohub is not installed.
     """
     train, held_out = [], []
-    for name, nodes in _sizes().items():
+    for name, nodes in sizes().items():
         kin = family(name)
         digest = int(hashlib.sha256(kin.encode()).hexdigest(), 16)
         if any(word in kin for word in _ALWAYS_HELD_OUT) or digest % _HELD_OUT == 0:
@@ -94,7 +94,12 @@ def universe() -> Universe:
 
 
 @lru_cache(maxsize=1)
-def _sizes() -> dict[str, int]:
+def sizes() -> dict[str, int]:
+    """Nodes of every network of topohub that has at least 12.
+
+    Raises:
+        InputError: topohub is not installed.
+    """
     try:
         data = resources.files("topohub") / "data"
     except ModuleNotFoundError:

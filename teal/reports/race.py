@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from teal.race import COLD, SITUATIONS, WARM, Lap, Standing
+from teal.race import COLD, FROM, SITUATIONS, WARM, Lap, Standing
 from teal.reports.plots import COLOURS, MARKERS, plain_log_axis
 from teal.reports.table import time_text
 
@@ -52,25 +52,29 @@ def plot_race(path: Path, laps: Sequence[Lap]) -> None:
     FigureCanvasAgg(figure)
     panels = figure.subplots(*shape, squeeze=False, sharey=True)
     schemes = list(dict.fromkeys(lap.scheme for lap in laps))
+    # A model and PDHG from it have one colour, and what starts elsewhere dashes.
+    bases = list(dict.fromkeys([COLD, WARM, *(scheme.removesuffix(FROM) for scheme in schemes)]))
     handles = {}
     for line, group in zip(panels, groups, strict=True):
         for axes, situation in zip(line, SITUATIONS, strict=True):
             own = [lap for lap in laps if (lap.topology, lap.traffic) == group and lap.situation == situation]
-            for number, scheme in enumerate(schemes):
+            for scheme in schemes:
                 points = _points([lap for lap in own if lap.scheme == scheme])
+                number = bases.index(scheme.removesuffix(FROM))
+                alone = len(points) == 1
                 if points:
-                    alone = len(points) == 1
                     (handles[scheme],) = axes.plot(
-                        *zip(*points, strict=True), color=COLOURS[number % len(COLOURS)], linestyle="-",
+                        *zip(*points, strict=True), color=COLOURS[number % len(COLOURS)],
+                        linestyle="--" if scheme in (COLD, WARM) else "-",
                         marker="*" if alone else MARKERS[number % len(MARKERS)], markersize=11 if alone else 4,
                     )  # fmt: skip
-            axes.set(xscale="log", yscale="log", title=f"{group[0]}: {situation}")
+            axes.set(xscale="log", yscale="log", title=situation)
             axes.title.set_fontsize("medium")
-            plain_log_axis(axes.xaxis)
+            plain_log_axis(axes.xaxis, subs=(1.0, 2.0, 5.0))
             plain_log_axis(axes.yaxis)
             axes.grid(alpha=0.3)
             axes.spines[["top", "right"]].set_visible(False)
-        line[0].set_ylabel("certified gap (%)")
+        line[0].set_ylabel(f"{group[0]}\n{group[1]}\ncertified gap (%)", fontsize="small")
     for axes in panels[-1]:
         axes.set_xlabel("time (ms)")
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize="small")

@@ -80,7 +80,8 @@ def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
     balanced, live = problem.objective.is_balanced, problem.capacity > 0
     splits, dual = torch.zeros_like(problem.even_splits), torch.zeros_like(problem.capacity)
     if state is not None:
-        splits = torch.where(problem.path_mask & (problem.demand > 0)[..., None], state.splits.to(splits), 0)
+        given = state.splits.to(splits).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0)
+        splits = torch.where(problem.path_mask & (problem.demand > 0)[..., None], given, 0)
         dual = state.prices.to(dual).clamp(min=0) * problem.capacity
     total = splits.sum(-1, keepdim=True)
     if not balanced:

@@ -148,18 +148,19 @@ class FusedEngine:
             blank = rows.sum(0) <= 0
             rows[:, blank] = self._program.live.reshape(links, width)[:, blank]
             rows /= np.maximum(rows.sum(0), 1e-300)  # all links may have failed
-        self._look_loads()
+        # With splits in parts of at most 1, where paths are left.
+        self._look_loads(settle=state is not None or self._balanced)
         self._looked = True
-        if state is not None or self._balanced:  # splits in parts of at most 1, where paths are left
-            looks.as_splits(self._scans, self._flows, self._rate, self._primal.offer, self._lanes)
         dual.offer_load[:] = self._load_now * self._program.per_load
-        for target in (self._primal.point, self._primal.anchor):
-            target[:] = self._primal.offer
+        self._started = False
         dual.point[:], dual.anchor[:] = dual.offer, dual.offer
         dual.point_load[:], dual.anchor_load[:] = dual.offer_load, dual.offer_load
 
     def advance(self, count: int) -> Tensor:
         """See Engine."""
+        if not self._started:  # a look at the start may have been all
+            self._primal.point[:], self._primal.anchor[:] = self._primal.offer, self._primal.offer
+            self._started = True
         with threads_for(self._operations):
             kernels.iterate(
                 count, self._scans, self._program, self._primal, self._dual, self._control, self._scratch,
@@ -176,14 +177,14 @@ class FusedEngine:
         prices = self._dual.offer * self._program.inverse
         return prices if self._balanced else prices * np.tile(self._scale, len(prices) // len(self._scale))
 
-    def _look_loads(self) -> None:
+    def _look_loads(self, *, settle: bool = False) -> None:
         """Bound, flows and loads of what the last iteration offers."""
         prices = np.where(self._program.live > 0, self._prices() + self._cost, kernels.DEAD)
         worth = np.zeros(1) if self._balanced else self._worth
         with threads_for(self._operations):
             looks.certify(
-                self._scans, self._rate, worth, prices, self._balanced, self._primal.offer, self._flows, self._loads,
-                self._sums, self._lanes,
+                self._scans, self._rate, worth, prices, self._balanced, settle, self._primal.offer, self._flows,
+                self._loads, self._sums, self._lanes,
             )  # fmt: skip
         self._load_now = self._loads.sum(0)
 
@@ -224,7 +225,7 @@ class FusedEngine:
         rows = prices.nonzero()[:, 0]
         self._best_prices[rows] = self._columns(self._prices())[rows]
         if self._best_flows is None:
-            self._best_flows, self._flows = self._flows, np.zeros_like(self._flows)
+            self._best_flows, self._flows = self._flows, np.empty_like(self._flows)
         elif bool(allocations.all()):
             self._best_flows, self._flows = self._flows, self._best_flows
         else:

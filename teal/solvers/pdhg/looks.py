@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from teal.lanes import fill, larger, load, store, where_above, widen
+from teal.lanes import fill, larger, load, narrow, store, where_above, widen
 from teal.parallel import kernel, parallel_kernel, prange
 from teal.solvers.pdhg.kernels import DEAD, flows_up, prices_down
 
@@ -87,8 +87,8 @@ def measure(scans, demand, inverse, cost, worth, even, reach, rate, through, tri
 
 @kernel
 def _certify_block(
-    begin, stop, above, link, end, count, node_ptr, demand_ptr, path_ptr, demand, worth, price, balanced, offer, flows,
-    loads, sums, widest, lanes,
+    begin, stop, above, link, end, count, node_ptr, demand_ptr, path_ptr, demand, worth, price, balanced, settle, offer,
+    flows, loads, sums, widest, lanes,
 ):  # fmt: skip
     width, several = len(lanes), len(worth) > 1
     value, flow = np.zeros(widest * width), np.empty(widest * width)
@@ -118,7 +118,10 @@ def _certify_block(
                 spread = where_above(total, tiny, zero, one / larger(alive, one))
             for k in range(p, p + count[d]):
                 on = where_above(w - load(value, end[k], lanes), dead, one, zero)
-                sent = rate * on * (widen(load(offer, k, lanes)) * scale + spread)
+                split = on * (widen(load(offer, k, lanes)) * scale + spread)
+                sent = rate * split
+                if settle:
+                    store(offer, k, narrow(where_above(rate, zero, split, zero), offer))
                 store(flows, k, sent)
                 store(flow, end[k], sent)
             p += count[d]
@@ -127,12 +130,13 @@ def _certify_block(
 
 
 @parallel_kernel
-def certify(scans, demand, worth, price, balanced, offer, flows, loads, sums, lanes):
+def certify(scans, demand, worth, price, balanced, settle, offer, flows, loads, sums, lanes):
     """Bound of ``price``, and flows and loads of the splits ``offer``.
 
     Args:
         demand: (D, L), 0 where no path is left; worth: (D,) or (1,).
         price: (E, L) value per Gbit/s with the link's cost, ``DEAD`` where it has failed.
+        settle: whether to write the splits behind the flows back into ``offer``.
         flows: receives (P, L) Gbit/s: splits in parts of at most 1, of exactly 1 if ``balanced``.
         loads: receives (blocks, E, L).
         sums: receives (blocks, 1, L): demand times best profit (above 0, unless ``balanced``).
@@ -142,7 +146,7 @@ def certify(scans, demand, worth, price, balanced, offer, flows, loads, sums, la
         loads[b] = 0
         _certify_block(
             blocks[b], blocks[b + 1], above, link, end, count, node_ptr, demand_ptr, path_ptr, demand, worth, price,
-            balanced, offer, flows, loads[b], sums[b], widest, lanes,
+            balanced, settle, offer, flows, loads[b], sums[b], widest, lanes,
         )  # fmt: skip
 
 
@@ -221,7 +225,7 @@ def share(scans, demand, worth, crowding, left, first_round, last_round, flows, 
 
 @parallel_kernel
 def pack_splits(scans, splits, out, lanes):
-    """(B, D, K) splits into rows of paths, (P, L); lanes past B get 0."""
+    """(B, D, K) splits into rows of paths, (P, L), 0 where they are negative or no number; lanes past B get 0."""
     count, demand_ptr, path_ptr = scans.count, scans.demand_ptr, scans.path_ptr
     width, batch = len(lanes), len(splits)
     for s in prange(len(demand_ptr) - 1):
@@ -229,24 +233,9 @@ def pack_splits(scans, splits, out, lanes):
         for d in range(demand_ptr[s], demand_ptr[s + 1]):
             for k in range(count[d]):
                 for l in range(width):
-                    out[p * width + l] = splits[l, d, k] if l < batch else 0
+                    share = splits[l, d, k] if l < batch else 0
+                    out[p * width + l] = share if 0 < share < np.inf else 0  # nor NaN
                 p += 1
-
-
-@parallel_kernel
-def as_splits(scans, flows, demand, out, lanes):
-    """(P, L) flows over (D, L) demands, 0 where there is no demand."""
-    count, demand_ptr, path_ptr = scans.count, scans.demand_ptr, scans.path_ptr
-    width = len(lanes)
-    for s in prange(len(demand_ptr) - 1):
-        p = path_ptr[s]
-        for d in range(demand_ptr[s], demand_ptr[s + 1]):
-            for l in range(width):
-                rate = demand[d * width + l]
-                scale = 1 / rate if rate > 0 else 0.0
-                for k in range(p, p + count[d]):
-                    out[k * width + l] = flows[k * width + l] * scale
-            p += count[d]
 
 
 @parallel_kernel

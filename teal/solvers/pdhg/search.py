@@ -232,9 +232,8 @@ def _state(problem: Problem, warm_start: WarmStart | None) -> PdhgState | None:
     found = tuple(state.splits.shape), tuple(state.prices.shape)
     if found != expected:
         raise InputError("solve", "warm_start", f"splits and prices of shape {expected}", found)
-    # Whatever it comes from: nothing negative, and nothing that is not a number.
-    clean = (torch.nan_to_num(v, nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0) for v in (state.splits, state.prices))
-    return PdhgState(*clean)
+    # Whatever it comes from: nothing negative, and nothing that is not a number.  Engines see to the splits.
+    return PdhgState(state.splits, torch.nan_to_num(state.prices, nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0))
 
 
 def _merged(results: list[PdhgResult], seconds: float) -> PdhgResult:

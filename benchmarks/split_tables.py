@@ -1,0 +1,55 @@
+"""Integer split weights: what rounding to tables costs, and what COMA* wins back.
+
+    teal pretrain --init universal --learner coma --entries 4 --std 0.3 --learning-rate 5e-4 --time-budget 4m --out M
+    python benchmarks/split_tables.py --entries 4 --models universal M
+
+The 40 held-out networks of the Topology Zoo and SNDlib, matrices as in price_gnn.py.  Shares of the optimum without
+tables, which no table reaches: PDHG's allocation, certified to 1e-3, and each model's, all rounded to tables by largest
+remainders and admitted in the same way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from price_gnn import cases
+from tqdm import tqdm
+
+import teal
+from teal.learning.checkpoint import load_price_model
+from teal.learning.universe import group_of, universe
+from teal.price_allocator import PriceAllocator, PriceAllocatorConfig
+from teal.solvers.split_table import admit
+from teal.storage import model_folder
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--entries", type=int, default=4)
+    parser.add_argument("--models", type=Path, nargs="+", default=[Path("universal")])
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    how = PriceAllocatorConfig(entries=options.entries)
+    models = {str(name): PriceAllocator(load_price_model(model_folder(name))[0], how) for name in options.models}
+    shares: dict[tuple[str, str], list[float]] = {}
+    for name in tqdm([n for n in universe().held_out if group_of(n) in ("topozoo", "sndlib")], unit="network"):
+        topology = teal.load_topology(f"topohub:{name}")
+        traffic = teal.load_traffic(f"gravity:seed={options.seed},count=3,load=1", topology)
+        paths = teal.compute_paths(topology, traffic.pairs)
+        for kind, problem in cases(topology, paths, traffic, np.random.default_rng(options.seed)):
+            best = teal.solve(problem, gap=1e-3, max_iterations=5000)
+            answers: dict[str, Any] = {"PDHG, rounded": admit(problem, best.splits, options.entries)}
+            answers |= {f"{key}, rounded": model.solve(problem).splits for key, model in models.items()}
+            for key, splits in answers.items():
+                shares.setdefault((key, kind), []).append(float(problem.value(splits)[0] / best.value[0]))
+    for (key, kind), own in sorted(shares.items()):
+        print(f"{key:40s} {kind:12s} {100 * statistics.mean(own):7.2f}%  worst {100 * min(own):6.2f}%")
+
+
+if __name__ == "__main__":
+    main()

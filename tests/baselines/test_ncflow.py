@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse.csgraph import connected_components
+
+from baselines import arc_form
+from baselines.clusters import METHODS, partition
+from baselines.ncflow import NcFlow, _joined
+from teal.allocation import Allocation
+from teal.assessment import assess
+from teal.errors import InputError
+from teal.formats import load_topology, load_traffic
+from teal.network import Topology, compute_paths
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem
+from teal.testing import assert_feasible, make_topology, random_problem, random_topology
+
+
+def _problem(name: str, load: float = 4.0) -> Problem:
+    topology = load_topology(name)
+    traffic = load_traffic(f"gravity:seed=0,count=2,load={load}", topology)
+    return Problem.create(topology, compute_paths(topology, traffic.pairs, cache=False), Objective(), traffic.read([0]))
+
+
+def _flow(problem: Problem, allocation: Allocation) -> float:
+    assert_feasible(problem, allocation)
+    return float(assess(problem, allocation).value)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@settings(max_examples=15)
+@given(seed=st.integers(0, 10_000), count=st.integers(1, 9))
+def test_every_cluster_is_connected_in_itself(method: str, seed: int, count: int) -> None:
+    topology = random_topology(seed, nodes=12, density=0.25)
+    owner = partition(topology, count, method, seed)
+    assert sorted(set(owner.tolist())) == list(range(int(owner.max()) + 1))
+    for number in range(int(owner.max()) + 1):
+        nodes = np.flatnonzero(owner == number)
+        graph = np.zeros((12, 12))
+        graph[topology.link_source, topology.link_target] = 1
+        pieces, _ = connected_components(graph[np.ix_(nodes, nodes)], directed=True, connection="strong")
+        assert pieces == 1
+
+
+def _two_cliques() -> Topology:
+    links = [(i, j, 10.0) for side in (0, 4) for i in range(side, side + 4) for j in range(side, side + 4) if i < j]
+    return make_topology([*links, (0, 4, 1.0)], both=True)
+
+
+@pytest.mark.parametrize("method", METHODS[:2])
+def test_two_cliques_over_a_bridge_are_two_clusters(method: str) -> None:
+    owner = partition(_two_cliques(), 2, method)
+    assert len(set(owner[:4].tolist())) == len(set(owner[4:].tolist())) == 1
+    assert owner[0] != owner[4]
+
+
+def test_over_a_bridge_it_is_optimal() -> None:
+    """One demand each way over a link of 1, and room for what stays inside.  (Of several, sides may favour others.)"""
+    topology = _two_cliques()
+    pairs = np.array([[1, 2], [1, 5], [5, 2]], np.int32)
+    rates = np.array([3.0, 1.5, 2.0])
+    problem = Problem.create(topology, compute_paths(topology, pairs, cache=False), Objective(), rates)
+    found = NcFlow(clusters=2, workers=1).solve(problem)
+    assert _flow(problem, found) == pytest.approx(3.0 + 1.0 + 1.0)
+    assert arc_form.optimum(problem) == pytest.approx(5.0)
+
+
+@settings(max_examples=10)
+@given(seed=st.integers(0, 10_000), method=st.sampled_from(METHODS), failed=st.sampled_from([0, 2, 99]))
+def test_never_above_the_optimum_over_all_paths(seed: int, method: str, failed: int) -> None:
+    problem = random_problem(seed, nodes=9, density=0.3, failed=failed, batch=1)
+    found = NcFlow(method=method, clusters=4, workers=1).solve(problem)
+    assert _flow(problem, found) <= arc_form.optimum(problem) * (1 + 1e-6) + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("name", "least"), [("b4", 0.9), ("topohub:sndlib/abilene", 0.85), ("topohub:sndlib/geant", 0.8)]
+)
+def test_near_the_optimum_on_small_networks(name: str, least: float) -> None:
+    problem = _problem(name)
+    found = NcFlow(workers=1).solve(problem)
+    share = _flow(problem, found) / arc_form.optimum(problem)
+    assert least < share <= 1 + 1e-6
+    assert found.parallel_s[0] is not None
+    assert found.parallel_s[0] <= found.build_s[0] + found.solve_s[0]
+
+
+def test_one_cluster_is_the_whole_program() -> None:
+    problem = _problem("topohub:sndlib/abilene")
+    from baselines.lp_all import LpAll
+
+    whole = NcFlow(clusters=1, iterations=1, workers=1).solve(problem)
+    assert _flow(problem, whole) == pytest.approx(_flow(problem, LpAll().solve(problem)), rel=2e-3)
+
+
+def test_more_iterations_win_more() -> None:
+    problem = _problem("topohub:sndlib/geant", load=8.0)
+    values = [_flow(problem, NcFlow(iterations=count, workers=1).solve(problem)) for count in (1, 2, 6)]
+    assert values[0] < values[1] <= values[2]
+
+
+def test_ways_use_every_path_in_its_share() -> None:
+    stretches: list[list[tuple[tuple[int, ...], float]]] = [
+        [((1,), 0.5), ((2,), 0.5)],
+        [((3,), 0.2), ((4,), 0.3), ((5,), 0.5)],
+        [((6,), 1.0)],
+    ]
+    ways = _joined(stretches)
+    assert sum(share for _, share in ways) == pytest.approx(1.0)
+    for stretch in stretches:
+        for own, share in stretch:
+            assert sum(part for links, part in ways if own[0] in links) == pytest.approx(share)
+    assert len(ways) <= 4
+
+
+def test_batches_and_processes_change_nothing() -> None:
+    problem = random_problem(5, nodes=9, density=0.3)
+    together = NcFlow(workers=2).solve(problem)
+    for b in range(problem.batch):
+        alone = NcFlow(workers=1).solve(problem.row(b))
+        assert _flow(problem.row(b), alone) == pytest.approx(float(assess(problem, together).value[b]), rel=1e-6)
+
+
+def test_wrong_use() -> None:
+    with pytest.raises(InputError, match="total_flow"):
+        NcFlow().solve(random_problem(0, objective=ObjectiveName.WEIGHTED_FLOW))
+    idle = random_problem(1, idle=1.0)
+    assert torch.equal(assess(idle, NcFlow(workers=1).solve(idle)).value, torch.zeros(2).double())

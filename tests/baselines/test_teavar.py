@@ -1,0 +1,95 @@
+"""TEAVAR* against the enumeration of every scenario there is."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from baselines.lp_all import LpAll
+from baselines.matrix import Matrix, Network
+from baselines.teavar import Teavar, cables_of, likeliest
+from teal.assessment import assess
+from teal.errors import InputError
+from teal.network import compute_paths
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem
+from teal.testing import assert_feasible, make_topology, random_problem
+
+
+def _matrix(problem: Problem) -> Matrix:
+    mask, demand, capacity = (v[0].numpy() for v in (problem.path_mask, problem.demand, problem.capacity))
+    return Matrix(Network.of(problem), demand, capacity, mask)
+
+
+def test_scenarios_are_the_likeliest_and_cover_what_they_must() -> None:
+    chance = np.array([0.1, 0.02, 0.3, 0.05])
+    truth = {}
+    for failed in product([False, True], repeat=4):
+        which = tuple(np.flatnonzero(failed).tolist())
+        truth[which] = float(np.prod(np.where(failed, chance, 1 - chance)))
+    found = likeliest(chance, 0.97)
+    assert sum(p for p, _ in found) >= 0.97
+    assert found[0][1] == ()
+    seen = {tuple(sorted(failed)): p for p, failed in found}
+    assert len(seen) == len(found) < 16
+    for which, p in seen.items():
+        assert p == pytest.approx(truth[which])
+    assert min(seen.values()) >= max(p for failed, p in truth.items() if failed not in seen) - 1e-12
+
+
+def test_with_no_failures_alone_it_is_the_lp() -> None:
+    for seed in range(3):
+        problem = random_problem(seed)
+        values = [assess(problem, scheme.solve(problem)).value for scheme in (Teavar(single=True), LpAll())]
+        torch.testing.assert_close(*values, rtol=1e-6, atol=1e-6)
+
+
+def _losses(problem: Problem, splits: torch.Tensor, chance: float) -> tuple[np.ndarray, np.ndarray]:
+    """(2^n,) probabilities of all scenarios, and what each loses: flows reserved once, whatever fails."""
+    matrix = _matrix(problem)
+    cables = cables_of(problem.topology, matrix.capacity > 0)
+    flow = problem.flows(splits)[0].numpy()
+    routable = matrix.demand[matrix.routable].sum()
+    probability, lost = [], []
+    for failed in product([False, True], repeat=len(cables)):
+        dead = np.zeros(problem.topology.num_links, bool)
+        for cable, down in zip(cables, failed, strict=True):
+            dead[cable] = down
+        works = np.array(
+            [[not dead[problem.paths.path_links(d, k)].any() for k in range(flow.shape[1])] for d in range(len(flow))]
+        )
+        probability.append(float(np.prod(np.where(failed, chance, 1 - chance))))
+        lost.append(routable - (flow * works).sum())
+    return np.array(probability), np.array(lost)
+
+
+@pytest.mark.parametrize("beta", [0.9, 0.99])
+def test_the_loss_at_risk_is_the_least_there_is(beta: float) -> None:
+    """Five cables, 32 scenarios.  Its conditional value at risk is the optimum of its program; LP-all's is no less."""
+    topology = make_topology([(0, 1, 4.0), (1, 2, 3.0), (0, 2, 2.0), (2, 3, 5.0), (1, 3, 2.0)], both=True)
+    paths = compute_paths(topology, num_paths=3, cache=False)
+    rates = np.random.default_rng(0).uniform(0.2, 2.0, paths.num_demands)
+    problem, chance = Problem.create(topology, paths, Objective(), rates), 0.05
+    risks = {}
+    for name, allocation in (
+        ("teavar", Teavar(beta=beta, failure=chance).solve(problem)),
+        ("lp-all", LpAll().solve(problem)),
+    ):
+        assert_feasible(problem, allocation)
+        probability, lost = _losses(problem, allocation.splits, chance)
+        order = np.argsort(lost)
+        at = np.searchsorted(np.cumsum(probability[order]), beta - 1e-12)
+        alpha = float(lost[order][at])
+        assert probability[lost <= alpha + 1e-9].sum() >= beta - 1e-12, "available with probability beta"
+        risks[name] = alpha + float((probability * np.maximum(0, lost - alpha)).sum()) / (1 - beta)
+    assert risks["teavar"] <= risks["lp-all"] + 1e-6
+    if beta == 0.99:
+        assert risks["teavar"] < risks["lp-all"] - 1e-3, "and here it pays"
+
+
+def test_wrong_use() -> None:
+    with pytest.raises(InputError, match="total_flow"):
+        Teavar().solve(random_problem(0, objective=ObjectiveName.MAX_LINK_UTILISATION))
