@@ -30,8 +30,10 @@ test: check
 	$(BIN)/python -m pytest -n 2
 
 # After a deliberate upgrade: write down what is installed now.
+# CUDA's own packages are left to torch, whose builds pin them.
 constraints: install
-	$(BIN)/python -m pip freeze --all --exclude-editable | sed 's/+cpu//' | grep -v '^pip==' > constraints.txt
+	$(BIN)/python -m pip freeze --all --exclude-editable | sed 's/+cpu//' \
+		| grep -Ev '^(pip|triton|cuda-[a-z]*|nvidia-.*)==' > constraints.txt
 
 clean:
 	rm -rf $(VENV) runs build dist

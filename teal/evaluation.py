@@ -6,10 +6,12 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from teal.allocation import Allocation, Status
-from teal.assessment import assess
+from teal.assessment import Assessment, assess
+from teal.bounds import all_paths_bound, gap
 from teal.errors import SolverError
 from teal.instance import Instance
 from teal.network.topology import FloatArray
@@ -28,10 +30,13 @@ class Row:
         index: row of the matrix in the traffic; timestamp: its time, ISO 8601.
         objective: which program.
         value: the objective; satisfied_demand: share of all demand that is carried.
-        bound: certified bound on the optimum from the scheme's own prices; gap: how far the optimum may be.
+        bound: certified bound on the optimum from the scheme's own prices; gap: how far the optimum may be by it.
+        gap_known: the same by the best bound that any scheme has of this matrix; of a scheme with paths of its own by
+            the bound over all paths of the network.
         max_link_utilisation: largest load / capacity.
         max_violation: largest violation of any rule, as a share (see :mod:`teal.feasibility`).
-        build_s, solve_s: time to build a model and to solve it.
+        build_s, solve_s: time to build a model and to solve it; parallel_s: what both would take if every independent
+            subproblem had a processor of its own, NaN where there are none.
         status: optimal, feasible, infeasible (says the validator), time_limit or failed.
     """
 
@@ -45,10 +50,12 @@ class Row:
     satisfied_demand: float
     bound: float
     gap: float
+    gap_known: float
     max_link_utilisation: float
     max_violation: float
     build_s: float
     solve_s: float
+    parallel_s: float
     status: str
 
 
@@ -87,8 +94,8 @@ def evaluate(
     results = []
     for row in tqdm(rows, desc="evaluating", unit="matrix"):
         problem = warm.with_demand(torch.from_numpy(instance.traffic.read([int(row)])))
-        for name, scheme in schemes.items():
-            results.append(_row(instance, name, int(row), problem, attempt(name, scheme, problem)))
+        found = {name: attempt(name, scheme, problem) for name, scheme in schemes.items()}
+        results += _rows(instance, int(row), problem, found)
     return results
 
 
@@ -98,18 +105,44 @@ def _failed(problem: Problem) -> Allocation:
     return Allocation(nothing, None, (Status.FAILED,) * problem.batch, none, none)
 
 
-def _row(instance: Instance, name: str, index: int, problem: Problem, allocation: Allocation) -> Row:
-    measured = vars(assess(problem, allocation))
-    (status,) = measured.pop("status")
-    return Row(
-        scheme=name,
-        topology=instance.topology.name,
-        traffic=instance.traffic.name,
-        index=index,
-        timestamp=str(instance.traffic.timestamps[index]),
-        objective=problem.objective.name.value,
-        build_s=allocation.build_s[0],
-        solve_s=allocation.solve_s[0],
-        status=status.value,
-        **{field: float(values[0]) for field, values in measured.items()},
-    )
+def _rows(instance: Instance, index: int, problem: Problem, found: Mapping[str, Allocation]) -> list[Row]:
+    measured = {name: assess(problem, allocation) for name, allocation in found.items()}
+    known, wide = _best_bounds(problem, found, measured)
+    rows = []
+    for name, allocation in found.items():
+        figures = vars(measured[name]).copy()
+        (status,) = figures.pop("status")
+        value = figures["value"]
+        (parallel,) = allocation.parallel_s or (None,)
+        rows.append(
+            Row(
+                scheme=name,
+                topology=instance.topology.name,
+                traffic=instance.traffic.name,
+                index=index,
+                timestamp=str(instance.traffic.timestamps[index]),
+                objective=problem.objective.name.value,
+                gap_known=float(gap(problem, value, known if allocation.paths is None else wide)[0]),
+                build_s=allocation.build_s[0],
+                solve_s=allocation.solve_s[0],
+                parallel_s=float("nan") if parallel is None else parallel,
+                status=status.value,
+                **{field: float(values[0]) for field, values in figures.items()},
+            )
+        )
+    return rows
+
+
+def _best_bounds(
+    problem: Problem, found: Mapping[str, Allocation], measured: Mapping[str, Assessment]
+) -> tuple[Tensor, Tensor]:
+    """(1,) the best bound over the candidate paths, and that of the same prices over all paths, if anybody needs it."""
+    nothing = torch.full((1,), float("nan"), dtype=torch.float64)
+    own = {n: m.bound for n, m in measured.items() if found[n].paths is None and not bool(m.bound.isnan())}
+    if not own:
+        return nothing, nothing
+    best = (min if problem.objective.higher_is_better else max)(own, key=lambda name: float(own[name]))
+    prices, wide = found[best].prices, nothing
+    if any(allocation.paths is not None for allocation in found.values()):
+        wide = all_paths_bound(problem, torch.zeros_like(problem.capacity) if prices is None else prices)
+    return own[best], wide

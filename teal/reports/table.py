@@ -24,9 +24,9 @@ class Summary:
         value: mean objective.
         of_optimum: mean over the matrices of value / optimum, NaN without an optimum to compare with.
         worst: the worst of these ratios.
-        satisfied_demand, gap: means.
+        satisfied_demand, gap, gap_known: means.
         max_violation: the largest.
-        build_s, solve_s: medians.
+        build_s, solve_s, parallel_s: medians.
         status: how many ended how, ``691 optimal``.
     """
 
@@ -36,9 +36,11 @@ class Summary:
     worst: float
     satisfied_demand: float
     gap: float
+    gap_known: float
     max_violation: float
     build_s: float
     solve_s: float
+    parallel_s: float
     status: str
 
 
@@ -61,9 +63,11 @@ def summarise(rows: list[Row]) -> list[Summary]:
                 worst,
                 _mean([row.satisfied_demand for row in kept]),
                 _mean([row.gap for row in kept]),
+                _mean([row.gap_known for row in kept if not math.isnan(row.gap_known)]),
                 max((row.max_violation for row in kept), default=math.nan),
                 _median([row.build_s for row in kept]),
                 _median([row.solve_s for row in kept]),
+                _median([row.parallel_s for row in kept if not math.isnan(row.parallel_s)]),
                 ", ".join(f"{count} {status}" for status, count in counts.items()),
             )
         )
@@ -79,18 +83,22 @@ def render(summaries: list[Summary], objective: str) -> Table:
         value = "mean least share"
     table = Table(title=f"objective: {objective}", title_justify="left")
     table.add_column("scheme", no_wrap=True)
-    columns = (
-        value, "of LP-all, mean", "of LP-all, worst", "satisfied demand", "certified gap", "max violation",
-        "build, median", "solve, median",
+    columns: tuple[str, ...] = (
+        value, "of LP-all, mean", "of LP-all, worst", "satisfied demand", "certified gap", "gap by the best bound",
+        "max violation", "build, median", "solve, median",
     )  # fmt: skip
+    parallel = any(not math.isnan(s.parallel_s) for s in summaries)
+    if parallel:
+        columns = (*columns, "in parallel, median")
     for column in columns:
         table.add_column(column, justify="right")
     table.add_column("status")
     for s in summaries:
         table.add_row(
             s.scheme, _number(s.value), _percent(s.of_optimum), _percent(s.worst), _percent(s.satisfied_demand),
-            _percent(s.gap), "-" if math.isnan(s.max_violation) else f"{s.max_violation:.0e}", time_text(s.build_s),
-            time_text(s.solve_s), s.status,
+            _percent(s.gap), _percent(s.gap_known),
+            "-" if math.isnan(s.max_violation) else f"{s.max_violation:.0e}", time_text(s.build_s),
+            time_text(s.solve_s), *([time_text(s.parallel_s)] if parallel else []), s.status,
         )  # fmt: skip
     return table
 
