@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+import torch
+
+from baselines.lp_all import LpAll
+from baselines.pdlp import Pdlp
+from teal.assessment import assess
+from teal.errors import InputError
+from teal.objectives import ObjectiveName
+from teal.testing import assert_feasible, random_problem
+
+needs_ortools = pytest.mark.skipif(importlib.util.find_spec("ortools") is None, reason="OR-Tools is not installed")
+
+
+@needs_ortools
+@pytest.mark.parametrize("objective", [n for n in ObjectiveName if n is not ObjectiveName.MAX_CONCURRENT_FLOW])
+@pytest.mark.parametrize("failed", [0, 2, 99])
+def test_it_finds_the_optimum(objective: ObjectiveName, failed: int) -> None:
+    problem = random_problem(3, objective=objective, failed=failed)
+    found = Pdlp(accuracy=1e-6, threads=1).solve(problem)
+    assert_feasible(problem, found)
+    measured, best = assess(problem, found), assess(problem, LpAll().solve(problem))
+    torch.testing.assert_close(measured.value, best.value, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(measured.bound, best.value, rtol=1e-3, atol=1e-4)
+
+
+def test_wrong_use() -> None:
+    with pytest.raises(InputError, match="max_concurrent_flow"):
+        Pdlp().solve(random_problem(0, objective=ObjectiveName.MAX_CONCURRENT_FLOW))
