@@ -150,6 +150,8 @@ class PretrainConfig:
     rounding has no gradient."""
     std: float = 0.3
     """Of the Gaussian policy of coma."""
+    device: str = "auto"
+    """auto (a GPU if there is one), cpu or cuda."""
     resume: bool = False
     """Go on with the run in OUT."""
     overwrite: bool = False

@@ -67,7 +67,7 @@ def test_every_objective_trains_and_evaluates(tmp_path: Path, objective: str) ->
     assert main([*evaluate, "--limit", "2"]) == 0
     with (tmp_path / "r" / "results.csv").open() as stream:
         rows = list(csv.DictReader(stream))
-    assert {row["scheme"] for row in rows} == {"teal", "lp-all"}
+    assert {row["scheme"] for row in rows} == {"teal", "price-gnn", "lp-all"}
     assert all(float(row["gap"]) >= -1e-6 for row in rows)
 
 

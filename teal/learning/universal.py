@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from teal.config import PretrainConfig, seconds
 from teal.errors import InputError
+from teal.instance import pick_device
 from teal.interrupts import Interrupted, interrupts_wait
 from teal.learning import checkpoint
 from teal.learning.coma import Exploration, coma_loss
@@ -76,7 +77,9 @@ class Pretrainer:
         self.model = PriceGNN(PriceGnnConfig(config.hidden, config.rounds, config.bound_rounds))
         if config.init:
             self.model = checkpoint.load_price_model(model_folder(Path(config.init)))[0].train()
-        self.average = PriceGNN(self.model.config)
+        self.device = pick_device(config.device)
+        self.model.to(self.device)
+        self.average = PriceGNN(self.model.config).to(self.device)
         self.average.load_state_dict(self.model.state_dict())
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.learning_rate)
         self.step, self.elapsed_s, self._budget_s = 0, 0.0, seconds(config.time_budget)
@@ -123,7 +126,7 @@ class Pretrainer:
             name = self.networks.pick(rng)
             demands = network(name, config.num_paths)[1].num_demands
             batch = int(np.clip(round(_ENTRIES / demands), 1, _MOST_MATRICES))
-            problem = draw(rng, name, batch, config.num_paths)
+            problem = draw(rng, name, batch, config.num_paths, device=self.device)
             counts = (_around(rng, usual) for usual in (config.rounds, config.bound_rounds))
             rounds, prices = self.model(problem, *counts)
             mean = loss(problem, rounds, prices).mean() / _NETWORKS
@@ -147,7 +150,7 @@ class Pretrainer:
         """() the policy gradient of the answer: each demand's logits are the means of a Gaussian policy."""
         how = Exploration(self.config.std, _SAMPLES, _EPISODES, self.config.entries, clamp=math.inf)
         means = torch.where(problem.path_mask, last.profit / last.temperature, 0)
-        return coma_loss(problem, means, how, torch.Generator().manual_seed(seed)).mean()
+        return coma_loss(problem, means, how, torch.Generator(self.device).manual_seed(seed)).mean()
 
     def save(self, out: Path) -> None:
         """Write the model, and the state to go on from."""
@@ -161,7 +164,7 @@ class Pretrainer:
         for index, state in self.optimiser.state_dict()["state"].items():
             tensors |= {f"adam.{index}.{k}": v for k, v in state.items()}
         text = {"step": self.step, "elapsed_s": self.elapsed_s, "config": dataclasses.asdict(self.model.config)}
-        checkpoint.save_run(out, {k: v.detach().clone() for k, v in tensors.items()}, text)
+        checkpoint.save_run(out, {k: v.detach().cpu().clone() for k, v in tensors.items()}, text)
 
     def resume(self, out: Path) -> None:
         """Go on from what :meth:`save` wrote.

@@ -134,7 +134,12 @@ def network(name: str, num_paths: int) -> tuple[Topology, PathSet]:
 
 
 def draw(
-    rng: np.random.Generator, name: str, batch: int, num_paths: int = 4, objective: ObjectiveName | None = None
+    rng: np.random.Generator,
+    name: str,
+    batch: int,
+    num_paths: int = 4,
+    objective: ObjectiveName | None = None,
+    device: torch.device | str = "cpu",
 ) -> Problem:
     """``batch`` random matrices on a network, in float32; each has its own capacities, load and shock.
 
@@ -149,11 +154,12 @@ def draw(
     demand = np.stack([_rates(rng, topology.num_nodes, paths) for _ in range(batch)])
     weight = rng.choice([1.0, 2.0, 4.0], paths.num_demands)
     problem = Problem.create(
-        topology, paths, Objective(objective), demand, capacity=capacity, weight=weight, dtype=torch.float32
-    )
+        topology, paths, Objective(objective), demand,
+        capacity=capacity, weight=weight, device=device, dtype=torch.float32,
+    )  # fmt: skip
     first = torch.zeros_like(problem.even_splits)
     first[..., 0] = 1
-    worst = problem.utilisation(torch.where(problem.path_mask, first, 0)).amax(1).clamp(min=1e-9).numpy()
+    worst = problem.utilisation(torch.where(problem.path_mask, first, 0)).amax(1).clamp(min=1e-9).cpu().numpy()
     load = np.exp(rng.uniform(math.log(_LOADS[0]), math.log(_LOADS[1]), batch))
     demand *= (load / worst)[:, None]
     for row in range(batch):
