@@ -8,7 +8,16 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TIERS = (
     ("teal.errors",),
-    ("teal.spec", "teal.storage", "teal.parallel", "teal.lanes", "teal.cuda", "teal.memory", "teal.interrupts"),
+    (
+        "teal.spec",
+        "teal.storage",
+        "teal.parallel",
+        "teal.lanes",
+        "teal.cuda",
+        "teal.device",
+        "teal.memory",
+        "teal.interrupts",
+    ),
     ("teal.network",),
     ("teal.pathops", "teal.objectives"),
     ("teal.formats", "teal.config"),

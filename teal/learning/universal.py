@@ -13,8 +13,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from teal.config import PretrainConfig, seconds
+from teal.device import pick_device
 from teal.errors import InputError
-from teal.instance import pick_device
 from teal.interrupts import Interrupted, interrupts_wait
 from teal.learning import checkpoint
 from teal.learning.coma import Exploration, coma_loss

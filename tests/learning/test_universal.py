@@ -106,10 +106,10 @@ def test_networks_are_loaded_once() -> None:
 
 def test_coma_for_split_tables_goes_on_from_a_model(tmp_path: Path) -> None:
     """Whole demands on one path each, a few networks: what is learnt is better under its own objective."""
-    first = Pretrainer(_config(tmp_path / "a", max_steps=100, learning_rate=5e-3, rounds=4), FEW)
+    first = Pretrainer(_config(tmp_path / "a", max_steps=150, learning_rate=5e-3, rounds=4), FEW)
     first.train(tmp_path / "a", progress=False)
     config = _config(
-        tmp_path / "b", init=str(tmp_path / "a"), learner="coma", entries=1, std=0.5, max_steps=80, learning_rate=2e-3
+        tmp_path / "b", init=str(tmp_path / "a"), learner="coma", entries=1, std=0.5, max_steps=120, learning_rate=2e-3
     )
     second = Pretrainer(config, FEW)
     for weight, other in zip(second.model.parameters(), first.average.parameters(), strict=True):
