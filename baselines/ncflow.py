@@ -7,10 +7,11 @@ Abuzaid et al., "Contracting Wide-area Network Topologies to Solve Flow Problems
 2. R2, for each cluster by itself: flows inside, from each source to the exit of its bundle, from the entry to each
    target, from entry to exit of bundles that pass; none larger than R1, gamma against piling onto one path;
 3. a bundle carries no more than each of its clusters has taken;
-4. per bundle: how much of each demand, within what R2 took from its source and to its target;
-5. R1 again under these caps, the shortfall taken evenly off the largest; path flows of R2 shrink in proportion.
+4. per bundle: how much of each demand, within that and what R2 took from its source and to its target; path flows of
+   R2 shrink in proportion.
 
-With one exposed link a pair, step 3 is a minimum, and no program.  Its paths are its own: they join those of its
+With one exposed link a pair, step 3 is a minimum, and no program, and R1 again under these caps would change nothing:
+what both sides of a link have taken fits it.  Its paths are its own: they join those of its
 clusters, and the allocation comes with them.
 """
 
@@ -89,7 +90,7 @@ class NcFlow:
         runs, build, spent = [], [], []
         for b in range(problem.batch):
             one = problem.row(b)
-            matrix = Matrix(network, one.demand[0].numpy(), one.capacity[0].numpy(), one.path_mask[0].numpy())
+            matrix = Matrix(network, *(v[0].cpu().numpy() for v in (one.demand, one.capacity, one.path_mask)))
             begin = time.perf_counter()
             contraction = self.contraction(matrix)
             build.append(time.perf_counter() - begin)
@@ -161,9 +162,10 @@ class _Run:
         """The bundles that want anything and have a path over exposed links with room."""
         exposed: dict[tuple[int, int], int] = {}
         for ends, links in self._contraction.between.items():
-            usable = [link for link in links if self._left[link] > self._least]
+            start = number % len(links)
+            usable = [link for link in links[start:] + links[:start] if self._left[link] > self._least]
             if usable:
-                exposed[ends] = usable[number % len(usable)] if number < len(usable) else usable[0]
+                exposed[ends] = usable[0]
         count = len(self._contraction.clusters)
         arcs = np.array(list(exposed), np.int64).reshape(-1, 2)
         graph = ones(arcs[:, 0], arcs[:, 1], (count, count))
@@ -221,7 +223,7 @@ class _Run:
         return found
 
     def _merge(self, bundles: list[Bundle], taken: _Taken) -> float:
-        """Steps 3 to 5, and what follows for links and demands; the flow won."""
+        """Steps 3 and 4, and what follows for links and demands; the flow won."""
         gain = 0.0
         for (_, kind, _, key), (amount, parts) in taken.items():
             if kind == INSIDE:
@@ -235,10 +237,12 @@ class _Run:
             for b in chunk:
                 for d, flow in zip(bundles[b].demands.tolist(), flows[b].tolist(), strict=True):
                     if flow > self._least:
-                        gain += flow
                         source, target = self._pairs[d].tolist()
-                        for links, part in _joined(self._segments(bundles[b], b, source, target, taken)):
-                            self._win(d, links, flow * part)
+                        stretches = self._segments(bundles[b], b, source, target, taken)
+                        if all(stretches):  # a solver's tolerance may let a demand through where nothing was taken
+                            gain += flow
+                            for links, part in _joined(stretches):
+                                self._win(d, links, flow * part)
         return gain
 
     def _win(self, demand: int, links: Links, flow: float) -> None:
@@ -285,7 +289,7 @@ class _Run:
                 kind, key = ENTERS, target
             amount, parts = taken[cluster, kind, b, key]
             exit_by = bundle.links[place : place + 1]
-            found.append([((*links, *exit_by), flow / amount) for links, flow in parts])
+            found.append([((*links, *exit_by), flow / amount) for links, flow in parts] if amount > 0 else [])
         return found
 
 

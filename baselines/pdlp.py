@@ -1,7 +1,7 @@
 """PDLP: a first-order solver of linear programs in general, that of OR-Tools (Applegate et al., NeurIPS 2021).
 
 On the path form, shares of demands as variables and rows over capacities, to a relative accuracy.  Its answer is a
-little outside of what is feasible; it is projected.
+little outside of what is feasible; it is projected.  Its time is the solver's own, without scaling and projection.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Pdlp:
         own = len(paths.links)
         limits = np.concatenate([matrix.capacity[paths.links], np.abs(program.b_ub[own:])])
         limits = np.where(limits > 0, limits, 1.0)
-        scale = float(np.abs(program.cost * rates).max())
+        scale = float(np.abs(program.cost * rates).max()) or 1.0
         a_ub = sp.diags_array(1 / limits) @ program.a_ub @ sp.diags_array(rates)
         a_eq, b_eq = None, None
         if program.a_eq is not None and program.b_eq is not None:
@@ -93,7 +93,11 @@ def make(spec: Spec, model: Path | None) -> Pdlp:
     """``pdlp[:accuracy=0.0001,time_limit=0,threads=0]``."""
     options: Any = spec.take(accuracy=1e-4, time_limit=0.0, threads=0)
     scheme = Pdlp(**options)
-    for option, good in (("accuracy", scheme.accuracy > 0), ("time_limit", scheme.time_limit >= 0)):
+    for option, good in (
+        ("accuracy", scheme.accuracy > 0),
+        ("time_limit", scheme.time_limit >= 0),
+        ("threads", scheme.threads >= 0),
+    ):
         if not good:
             raise InputError(spec.text, option, "a larger number", getattr(scheme, option))
     return scheme

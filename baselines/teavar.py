@@ -87,7 +87,8 @@ class Teavar:
         chance = np.full(len(cables), self.failure) if self.failure else drawn
         if self.single:
             chance = np.zeros(len(cables))
-        found = likeliest(chance, 1 - (1 - self.beta) / 2)
+        demands = int((matrix.routable & (matrix.demand > 0)).sum())
+        found = likeliest(chance, 1 - (1 - self.beta) / 2, _MOST_ROWS // max(1, demands))
         works = np.ones((len(found), topology.num_links), bool)
         for row, (_, failed) in enumerate(found):
             for cable in failed:
@@ -97,9 +98,6 @@ class Teavar:
     def _program(self, matrix: Matrix, scenarios: Scenarios) -> tuple[Program, Array]:
         paths = matrix.columns(matrix.routable)
         count, width, demands = len(scenarios.probability), len(paths.place), len(paths.demands)
-        if count * demands > _MOST_ROWS:
-            limit = f"at most {_MOST_ROWS:,} scenarios times demands"
-            raise InputError("teavar", "network", limit, f"{count:,} times {demands:,}")
         # Variables, all of them at least 0: flows (width), losses (S, demands), u (S), alpha.
         losses, links = count * demands, len(matrix.capacity)
         total, demand = width + losses + count + 1, matrix.demand[paths.demands]
@@ -131,11 +129,14 @@ def cables_of(topology: Topology, works: Array) -> list[list[int]]:
     return list(groups.values())
 
 
-def likeliest(chance: Array, coverage: float) -> list[tuple[float, tuple[int, ...]]]:
+def likeliest(chance: Array, coverage: float, most: int = 1_000_000) -> list[tuple[float, tuple[int, ...]]]:
     """(probability, what fails) of all scenarios above a cut-off, which halves until they cover ``coverage``.
 
     Args:
         chance: (n,) probability that each fails, below 1.
+
+    Raises:
+        InputError: that takes more than ``most`` scenarios.
     """
     nothing, odds = float(np.prod(1 - chance)), chance / (1 - chance)
     order = np.argsort(-odds, kind="stable")
@@ -148,6 +149,9 @@ def likeliest(chance: Array, coverage: float) -> list[tuple[float, tuple[int, ..
         while stack:
             probability, failed, first = stack.pop()
             found.append((probability, failed))
+            if len(found) > most:
+                limit = f"few enough cables or demands that {most:,} scenarios are likely enough"
+                raise InputError("teavar", "network", limit, f"{len(chance):,} cables")
             for place in range(first, len(order)):
                 one = int(order[place])
                 if probability * odds[one] < cutoff:

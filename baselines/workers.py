@@ -18,8 +18,8 @@ def solve_all(programs: Sequence[Program], how: Solver, workers: int = 0) -> lis
     Raises:
         SolverError: of the solver.
     """
-    workers = min(workers or os.cpu_count() or 1, len(programs))
-    if workers <= 1:
+    workers = workers or os.cpu_count() or 1
+    if min(workers, len(programs)) <= 1:
         return [solve_program(program, how) for program in programs]
     share = max(1, len(programs) // (4 * workers))
     return list(_pool(workers).map(partial(solve_program, how=how), programs, chunksize=share))

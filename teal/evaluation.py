@@ -94,6 +94,8 @@ def evaluate(
     results = []
     for row in tqdm(rows, desc="evaluating", unit="matrix"):
         problem = warm.with_demand(torch.from_numpy(instance.traffic.read([int(row)])))
+        # What all of them share belongs to nobody's time.
+        _ = problem.path_mask, problem.path_value, problem.inverse_capacity
         found = {name: attempt(name, scheme, problem) for name, scheme in schemes.items()}
         results += _rows(instance, int(row), problem, found)
     return results
@@ -140,6 +142,8 @@ def _best_bounds(
     nothing = torch.full((1,), float("nan"), dtype=torch.float64)
     own = {n: m.bound for n, m in measured.items() if found[n].paths is None and not bool(m.bound.isnan())}
     if not own:
+        if any(allocation.paths is not None for allocation in found.values()):
+            return nothing, all_paths_bound(problem, torch.zeros_like(problem.capacity))
         return nothing, nothing
     best = (min if problem.objective.higher_is_better else max)(own, key=lambda name: float(own[name]))
     prices, wide = found[best].prices, nothing

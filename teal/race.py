@@ -160,16 +160,15 @@ def _measured(problem: Problem, name: str, target: float, run: Callable[[], _Ans
 
 
 def timed(run: Callable[[], _T]) -> tuple[_T, float]:
-    """The result and the median of its seconds; the first of several runs, which may compile, does not count."""
+    """The result and the median of its seconds; the first run, which may compile, does not count."""
     taken: list[float] = []
-    begin = time.perf_counter()
-    while len(taken) <= _REPEATS and (len(taken) < 1 or time.perf_counter() - begin < _PATIENCE):
+    while len(taken) <= _REPEATS and (len(taken) < 2 or sum(taken[1:]) < _PATIENCE):
         start = time.perf_counter()
         result = run()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         taken.append(time.perf_counter() - start)
-    return result, float(np.median(taken[1:] or taken))
+    return result, float(np.median(taken[1:]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,8 +177,8 @@ class Standing:
 
     Attributes:
         situation, scheme: which.
-        seconds: median to the earliest of its laps with that gap or less; infinite if one matrix has none.
-        against: that of the better of cold and warm PDHG over it, matrix by matrix; median.
+        seconds: median to the earliest of its laps with that gap or less; infinite if one matrix has none, or no lap.
+        against: that of the better of cold and warm PDHG over it, matrix by matrix; median, 0 if seconds is infinite.
     """
 
     situation: str
@@ -198,7 +197,12 @@ def standings(laps: Sequence[Lap], gap: float = 0.01) -> list[Standing]:
     found = []
     for (situation, scheme), times in soonest.items():
         rivals = [soonest.get((situation, name), {}) for name in (COLD, WARM)]
-        best = {key: min(rival.get(key, math.inf) for rival in rivals) for key in times}
-        against = float(np.median([best[key] / seconds for key, seconds in times.items()]))
-        found.append(Standing(situation, scheme, float(np.median(list(times.values()))), against))
+        keys = {key for rival in rivals for key in rival} or set(times)
+        own = [times.get(key, math.inf) for key in keys]
+        if math.inf in own:
+            found.append(Standing(situation, scheme, math.inf, 0.0))
+            continue
+        best = [min(rival.get(key, math.inf) for rival in rivals) for key in keys]
+        against = float(np.median([rival / seconds for rival, seconds in zip(best, own, strict=True)]))
+        found.append(Standing(situation, scheme, float(np.median(own)), against))
     return found

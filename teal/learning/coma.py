@@ -11,7 +11,8 @@ is taken to first order, for all demands at once:
     A_i = < dR/df_i, f_i - mean over the samples of f_i' >.
 
 No derivative of how an action becomes splits is asked for, so it may have none: with ``entries`` above 0 what is
-executed are the integer weights of a split table (:mod:`teal.solvers.split_table`).
+executed are the integer weights of a split table (:mod:`teal.solvers.split_table`).  Rounded flows jump, and a
+demand whose paths are cut together loses at once where it opens a crowded path; the first order does not see that.
 
 ``tests/learning/test_coma.py`` holds this against brute force on three nodes.
 """

@@ -44,8 +44,7 @@ def loss(problem: Problem, rounds: list[Round], bound_prices: Tensor) -> Tensor:
 
     has the slope capacity - load in each price: unlike the reward it pulls at every link.
     """
-    balanced = problem.objective.is_balanced
-    unit: Tensor | float = problem.utilisation(problem.even_splits).amax(1).clamp(min=1e-9) if balanced else 1.0
+    balanced, unit = problem.objective.is_balanced, _unit(problem)
     half = rounds[len(rounds) // 2 :]
     weights = [1.0 / len(rounds)] * (len(half) - 1) + [_LAST]
     total = torch.zeros_like(problem.demand[:, 0])
@@ -54,6 +53,13 @@ def loss(problem: Problem, rounds: list[Round], bound_prices: Tensor) -> Tensor:
         if not balanced:
             total = total + weight * _SMOOTHED * _smoothed_dual(problem, now)
     return total / sum(weights) + bound_loss(problem, bound_prices) / unit
+
+
+def _unit(problem: Problem) -> Tensor | float:
+    """(B,) in which rewards of the balanced programs are of order 1: the utilisation of even splits."""
+    if not problem.objective.is_balanced:
+        return 1.0
+    return problem.utilisation(problem.even_splits).amax(1).clamp(min=1e-9)
 
 
 def _smoothed_dual(problem: Problem, now: Round) -> Tensor:
@@ -150,7 +156,8 @@ class Pretrainer:
         """() the policy gradient of the answer: each demand's logits are the means of a Gaussian policy."""
         how = Exploration(self.config.std, _SAMPLES, _EPISODES, self.config.entries, clamp=math.inf)
         means = torch.where(problem.path_mask, last.profit / last.temperature, 0)
-        return coma_loss(problem, means, how, torch.Generator(self.device).manual_seed(seed)).mean()
+        found = coma_loss(problem, means, how, torch.Generator(self.device).manual_seed(seed))
+        return (found / _unit(problem)).mean()
 
     def save(self, out: Path) -> None:
         """Write the model, and the state to go on from."""

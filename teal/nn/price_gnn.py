@@ -118,11 +118,11 @@ class PriceGNN(nn.Module):
             return self._infer(view, problem, count, bounds)
         start = self.encoder(view.static)  # (B, E, H + 1)
         price, memory = start[..., 0], torch.tanh(start[..., 1:])
-        done = []
+        done: list[Round] = []
         for number in range(count + 1):
             temperature = _between(self.log_temperature, number / max(1, count))
             now, told = view.respond(price, temperature)
-            done.append(now)
+            done = [*done, now] if torch.is_grad_enabled() else [now]
             if number < count:
                 features = torch.cat([view.static, view.moving(price, told, number, count)], -1)
                 memory, move = self.update(features, memory)
@@ -155,7 +155,8 @@ class PriceGNN(nn.Module):
             sums = answer(self.log_temperature, number / count)
             fused.update(sums, links, nothing, memory, argument, number, count, weights, _GAIN, _TINY, weight)
         load = torch.from_numpy(answer(self.log_temperature, 1.0 if count else 0.0, splits).sum(0)[:, ::2])
-        last = Round(splits, view.prices_of(argument), splits, self.log_temperature[-1].exp())
+        temperature = _between(self.log_temperature, 1.0 if count else 0.0).exp()
+        last = Round(splits, view.prices_of(argument), splits, temperature)
         used = view.used(load * view.inverse).flatten(0, 1).numpy()
         weights = fused.weights_of(self.bound_update.cell, self.bound_update.move)
         for number in range(bounds):
@@ -195,7 +196,9 @@ class _View:
     def __init__(self, problem: Problem) -> None:
         self._problem, self._ops, self._mask = problem, problem.ops, problem.path_mask
         self._balanced = problem.objective.is_balanced
-        self.fused = not self._balanced and problem.demand.device.type == "cpu" and problem.ops.backend.name == "numba"
+        self.fused = (
+            not self._balanced and problem.demand.dtype == torch.float32 and problem.ops.backend.name == "numba"
+        )
         self._live, self.inverse = problem.capacity > 0, problem.inverse_capacity
         self.unit: Tensor | float = 1.0 if self._balanced else problem.mean_value.clamp(min=1e-30)
         if self.fused:

@@ -136,6 +136,6 @@ def test_the_fused_rounds_compute_what_torch_does(
     rounds, prices = model(problem)
     with torch.no_grad():
         fused, fused_prices = model(problem)
-    assert len(fused) == (len(rounds) if problem.objective.is_balanced else 1)
+    assert len(fused) == 1
     torch.testing.assert_close(fused[-1].splits, rounds[-1].splits.detach(), atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(fused_prices, prices.detach(), atol=1e-4, rtol=1e-4)
