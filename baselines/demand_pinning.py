@@ -7,43 +7,22 @@ The mirror image of LP-top, as run in production: what is small is not worth opt
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
 
 from baselines.greedy import all_on_first, place
-from baselines.linear_program import Solver, solve_program, solver_options
-from baselines.lp_top import largest
-from baselines.matrix import Answer, Matrix, as_part, only, per_matrix
-from baselines.path_program import KNOWN, path_program
-from teal.allocation import Allocation
-from teal.errors import InputError
-from teal.problem import Problem
+from baselines.largest import ByLargest, largest
+from baselines.linear_program import solve_program
+from baselines.matrix import Answer, Matrix, as_part
+from baselines.path_program import path_program
 from teal.spec import Spec
 
 
-@dataclasses.dataclass(frozen=True)
-class DemandPinning:
-    """Demand pinning.
+class DemandPinning(ByLargest):
+    """Demand pinning."""
 
-    Attributes:
-        alpha: share of the demands that are optimised, the largest ones, as in LP-top; the others are pinned.
-        how: the solver.
-    """
-
-    alpha: float = 0.1
-    how: Solver = dataclasses.field(default_factory=Solver)
-
-    def solve(self, problem: Problem) -> Allocation:
-        """Allocate every matrix.
-
-        Raises:
-            InputError: max_concurrent_flow, which it does not know.
-            SolverError: of the solver.
-        """
-        only("demand-pinning", problem.objective, *KNOWN)
-        return per_matrix(problem, self._solve)
+    name = "demand-pinning"
 
     def _solve(self, matrix: Matrix) -> Answer:
         free = largest(matrix.demand, self.alpha)
@@ -60,7 +39,4 @@ class DemandPinning:
 
 def make(spec: Spec, model: Path | None) -> DemandPinning:
     """``demand-pinning[:alpha=0.1,solver=highs|gurobi,method=auto|simplex|ipm,time_limit=0]``."""
-    options, how = solver_options(spec, alpha=0.1)
-    if not 0 <= options["alpha"] <= 1:
-        raise InputError(spec.text, "alpha", "a share in [0, 1]", options["alpha"])
-    return DemandPinning(options["alpha"], how)
+    return DemandPinning.from_spec(spec)

@@ -6,14 +6,14 @@ link is dropped.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
-import numpy as np
+import torch
 
-from baselines.greedy import cut
-from baselines.matrix import Answer, Matrix, per_matrix
 from teal.allocation import Allocation
 from teal.problem import Problem
+from teal.solvers.projection import project
 from teal.spec import Spec
 
 
@@ -22,12 +22,12 @@ class Ecmp:
 
     def solve(self, problem: Problem) -> Allocation:
         """Allocate every matrix."""
-        return per_matrix(problem, self._solve)
-
-    def _solve(self, matrix: Matrix) -> Answer:
-        hops = np.where(matrix.mask, matrix.network.hops, np.iinfo(np.int32).max)
-        equal = matrix.mask & (hops == hops.min(1, keepdims=True))
-        return Answer(cut(matrix, equal * (matrix.demand / np.maximum(1, equal.sum(1)))[:, None]))
+        begin, problem = time.perf_counter(), problem.to(torch.float64)
+        mask = problem.path_mask
+        hops = torch.where(mask, problem.ops.hops, torch.iinfo(problem.ops.hops.dtype).max)
+        equal = (mask & (hops == hops.amin(-1, keepdim=True))).to(problem.demand)
+        splits = project(problem, equal / equal.sum(-1, keepdim=True).clamp(min=1), refill=0)
+        return Allocation.of_batch(splits, None, time.perf_counter() - begin)
 
 
 def make(spec: Spec, model: Path | None) -> Ecmp:

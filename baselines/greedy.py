@@ -52,22 +52,3 @@ def all_on_first(matrix: Matrix) -> Array:
     rows = np.flatnonzero(matrix.routable)
     flow[rows, matrix.mask[rows].argmax(1)] = matrix.demand[rows]
     return flow
-
-
-def cut(matrix: Matrix, flow: Array) -> Array:
-    """(D, K) each path over the worst over-utilisation along it, max(1, load / c): what a network drops evenly.
-
-    Under programs that may not shed nothing is cut.
-    """
-    if not matrix.network.objective.may_shed:
-        return flow
-    load = matrix.loads(flow)
-    crowding = np.divide(load, matrix.capacity, out=np.zeros_like(load), where=matrix.capacity > 0)
-    network = matrix.network
-    along = np.append(np.maximum(crowding[network.path_links], 1.0), 1.0)
-    starts = network.path_ptr[:-1]
-    worst = np.maximum.reduceat(along, np.minimum(starts, len(along) - 1))
-    worst = np.where(np.diff(network.path_ptr) > 0, worst, 1.0).reshape(flow.shape)
-    if network.objective.is_balanced:  # max_concurrent_flow: all alike
-        return flow / worst[flow > 0].max(initial=1.0)
-    return flow / worst

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -90,9 +90,9 @@ class Matrix:
         per_link = np.repeat(flow.reshape(-1), np.diff(network.path_ptr))
         return np.bincount(network.path_links, per_link, minlength=len(self.capacity))
 
-    def with_demand(self, demand: Array, capacity: Array | None = None) -> Matrix:
-        """Other rates, and other capacities above 0 on the links that work."""
-        return dataclasses.replace(self, demand=demand, capacity=self.capacity if capacity is None else capacity)
+    def with_demand(self, demand: Array) -> Matrix:
+        """Other rates."""
+        return dataclasses.replace(self, demand=demand)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -131,7 +131,7 @@ class Answer:
 
     Attributes:
         flow: (D, K) Gbit/s; prices: (E,) if any.
-        build_s, solve_s: seconds; build_s None where a scheme has no model to build: all is solving.
+        build_s, solve_s: seconds; solve_s None where all that is not building is solving.
         parallel_s: seconds if every subproblem had a processor of its own; None where there are none.
     """
 
@@ -143,18 +143,24 @@ class Answer:
     parallel_s: float | None = None
 
 
+def matrices(problem: Problem) -> Iterator[Matrix]:
+    """Those of a problem in float64, one after the other."""
+    network = Network.of(problem)
+    masks, demands, capacities = (v.cpu().numpy() for v in (problem.path_mask, problem.demand, problem.capacity))
+    for demand, capacity, mask in zip(demands, capacities, masks, strict=True):
+        yield Matrix(network, demand, capacity, mask)
+
+
 def per_matrix(problem: Problem, solve: Callable[[Matrix], Answer]) -> Allocation:
     """Run ``solve`` on one matrix after the other.
 
     An answer's flows become splits; where it gives no time of its own, solving takes what is not building.
     """
     problem = problem.to(torch.float64)
-    network = Network.of(problem)
-    masks, demands, capacities = (v.cpu().numpy() for v in (problem.path_mask, problem.demand, problem.capacity))
-    answers, seconds = [], []
-    for b in range(problem.batch):
+    demands, answers, seconds = problem.demand.cpu().numpy(), [], []
+    for matrix in matrices(problem):
         begin = time.perf_counter()
-        answers.append(solve(Matrix(network, demands[b], capacities[b], masks[b])))
+        answers.append(solve(matrix))
         seconds.append(time.perf_counter() - begin)
     flow = np.stack([answer.flow for answer in answers])
     splits = np.divide(flow, demands[..., None], out=np.zeros_like(flow), where=demands[..., None] > 0)

@@ -31,7 +31,7 @@ from scipy.sparse.csgraph import dijkstra
 from baselines.clusters import METHODS
 from baselines.contraction import Contraction, Links, contract
 from baselines.linear_program import Program, Solution, Solver, solve_program
-from baselines.matrix import Array, Matrix, Network, ones, only
+from baselines.matrix import Array, Matrix, matrices, ones, only
 from baselines.ncflow_clusters import ENTERS, INSIDE, LEAVES, PASSES, Commodity, cluster_program
 from baselines.own_paths import with_flows
 from baselines.workers import solve_all
@@ -86,11 +86,8 @@ class NcFlow:
         """
         only("ncflow", problem.objective, ObjectiveName.TOTAL_FLOW)
         problem = problem.to(torch.float64)
-        network = Network.of(problem)
         runs, build, spent = [], [], []
-        for b in range(problem.batch):
-            one = problem.row(b)
-            matrix = Matrix(network, *(v[0].cpu().numpy() for v in (one.demand, one.capacity, one.path_mask)))
+        for matrix in matrices(problem):
             begin = time.perf_counter()
             contraction = self.contraction(matrix)
             build.append(time.perf_counter() - begin)
@@ -98,7 +95,7 @@ class NcFlow:
             runs.append(_Run(self, matrix, contraction))
             runs[-1].go()
             spent.append(time.perf_counter() - begin)
-        paths, splits = with_flows(problem, [run.flows() for run in runs])
+        paths, splits = with_flows(problem, [run.won for run in runs])
         return Allocation(
             splits, None, (Status.FEASIBLE,) * problem.batch, tuple(build), tuple(spent),
             tuple(b + run.parallel_s for b, run in zip(build, runs, strict=True)), paths,
@@ -123,7 +120,7 @@ class _Run:
         self._want, self._left = matrix.demand.copy(), matrix.capacity.copy()
         self._least = _NOTHING * max(1e-300, float(matrix.demand.max(initial=0)))
         self._gamma = 0.01 / max(1.0, float(matrix.demand.max(initial=0)))
-        self._won: list[dict[Links, float]] = [{} for _ in range(len(matrix.demand))]
+        self.won: list[dict[Links, float]] = [{} for _ in range(len(matrix.demand))]  # Gbit/s by path
         self.parallel_s = 0.0
 
     def go(self) -> None:
@@ -134,10 +131,6 @@ class _Run:
             flow += gain
             if self._want.sum() < _ENOUGH * total or gain < _ENOUGH * flow or not (self._left > self._least).any():
                 break
-
-    def flows(self) -> list[dict[Links, float]]:
-        """Of each demand: Gbit/s by path."""
-        return self._won
 
     def _iterate(self, number: int) -> float:
         begin = time.perf_counter()
@@ -246,7 +239,7 @@ class _Run:
         return gain
 
     def _win(self, demand: int, links: Links, flow: float) -> None:
-        won = self._won[demand]
+        won = self.won[demand]
         won[links] = won.get(links, 0.0) + flow
         self._want[demand] = max(0.0, self._want[demand] - flow)
         for link in links:

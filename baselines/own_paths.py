@@ -6,11 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from baselines.contraction import Links
 from teal.network import PathSet
 from teal.network.extension import with_more_paths
 from teal.problem import Problem
-
-Links = tuple[int, ...]
 
 
 def with_flows(problem: Problem, flows: list[list[dict[Links, float]]]) -> tuple[PathSet, Tensor]:

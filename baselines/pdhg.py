@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from teal.allocation import Allocation, Status
+from teal.allocation import Allocation
 from teal.errors import InputError
 from teal.problem import Problem
 from teal.solvers import pdhg
@@ -33,9 +33,7 @@ class Pdhg:
         """Solve all matrices together; times are the batch's, divided evenly."""
         begin = time.perf_counter()
         found = pdhg.solve(problem, gap=self.gap, deadline=self.deadline or math.inf, max_iterations=self.iterations)
-        each = (time.perf_counter() - begin) / problem.batch
-        count = problem.batch
-        return Allocation(found.splits, found.prices, (Status.FEASIBLE,) * count, (0.0,) * count, (each,) * count)
+        return Allocation.of_batch(found.splits, found.prices, time.perf_counter() - begin)
 
 
 def make(spec: Spec, model: Path | None) -> Pdhg:

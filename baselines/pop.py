@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from baselines.linear_program import Solver, solver_options
-from baselines.matrix import Answer, Array, Matrix, as_part, only, per_matrix
+from baselines.matrix import Answer, Array, Matrix, only, per_matrix
 from baselines.path_program import KNOWN, path_program
 from baselines.workers import solve_all
 from teal.allocation import Allocation, Status
@@ -66,7 +66,7 @@ class Pop:
         return Answer(
             sum((part.flow(solution) for part, solution in pairs), np.zeros(matrix.mask.shape)),
             sum((part.prices(solution) for part, solution in pairs), np.zeros(len(capacity))) / count,
-            status if count == 1 else as_part(status),
+            status,
             build_s,
             parallel_s=shared_s + max(part.build_s + solution.seconds for part, solution in pairs),
         )

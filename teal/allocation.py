@@ -48,3 +48,9 @@ class Allocation:
     solve_s: tuple[float, ...]
     parallel_s: tuple[float | None, ...] = ()
     paths: PathSet | None = None
+
+    @classmethod
+    def of_batch(cls, splits: Tensor, prices: Tensor | None, seconds: float) -> Allocation:
+        """Feasible answers of matrices that were solved together: the time is divided evenly."""
+        count = len(splits)
+        return cls(splits, prices, (Status.FEASIBLE,) * count, (0.0,) * count, (seconds / count,) * count)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from teal.allocation import Allocation, Status
+from teal.allocation import Allocation
 from teal.bounds import scaled_dual_bound
 from teal.errors import InputError
 from teal.learning.checkpoint import ModelCard, check_fits, load_model
@@ -82,10 +82,7 @@ class Allocator:
                 final, prices = found.splits, found.prices
         if final.is_cuda:
             torch.cuda.synchronize(final.device)
-        each = (time.perf_counter() - begin) / problem.batch
-        return Allocation(
-            final, prices, (Status.FEASIBLE,) * problem.batch, (0.0,) * problem.batch, (each,) * problem.batch
-        )
+        return Allocation.of_batch(final, prices, time.perf_counter() - begin)
 
     def _by_admm(self, problem: Problem, splits: Tensor, prices: Tensor) -> tuple[Tensor, Tensor]:
         """Splits and prices after the repair.

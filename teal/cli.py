@@ -7,7 +7,8 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import tyro
@@ -28,6 +29,8 @@ from teal.config import (
 from teal.errors import InputError, TealError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from teal.instance import Instance
     from teal.network.traffic import Rows
     from teal.schemes import Scheme
@@ -159,10 +162,9 @@ def _evaluate(config: EvaluateConfig, say: Callable[[str], None]) -> int:
     from teal.instance import failed_links, load_instance
     from teal.network.traffic import spread
     from teal.reports.plots import plot_results
-    from teal.reports.results import write_csv, write_manifest
     from teal.reports.table import render, summarise
     from teal.schemes import make_scheme
-    from teal.storage import atomic_file, check_out_folder
+    from teal.storage import check_out_folder
 
     check_out_folder(config.out, _RACE if config.race else _RESULTS, overwrite=config.overwrite)
     schemes = {name: make_scheme(name, config.model) for name in _schemes(config)}
@@ -175,15 +177,7 @@ def _evaluate(config: EvaluateConfig, say: Callable[[str], None]) -> int:
         capacity = instance.topology.with_failed_links(failed).capacity
         say("failed: " + ", ".join(instance.topology.link_name(link) for link in failed))
     measured = evaluate(instance, schemes, spread(_rows(config, instance), config.limit), capacity, say)
-    table, manifest, plot = (config.out / name for name in _RESULTS)
-    with atomic_file(table) as temporary:
-        write_csv(temporary, measured)
-    with atomic_file(manifest) as temporary:
-        write_manifest(temporary, config)
-    with atomic_file(plot) as temporary:
-        plot_results(temporary, measured)
-    Console(width=None if sys.stdout.isatty() else _WIDTH).print(render(summarise(measured), config.objective.value))
-    print(f"{table}, {plot}")
+    _publish(config, _RESULTS, measured, plot_results, render(summarise(measured), config.objective.value))
     return 0 if any(row.status in ("optimal", "feasible") for row in measured) else 1
 
 
@@ -202,21 +196,33 @@ def _race(config: EvaluateConfig, instance: Instance, schemes: dict[str, Scheme]
     from teal.network.traffic import spread
     from teal.race import race, standings
     from teal.reports.race import plot_race, render_standings
-    from teal.reports.results import write_csv, write_manifest
-    from teal.storage import atomic_file
 
     rows = spread(_rows(config, instance), config.limit or _RACES)
     laps = race(instance, schemes, rows.tolist(), seed=config.seed, say=say)
-    file, manifest, plot = (config.out / name for name in _RACE)
+    _publish(config, _RACE, laps, plot_race, render_standings(standings(laps, _GAP), _GAP))
+    return 0
+
+
+def _publish(
+    config: EvaluateConfig,
+    names: tuple[str, str, str],
+    rows: list[Any],
+    draw: Callable[[Path, list[Any]], None],
+    table: Table,
+) -> None:
+    """Rows, manifest and plot as the files ``names`` of OUT, the table on the screen."""
+    from teal.reports.results import write_csv, write_manifest
+    from teal.storage import atomic_file
+
+    file, manifest, plot = (config.out / name for name in names)
     with atomic_file(file) as temporary:
-        write_csv(temporary, laps)
+        write_csv(temporary, rows)
     with atomic_file(manifest) as temporary:
         write_manifest(temporary, config)
     with atomic_file(plot) as temporary:
-        plot_race(temporary, laps)
-    Console(width=None if sys.stdout.isatty() else _WIDTH).print(render_standings(standings(laps, _GAP), _GAP))
+        draw(temporary, rows)
+    Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
     print(f"{file}, {plot}")
-    return 0
 
 
 def _rows(config: EvaluateConfig, instance: Instance) -> Rows:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from teal.allocation import Allocation, Status
+from teal.allocation import Allocation
 from teal.errors import InputError
 from teal.learning.checkpoint import is_price_model, load_price_model
 from teal.nn import PriceGNN
@@ -65,7 +65,7 @@ class PriceAllocator:
         return rounds[-1].splits, prices
 
     def _solve(self, problem: Problem) -> Allocation:
-        begin, config, count = time.perf_counter(), self.config, problem.batch
+        begin, config = time.perf_counter(), self.config
         start = self.start(problem)
         problem = problem.to(torch.float64)
         # Without iterations what is left is the engine's projection, which is fused.
@@ -76,8 +76,7 @@ class PriceAllocator:
             splits = admit(problem, splits, config.entries)
         if splits.is_cuda:
             torch.cuda.synchronize(splits.device)
-        each = (time.perf_counter() - begin) / count
-        return Allocation(splits, prices, (Status.FEASIBLE,) * count, (0.0,) * count, (each,) * count)
+        return Allocation.of_batch(splits, prices, time.perf_counter() - begin)
 
 
 def _operations(problem: Problem) -> int:

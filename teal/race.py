@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from teal.allocation import Allocation, Status
+from teal.allocation import Allocation
 from teal.assessment import assess
 from teal.errors import SolverError
 from teal.instance import Instance
@@ -149,7 +149,7 @@ def _laps(
 
 def _run(problem: Problem, start: WarmStart | None, target: float) -> _Answer:
     found = pdhg.solve(problem, gap=target, warm_start=start)
-    return Allocation(found.splits, found.prices, (Status.FEASIBLE,), (0.0,), (found.solve_s,)), found.iterations
+    return Allocation.of_batch(found.splits, found.prices, found.solve_s), found.iterations
 
 
 def _measured(problem: Problem, name: str, target: float, run: Callable[[], _Answer]) -> _Figures:

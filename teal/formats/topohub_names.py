@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from teal.errors import InputError
@@ -21,12 +22,21 @@ from teal.spec import parse_spec
 PREFIX = "topohub:"
 
 
+def topohub_folder(where: str, field: str) -> Traversable:
+    """The package's files, a folder a group.
+
+    Raises:
+        InputError: it is not installed; names ``where`` and ``field``.
+    """
+    try:
+        return resources.files("topohub") / "data"
+    except ModuleNotFoundError:
+        raise InputError(where, field, "the package topohub (pip install topohub)", "not installed") from None
+
+
 def _stored(text: str, name: str) -> dict[str, Any]:
     """The package's JSON for ``name``, read as a file: its own reader leaves the file open."""
-    try:
-        folder = resources.files("topohub") / "data"
-    except ModuleNotFoundError:
-        raise InputError(text, "topology", "the package topohub (pip install topohub)", "not installed") from None
+    folder = topohub_folder(text, "topology")
     parts = name.split("/")
     file = folder.joinpath(*parts[:-1], f"{parts[-1]}.json")
     if len(parts) not in (2, 3) or not all(re.fullmatch(r"[\w.-]*\w", part) for part in parts) or not file.is_file():

@@ -194,6 +194,22 @@ def load_run(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, text
 
 
+def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Its state by names that :func:`load_optimiser` reads."""
+    state = optimiser.state_dict()["state"]
+    return {f"adam.{number}.{slot}": value for number, slots in state.items() for slot, value in slots.items()}
+
+
+def load_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Take up the state that is among ``tensors``."""
+    slots: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        if name.startswith("adam."):
+            _, number, slot = name.split(".")
+            slots.setdefault(int(number), {})[slot] = value
+    optimiser.load_state_dict({"state": slots, "param_groups": optimiser.state_dict()["param_groups"]})
+
+
 def require_same(folder: Path, found: object, expected: object) -> None:
     """Raise InputError unless a run to resume has the shapes that are asked for."""
     if found != expected:

@@ -231,8 +231,7 @@ class Trainer:
         """Write what :meth:`resume` reads."""
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         tensors["generator"] = self.generator.get_state()
-        for number, slots in self.optimiser.state_dict()["state"].items():
-            tensors |= {f"adam.{number}.{slot}": value for slot, value in slots.items()}
+        tensors |= checkpoint.optimiser_tensors(self.optimiser)
         tensors = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
         text = {"state": dataclasses.asdict(self.state), "settings": self._settings()}
         checkpoint.save_run(out, tensors, text)
@@ -254,13 +253,7 @@ class Trainer:
             self.model.load_state_dict(
                 {name.removeprefix("model."): v for name, v in tensors.items() if name.startswith("model.")}
             )
-            slots: dict[int, dict[str, Tensor]] = {}
-            for name, value in tensors.items():
-                if name.startswith("adam."):
-                    _, number, slot = name.split(".")
-                    slots.setdefault(int(number), {})[slot] = value
-            groups = self.optimiser.state_dict()["param_groups"]
-            self.optimiser.load_state_dict({"state": slots, "param_groups": groups})
+            checkpoint.load_optimiser(self.optimiser, tensors)
             self._set_learning_rate(self.state.learning_rate)
             self.generator.set_state(tensors["generator"])
             self._kept = checkpoint.best_validation(out)

@@ -168,8 +168,7 @@ class Pretrainer:
         checkpoint.save_price_model(out, self.average, card)
         tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
         tensors |= {f"average.{k}": v for k, v in self.average.state_dict().items()}
-        for index, state in self.optimiser.state_dict()["state"].items():
-            tensors |= {f"adam.{index}.{k}": v for k, v in state.items()}
+        tensors |= checkpoint.optimiser_tensors(self.optimiser)
         text = {"step": self.step, "elapsed_s": self.elapsed_s, "config": dataclasses.asdict(self.model.config)}
         checkpoint.save_run(out, {k: v.detach().cpu().clone() for k, v in tensors.items()}, text)
 
@@ -184,11 +183,5 @@ class Pretrainer:
         checkpoint.require_same(out, text.get("config"), expected)
         self.model.load_state_dict({k[6:]: v for k, v in tensors.items() if k.startswith("model.")})
         self.average.load_state_dict({k[8:]: v for k, v in tensors.items() if k.startswith("average.")})
-        state: dict[int, dict[str, Tensor]] = {}
-        for name, value in tensors.items():
-            if name.startswith("adam."):
-                _, index, key = name.split(".", 2)
-                state.setdefault(int(index), {})[key] = value
-        groups = self.optimiser.state_dict()["param_groups"]
-        self.optimiser.load_state_dict({"state": state, "param_groups": groups})
+        checkpoint.load_optimiser(self.optimiser, tensors)
         self.step, self.elapsed_s = int(text["step"]), float(text["elapsed_s"])

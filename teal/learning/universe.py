@@ -14,14 +14,13 @@ import math
 import re
 from collections.abc import Iterator
 from functools import cache, lru_cache
-from importlib import resources
 from importlib.resources.abc import Traversable
 
 import numpy as np
 import torch
 
-from teal.errors import InputError
 from teal.formats import load_topology
+from teal.formats.topohub_names import topohub_folder
 from teal.network import PathSet, Topology, all_pairs, compute_paths
 from teal.network.topology import FloatArray
 from teal.objectives import Objective, ObjectiveName
@@ -100,11 +99,7 @@ def sizes() -> dict[str, int]:
     Raises:
         InputError: topohub is not installed.
     """
-    try:
-        data = resources.files("topohub") / "data"
-    except ModuleNotFoundError:
-        raise InputError("networks", "", "the package topohub (pip install topohub)", "not installed") from None
-    found = {}
+    data, found = topohub_folder("networks", ""), {}
     for group in SHARES:
         for name, file in sorted(_files(data / group, group)):
             nodes = len(json.loads(file.read_text(encoding="utf-8"))["nodes"])

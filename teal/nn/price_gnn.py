@@ -29,8 +29,7 @@ import torch
 from torch import Tensor, nn
 
 import teal.nn.price_gnn_fused as fused
-from teal.nn.price_gnn_fused import Array
-from teal.pathops.response import DEAD, Responses
+from teal.pathops.response import DEAD, Array, Responses
 from teal.problem import Problem
 
 _STATIC = 4  # features of a link that no round changes

@@ -10,16 +10,14 @@ torch a round of 70 links takes 0.4 ms, nearly all of it in calling; here 0.02 m
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor, nn
 
 from teal.parallel import inlined_kernel, parallel_kernel, prange, threads_for
-from teal.pathops.response import DEAD, exponentials
+from teal.pathops.response import DEAD, Array, exponentials
 
-Array = npt.NDArray[Any]
 _ROWS = 64  # links of a piece of work
 
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from baselines.cspf import Cspf
 from baselines.demand_pinning import DemandPinning
 from baselines.ecmp import Ecmp
+from baselines.largest import largest
 from baselines.linear_program import Solver
 from baselines.lp_all import LpAll
-from baselines.lp_top import LpTop, largest
+from baselines.lp_top import LpTop
 from baselines.pop import Pop, split
 from baselines.shortest_path import ShortestPath
 from teal.assessment import assess
