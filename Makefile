@@ -4,14 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check install constraints clean
+.PHONY: demo test check docs install constraints clean
 
 install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[baselines,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[baselines,dev,docs]'
 	touch $@
 
 # B4, a minute of training, then Teal beside LP-all with HiGHS and with Gurobi.
@@ -28,6 +28,10 @@ check: install
 
 test: check
 	$(BIN)/python -m pytest -n 2
+
+# The site, in build/site.
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # After a deliberate upgrade: write down what is installed now.
 # CUDA's own packages are left to torch, whose builds pin them.

@@ -22,7 +22,9 @@ from teal.errors import InputError, SolverError
 from teal.problem import Problem
 from teal.spec import Spec
 
-SOLVERS = {"highs": "HIGHS", "gurobi": "GUROBI"}
+SOLVERS = {"highs": "HIGHS", "gurobi": "GUROBI", "cuopt": "CUOPT"}
+_INSTALL = {"cuopt": "NVIDIA cuOpt, which needs a GPU"}
+_CUOPT_METHODS = {"simplex": "DualSimplex", "ipm": "Barrier"}
 METHODS = ("auto", "simplex", "ipm")
 _SIMPLEX_UP_TO = 10_000  # variables; past that HiGHS is sooner done by interior point
 _GUROBI_SIZE_LIMIT = 10010  # gurobipy.GRB.Error.SIZE_LIMIT_EXCEEDED
@@ -33,9 +35,9 @@ class LpAll:
     """LP-all as a scheme.
 
     Attributes:
-        solver: ``highs`` or ``gurobi``.
-        method: of HiGHS: ``simplex``, ``ipm`` (interior point with crossover), or ``auto``, simplex up
-            to 10,000 path variables.
+        solver: ``highs``, ``gurobi``, or ``cuopt`` where NVIDIA's cuOpt is installed (never tried here).
+        method: of HiGHS and cuOpt: ``simplex``, ``ipm`` (interior point with crossover), or ``auto``, of HiGHS simplex
+            up to 10,000 path variables, of cuOpt all side by side.
         time_limit: seconds a matrix; 0 for none.  A solver that stops there has no allocation.
         threads: of the solver; 0 for its own choice.
     """
@@ -53,7 +55,8 @@ class LpAll:
         """
         cvxpy = _import_cvxpy()
         if SOLVERS[self.solver] not in cvxpy.installed_solvers():
-            raise SolverError(f"lp-all: the solver {self.solver} is not installed: pip install 'teal-te[baselines]'")
+            how = _INSTALL.get(self.solver, "pip install 'teal-te[baselines]'")
+            raise SolverError(f"lp-all: the solver {self.solver} is not installed: {how}")
         problem = problem.to(torch.float64)
         splits = np.zeros((problem.batch, *problem.ops.mask.shape))
         prices = np.zeros((problem.batch, problem.topology.num_links))
@@ -82,6 +85,10 @@ class LpAll:
         if self.solver == "gurobi":
             limits = {"TimeLimit": self.time_limit} if self.time_limit else {}
             return limits | ({"Threads": self.threads} if self.threads else {})
+        if self.solver == "cuopt":
+            limits = {"time_limit": self.time_limit} if self.time_limit else {}
+            method = _CUOPT_METHODS.get(self.method)
+            return limits | ({"solver_method": method} if method else {})
         automatic = "simplex" if variables <= _SIMPLEX_UP_TO else "ipm"
         options: dict[str, Any] = {"solver": automatic if self.method == "auto" else self.method}
         if self.time_limit:
@@ -207,11 +214,11 @@ def _licence_fault(model: _Model) -> str:
 
 
 def make(spec: Spec, model: Path | None) -> LpAll:
-    """``lp-all[:solver=highs|gurobi,method=auto|simplex|ipm,time_limit=0,threads=0]``."""
+    """``lp-all[:solver=highs|gurobi|cuopt,method=auto|simplex|ipm,time_limit=0,threads=0]``."""
     options: Any = spec.take(solver="highs", method="auto", time_limit=0.0, threads=0)
     scheme = LpAll(**options)
     if scheme.solver not in SOLVERS:
-        raise InputError(spec.text, "solver", "highs or gurobi", repr(scheme.solver))
+        raise InputError(spec.text, "solver", "highs, gurobi or cuopt", repr(scheme.solver))
     if scheme.method not in METHODS:
         raise InputError(spec.text, "method", "auto, simplex or ipm", repr(scheme.method))
     for option in ("time_limit", "threads"):

@@ -8,7 +8,8 @@ scenarios s of probability pi[s], total demand D, and flows f[p] that are reserv
          load[e] <= c[e],  sum_p f[p] <= d[k],  f, u >= 0.
 
 alpha is then the value at risk, the minimum the conditional value at risk: a scenario that is not enumerated counts as
-the loss of everything.  Cables fail, both directions at once, independently.  The program has S D rows: small networks.
+the loss of everything.  Cables fail, both directions at once, independently.  The program has S D entries: small
+networks.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from baselines.linear_program import Program, Solver, solve_program, solver_opti
 from baselines.matrix import Answer, Array, Matrix, as_part, ones, only, per_matrix
 from teal.allocation import Allocation
 from teal.errors import InputError
-from teal.network import Topology
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.spec import Spec
 
 _MOST_ROWS = 2_000_000
+_MOST_PATHS = 32  # of a demand
 _WEIBULL_SHAPE, _WEIBULL_SCALE = 0.8, 1e-4
 
 
@@ -81,7 +82,8 @@ class Teavar:
     def scenarios(self, matrix: Matrix) -> Scenarios:
         """Those of a matrix; links that are down already stay down."""
         topology = matrix.network.problem.topology
-        cables = cables_of(topology, matrix.capacity > 0)
+        works = matrix.capacity > 0
+        cables = [alive for cable in topology.cables() if (alive := [link for link in cable if works[link]])]
         rng = np.random.default_rng(self.seed)
         drawn = np.minimum(0.5, _WEIBULL_SCALE * rng.weibull(_WEIBULL_SHAPE, len(cables)))
         chance = np.full(len(cables), self.failure) if self.failure else drawn
@@ -89,44 +91,43 @@ class Teavar:
             chance = np.zeros(len(cables))
         demands = int((matrix.routable & (matrix.demand > 0)).sum())
         found = likeliest(chance, 1 - (1 - self.beta) / 2, _MOST_ROWS // max(1, demands))
-        works = np.ones((len(found), topology.num_links), bool)
+        left = np.ones((len(found), topology.num_links), bool)
         for row, (_, failed) in enumerate(found):
             for cable in failed:
-                works[row, cables[cable]] = False
-        return Scenarios(np.array([probability for probability, _ in found]), works)
+                left[row, cables[cable]] = False
+        return Scenarios(np.array([probability for probability, _ in found]), left)
 
     def _program(self, matrix: Matrix, scenarios: Scenarios) -> tuple[Program, Array]:
         paths = matrix.columns(matrix.routable)
         count, width, demands = len(scenarios.probability), len(paths.place), len(paths.demands)
-        # Variables, all of them at least 0: flows (width), losses (S, demands), u (S), alpha.
-        losses, links = count * demands, len(matrix.capacity)
-        total, demand = width + losses + count + 1, matrix.demand[paths.demands]
-        broken = (~scenarios.works).astype(float) @ paths.loads(links)  # (S, width)
-        scenario, path = np.nonzero(broken == 0)
-        of_scenario, number = np.repeat(np.arange(count), demands), np.arange(losses)
-        delivered = ones(scenario * demands + paths.demand[path], path, (losses, total))
+        links, demand = len(matrix.capacity), matrix.demand[paths.demands]
+        left = (~scenarios.works).astype(float) @ paths.loads(links) == 0  # (S, width)
+        # What a demand loses hangs on which of its paths are left, and scenarios share that: one loss for each pattern.
+        bit = sp.csr_array(
+            (2.0 ** (paths.place % matrix.mask.shape[1]), (np.arange(width), paths.demand)), shape=(width, demands)
+        )
+        pattern = (left @ bit).astype(np.int64)  # (S, demands)
+        codes, loss = np.unique((pattern + (np.arange(demands) << _MOST_PATHS)).reshape(-1), return_inverse=True)
+        owner, losses = codes >> _MOST_PATHS, len(codes)
+        # Variables, all of them at least 0: flows (width), losses, u (S), alpha.
+        total = width + losses + count + 1
+        first = np.unique(loss, return_index=True)[1] // demands  # a scenario with that pattern
+        of_loss, path = np.nonzero(left[first] & (owner[:, None] == paths.demand))
+        number = np.arange(losses)
+        delivered = ones(of_loss, path, (losses, total))
         lost = ones(number, width + number, (losses, total))
-        summed = ones(of_scenario, width + number, (count, total))
+        summed = ones(np.repeat(np.arange(count), demands), width + loss, (count, total))
         above = ones(np.arange(count), width + losses + np.arange(count), (count, total))
         alpha = ones(np.arange(count), np.full(count, total - 1), (count, total))
         flows = (paths.loads(links), paths.served())
         loads, served = (sp.hstack([m, sp.csr_array((m.shape[0], total - width))]) for m in flows)
         rows = sp.vstack([loads, served, -delivered - lost, summed - above - alpha], format="csr")
-        limits = np.concatenate([matrix.capacity, demand, -np.tile(demand, count), np.zeros(count)])
+        limits = np.concatenate([matrix.capacity, demand, -demand[owner], np.zeros(count)])
         rest = max(0.0, 1 - float(scenarios.probability.sum()))
         cost, upper = np.zeros(total), np.full(total, np.inf)
         cost[width + losses : -1] = scenarios.probability / (1 - self.beta)
         cost[-1], upper[-1] = 1 - rest / (1 - self.beta), demand.sum()
         return Program(cost, rows, limits, upper=upper), paths.place
-
-
-def cables_of(topology: Topology, works: Array) -> list[list[int]]:
-    """The links that work, those between the same two nodes together, either direction."""
-    groups: dict[tuple[int, int], list[int]] = {}
-    for link in np.flatnonzero(works).tolist():
-        ends = sorted((int(topology.link_source[link]), int(topology.link_target[link])))
-        groups.setdefault((ends[0], ends[1]), []).append(link)
-    return list(groups.values())
 
 
 def likeliest(chance: Array, coverage: float, most: int = 1_000_000) -> list[tuple[float, tuple[int, ...]]]:

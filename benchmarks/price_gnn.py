@@ -26,6 +26,7 @@ import teal
 from teal.calibration import calibration_factor
 from teal.learning.checkpoint import load_price_model
 from teal.learning.universe import group_of, sizes, universe
+from teal.network.disturbances import flash_crowd
 from teal.price_allocator import PriceAllocator, PriceAllocatorConfig
 from teal.storage import model_folder
 
@@ -46,7 +47,7 @@ def cases(
     if topology.num_nodes < LARGE:
         factor = calibration_factor(topology, paths, traffic, np.arange(3), share)
     demand = traffic.read([1]) * factor
-    crowd = np.where(rng.random(demand.shape) < 0.1, 10 * demand, demand)
+    crowd = flash_crowd(demand, rng)
     failed, links = topology.capacity.copy(), topology.num_links
     failed[rng.choice(links, max(1, round(rng.uniform(0.01, 0.05) * links)), replace=False)] = 0
     for kind, rates, capacity in (

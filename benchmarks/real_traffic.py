@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from teal.cli import main as teal
+from teal.evaluation import Row
 from teal.reports.results import read_csv
 from teal.reports.table import Summary, summarise
 
@@ -46,7 +47,7 @@ def main(data: Path, out: Path, budget: str = "4m") -> int:
             if code:
                 return code
             print(f"\n**{network}, {objective}, {learner}**\n")
-            print_markdown(summarise(read_csv(results / "results.csv")))
+            print_markdown(summarise(read_csv(results / "results.csv", Row)))
     return 0
 
 

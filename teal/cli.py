@@ -6,9 +6,8 @@ import csv
 import json
 import shutil
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import tyro
@@ -19,7 +18,9 @@ from teal.config import (
     EvaluateConfig,
     ImproveConfig,
     PathsConfig,
+    PlanConfig,
     PretrainConfig,
+    ReportConfig,
     SolveConfig,
     TrafficConfig,
     TrafficConvertConfig,
@@ -30,10 +31,6 @@ from teal.errors import InputError, TealError
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-    from teal.instance import Instance
-    from teal.network.traffic import Rows
-    from teal.schemes import Scheme
 
 _DESCRIPTION = """Teal: traffic engineering for wide-area networks.  Learned allocations that are exactly feasible and
 carry a certified optimality gap.  Try: teal train --topology b4 --traffic gravity:seed=0,count=200,load=4
@@ -50,13 +47,13 @@ _Command = (
     | Annotated[TrainConfig, subcommand("train")]
     | Annotated[PretrainConfig, subcommand("pretrain")]
     | Annotated[EvaluateConfig, subcommand("evaluate")]
+    | Annotated[ReportConfig, subcommand("report")]
+    | Annotated[PlanConfig, subcommand("plan")]
     | Annotated[_Paths, subcommand("paths", description="Compute or improve the candidate paths of a network.")]
     | Annotated[_Traffic, subcommand("traffic", description="Describe, generate or convert traffic matrices.")]
 )
 
-_RESULTS = ("results.csv", "manifest.json", "results.png")
-_RACE = ("race.csv", "manifest.json", "race.png")
-_RACES, _GAP = 3, 0.01  # matrices of a race, and the gap of its table
+_GAP = 0.01  # of the table of a race
 _WIDTH = 160  # of the table where the output is no terminal
 _INTERRUPTED = 130  # what shells report for Ctrl-C
 
@@ -85,6 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _pretrain(config)
             case EvaluateConfig():
                 return _evaluate(config, say)
+            case ReportConfig():
+                _report(config)
+            case PlanConfig():
+                _plan(config, say)
             case SolveConfig():
                 return _solve(config, say)
             case PathsConfig():
@@ -103,8 +104,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         hint = ""
-        if isinstance(config, TrainConfig | PretrainConfig) and (config.out / "trainer.safetensors").exists():
-            hint = f"; go on with the same command and --resume (state in {config.out})"
+        if isinstance(config, TrainConfig | PretrainConfig | EvaluateConfig | PlanConfig):
+            state = "journal.jsonl" if isinstance(config, EvaluateConfig | PlanConfig) else "trainer.safetensors"
+            if (config.out / state).exists():
+                hint = f"; go on with the same command and --resume (state in {config.out})"
         print(f"\nteal: interrupted{hint}", file=sys.stderr)
         return _INTERRUPTED
     return 0
@@ -158,76 +161,54 @@ def _pretrain(config: PretrainConfig) -> None:
 
 
 def _evaluate(config: EvaluateConfig, say: Callable[[str], None]) -> int:
-    from teal.evaluation import evaluate
-    from teal.instance import failed_links, load_instance
-    from teal.network.traffic import spread
-    from teal.reports.plots import plot_results
-    from teal.reports.table import render, summarise
-    from teal.schemes import make_scheme
-    from teal.storage import check_out_folder
+    from teal.reports.table import render_all
+    from teal.studies.evaluate import REPORT, Study
 
-    check_out_folder(config.out, _RACE if config.race else _RESULTS, overwrite=config.overwrite)
-    schemes = {name: make_scheme(name, config.model) for name in _schemes(config)}
-    instance = load_instance(config, say)
     if config.race:
-        return _race(config, instance, schemes, say)
-    capacity = None
-    if config.fail:
-        failed = failed_links(instance.topology, config.fail)
-        capacity = instance.topology.with_failed_links(failed).capacity
-        say("failed: " + ", ".join(instance.topology.link_name(link) for link in failed))
-    measured = evaluate(instance, schemes, spread(_rows(config, instance), config.limit), capacity, say)
-    _publish(config, _RESULTS, measured, plot_results, render(summarise(measured), config.objective.value))
-    return 0 if any(row.status in ("optimal", "feasible") for row in measured) else 1
+        return _race(config, say)
+    rows = Study(config, say).run().rows
+    _show(render_all(rows))
+    print(f"{config.out / REPORT}: open it in a browser; the rows are in {config.out}/results.csv")
+    return 0 if any(row.usable for row in rows) else 1
 
 
-def _schemes(config: EvaluateConfig) -> tuple[str, ...]:
-    if config.scheme:
-        return config.scheme
-    if config.model is None:
-        return "price-gnn", "lp-all"
-    from teal.learning.checkpoint import is_price_model
-    from teal.storage import model_folder
+def _race(config: EvaluateConfig, say: Callable[[str], None]) -> int:
+    from teal.race import standings
+    from teal.reports.race import render_standings
+    from teal.studies.race import FILES, run_race
 
-    return ("price-gnn", "lp-all") if is_price_model(model_folder(config.model)) else ("teal", "price-gnn", "lp-all")
-
-
-def _race(config: EvaluateConfig, instance: Instance, schemes: dict[str, Scheme], say: Callable[[str], None]) -> int:
-    from teal.network.traffic import spread
-    from teal.race import race, standings
-    from teal.reports.race import plot_race, render_standings
-
-    rows = spread(_rows(config, instance), config.limit or _RACES)
-    laps = race(instance, schemes, rows.tolist(), seed=config.seed, say=say)
-    _publish(config, _RACE, laps, plot_race, render_standings(standings(laps, _GAP), _GAP))
+    laps = run_race(config, say)
+    _show([render_standings(standings(laps, _GAP), _GAP)])
+    print(", ".join(str(config.out / name) for name in FILES))
     return 0
 
 
-def _publish(
-    config: EvaluateConfig,
-    names: tuple[str, str, str],
-    rows: list[Any],
-    draw: Callable[[Path, list[Any]], None],
-    table: Table,
-) -> None:
-    """Rows, manifest and plot as the files ``names`` of OUT, the table on the screen."""
-    from teal.reports.results import write_csv, write_manifest
-    from teal.storage import atomic_file
-
-    file, manifest, plot = (config.out / name for name in names)
-    with atomic_file(file) as temporary:
-        write_csv(temporary, rows)
-    with atomic_file(manifest) as temporary:
-        write_manifest(temporary, config)
-    with atomic_file(plot) as temporary:
-        draw(temporary, rows)
-    Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
-    print(f"{file}, {plot}")
+def _show(tables: Iterable[Table]) -> None:
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+    for table in tables:
+        console.print(table)
 
 
-def _rows(config: EvaluateConfig, instance: Instance) -> Rows:
-    everything = np.arange(instance.traffic.num_matrices)
-    return everything if config.split == "all" else getattr(instance.split, config.split)
+def _report(config: ReportConfig) -> None:
+    from teal.reports.record import Record
+    from teal.reports.report import write_report
+    from teal.storage import atomic_file, check_out_file
+
+    check_out_file(config.out, (".html",), overwrite=config.overwrite)
+    record = Record.load(config.results)
+    with atomic_file(config.out) as temporary:
+        write_report(temporary, record)
+    print(f"{config.out}: {len(record.rows):,} rows of {len(record.networks)} networks")
+
+
+def _plan(config: PlanConfig, say: Callable[[str], None]) -> None:
+    from teal.objectives import Objective
+    from teal.reports.plan import render_plan
+    from teal.studies.plan import FILES, run_plan
+
+    found = run_plan(config, say)
+    _show(render_plan(found, config.worst, higher_is_better=Objective(config.objective).higher_is_better))
+    print(f"{len(found):,} cases: " + ", ".join(str(config.out / name) for name in FILES))
 
 
 def _solve(config: SolveConfig, say: Callable[[str], None]) -> int:

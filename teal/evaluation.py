@@ -1,10 +1,14 @@
-"""Schemes on the same matrices, through the same validator, on the same clock."""
+"""Schemes on the same cases, through the same validator, on the same clock."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -12,24 +16,29 @@ from tqdm import tqdm
 from teal.allocation import Allocation, Status
 from teal.assessment import Assessment, assess
 from teal.bounds import all_paths_bound, gap
-from teal.errors import SolverError
+from teal.errors import InputError, SolverError
 from teal.instance import Instance
 from teal.network.topology import FloatArray
-from teal.network.traffic import Rows
+from teal.online import Answer, Timeline, carried_over
 from teal.problem import Problem
-from teal.schemes import Scheme
+from teal.protocols import Case, Cases, Protocol
+from teal.schemes import Follower, Scheme
+
+_WORTH_KEEPING = 5.0  # seconds: an answer that took longer is not made again only to have compiled before
+_STILL = 0.5  # seconds without a sign
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One scheme on one matrix.  Rates in Gbit/s, times in seconds; NaN where there is no allocation.
+    """One scheme on one case.  Rates in Gbit/s, times in seconds; NaN where there is no allocation.
 
     Attributes:
         scheme: as it was specified.
         topology, traffic: names.
+        protocol, level, draw: what was done to matrix or network (see :mod:`teal.protocols`).
         index: row of the matrix in the traffic; timestamp: its time, ISO 8601.
         objective: which program.
-        value: the objective; satisfied_demand: share of all demand that is carried.
+        value: the objective; satisfied_demand: share of all demand that is carried.  Online both are means over time.
         bound: certified bound on the optimum from the scheme's own prices; gap: how far the optimum may be by it.
         gap_known: the same by the best bound that any scheme has of this matrix; of a scheme with paths of its own by
             the bound over all paths of the network.
@@ -38,11 +47,15 @@ class Row:
         build_s, solve_s: time to build a model and to solve it; parallel_s: what both would take if every independent
             subproblem had a processor of its own, NaN where there are none.
         status: optimal, feasible, infeasible (says the validator), time_limit or failed.
+        note: why it failed.
     """
 
     scheme: str
     topology: str
     traffic: str
+    protocol: str
+    level: str
+    draw: int
     index: int
     timestamp: str
     objective: str
@@ -57,48 +70,225 @@ class Row:
     solve_s: float
     parallel_s: float
     status: str
+    note: str = ""
+
+    @property
+    def usable(self) -> bool:
+        """Whether there is an allocation that one may install."""
+        return Status(self.status).usable
+
+    @property
+    def taken_s(self) -> float:
+        """Seconds to build and to solve."""
+        return self.build_s + self.solve_s
 
 
-def evaluate(
-    instance: Instance,
-    schemes: Mapping[str, Scheme],
-    rows: Rows,
-    capacity: FloatArray | None = None,
-    say: Callable[[str], None] = lambda _: None,
-) -> list[Row]:
-    """Run every scheme on every matrix, one at a time, so that a time is that of one matrix.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Measured:
+    """What came of one case.
 
-    Each scheme first solves one matrix that is not counted: compilation and caches.  A scheme that
-    raises SolverError fails for the rest of its rows, is reported to ``say``, and the others go on.
-
-    Args:
-        capacity: (E,) in force, if links have failed; None for the topology's.
-
-    Raises:
-        InputError: from a scheme, such as a model for another K; before anything is measured.
+    Attributes:
+        key: of the case.
+        rows: one for each scheme; with the online protocol two.
+        utilisation: (E,) load / capacity of each scheme that has an allocation; NaN for a failed link.
     """
-    warm = instance.problem(instance.traffic.read(rows[:1]), capacity=capacity)
-    broken: set[str] = set()
 
-    def attempt(name: str, scheme: Scheme, problem: Problem) -> Allocation:
-        if name not in broken:
+    key: str
+    rows: tuple[Row, ...]
+    utilisation: Mapping[str, FloatArray]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Found:
+    """What a scheme made of a case, and what it is worth."""
+
+    allocation: Allocation
+    measured: Assessment
+    note: str = ""
+
+
+@dataclasses.dataclass(eq=False)
+class Evaluation:
+    """Schemes on the cases of one network.
+
+    A scheme that fails, by whatever exception, fails its row, which says why, and the others go on.  One that fails
+    on the first case, before anything is measured, or takes longer than ``time_limit`` for one, is left out from
+    there on.
+
+    Attributes:
+        instance: network, paths, traffic.
+        schemes: by the names that rows have.
+        time_limit: seconds for one matrix.
+        interval_s: of the online protocol, which needs consecutive matrices; 0 for none.
+        strict: an InputError on the first case is raised.
+        say: is told of failures, once each.
+    """
+
+    instance: Instance
+    schemes: Mapping[str, Scheme]
+    time_limit: float = math.inf
+    interval_s: float = 0.0
+    strict: bool = True
+    say: Callable[[str], None] = lambda _: None
+
+    def __post_init__(self) -> None:
+        """Raise InputError for an online protocol of a program that cannot leave demand behind."""
+        objective = self.instance.objective
+        if self.interval_s and not objective.maximises_value:
+            raise InputError("--online", "objective", "one that maximises flow", objective.name.value)
+        self._left_out: dict[str, str] = {}
+        self._ready: dict[str, Allocation] = {}  # what warming up made and is worth keeping
+        self._timelines = {name: Timeline(self.interval_s) for name in self.schemes}
+        self._problem: Problem | None = None
+        self._followed: tuple[int, Problem | None] = (-1, None)
+
+    def run(self, cases: Cases, done: Mapping[str, Sequence[Row]] | None = None) -> Iterator[Measured]:
+        """Evaluate the cases that are not ``done`` (rows by key), one at a time, so that a time is that of one matrix.
+
+        Each scheme first solves one case that is not counted: compilation and caches.
+
+        Raises:
+            InputError: from a scheme, such as a model for another K, if strict; before anything is measured.
+        """
+        done = done or {}
+        earlier = [row for rows in done.values() for row in rows]
+        slow = {row.scheme for row in earlier if row.taken_s > _WORTH_KEEPING}
+        for row in earlier:
+            self._mind_the_limit(row)
+        with tqdm(total=len(cases), desc="evaluating", unit="matrix") as bar:
+            for case in cases:
+                problem = self._of(case)
+                if case.key in done:
+                    self._replay(problem, case, done[case.key])
+                else:
+                    if self._problem is None:
+                        self._warm_up(problem, case, [name for name in self.schemes if name not in slow], bar)
+                        self._problem = problem
+                    yield self._measure(problem, case, bar)
+                bar.update()
+
+    def _of(self, case: Case) -> Problem:
+        if self._problem is None:
+            return self.instance.problem(case.demand, capacity=case.capacity)
+        problem = self._problem.with_demand(torch.from_numpy(case.demand[None]))
+        if not np.array_equal(case.capacity, problem.capacity[0].cpu().numpy()):
+            problem = problem.with_capacity(torch.from_numpy(case.capacity))
+        return problem
+
+    def _warm_up(self, problem: Problem, case: Case, names: Sequence[str], bar: Any) -> None:
+        for name in names:
+            if name in self._left_out:
+                continue
+            _show(bar, f"{name}, warming up")
             try:
-                return scheme.solve(problem)
-            except SolverError as error:
-                broken.add(name)
-                say(str(error))
-        return _failed(problem)
+                allocation = self._solve(name, problem, case)
+            except InputError as error:
+                if self.strict:
+                    raise
+                self._leave_out(name, _reason(error))
+            except Exception as error:
+                self._leave_out(name, _reason(error))
+            else:
+                if allocation.build_s[0] + allocation.solve_s[0] > _WORTH_KEEPING:
+                    self._ready[name] = allocation
 
-    for name, scheme in schemes.items():
-        attempt(name, scheme, warm)
-    results = []
-    for row in tqdm(rows, desc="evaluating", unit="matrix"):
-        problem = warm.with_demand(torch.from_numpy(instance.traffic.read([int(row)])))
+    def _solve(self, name: str, problem: Problem, case: Case) -> Allocation:
+        scheme = self.schemes[name]
+        if isinstance(scheme, Follower):
+            scheme.follow(self._before(case))
         # What all of them share belongs to nobody's time.
         _ = problem.path_mask, problem.path_value, problem.inverse_capacity
-        found = {name: attempt(name, scheme, problem) for name, scheme in schemes.items()}
-        results += _rows(instance, int(row), problem, found)
-    return results
+        return scheme.solve(problem)
+
+    def _before(self, case: Case) -> Problem | None:
+        """The matrix before that of ``case``, on the network when nothing else has failed."""
+        if self._followed[0] != case.index:
+            before = None
+            if case.index:
+                before = self.instance.problem(self.instance.traffic.read([case.index - 1]))
+            self._followed = case.index, before
+        return self._followed[1]
+
+    def _leave_out(self, name: str, reason: str) -> None:
+        self.say(f"{name} on {self.instance.topology.name}: {reason}")
+        self._left_out[name] = reason
+
+    def _mind_the_limit(self, row: Row) -> None:
+        if row.taken_s > self.time_limit and row.scheme not in self._left_out:
+            self._leave_out(row.scheme, f"left out after {row.taken_s:.0f} s for one matrix")
+
+    def _measure(self, problem: Problem, case: Case, bar: Any) -> Measured:
+        found = {}
+        for name in self.schemes:
+            _show(bar, name)
+            found[name] = self._attempt(name, problem, case)
+        rows = _rows(self.instance, case, problem, found)
+        for row in rows:
+            self._mind_the_limit(row)
+        utilisation = {name: _utilisation(problem, f) for name, f in found.items() if f.measured.status[0].usable}
+        if self.interval_s and case.protocol is Protocol.OFFLINE:
+            rows += [self._online(problem, row, found[row.scheme]) for row in rows]
+        return Measured(case.key, tuple(rows), utilisation)
+
+    def _attempt(self, name: str, problem: Problem, case: Case) -> _Found:
+        note = self._left_out.get(name, "")
+        if not note:
+            try:
+                allocation = self._ready.pop(name, None) or self._solve(name, problem, case)
+                return _Found(allocation, assess(problem, allocation))
+            except Exception as error:
+                note = _reason(error)
+                self.say(f"{name} on {self.instance.topology.name}, matrix {case.index}: {note}")
+        nothing = _failed(problem)
+        return _Found(nothing, assess(problem, nothing), note)
+
+    def _replay(self, problem: Problem, case: Case, rows: Sequence[Row]) -> None:
+        """Let the timelines pass over a case that an earlier run measured."""
+        if self.interval_s and case.protocol is Protocol.OFFLINE:
+            for row in rows:
+                if row.protocol == case.protocol and row.scheme in self._timelines:
+                    answer = Answer(lambda n=row.scheme: self._solve(n, problem, case), problem.demand)  # type: ignore[misc]
+                    self._timelines[row.scheme].step(answer, row.taken_s if row.usable else math.nan)
+
+    def _online(self, problem: Problem, row: Row, found: _Found) -> Row:
+        answer = Answer(lambda: found.allocation, problem.demand)
+        pieces = self._timelines[row.scheme].step(answer, row.taken_s if row.usable else math.nan)
+        row = dataclasses.replace(row, protocol=Protocol.ONLINE.value, level=f"{self.interval_s:g}s")
+        if not pieces:
+            return row
+        parts = [assess(problem, carried_over(problem, piece.answer)) for piece in pieces]
+        shares = [piece.share for piece in pieces]
+
+        def mean(values: Sequence[Tensor]) -> float:
+            return sum(share * float(value[0]) for share, value in zip(shares, values, strict=True))
+
+        value = mean([part.value for part in parts])
+        known = row.value / (1 - row.gap_known) if row.gap_known < 1 else math.nan
+        return dataclasses.replace(
+            row,
+            value=value,
+            satisfied_demand=mean([part.satisfied_demand for part in parts]),
+            gap=_gap(problem, value, row.bound),
+            gap_known=_gap(problem, value, known),
+            max_link_utilisation=max(float(part.max_link_utilisation[0]) for part in parts),
+            max_violation=max(float(part.max_violation[0]) for part in parts),
+            status=Status.FEASIBLE.value if all(part.status[0].usable for part in parts) else row.status,
+        )
+
+
+def _gap(problem: Problem, value: float, bound: float) -> float:
+    return float(gap(problem, *(torch.tensor([x], dtype=torch.float64) for x in (value, bound))))
+
+
+def _show(bar: Any, doing: str) -> None:
+    """What is being waited for; at once only if the bar has not moved for a while."""
+    bar.set_postfix_str(doing, refresh=time.time() - bar.last_print_t > _STILL)
+
+
+def _reason(error: Exception) -> str:
+    """One line."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, InputError | SolverError) else f"{type(error).__name__}: {text}"
 
 
 def _failed(problem: Problem) -> Allocation:
@@ -107,46 +297,57 @@ def _failed(problem: Problem) -> Allocation:
     return Allocation(nothing, None, (Status.FAILED,) * problem.batch, none, none)
 
 
-def _rows(instance: Instance, index: int, problem: Problem, found: Mapping[str, Allocation]) -> list[Row]:
-    measured = {name: assess(problem, allocation) for name, allocation in found.items()}
-    known, wide = _best_bounds(problem, found, measured)
+def _utilisation(problem: Problem, found: _Found) -> FloatArray:
+    allocation = found.allocation
+    over = problem if allocation.paths is None else problem.with_paths(allocation.paths)
+    shares = over.utilisation(allocation.splits.to(problem.demand))[0]
+    return torch.where(problem.capacity[0] > 0, shares, torch.nan).cpu().numpy()
+
+
+def _rows(instance: Instance, case: Case, problem: Problem, found: Mapping[str, _Found]) -> list[Row]:
+    known, wide = _best_bounds(problem, found)
     rows = []
-    for name, allocation in found.items():
-        figures = vars(measured[name]).copy()
+    for name, f in found.items():
+        figures = vars(f.measured).copy()
         (status,) = figures.pop("status")
-        value = figures["value"]
-        (parallel,) = allocation.parallel_s or (None,)
+        (parallel,) = f.allocation.parallel_s or (None,)
+        best = known if f.allocation.paths is None else wide
         rows.append(
             Row(
                 scheme=name,
                 topology=instance.topology.name,
                 traffic=instance.traffic.name,
-                index=index,
-                timestamp=str(instance.traffic.timestamps[index]),
+                protocol=case.protocol.value,
+                level=case.level,
+                draw=case.draw,
+                index=case.index,
+                timestamp=str(instance.traffic.timestamps[case.index]),
                 objective=problem.objective.name.value,
-                gap_known=float(gap(problem, value, known if allocation.paths is None else wide)[0]),
-                build_s=allocation.build_s[0],
-                solve_s=allocation.solve_s[0],
+                gap_known=float(gap(problem, f.measured.value, best)[0]),
+                build_s=f.allocation.build_s[0],
+                solve_s=f.allocation.solve_s[0],
                 parallel_s=float("nan") if parallel is None else parallel,
                 status=status.value,
+                note=f.note,
                 **{field: float(values[0]) for field, values in figures.items()},
             )
         )
     return rows
 
 
-def _best_bounds(
-    problem: Problem, found: Mapping[str, Allocation], measured: Mapping[str, Assessment]
-) -> tuple[Tensor, Tensor]:
+def _best_bounds(problem: Problem, found: Mapping[str, _Found]) -> tuple[Tensor, Tensor]:
     """(1,) the best bound over the candidate paths, and that of the same prices over all paths, if anybody needs it."""
     nothing = torch.full((1,), float("nan"), dtype=torch.float64)
-    own = {n: m.bound for n, m in measured.items() if found[n].paths is None and not bool(m.bound.isnan())}
-    if not own:
-        if any(allocation.paths is not None for allocation in found.values()):
-            return nothing, all_paths_bound(problem, torch.zeros_like(problem.capacity))
-        return nothing, nothing
-    best = (min if problem.objective.higher_is_better else max)(own, key=lambda name: float(own[name]))
-    prices, wide = found[best].prices, nothing
-    if any(allocation.paths is not None for allocation in found.values()):
-        wide = all_paths_bound(problem, torch.zeros_like(problem.capacity) if prices is None else prices)
-    return own[best], wide
+    own = {
+        name: f.measured.bound
+        for name, f in found.items()
+        if f.allocation.paths is None and not bool(f.measured.bound.isnan())
+    }
+    elsewhere = any(f.allocation.paths is not None for f in found.values())
+    best = nothing
+    prices = torch.zeros_like(problem.capacity)
+    if own:
+        first = (min if problem.objective.higher_is_better else max)(own, key=lambda name: float(own[name]))
+        best, said = own[first], found[first].allocation.prices
+        prices = prices if said is None else said
+    return best, all_paths_bound(problem, prices) if elsewhere else nothing

@@ -23,8 +23,7 @@ from teal.allocation import Allocation
 from teal.assessment import assess
 from teal.errors import SolverError
 from teal.instance import Instance
-from teal.network import Topology
-from teal.network.topology import FloatArray
+from teal.network.disturbances import fail_cables, flash_crowd
 from teal.problem import Problem
 from teal.schemes import Scheme, Starter
 from teal.solvers import pdhg
@@ -33,7 +32,6 @@ from teal.solvers.pdhg.search import WarmStart
 NEXT, CROWD, FAILURES, FIRST = SITUATIONS = ("next interval", "flash crowd", "failures", "no earlier state")
 TARGETS = (0.05, 0.02, 0.01, 0.005, 0.002)
 COLD, WARM, FROM = "pdhg cold", "pdhg warm", " + pdhg"
-_CROWD, _TIMES = 0.1, 10.0
 _FAILED = (0.01, 0.05)
 _KNOWN = 1e-3  # gap of the state before
 _REPEATS, _PATIENCE = 5, 2.0  # a run is repeated as often, or until so many seconds are gone
@@ -102,21 +100,11 @@ def situations(instance: Instance, row: int, seed: int) -> Iterator[tuple[str, P
     before, now = (instance.traffic.read([(row + step) % instance.traffic.num_matrices]) for step in (-1, 0))
     known = pdhg.solve(instance.problem(before), gap=_KNOWN)
     yield NEXT, instance.problem(now), known
-    yield CROWD, instance.problem(np.where(rng.random(now.shape) < _CROWD, _TIMES * now, now)), known
-    yield FAILURES, instance.problem(now, capacity=_with_failures(topology, rng)), known
+    yield CROWD, instance.problem(flash_crowd(now, rng)), known
+    count = max(1, round(rng.uniform(*_FAILED) * len(topology.cables())))
+    failed = topology.with_failed_links(fail_cables(topology, count, rng))
+    yield FAILURES, instance.problem(now, capacity=failed.capacity), known
     yield FIRST, instance.problem(now), None
-
-
-def _with_failures(topology: Topology, rng: np.random.Generator) -> FloatArray:
-    """(E,) capacities with 1 to 5% of the links at 0, at least one, and their reverse ones."""
-    wanted = max(1, round(rng.uniform(*_FAILED) * topology.num_links))
-    failed: set[int] = set()
-    for link in rng.permutation(topology.num_links).tolist():
-        if len(failed) >= wanted:
-            break
-        ends = topology.link_source[link], topology.link_target[link]
-        failed.update(topology.find_links(*(topology.node_names[end] for end in ends)))
-    return topology.with_failed_links(sorted(failed)).capacity
 
 
 _Answer = tuple[Allocation, int]

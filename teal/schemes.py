@@ -38,6 +38,15 @@ class Starter(Scheme, Protocol):
         ...
 
 
+@runtime_checkable
+class Follower(Scheme, Protocol):
+    """A scheme that starts from what it knew an interval before."""
+
+    def follow(self, before: Problem | None) -> None:
+        """Be as after ``before``, the interval before the next problem, None if there was none; nobody's time."""
+        ...
+
+
 SchemeFactory = Callable[[Spec, Path | None], Scheme]
 """Makes a scheme from its specification and the folder of the trained model, if one was given."""
 

@@ -19,7 +19,7 @@ TIERS = (
         "teal.interrupts",
     ),
     ("teal.network",),
-    ("teal.pathops", "teal.objectives"),
+    ("teal.pathops", "teal.objectives", "teal.protocols"),
     ("teal.formats", "teal.config"),
     ("teal.problem",),
     ("teal.allocation",),
@@ -31,8 +31,10 @@ TIERS = (
     ("teal.learning.universe",),
     ("teal.allocator", "teal.price_allocator"),
     ("teal.learning.trainer", "teal.learning.universal", "teal.instance"),
-    ("teal.evaluation", "teal.race", "teal.solving"),
+    ("teal.online",),
+    ("teal.evaluation", "teal.race", "teal.solving", "teal.planning"),
     ("teal.reports",),
+    ("teal.studies",),
     ("teal.cli",),
 )
 LONGEST = 400
@@ -94,6 +96,7 @@ def test_teal_never_imports_baselines_and_ray_has_two_rooms() -> None:
 def test_optional_packages_are_imported_where_they_are_used() -> None:
     """The library runs without them: no file imports one at its top, but the one room that needs it."""
     homes = {"cvxpy": (), "gurobipy": (), "tyro": ("cli.py",), "pyarrow": (), "topohub": (), "torch_geometric": ("nn",)}
+    homes |= dict.fromkeys(("plotly", "jinja2", "ortools"), ())
     for file in [*FILES, *sorted((ROOT / "baselines").glob("*.py"))]:
         top = {
             alias.name.split(".")[0] if isinstance(node, ast.Import) else (node.module or "").split(".")[0]

@@ -40,7 +40,7 @@ def test_train_evaluate_and_look(tmp_path: Path, capsys: pytest.CaptureFixture[s
     with (out / "results.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert list(rows[0]) == list(Row.__dataclass_fields__)
-    write_csv(tmp_path / "again.csv", read_csv(out / "results.csv"))
+    write_csv(tmp_path / "again.csv", read_csv(out / "results.csv", Row))
     assert (tmp_path / "again.csv").read_text() == (out / "results.csv").read_text()
     assert len(rows) == 4 * 6, "four schemes, the last fifth of 30 matrices"
     assert {int(row["index"]) for row in rows} == set(range(24, 30))
@@ -90,7 +90,10 @@ def test_overwriting_results_leaves_other_files_alone(tmp_path: Path) -> None:
     assert main(arguments) == 0
     assert main([*arguments, "--overwrite"]) == 0
     assert (tmp_path / "notes.md").read_text() == "mine"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["manifest.json", "notes.md", "results.csv", "results.png"]
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "manifest.json", "networks.json", "notes.md", "report.html", "results.csv", "results.parquet", "results.png",
+        "utilisation.parquet",
+    }  # fmt: skip
 
 
 def test_nothing_solved_is_a_failure(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ import torch
 from teal.formats import load_topology
 from teal.formats.topohub_names import topohub_folder
 from teal.network import PathSet, Topology, all_pairs, compute_paths
+from teal.network.disturbances import flash_crowd
 from teal.network.topology import FloatArray
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
@@ -35,8 +36,6 @@ _SOURCES, _DESTINATIONS = 60, 100  # of a sample, at most
 _ALWAYS_HELD_OUT = ("abilene", "geant", "germany", "kdl", "uscarrier", "cogent", "interoute", "world")
 _HELD_OUT = 4  # besides, one family in so many
 _LOADS = (0.7, 12.0)  # largest utilisation under shortest-path routing
-_SHOCKED = 0.1  # of the demands in a flash crowd,
-_SHOCK = 10.0  # times so much
 _FAILED = (0.01, 0.05)  # of the links
 _OBJECTIVES = {
     ObjectiveName.TOTAL_FLOW: 0.6,
@@ -160,7 +159,7 @@ def draw(
     for row in range(batch):
         match rng.integers(3):
             case 1:
-                demand[row, rng.random(paths.num_demands) < _SHOCKED] *= _SHOCK
+                demand[row] = flash_crowd(demand[row], rng)
             case 2:
                 capacity[row, rng.random(links) < rng.uniform(*_FAILED)] = 0
     return problem.with_demand(torch.from_numpy(demand)).with_capacity(torch.from_numpy(capacity))

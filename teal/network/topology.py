@@ -129,6 +129,13 @@ class Topology:
             raise InputError(self.source or self.name, "link", f"a link between {a} and {b}", "none")
         return found
 
+    def cables(self) -> list[list[int]]:
+        """The links that fail together: for each pair of neighbours all links between the two, in both directions."""
+        found: dict[tuple[int, int], list[int]] = {}
+        for link, (a, b) in enumerate(zip(self.link_source.tolist(), self.link_target.tolist(), strict=True)):
+            found.setdefault((min(a, b), max(a, b)), []).append(link)
+        return list(found.values())
+
     def shape_key(self) -> str:
         """Content key of nodes and links, without capacities: what candidate paths by hops depend on."""
         return content_key(self.num_nodes, self.link_source, self.link_target)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from teal.evaluation import Row
-from teal.objectives import Objective, ObjectiveName
+from teal.protocols import Protocol
+from teal.reports.table import Quality, by_network
 
 # Okabe and Ito's palette: told apart by everyone.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
@@ -28,34 +29,40 @@ def plain_log_axis(axis: Axis, subs: tuple[float, ...] = (1.0,)) -> None:
 
 
 def plot_results(path: Path, rows: list[Row]) -> None:
-    """Two panels: quality over time of day, and quality against time to solve, by scheme.
+    """For each network two panels, of the matrices as they came: quality over time of day, and against time to solve.
 
-    Quality is the satisfied demand, or the largest link utilisation under that objective.
+    Quality is the satisfied demand, or the value of the objective where all of it must be carried.
     """
-    minimised = not Objective(ObjectiveName(rows[0].objective)).higher_is_better
-    label = "largest link utilisation" if minimised else "satisfied demand (%)"
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    networks = by_network([row for row in rows if row.protocol == Protocol.OFFLINE.value])
+    figure = Figure(figsize=(11, 4.2 * len(networks)), layout="constrained")
     FigureCanvasAgg(figure)
-    over_time, against = figure.subplots(1, 2, width_ratios=[3, 2])
+    panels = figure.subplots(len(networks), 2, width_ratios=[3, 2], squeeze=False)
+    for (over_time, against), own in zip(panels, networks.values(), strict=True):
+        _plot_network(over_time, against, own)
+    figure.savefig(path, dpi=150)
+
+
+def _plot_network(over_time: Axes, against: Axes, rows: list[Row]) -> None:
+    quality = Quality.of(rows[0].objective)
     for number, scheme in enumerate(dict.fromkeys(row.scheme for row in rows)):
-        own = [row for row in rows if row.scheme == scheme and not math.isnan(row.value)]
+        own = [row for row in rows if row.scheme == scheme and row.usable]
         if not own:
             continue
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-        quality = np.array([row.value if minimised else 100 * row.satisfied_demand for row in own])
+        reached = np.array([quality.of_row(row) for row in own])
         times = np.array([row.timestamp for row in own], dtype="datetime64[s]")
         line = "-" if number % 2 == 0 else "--"  # equal curves stay visible under each other
-        over_time.plot(times, quality, line, color=colour, linewidth=1.4, label=scheme)
-        taken = np.array([row.build_s + row.solve_s for row in own])
-        against.scatter(1e3 * taken, quality, s=9, alpha=0.25, color=colour, marker=marker, linewidths=0)
+        over_time.plot(times, reached, line, color=colour, linewidth=1.4, label=scheme)
+        taken = np.array([row.taken_s for row in own])
+        against.scatter(1e3 * taken, reached, s=9, alpha=0.25, color=colour, marker=marker, linewidths=0)
         against.scatter(
-            1e3 * np.median(taken), quality.mean(), s=70, color=colour, marker=marker, edgecolors="black", label=scheme
+            1e3 * np.median(taken), reached.mean(), s=70, color=colour, marker=marker, edgecolors="black", label=scheme
         )
     locator = AutoDateLocator()
     over_time.xaxis.set_major_locator(locator)
     over_time.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-    over_time.set(ylabel=label, title=f"{rows[0].topology}, {rows[0].objective}")
-    against.set(xscale="log", xlabel="time a matrix, build and solve (ms)", ylabel=label)
+    over_time.set(ylabel=quality.label, title=f"{rows[0].topology}, {rows[0].objective}")
+    against.set(xscale="log", xlabel="time a matrix, build and solve (ms)", ylabel=quality.label)
     against.set_title("large: mean quality, median time")
     plain_log_axis(against.xaxis, subs=(1.0, 2.0, 5.0))
     for axes in (over_time, against):
@@ -63,4 +70,3 @@ def plot_results(path: Path, rows: list[Row]) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     if over_time.lines:
         over_time.legend(loc="best", fontsize="small", framealpha=0.8)
-    figure.savefig(path, dpi=150)

@@ -1,32 +1,35 @@
-"""The table that sets schemes side by side."""
+"""The tables that set schemes side by side."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 from rich.table import Table
 
+from teal.allocation import Status
 from teal.evaluation import Row
 from teal.objectives import Objective, ObjectiveName
+from teal.protocols import Protocol
 
 YARDSTICK = "lp-all"
 
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """One scheme over all its matrices.
+    """One scheme over all its cases.
 
     Attributes:
         scheme: as it was specified.
         value: mean objective.
-        of_optimum: mean over the matrices of value / optimum, NaN without an optimum to compare with.
+        of_optimum: mean over the cases of value / optimum, NaN without an optimum to compare with.
         worst: the worst of these ratios.
         satisfied_demand, gap, gap_known: means.
         max_violation: the largest.
-        build_s, solve_s, parallel_s: medians.
+        build_s, solve_s, taken_s (both), parallel_s: medians.
         status: how many ended how, ``691 optimal``.
     """
 
@@ -40,19 +43,20 @@ class Summary:
     max_violation: float
     build_s: float
     solve_s: float
+    taken_s: float
     parallel_s: float
     status: str
 
 
 def summarise(rows: list[Row]) -> list[Summary]:
     """One summary a scheme, in order of appearance.  Optima come from LP-all's rows that are optimal."""
-    best = {r.index: r.value for r in rows if r.scheme.split(":")[0] == YARDSTICK and r.status == "optimal"}
+    best = {_case(r): r.value for r in rows if r.scheme.split(":")[0] == YARDSTICK and r.status == Status.OPTIMAL.value}
     minimised = bool(rows) and not Objective(ObjectiveName(rows[0].objective)).higher_is_better
     summaries = []
     for scheme in dict.fromkeys(row.scheme for row in rows):
         own = [row for row in rows if row.scheme == scheme]
         kept = [row for row in own if not math.isnan(row.value)]
-        ratios = [row.value / best[row.index] for row in kept if best.get(row.index, 0.0) > 0]
+        ratios = [row.value / best[_case(row)] for row in kept if best.get(_case(row), 0.0) > 0]
         worst = (max if minimised else min)(ratios, default=math.nan)
         counts = Counter(row.status for row in own)
         summaries.append(
@@ -67,6 +71,7 @@ def summarise(rows: list[Row]) -> list[Summary]:
                 max((row.max_violation for row in kept), default=math.nan),
                 _median([row.build_s for row in kept]),
                 _median([row.solve_s for row in kept]),
+                _median([row.taken_s for row in kept]),
                 _median([row.parallel_s for row in kept if not math.isnan(row.parallel_s)]),
                 ", ".join(f"{count} {status}" for status, count in counts.items()),
             )
@@ -74,14 +79,84 @@ def summarise(rows: list[Row]) -> list[Summary]:
     return summaries
 
 
-def render(summaries: list[Summary], objective: str) -> Table:
+def by_network(rows: list[Row]) -> dict[tuple[str, str], list[Row]]:
+    """The rows of each (topology, traffic), in order of appearance."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row.topology, row.traffic), []).append(row)
+    return found
+
+
+def by_level(rows: list[Row]) -> dict[tuple[str, str], list[Row]]:
+    """The rows of each (protocol, level), in order of appearance."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row.protocol, row.level), []).append(row)
+    return found
+
+
+def render_all(rows: list[Row]) -> Iterator[Table]:
+    """For a terminal: of each network the matrices as they came, then what else was done to them."""
+    for (topology, traffic), own in by_network(rows).items():
+        levels = by_level(own)
+        offline = levels.pop((Protocol.OFFLINE.value, ""), [])
+        if offline:
+            yield render(summarise(offline), offline[0].objective, f"{topology}, {traffic}")
+        if levels:
+            yield _render_levels(levels, topology)
+
+
+def _render_levels(levels: dict[tuple[str, str], list[Row]], topology: str) -> Table:
+    """Schemes down, levels of all protocols across: what is satisfied, or how full the fullest link is."""
+    rows = [row for own in levels.values() for row in own]
+    quality = Quality.of(rows[0].objective)
+    table = Table(title=f"{topology}: mean {quality.label}", title_justify="left")
+    table.add_column("scheme", no_wrap=True)
+    for protocol, level in levels:
+        table.add_column(f"{protocol} {level}", justify="right")
+    for scheme in dict.fromkeys(row.scheme for row in rows):
+        found = [_mean([quality.of_row(r) for r in own if r.scheme == scheme and r.usable]) for own in levels.values()]
+        table.add_row(scheme, *("-" if math.isnan(x) else f"{x:.2f}" for x in found))
+    return table
+
+
+def _case(row: Row) -> tuple[object, ...]:
+    return row.topology, row.traffic, row.protocol, row.level, row.draw, row.index
+
+
+@dataclasses.dataclass(frozen=True)
+class Quality:
+    """What plots and tables show of a row: satisfied demand in per cent, or the value of a balanced program.
+
+    Attributes:
+        objective: which program.
+        label: of axis or column.
+    """
+
+    objective: Objective
+    label: str
+
+    @classmethod
+    def of(cls, name: str) -> Quality:
+        """Of an objective by name."""
+        objective = Objective(ObjectiveName(name))
+        if objective.maximises_value:
+            return cls(objective, "satisfied demand (%)")
+        return cls(objective, "least share carried" if objective.may_shed else "largest link utilisation")
+
+    def of_row(self, row: Row) -> float:
+        """The number that the label names."""
+        return 100 * row.satisfied_demand if self.objective.maximises_value else row.value
+
+
+def render(summaries: list[Summary], objective: str, title: str) -> Table:
     """The table for a terminal."""
     program = Objective(ObjectiveName(objective))
     minimised = not program.higher_is_better
     value = "mean max link utilisation" if minimised else "mean value (Gbit/s)"
     if program.is_balanced and not minimised:
         value = "mean least share"
-    table = Table(title=f"objective: {objective}", title_justify="left")
+    table = Table(title=f"{title}; objective: {objective}", title_justify="left")
     table.add_column("scheme", no_wrap=True)
     columns: tuple[str, ...] = (
         value, "of LP-all, mean", "of LP-all, worst", "satisfied demand", "certified gap", "gap by the best bound",
@@ -95,8 +170,8 @@ def render(summaries: list[Summary], objective: str) -> Table:
     table.add_column("status")
     for s in summaries:
         table.add_row(
-            s.scheme, _number(s.value), _percent(s.of_optimum), _percent(s.worst), _percent(s.satisfied_demand),
-            _percent(s.gap), _percent(s.gap_known),
+            s.scheme, _number(s.value), percent(s.of_optimum), percent(s.worst), percent(s.satisfied_demand),
+            percent(s.gap), percent(s.gap_known),
             "-" if math.isnan(s.max_violation) else f"{s.max_violation:.0e}", time_text(s.build_s),
             time_text(s.solve_s), *([time_text(s.parallel_s)] if parallel else []), s.status,
         )  # fmt: skip
@@ -115,7 +190,8 @@ def _number(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.5g}"
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """``12.34%``; ``-`` for NaN."""
     return "-" if math.isnan(share) else f"{round(100 * share, 2) + 0.0:.2f}%"  # + 0.0: no "-0.00%"
 
 

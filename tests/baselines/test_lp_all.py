@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import cvxpy
 import numpy as np
 import pytest
 import torch
@@ -79,6 +80,13 @@ def test_a_model_past_the_licence_is_an_error_that_names_the_limit() -> None:
         LpAll(solver="gurobi").solve(problem)
 
 
+def test_a_solver_that_is_not_there_is_an_error_that_says_what_to_get() -> None:
+    if "CUOPT" in cvxpy.installed_solvers():
+        pytest.skip("cuOpt is installed")
+    with pytest.raises(SolverError, match="cuopt is not installed: NVIDIA cuOpt"):
+        make_scheme("lp-all:solver=cuopt").solve(random_problem(0))
+
+
 def test_a_time_limit_is_a_status_and_not_an_allocation() -> None:
     topology = load_topology("topohub:sndlib/germany50")
     traffic = load_traffic("gravity:seed=0,count=1,load=4", topology)
@@ -91,7 +99,7 @@ def test_a_time_limit_is_a_status_and_not_an_allocation() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("lp-all:solver=cplex", "highs or gurobi"),
+        ("lp-all:solver=cplex", "highs, gurobi or cuopt"),
         ("lp-all:speed=9", "one of: method, solver, threads, time_limit"),
         ("lp-all:threads=two", "a whole number"),
         ("lp-all:time_limit=-1", "a number >= 0"),

@@ -10,7 +10,7 @@ import torch
 
 from baselines.lp_all import LpAll
 from baselines.matrix import Matrix, Network
-from baselines.teavar import Teavar, cables_of, likeliest
+from baselines.teavar import Teavar, likeliest
 from teal.assessment import assess
 from teal.errors import InputError
 from teal.network import compute_paths
@@ -50,7 +50,7 @@ def test_with_no_failures_alone_it_is_the_lp() -> None:
 def _losses(problem: Problem, splits: torch.Tensor, chance: float) -> tuple[np.ndarray, np.ndarray]:
     """(2^n,) probabilities of all scenarios, and what each loses: flows reserved once, whatever fails."""
     matrix = _matrix(problem)
-    cables = cables_of(problem.topology, matrix.capacity > 0)
+    cables = problem.topology.cables()
     flow = problem.flows(splits)[0].numpy()
     routable = matrix.demand[matrix.routable].sum()
     probability, lost = [], []

@@ -1,0 +1,125 @@
+"""All schemes on seven networks: the tables of docs/results.md.
+
+    python benchmarks/results.py --data FOLDER --out runs/results [b4-geant abilene germany50 uscarrier kdl asn]
+
+FOLDER holds the topologies and archives that data/README.md names, in ``sndlib/`` and ``topologies/``.  Each study is
+one ``teal evaluate``, whose command is printed; one that is complete is not done again, one that broke off goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+from teal.cli import main as teal
+from teal.evaluation import Row
+from teal.protocols import Protocol
+from teal.reports.results import read_csv
+from teal.reports.table import by_level, by_network, percent, summarise, time_text
+
+MODELS = ("price-gnn", "price-gnn:rounds=4,bound_rounds=4", "price-gnn:repair=pdhg,gap=0.01")
+ENGINE = ("pdhg:gap=0.01", "pdhg:gap=0.01,warm=true", "pdhg:gap=0.0002")
+ROUTERS = ("cspf", "ecmp", "shortest-path")
+SMALL = (
+    *MODELS, *ENGINE, "lp-all", "lp-all:solver=gurobi", "pdlp:accuracy=0.001", "lp-top", "demand-pinning", "pop", "ncflow",
+    "ncflow:method=spectral", "teavar", *ROUTERS,
+)  # fmt: skip
+MIDDLE = (
+    *MODELS,
+    *ENGINE,
+    "lp-all",
+    "pdlp:accuracy=0.001",
+    "lp-top",
+    "demand-pinning",
+    "pop:replicas=16",
+    "ncflow",
+    *ROUTERS,
+)
+LIMITED = ("pdlp:accuracy=0.001", "demand-pinning", "lp-top", "ncflow", "pop:replicas={}")
+GEANT = "sndlib/geant.xml", "sndlib/directed-geant-uhlig-15min-over-4months-ALL.tgz"
+GENERATED = "gravity:seed=0,count=100,load=4"
+LESS = "gravity:seed=0,count=20,load=4"
+
+
+def large(replicas: int) -> tuple[str, ...]:
+    """What may end within ten minutes a matrix."""
+    slow = [scheme.format(replicas) for scheme in LIMITED]
+    return (*MODELS, *ENGINE, *ROUTERS, *(f"{s}{',' if ':' in s else ':'}time_limit=600" for s in slow))
+
+
+SHOCKS = ["--failures", "1,2,5%", "--noise", "2,10", "--spatial", "60,20%", "--scale", "2", "--online"]
+STUDIES: dict[str, tuple[tuple[tuple[str, str], ...], tuple[str, ...], list[str]]] = {
+    "b4-geant": (
+        (("b4", GENERATED), GEANT),
+        ("teal", *SMALL),
+        ["--limit", "20", "--model", "b4", "--model", "none", *SHOCKS],
+    ),
+    "abilene": (
+        (("sndlib/abilene.xml", "sndlib/directed-abilene-zhang-5min-over-6months-ALL.tgz"),),
+        SMALL,
+        ["--limit", "50"],
+    ),
+    "germany50": (
+        (("sndlib/germany50.xml", "sndlib/directed-germany50-DFN-aggregated-1day-over-1month.tgz"),),
+        SMALL,
+        ["--failures", "1,2,5%"],
+    ),
+    "uscarrier": ((("topologies/UsCarrier.json", GENERATED),), MIDDLE, ["--limit", "5", "--failures", "2%"]),
+    "kdl": ((("topologies/Kdl.json", LESS),), large(64), ["--limit", "3", "--online"]),
+    "asn": ((("topologies/ASN2k.json", LESS),), large(128), ["--limit", "1"]),
+}
+
+
+def command(study: str, data: Path, out: Path) -> list[str]:
+    """The words of its ``teal evaluate``."""
+    instances, schemes, more = STUDIES[study]
+    words = ["evaluate"]
+    for topology, traffic in instances:
+        words += ["--topology", str(data / topology) if "/" in topology else topology]
+        words += ["--traffic", str(data / traffic) if "/" in traffic else traffic]
+    words += ["--calibrate", "0.9", *more]
+    return [*words, *(w for scheme in schemes for w in ("--scheme", scheme)), "--out", str(out / study)]
+
+
+def print_tables(rows: list[Row]) -> None:
+    """One table a network of the matrices as they came, one of all else."""
+    for (topology, traffic), own in by_network(rows).items():
+        levels = by_level(own)
+        offline = levels.pop((Protocol.OFFLINE.value, ""))
+        print(f"\n**{topology}**, `{Path(traffic).name}`, {len({row.index for row in offline})} matrices\n")
+        print("| scheme | satisfied | of LP-all | worst | own gap | by the best bound | time | if parallel | |")
+        print("|---|---|---|---|---|---|---|---|---|")
+        for s in summarise(offline):
+            shares = " | ".join(map(percent, (s.satisfied_demand, s.of_optimum, s.worst, s.gap, s.gap_known)))
+            unusual = "" if s.status.split(" ", 1)[1] in ("feasible", "optimal") else s.status
+            print(f"| `{s.scheme}` | {shares} | {time_text(s.taken_s)} | {time_text(s.parallel_s)} | {unusual} |")
+        if levels:
+            print("\n| satisfied | " + " | ".join(f"{kind} {level}" for kind, level in levels) + " |")
+            print("|---|" + "---|" * len(levels))
+            found = [{s.scheme: s.satisfied_demand for s in summarise(rows)} for rows in levels.values()]
+            for scheme in found[0]:
+                print(f"| `{scheme}` | " + " | ".join(percent(level[scheme]) for level in found) + " |")
+
+
+def main() -> int:
+    """Run what is missing of the studies that are asked for, then print their tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("studies", nargs="*", default=list(STUDIES), metavar="STUDY", help=" ".join(STUDIES))
+    options = parser.parse_args()
+    for study in options.studies:
+        folder, words = options.out / study, command(study, options.data, options.out)
+        print("\nteal", shlex.join(words), flush=True)
+        if not (folder / "report.html").exists():
+            code = teal([*words, "--resume"] if (folder / "journal.jsonl").exists() else words)
+            if code:
+                return code
+        print_tables(read_csv(folder / "results.csv", Row))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

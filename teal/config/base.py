@@ -1,0 +1,87 @@
+"""A network, its paths, its traffic, and what to optimise; and what all settings need."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+from teal.errors import InputError
+from teal.network.paths import PathMethod, PathWeight
+from teal.objectives import ObjectiveName
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PathConfig:
+    """Candidate paths."""
+
+    num_paths: int = 4
+    """K, candidate paths a demand at most."""
+    path_method: PathMethod = PathMethod.DISJOINT
+    """edge-disjoint (a shortest path, then another without its links, ...) or yen (K shortest loopless)."""
+    path_weight: PathWeight = PathWeight.HOPS
+    """What a short path has least of: hops, latency or inverse-capacity."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CandidateConfig(PathConfig):
+    """Candidate paths, computed or read."""
+
+    paths: Path | None = None
+    """A .npz file of candidate paths, as teal paths improve writes it, in place of the three settings above."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProgramConfig(CandidateConfig):
+    """What to optimise, on any network."""
+
+    objective: ObjectiveName = ObjectiveName.TOTAL_FLOW
+    """total_flow, weighted_flow, latency_penalised_flow, max_link_utilisation or max_concurrent_flow."""
+    epsilon: float = 0.5
+    """Of latency_penalised_flow: what the path of largest latency loses of its value, in [0, 1)."""
+    weights: str = "random:seed=0"
+    """Of weighted_flow: a CSV file of source,target,weight, or random:seed=0 (priorities 1, 2 and 4 by lot)."""
+    calibrate: float | None = None
+    """Scale all demands so that the optimal total flow satisfies this share of the median training matrix."""
+    default_capacity: float | None = None
+    """Gbit/s for links whose file gives no capacity; without it such a file is refused."""
+    device: str = "auto"
+    """auto (a GPU if there is one), cpu or cuda."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NetworkConfig:
+    """A network and its traffic."""
+
+    topology: str
+    """A node-link .json, .graphml or SNDlib .xml file, topohub:GROUP/NAME[,capacity=GBPS], or b4."""
+    traffic: str
+    """An SNDlib archive (.tgz or folder), a .npz, .csv or .parquet file, or gravity:seed=0,count=200,load=4."""
+
+
+# The last base comes first in --help: what must be given.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InstanceConfig(ProgramConfig, NetworkConfig):
+    """A network, its traffic, and what to optimise."""
+
+
+def require(config: object, field: str, expected: str, good: bool) -> None:
+    """Raise InputError, naming the option and its value, unless ``good``."""
+    if not good:
+        raise InputError(f"--{field.replace('_', '-')}", "", expected, getattr(config, field))
+
+
+_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def seconds(text: str, option: str = "--time-budget") -> float:
+    """Seconds in a duration such as ``500ms``, ``90s``, ``10m``, ``1h30m`` or ``90``.
+
+    Raises:
+        InputError: anything else, or nothing.
+    """
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    if not re.fullmatch(r"(\d+(\.\d+)?(ms|[smh]))+", text):
+        raise InputError(option, "", "a duration such as 500ms, 90s, 10m or 1h30m", repr(text))
+    return sum(float(number) * _UNITS[unit] for number, _, unit in re.findall(r"(\d+(\.\d+)?)(ms|[smh])", text))

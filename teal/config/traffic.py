@@ -1,0 +1,41 @@
+"""Of traffic."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrafficConfig:
+    """Traffic matrices of a network."""
+
+    topology: str
+    """As in train."""
+    traffic: str
+    """As in train."""
+    default_capacity: float | None = None
+    """Gbit/s for links whose file gives no capacity."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrafficConvertConfig(TrafficConfig):
+    """Write traffic matrices to another format."""
+
+    out: Path
+    """A .npz (fastest to train from), .csv or .parquet file."""
+    overwrite: bool = False
+    """Replace OUT if it exists."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrafficGenerateConfig(TrafficConvertConfig):
+    """Generate traffic matrices into a file.
+
+    gravity:seed=0,count=200,load=4,interval=300,top=0.88,noise=0.3,correlation=0.9 where load is the
+    largest link utilisation of the mean matrix under shortest-path routing, interval the seconds from
+    one matrix to the next, and top the share of the volume that the largest tenth of the demands has.
+    """
+
+    traffic: str = "gravity:seed=0,count=200,load=4"
+    """The generator's options, all of which have a default."""

@@ -1,0 +1,81 @@
+"""The report: one page that opens without a network, with tables, charts and maps of an evaluation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from teal.evaluation import Row
+from teal.protocols import Protocol
+from teal.reports.charts import Charts
+from teal.reports.maps import network_map
+from teal.reports.record import Record
+from teal.reports.table import Quality, Summary, by_level, by_network, percent, summarise, time_text
+
+_ASSETS = Path(__file__).parent / "assets"
+
+
+def write_report(path: Path, record: Record) -> None:
+    """Write the page: everything is inside, Plotly's JavaScript (4.5 MB) too, and it may load nothing from elsewhere.
+
+    Args:
+        record: at least one row.
+    """
+    import jinja2
+    from plotly.offline import get_plotlyjs
+
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(_ASSETS), autoescape=True, trim_blocks=True)
+    schemes = list(dict.fromkeys(row.scheme for row in record.rows))
+    networks = [_network(number, record, rows, schemes) for number, rows in enumerate(by_network(record.rows).values())]
+    page = environment.get_template("report.html").render(
+        networks=networks,
+        objective=record.rows[0].objective,
+        style=(_ASSETS / "report.css").read_text(encoding="utf-8"),
+        script=(_ASSETS / "report.js").read_text(encoding="utf-8"),
+        plotly=get_plotlyjs(),
+        figures={c["id"]: c.pop("figure") for network in networks for c in network["charts"]},
+        maps={network["id"]: network.pop("map") for network in networks if network["map"]},
+    )
+    path.write_text(page, encoding="utf-8")
+
+
+def _network(number: int, record: Record, rows: list[Row], schemes: list[str]) -> dict[str, Any]:
+    name = rows[0].topology, rows[0].traffic
+    known = [network for network in record.networks if (network.topology, network.traffic) == name]
+    levels = by_level(rows)
+    offline = levels.get((Protocol.OFFLINE.value, ""), [])
+    charts = [
+        {"id": f"chart-{number}-{i}", "title": title, "text": text, "figure": json.loads(figure.to_json())}
+        for i, (title, text, figure) in enumerate(Charts(rows, schemes).all())
+    ]
+    times = {row.index: row.timestamp for row in rows}
+    notes = dict.fromkeys((row.scheme, row.note) for row in rows if row.note)
+    return {
+        "id": f"network-{number}",
+        "topology": name[0],
+        "traffic": name[1],
+        "matrices": len({row.index for row in rows}),
+        "nodes": len(known[0].nodes) if known else None,
+        "links": len(known[0].source) if known else None,
+        "label": Quality.of(rows[0].objective).label,
+        "table": [_line(summary, rows[0].objective) for summary in summarise(offline)],
+        "notes": [f"{scheme}: {note}" for scheme, note in notes],
+        "charts": charts,
+        "map": network_map(known[0], record.utilisation, times) if known else None,
+    }
+
+
+def _line(s: Summary, objective: str) -> dict[str, Any]:
+    """Cells of a line of the table: (text, number to sort by)."""
+    quality = 100 * s.satisfied_demand if Quality.of(objective).objective.maximises_value else s.value
+    cells = [
+        (f"{quality:.3f}", quality),
+        (percent(s.of_optimum), s.of_optimum),
+        (percent(s.gap), s.gap),
+        (percent(s.gap_known), s.gap_known),
+        (time_text(s.taken_s), s.taken_s),
+        (time_text(s.parallel_s), s.parallel_s),
+    ]
+    shown = [("-" if number != number else text, "" if number != number else repr(number)) for text, number in cells]
+    return {"scheme": s.scheme, "cells": shown, "status": s.status}

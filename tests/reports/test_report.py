@@ -1,0 +1,155 @@
+"""The report in a real browser, without a network, on a desk and on a telephone."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from teal.evaluation import Row
+from teal.reports.maps import network_map, positions
+from teal.reports.record import Network, Place, Record
+from teal.reports.report import write_report
+
+WIDTHS = {"desk": 1280, "telephone": 400}
+HOSTILE = "</script><script>document.title='taken'</script><b>"
+PLAIN = Row(
+    scheme="lp-all", topology="b4", traffic="t", protocol="offline", level="", draw=0, index=0,
+    timestamp="2024-01-01T00:00:00", objective="total_flow", value=1.0, satisfied_demand=0.9, bound=1.0, gap=0.0,
+    gap_known=0.0, max_link_utilisation=1.0, max_violation=0.0, build_s=0.001, solve_s=0.01, parallel_s=math.nan,
+    status="optimal", note="",
+)  # fmt: skip
+NETWORK = Network(
+    "b4", "t", ("a", "b", HOSTILE), np.array([[0.0, 50.0], [10.0, 50.0], [5.0, 55.0]]), np.array([0, 1, 1, 2, 0, 2]),
+    np.array([1, 0, 2, 1, 2, 0]), np.full(6, 10.0),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def record() -> Record:
+    rows, utilisation = [], {}
+    kinds = [("offline", ""), ("online", "300s"), ("failures", "1"), ("failures", "2"), ("noise", "2")]
+    kinds += [("spatial", "60%"), ("scale", "0.5"), ("scale", "2")]
+    for number, scheme in enumerate(["lp-all", "ecmp", "pop:replicas=4", HOSTILE]):
+        for protocol, level in kinds:
+            for index in range(3):
+                row = dataclasses.replace(
+                    PLAIN, scheme=scheme, protocol=protocol, level=level, index=index, solve_s=0.001 * (number + 1),
+                    timestamp=f"2024-01-01T00:0{index}:00", satisfied_demand=0.9 - 0.1 * number - 0.01 * index,
+                    gap_known=0.01 * number, status="feasible" if number else "optimal",
+                )  # fmt: skip
+                if scheme == HOSTILE:
+                    row = dataclasses.replace(row, status="failed", value=math.nan, note=f"out of order {HOSTILE}")
+                elif protocol != "online":
+                    shares = np.array([0.05, 0.3, 0.5, 0.8, 0.95, 1.0]) / (number + 1)
+                    shares = np.where(np.arange(6) < 2, math.nan, shares) if protocol == "failures" else shares
+                    utilisation[Place.of(row)] = shares
+                rows.append(row)
+    return Record(rows, [NETWORK], utilisation)
+
+
+@pytest.fixture(scope="module")
+def page(record: Record, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    write_report(path, record)
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("needs a browser: Debian's chromium, say (apt-get install chromium)")
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[dev]'")
+    with playwright.sync_playwright() as running:
+        found = running.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+def test_it_shows_everything_without_a_network(browser: Any, page: Path, width: int) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 900}, offline=True)
+    view = context.new_page()
+    said: list[str] = []
+    view.on("console", lambda message: said.append(message.text))
+    view.on("pageerror", lambda error: said.append(str(error)))
+    view.on("request", lambda request: None if request.url.startswith("file:") else said.append(request.url))
+    view.goto(page.as_uri())
+    assert view.title() == "Teal: b4", "names are text, whatever is in them"
+    charts = view.locator("figure .chart")
+    count = charts.count()
+    assert count == 9  # against time, two distributions, online, four protocols, the map
+    for number in range(count):
+        charts.nth(number).scroll_into_view_if_needed()
+        charts.nth(number).locator(".main-svg").first.wait_for(timeout=10_000)
+        lines = charts.nth(number).locator(".scatterlayer .trace").count()
+        assert lines >= 3, f"chart {number} has nothing in it"
+    assert view.evaluate("document.documentElement.scrollWidth") <= width, "nothing sticks out of the page"
+    for number in range(count):
+        box = charts.nth(number).bounding_box()
+        assert box["width"] <= width
+        assert box["height"] >= 300
+    assert said == []
+    context.close()
+
+
+def test_the_table_sorts_and_the_map_changes(browser: Any, page: Path) -> None:
+    view = browser.new_page(viewport={"width": 1280, "height": 900})
+    view.goto(page.as_uri())
+    heads = view.locator("tbody th")
+    assert heads.all_text_contents() == ["lp-all", "ecmp", "pop:replicas=4", HOSTILE]
+    satisfied = view.locator("thead button").nth(1)
+    satisfied.focus()
+    view.keyboard.press("Enter")
+    assert heads.all_text_contents() == ["pop:replicas=4", "ecmp", "lp-all", HOSTILE], "what failed stays last"
+    view.keyboard.press("Enter")
+    assert heads.all_text_contents()[0] == "lp-all"
+    assert view.locator("th[aria-sort=descending]").count() == 1
+    assert "out of order" in view.locator("details").text_content()
+
+    figure = view.locator("[data-map]")
+    figure.scroll_into_view_if_needed()
+    figure.locator(".main-svg").first.wait_for()
+    said = figure.locator("output")
+    assert said.text_content() == "fullest link: 100.0%"
+    case, scheme = figure.locator("select").nth(0), figure.locator("select").nth(1)
+    assert "0: 2024-01-01 00:00:00" in case.text_content()
+    scheme.select_option(label="ecmp")
+    assert said.text_content() == "fullest link: 50.0%"
+    case.select_option(label="1: 2024-01-01 00:01:00, failures 1")
+    names = figure.locator(".legendtext").all_text_contents()
+    assert "failed" in names
+    colours = "Array.from(document.querySelectorAll('[data-map] .scatterlayer path.js-line')).map(p => p.style.stroke)"
+    assert len(set(view.evaluate(colours))) >= 2
+    view.close()
+
+
+def test_a_record_comes_back_as_it_was(record: Record, tmp_path: Path) -> None:
+    tmp_path.joinpath("r").mkdir()
+    record.save(tmp_path / "r")
+    again = Record.load([tmp_path / "r"])
+    assert [repr(row) for row in again.rows] == [repr(row) for row in record.rows]
+    assert again.networks[0].nodes == NETWORK.nodes
+    np.testing.assert_array_equal(again.networks[0].coordinates, NETWORK.coordinates)
+    assert again.utilisation.keys() == record.utilisation.keys()
+    for place, shares in again.utilisation.items():
+        np.testing.assert_allclose(shares, record.utilisation[place], rtol=1e-6)
+
+
+def test_nodes_without_coordinates_have_a_place(record: Record) -> None:
+    nowhere = dataclasses.replace(NETWORK, coordinates=np.full((3, 2), np.nan))
+    partly = dataclasses.replace(NETWORK, coordinates=np.array([[0.0, 50.0], [10.0, 50.0], [np.nan, np.nan]]))
+    for network in (nowhere, partly, NETWORK):
+        places = positions(network)
+        assert places.shape == (3, 2)
+        assert np.isfinite(places).all()
+        assert len(np.unique(places.round(6), axis=0)) == 3
+    np.testing.assert_allclose(positions(partly)[:2, 1], 50.0)
+    assert network_map(NETWORK, {}, {}) is None

@@ -1,0 +1,91 @@
+"""What the documentation says exists, its example runs, and the site builds without a warning."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@cache
+def _help(command: str) -> str:
+    run = subprocess.run(
+        [sys.executable, "-m", "teal", *command.split(), "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return run.stdout
+
+
+def _commands(text: str) -> list[str]:
+    """The ``teal ...`` lines of the code blocks, continued ones joined."""
+    blocks = re.findall(r"^```(?:bash|text)?\n(.*?)^```", text, flags=re.M | re.S)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [line.strip() for line in lines if line.strip().startswith("teal ")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_option_that_a_page_uses_exists(page: Path) -> None:
+    for line in _commands(page.read_text(encoding="utf-8")):
+        words = line.partition("#")[0].split()
+        name = " ".join(words[1:3]) if words[1] in ("paths", "traffic") else words[1]
+        if name.startswith("-"):
+            continue
+        for option in re.findall(r"(?<=\s)--[a-z-]+", line.partition("#")[0]):
+            if option != "--help":
+                assert re.search(rf"{option}\b", _help(name)), f"{page.name}: {line}: there is no {option}"
+
+
+def test_the_example_scheme_is_in_table_and_report(tmp_path: Path) -> None:
+    example = ROOT / "docs" / "examples" / "own_scheme.py"
+    # The file that the page shows, run as the page says.
+    (command,) = {
+        line
+        for line in (ROOT / "docs" / "schemes.md").read_text().replace("\\\n", "").splitlines()
+        if "--scheme even" in line
+    }
+    words = command.split()[2:]
+    words[words.index("--out") + 1] = str(tmp_path / "mine")
+    run = subprocess.run([sys.executable, str(example), *words], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    with (tmp_path / "mine" / "results.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    even = [row for row in rows if row["scheme"] == "even"]
+    assert {row["protocol"] for row in even} == {"offline", "failures"}
+    assert all(row["status"] == "feasible" for row in even)
+    page = (tmp_path / "mine" / "report.html").read_text(encoding="utf-8")
+    assert '<th scope="row">even</th>' in page
+    code = example.read_text().split('"""')
+    assert len([line for line in "".join(code[::2]).splitlines() if line.strip()]) <= 16, "ten lines, and imports"
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    for package in ("mkdocs", "material", "latex2mathml"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip("needs mkdocs: pip install '.[docs]'")
+    site = tmp_path / "site"
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(site)]
+    run = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    pages = {
+        page.relative_to(site).parent.as_posix(): page.read_text(encoding="utf-8") for page in site.rglob("index.html")
+    }
+    assert {"concepts", "commands", "evaluation", "schemes", "formats", "results", "architecture"} <= set(pages)
+    assert pages["concepts"].count("<math") > 20
+    for name, text in pages.items():
+        assert "arithmatex" not in text, f"{name}: a formula was left as it was written"
+        assert "&lt;!-- help" not in text
+        assert not re.search(r'(?:src|href)="https?://(?!squidfunk)', text.partition("<main")[0]), (
+            f"{name} loads from afar"
+        )
+    assert "--failures" in pages["commands"]
+    assert "price-gnn" in pages["schemes"]
+    assert "register_scheme" in pages["schemes"]
+    assert "SNDlib" in pages["formats"]
