@@ -24,7 +24,7 @@ from teal.spec import Spec
 
 SOLVERS = {"highs": "HIGHS", "gurobi": "GUROBI", "cuopt": "CUOPT"}
 _INSTALL = {"cuopt": "NVIDIA cuOpt, which needs a GPU"}
-_CUOPT_METHODS = {"simplex": "DualSimplex", "ipm": "Barrier"}
+_CUOPT_METHODS = {"simplex": "DualSimplex", "ipm": "Barrier", "auto": "Barrier"}
 METHODS = ("auto", "simplex", "ipm")
 _SIMPLEX_UP_TO = 10_000  # variables; past that HiGHS is sooner done by interior point
 _GUROBI_SIZE_LIMIT = 10010  # gurobipy.GRB.Error.SIZE_LIMIT_EXCEEDED
@@ -37,7 +37,7 @@ class LpAll:
     Attributes:
         solver: ``highs``, ``gurobi``, or ``cuopt`` where NVIDIA's cuOpt is installed (never tried here).
         method: of HiGHS and cuOpt: ``simplex``, ``ipm`` (interior point with crossover), or ``auto``, of HiGHS simplex
-            up to 10,000 path variables, of cuOpt all side by side.
+            up to 10,000 path variables, of cuOpt interior point.
         time_limit: seconds a matrix; 0 for none.  A solver that stops there has no allocation.
         threads: of the solver; 0 for its own choice.
     """
@@ -87,8 +87,8 @@ class LpAll:
             return limits | ({"Threads": self.threads} if self.threads else {})
         if self.solver == "cuopt":
             limits = {"time_limit": self.time_limit} if self.time_limit else {}
-            method = _CUOPT_METHODS.get(self.method)
-            return limits | ({"solver_method": method} if method else {})
+            threads = {"num_cpu_threads": self.threads} if self.threads else {}
+            return {"solver_method": _CUOPT_METHODS[self.method], **limits, **threads}
         automatic = "simplex" if variables <= _SIMPLEX_UP_TO else "ipm"
         options: dict[str, Any] = {"solver": automatic if self.method == "auto" else self.method}
         if self.time_limit:

@@ -68,6 +68,8 @@ class Teavar:
             SolverError: of the solver.
         """
         only("teavar", problem.objective, ObjectiveName.TOTAL_FLOW)
+        if problem.paths.num_paths > _MOST_PATHS:
+            raise InputError("teavar", "K", f"at most {_MOST_PATHS} paths a demand", problem.paths.num_paths)
         return per_matrix(problem, self._solve)
 
     def _solve(self, matrix: Matrix) -> Answer:
@@ -112,8 +114,12 @@ class Teavar:
         # Variables, all of them at least 0: flows (width), losses, u (S), alpha.
         total = width + losses + count + 1
         first = np.unique(loss, return_index=True)[1] // demands  # a scenario with that pattern
-        of_loss, path = np.nonzero(left[first] & (owner[:, None] == paths.demand))
-        number = np.arange(losses)
+        counts = np.bincount(paths.demand, minlength=demands)[owner]  # paths come demand by demand
+        begins = np.searchsorted(paths.demand, owner)
+        of_loss = np.repeat(np.arange(losses), counts)
+        path = np.arange(counts.sum()) + np.repeat(begins - (np.cumsum(counts) - counts), counts)
+        kept = left[first[of_loss], path]
+        of_loss, path, number = of_loss[kept], path[kept], np.arange(losses)
         delivered = ones(of_loss, path, (losses, total))
         lost = ones(number, width + number, (losses, total))
         summed = ones(np.repeat(np.arange(count), demands), width + loss, (count, total))

@@ -1,4 +1,4 @@
-"""Train and evaluate on Abilene and GEANT as measured; the tables of the README.
+"""Train and evaluate on Abilene and GEANT as measured; the tables of docs/training.md.
 
     python benchmarks/real_traffic.py path/to/sndlib OUT [time budget, 4m]
 
@@ -52,7 +52,7 @@ def main(data: Path, out: Path, budget: str = "4m") -> int:
 
 
 def print_markdown(summaries: list[Summary]) -> None:
-    """A table for the README."""
+    """A table for the documentation."""
     print("| scheme | of LP-all, mean | worst | satisfied | certified gap | max violation | build | solve |")
     print("|---|---|---|---|---|---|---|---|")
     for s in summaries:

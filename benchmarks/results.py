@@ -23,8 +23,8 @@ MODELS = ("price-gnn", "price-gnn:rounds=4,bound_rounds=4", "price-gnn:repair=pd
 ENGINE = ("pdhg:gap=0.01", "pdhg:gap=0.01,warm=true", "pdhg:gap=0.0002")
 ROUTERS = ("cspf", "ecmp", "shortest-path")
 SMALL = (
-    *MODELS, *ENGINE, "lp-all", "lp-all:solver=gurobi", "pdlp:accuracy=0.001", "lp-top", "demand-pinning", "pop", "ncflow",
-    "ncflow:method=spectral", "teavar", *ROUTERS,
+    *MODELS, *ENGINE, "lp-all", "lp-all:solver=gurobi", "pdlp:accuracy=0.001", "lp-top", "demand-pinning", "pop",
+    "ncflow", "ncflow:method=spectral", "teavar", *ROUTERS,
 )  # fmt: skip
 MIDDLE = (
     *MODELS,

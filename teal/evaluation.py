@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from teal.problem import Problem
 from teal.protocols import Case, Cases, Protocol
 from teal.schemes import Follower, Scheme
 
-_WORTH_KEEPING = 5.0  # seconds: an answer that took longer is not made again only to have compiled before
+_WORTH_KEEPING = 60.0  # seconds: an answer that took longer is not made again only to have compiled before
 _STILL = 0.5  # seconds without a sign
 
 
@@ -112,7 +112,7 @@ class Evaluation:
     """Schemes on the cases of one network.
 
     A scheme that fails, by whatever exception, fails its row, which says why, and the others go on.  One that fails
-    on the first case, before anything is measured, or takes longer than ``time_limit`` for one, is left out from
+    on the first case, before it has any row, or is busy for longer than ``time_limit`` with one case, is left out from
     there on.
 
     Attributes:
@@ -120,8 +120,9 @@ class Evaluation:
         schemes: by the names that rows have.
         time_limit: seconds for one matrix.
         interval_s: of the online protocol, which needs consecutive matrices; 0 for none.
-        strict: an InputError on the first case is raised.
+        strict: an InputError is raised if it is all that any scheme has to say of the first case.
         say: is told of failures, once each.
+        left_out: why a scheme is not run any more; what an earlier part of the run found, to begin with.
     """
 
     instance: Instance
@@ -130,13 +131,15 @@ class Evaluation:
     interval_s: float = 0.0
     strict: bool = True
     say: Callable[[str], None] = lambda _: None
+    left_out: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raise InputError for an online protocol of a program that cannot leave demand behind."""
         objective = self.instance.objective
         if self.interval_s and not objective.maximises_value:
             raise InputError("--online", "objective", "one that maximises flow", objective.name.value)
-        self._left_out: dict[str, str] = {}
+        self._capacity = self.instance.topology.capacity
+        self._busy: dict[str, float] = {}  # seconds with the last case, by our clock
         self._ready: dict[str, Allocation] = {}  # what warming up made and is worth keeping
         self._timelines = {name: Timeline(self.interval_s) for name in self.schemes}
         self._problem: Problem | None = None
@@ -148,13 +151,13 @@ class Evaluation:
         Each scheme first solves one case that is not counted: compilation and caches.
 
         Raises:
-            InputError: from a scheme, such as a model for another K, if strict; before anything is measured.
+            InputError: from every scheme, such as a model for another K, if strict; before anything is measured.
         """
         done = done or {}
+        self._capacity = cases.topology.capacity
         earlier = [row for rows in done.values() for row in rows]
+        known = {row.scheme for row in earlier}
         slow = {row.scheme for row in earlier if row.taken_s > _WORTH_KEEPING}
-        for row in earlier:
-            self._mind_the_limit(row)
         with tqdm(total=len(cases), desc="evaluating", unit="matrix") as bar:
             for case in cases:
                 problem = self._of(case)
@@ -162,7 +165,8 @@ class Evaluation:
                     self._replay(problem, case, done[case.key])
                 else:
                     if self._problem is None:
-                        self._warm_up(problem, case, [name for name in self.schemes if name not in slow], bar)
+                        names = [name for name in self.schemes if name not in slow]
+                        self._warm_up(problem, case, names, known, bar)
                         self._problem = problem
                     yield self._measure(problem, case, bar)
                 bar.update()
@@ -175,22 +179,25 @@ class Evaluation:
             problem = problem.with_capacity(torch.from_numpy(case.capacity))
         return problem
 
-    def _warm_up(self, problem: Problem, case: Case, names: Sequence[str], bar: Any) -> None:
+    def _warm_up(self, problem: Problem, case: Case, names: Sequence[str], known: Container[str], bar: Any) -> None:
+        """Let ``names`` solve a case; one that cannot is left out, unless it is ``known`` to be able to."""
+        faults: list[InputError] = []
         for name in names:
-            if name in self._left_out:
+            if name in self.left_out:
                 continue
             _show(bar, f"{name}, warming up")
             try:
                 allocation = self._solve(name, problem, case)
-            except InputError as error:
-                if self.strict:
-                    raise
-                self._leave_out(name, _reason(error))
             except Exception as error:
-                self._leave_out(name, _reason(error))
+                if name not in known:
+                    if isinstance(error, InputError):
+                        faults.append(error)
+                    self._leave_out(name, _reason(error))
             else:
                 if allocation.build_s[0] + allocation.solve_s[0] > _WORTH_KEEPING:
                     self._ready[name] = allocation
+        if self.strict and faults and len(faults) == len(self.schemes):
+            raise faults[0]
 
     def _solve(self, name: str, problem: Problem, case: Case) -> Allocation:
         scheme = self.schemes[name]
@@ -198,40 +205,53 @@ class Evaluation:
             scheme.follow(self._before(case))
         # What all of them share belongs to nobody's time.
         _ = problem.path_mask, problem.path_value, problem.inverse_capacity
-        return scheme.solve(problem)
+        begin = time.perf_counter()
+        try:
+            found = scheme.solve(problem)
+        finally:
+            self._busy[name] = time.perf_counter() - begin
+        return dataclasses.replace(
+            found,
+            build_s=(float(found.build_s[0]),),
+            solve_s=(float(found.solve_s[0]),),
+            parallel_s=tuple(None if s is None else float(s) for s in found.parallel_s),
+        )
 
     def _before(self, case: Case) -> Problem | None:
-        """The matrix before that of ``case``, on the network when nothing else has failed."""
+        """The matrix before that of ``case``, on the network before anything failed in the case."""
         if self._followed[0] != case.index:
             before = None
             if case.index:
-                before = self.instance.problem(self.instance.traffic.read([case.index - 1]))
+                demand = self.instance.traffic.read([case.index - 1])
+                before = self.instance.problem(demand, capacity=self._capacity)
             self._followed = case.index, before
         return self._followed[1]
 
     def _leave_out(self, name: str, reason: str) -> None:
         self.say(f"{name} on {self.instance.topology.name}: {reason}")
-        self._left_out[name] = reason
+        self.left_out[name] = reason
 
     def _mind_the_limit(self, row: Row) -> None:
-        if row.taken_s > self.time_limit and row.scheme not in self._left_out:
-            self._leave_out(row.scheme, f"left out after {row.taken_s:.0f} s for one matrix")
+        taken = max(row.taken_s if row.usable else 0.0, self._busy.pop(row.scheme, 0.0))
+        if taken > self.time_limit and row.scheme not in self.left_out:
+            self._leave_out(row.scheme, f"left out after {taken:.0f} s for one matrix")
 
     def _measure(self, problem: Problem, case: Case, bar: Any) -> Measured:
         found = {}
         for name in self.schemes:
             _show(bar, name)
             found[name] = self._attempt(name, problem, case)
+        gone = set(self.left_out)
         rows = _rows(self.instance, case, problem, found)
         for row in rows:
             self._mind_the_limit(row)
         utilisation = {name: _utilisation(problem, f) for name, f in found.items() if f.measured.status[0].usable}
         if self.interval_s and case.protocol is Protocol.OFFLINE:
-            rows += [self._online(problem, row, found[row.scheme]) for row in rows]
+            rows += [self._online(problem, row, found[row.scheme], row.scheme in gone) for row in rows]
         return Measured(case.key, tuple(rows), utilisation)
 
     def _attempt(self, name: str, problem: Problem, case: Case) -> _Found:
-        note = self._left_out.get(name, "")
+        note = self.left_out.get(name, "")
         if not note:
             try:
                 allocation = self._ready.pop(name, None) or self._solve(name, problem, case)
@@ -250,13 +270,17 @@ class Evaluation:
                     answer = Answer(lambda n=row.scheme: self._solve(n, problem, case), problem.demand)  # type: ignore[misc]
                     self._timelines[row.scheme].step(answer, row.taken_s if row.usable else math.nan)
 
-    def _online(self, problem: Problem, row: Row, found: _Found) -> Row:
+    def _online(self, problem: Problem, row: Row, found: _Found, gone: bool) -> Row:
         answer = Answer(lambda: found.allocation, problem.demand)
         pieces = self._timelines[row.scheme].step(answer, row.taken_s if row.usable else math.nan)
         row = dataclasses.replace(row, protocol=Protocol.ONLINE.value, level=f"{self.interval_s:g}s")
-        if not pieces:
+        if gone or not pieces:  # what is not run any more has not installed anything for ever
             return row
-        parts = [assess(problem, carried_over(problem, piece.answer)) for piece in pieces]
+        try:
+            parts = [assess(problem, carried_over(problem, piece.answer)) for piece in pieces]
+        except Exception as error:  # of an answer that a resumed run had to make again
+            nothing: Any = dict.fromkeys(("value", "satisfied_demand", "bound", "gap", "gap_known"), math.nan)
+            return dataclasses.replace(row, status=Status.FAILED.value, note=_reason(error), **nothing)
         shares = [piece.share for piece in pieces]
 
         def mean(values: Sequence[Tensor]) -> float:
@@ -282,7 +306,7 @@ def _gap(problem: Problem, value: float, bound: float) -> float:
 
 def _show(bar: Any, doing: str) -> None:
     """What is being waited for; at once only if the bar has not moved for a while."""
-    bar.set_postfix_str(doing, refresh=time.time() - bar.last_print_t > _STILL)
+    bar.set_postfix_str(doing, refresh=time.time() - getattr(bar, "last_print_t", time.time()) > _STILL)
 
 
 def _reason(error: Exception) -> str:

@@ -7,7 +7,9 @@ without the failure.  Paths stay as they are: a demand whose candidate paths all
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,12 +17,18 @@ import torch
 from teal.allocation import Allocation
 from teal.assessment import assess
 from teal.instance import Instance
-from teal.network.topology import FloatArray
 from teal.network.traffic import Rows
 from teal.problem import Problem
 from teal.solvers import pdhg
 
 BLOCK = 16
+
+
+class Part(NamedTuple):
+    """What is solved at once: a block, by its first row, with one cable down, by its number; 0 for none."""
+
+    first: int
+    cable: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,25 +61,28 @@ class Outage:
 
 
 def outages(
-    instance: Instance, rows: Rows, gap: float, done: Collection[int] = ()
-) -> Iterator[tuple[int, list[Outage]]]:
-    """(first row, what came of it) of each block of matrices whose first row is not ``done``."""
-    cables = instance.topology.cables()
+    instance: Instance, rows: Rows, gap: float, done: Collection[Part] = ()
+) -> Iterator[tuple[Part, list[Outage]]]:
+    """What comes of each part that is not ``done``: a block of matrices with one cable down, or none, first."""
+    topology = instance.topology
+    cables: list[list[int]] = [[], *topology.cables()]
     for begin in range(0, len(rows), BLOCK):
         block = rows[begin : begin + BLOCK]
-        if int(block[0]) in done:
+        parts = [Part(int(block[0]), number) for number in range(len(cables))]
+        if all(part in done for part in parts):
             continue
         problem = instance.problem(instance.traffic.read(block))
         before = pdhg.solve(problem, gap=gap)
-        found = list(_measured(instance, block, problem, before, before.value, ("", "")))
-        for cable in cables:
-            capacity = instance.topology.with_failed_links(cable).capacity
-            failed = problem.with_capacity(torch.from_numpy(capacity))
+        for part, cable in zip(parts, cables, strict=True):
+            if part in done:
+                continue
+            if not cable:
+                yield part, list(_measured(instance, block, problem, before, before.value, ("", "")))
+                continue
+            failed = problem.with_capacity(torch.from_numpy(topology.with_failed_links(cable).capacity))
             result = pdhg.solve(failed, gap=gap, warm_start=before)
-            names = instance.topology.node_names
-            ends = names[instance.topology.link_source[cable[0]]], names[instance.topology.link_target[cable[0]]]
-            found += _measured(instance, block, failed, result, before.value, ends)
-        yield int(block[0]), found
+            ends = tuple(topology.node_names[end[cable[0]]] for end in (topology.link_source, topology.link_target))
+            yield part, list(_measured(instance, block, failed, result, before.value, (ends[0], ends[1])))
 
 
 def _measured(
@@ -110,9 +121,20 @@ def loss(outage: Outage, *, higher_is_better: bool) -> float:
     return -change if higher_is_better else change
 
 
+def severity(outage: Outage, higher_is_better: bool) -> tuple[float, float]:
+    """What outages are sorted by: an answer that cannot be used is worst, then what is lost.
+
+    Programs that must carry all demand leave out what is stranded, so there it counts before the loss.
+    """
+    lost = loss(outage, higher_is_better=higher_is_better)
+    if math.isnan(lost):
+        return math.inf, 0.0
+    return (lost, 0.0) if higher_is_better else (outage.stranded, lost)
+
+
 @dataclasses.dataclass(frozen=True)
 class CableLoss:
-    """One cable over all matrices: mean and worst loss, when that is, and the mean share stranded."""
+    """One cable over all matrices: mean and worst loss, when it is worst, and the mean share stranded."""
 
     a: str
     b: str
@@ -130,8 +152,9 @@ def by_cable(found: Sequence[Outage], *, higher_is_better: bool) -> list[CableLo
             groups.setdefault((outage.a, outage.b), []).append(outage)
     cables = []
     for (a, b), own in groups.items():
-        lost: FloatArray = np.nan_to_num([loss(o, higher_is_better=higher_is_better) for o in own])
-        at = int(np.argmax(lost))
+        worst = max(own, key=lambda o: severity(o, higher_is_better))
+        lost = [loss(o, higher_is_better=higher_is_better) for o in own]
         stranded = float(np.mean([o.stranded for o in own]))
-        cables.append(CableLoss(a, b, float(lost.mean()), float(lost[at]), own[at].timestamp, stranded))
-    return sorted(cables, key=lambda cable: -cable.worst)
+        at = loss(worst, higher_is_better=higher_is_better), worst.timestamp
+        cables.append((severity(worst, higher_is_better), CableLoss(a, b, float(np.mean(lost)), *at, stranded)))
+    return [cable for _, cable in sorted(cables, key=lambda item: item[0], reverse=True)]

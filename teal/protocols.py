@@ -73,13 +73,13 @@ class Case:
 
 
 def parse_levels(option: str, text: str, *, counted: bool = False, shares: bool = False) -> tuple[Level, ...]:
-    """``1,2,5%``: 1 and 2 of something, and 5 per cent; a per cent sign at the end of all numbers may stand once.
+    """Numbers with commas between them.
 
     Args:
         option: named in messages.
         text: "" for no levels.
-        counted: plain numbers must be whole.
-        shares: all are shares, with or without the sign: ``80,60,40,20%``.
+        counted: whole numbers, or per cents of a whole: ``1,2,5%``.
+        shares: all are per cents, with or without the sign: ``80,60,40,20%``.
 
     Raises:
         InputError: anything else, a number that is not positive, or one twice.
@@ -88,7 +88,7 @@ def parse_levels(option: str, text: str, *, counted: bool = False, shares: bool 
     for part in filter(None, (part.strip() for part in text.split(","))):
         found = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", part)
         expected = "numbers such as 80,60,40,20%" if shares else f"numbers such as {'1,2,5%' if counted else '0.5,1,2'}"
-        if not found or not float(found[1]) > 0:
+        if not found or not float(found[1]) > 0 or (found[2] and not (counted or shares)):
             raise InputError(option, "", expected, repr(part))
         relative = shares or bool(found[2])
         value = float(found[1]) / (100 if relative else 1)
@@ -120,7 +120,9 @@ class Cases:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Raise InputError for more failures than cables."""
+        """Raise InputError for more failures than cables, or noise of changes that there are not."""
+        if self.levels.get(Protocol.NOISE) and self.traffic.num_matrices < 2:
+            raise InputError("--noise", "traffic", "at least two matrices, whose changes it is drawn by", "one")
         for level in self.levels.get(Protocol.FAILURES, ()):
             cables = len(self.topology.cables())
             if not level.relative and level.value > cables:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tqdm import tqdm
 
 from teal.allocation import Allocation
 from teal.errors import InputError, SolverError
@@ -20,6 +23,7 @@ from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.protocols import Cases
 from teal.schemes import make_scheme
+from teal.solvers import pdhg
 
 
 @pytest.fixture(scope="module")
@@ -105,14 +109,79 @@ def test_one_that_is_too_slow_is_left_out_and_not_warmed_up_twice(b4: Instance) 
     assert "100 s" in rows[2].note
     assert slow.calls == 1, "what warming up made, after 100 s, is the answer of the first matrix"
     assert all(row.usable for row in rows if row.scheme == "patient")
-    assert patient.calls == 3
-    # A run that continues knows it from the rows.
-    evaluation = Evaluation(b4, {"slow": slow}, time_limit=60.0)
+    assert patient.calls == 4
+    # A run that continues is told.
+    evaluation = Evaluation(b4, {"slow": slow}, time_limit=60.0, left_out={"slow": rows[2].note})
     cases = Cases(b4.topology, b4.traffic, np.array([0, 1]))
     (measured,) = evaluation.run(cases, {"offline//0/0": [rows[0]]})
     assert not measured.rows[0].usable
+    assert measured.rows[0].note == rows[2].note
     assert slow.calls == 1
     assert len(said) == 1
+
+
+class Dawdling(Sometimes):
+    def solve(self, problem: Problem) -> Allocation:
+        time.sleep(0.6)
+        return super().solve(problem)
+
+
+def test_the_limit_goes_by_our_clock_and_for_failures_too(b4: Instance) -> None:
+    schemes = {"liar": Dawdling({}, slow=1e-6), "crash": Dawdling({2: ValueError("late")}), "sp": Sometimes({})}
+    rows, _ = _run(b4, schemes, [0, 1], time_limit=0.5)
+    by = {(row.scheme, row.index): row for row in rows}
+    assert by["liar", 0].usable
+    assert by["crash", 0].note == "ValueError: late"
+    for name in ("liar", "crash"):
+        assert by[name, 1].note.startswith("left out")
+    assert by["sp", 1].usable
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3, 4])
+def test_a_broken_off_run_meets_the_same_failures(b4: Instance, stop: int) -> None:
+    class Hard:
+        """Fails on some matrices, by what they are, not by when it is asked."""
+
+        def __init__(self, hard: list[int], error: Exception) -> None:
+            self.hard, self.error = [b4.traffic.read([i])[0] for i in hard], error
+
+        def solve(self, problem: Problem) -> Allocation:
+            if any(np.array_equal(problem.demand[0].numpy(), demand) for demand in self.hard):
+                raise self.error
+            return make_scheme("shortest-path").solve(problem)
+
+    def schemes() -> dict[str, Any]:
+        return {
+            "a": Hard([2], SolverError("no")),
+            "b": Hard([1, 3], InputError("b", "", "x", "y")),
+            "c": Hard([0], SolverError("never")),
+        }
+
+    cases = Cases(b4.topology, b4.traffic, np.arange(5))
+    first = Evaluation(b4, schemes())
+    whole = list(first.run(cases))
+    failed = {(row.scheme, row.index) for m in whole for row in m.rows if not row.usable}
+    assert failed == {("a", 2), ("b", 1), ("b", 3), *(("c", i) for i in range(5))}
+    rest = Evaluation(b4, schemes(), left_out=dict(first.left_out)).run(cases, {m.key: m.rows for m in whole[:stop]})
+    for again, once in zip(rest, whole[stop:], strict=True):
+        assert [(r.status, r.note) for r in again.rows] == [(r.status, r.note) for r in once.rows]
+    (alone,) = [Evaluation(b4, {"b": schemes()["b"]}).run(cases, {m.key: m.rows[1:2] for m in whole[:3]})]
+    assert [m.rows[0].usable for m in alone] == [False, True], "known to work, so no fault of the user's"
+
+
+def test_a_malformed_answer_is_a_failure(b4: Instance) -> None:
+    class Timeless(Sometimes):
+        def solve(self, problem: Problem) -> Allocation:
+            return dataclasses.replace(super().solve(problem), solve_s=())
+
+    rows, _ = _run(b4, {"a": Timeless({}), "sp": Sometimes({})}, [0])
+    assert not rows[0].usable
+    assert "IndexError" in rows[0].note
+
+
+def test_without_a_progress_bar(b4: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("teal.evaluation.tqdm", partial(tqdm, disable=True))
+    assert len(_run(b4, {"sp": Sometimes({})}, [0, 1])[0]) == 2
 
 
 def test_a_follower_is_told_the_interval_before(b4: Instance) -> None:
@@ -124,10 +193,22 @@ def test_a_follower_is_told_the_interval_before(b4: Instance) -> None:
     np.testing.assert_array_equal(last.demand[0].numpy(), b4.traffic.read([3])[0])
 
 
-def test_warm_pdhg_needs_fewer_iterations_and_certifies_as_much(b4: Instance) -> None:
-    rows, _ = _run(b4, {n: make_scheme(n) for n in ("pdhg:gap=0.01,warm=true", "lp-all")}, [1, 2, 3])
-    for row in rows:
-        assert row.gap <= 0.01 + 1e-9
+def test_warm_pdhg_starts_where_the_interval_before_ended(b4: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts: list[Any] = []
+    solve = pdhg.solve
+
+    def spied(problem: Problem, **options: Any) -> pdhg.PdhgResult:
+        starts.append(options["warm_start"])
+        return solve(problem, **options)
+
+    monkeypatch.setattr("baselines.pdhg.pdhg.solve", spied)
+    rows, _ = _run(b4, {"pdhg:gap=0.01,warm=true": make_scheme("pdhg:gap=0.01,warm=true")}, [0, 2])
+    assert all(row.gap <= 0.01 + 1e-9 for row in rows)
+    assert starts[:2] == [None, None], "there is nothing before the first matrix"
+    before, warm = starts[2:]
+    assert before is None
+    problem = b4.problem(b4.traffic.read([1]))
+    torch.testing.assert_close(warm.value, solve(problem, gap=0.01).value)
     with pytest.raises(InputError, match="warm"):
         make_scheme("pdhg:warm=lukewarm")
 

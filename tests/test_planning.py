@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
+import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,9 +40,10 @@ def test_every_outage_is_bracketed_around_the_lp(seed: int, objective: Objective
     rates = np.random.default_rng(seed).lognormal(0, 1, (19, topology.num_nodes * (topology.num_nodes - 1)))
     instance = _instance(topology, rates, objective)
     rows = np.arange(19)  # a whole block and a part
-    blocks = list(outages(instance, rows, 1e-3))
-    assert [first for first, _ in blocks] == [0, 16]
-    found = [outage for _, own in blocks for outage in own]
+    parts = list(outages(instance, rows, 1e-3))
+    each = range(1 + len(topology.cables()))
+    assert [part for part, _ in parts] == [(first, cable) for first in (0, 16) for cable in each]
+    found = [outage for _, own in parts for outage in own]
     assert len(found) == 19 * (1 + len(topology.cables()))
     assert {(o.index, o.a, o.b) for o in found} >= {(int(i), "", "") for i in rows}
     higher = Objective(objective).higher_is_better
@@ -62,14 +66,17 @@ def test_every_outage_is_bracketed_around_the_lp(seed: int, objective: Objective
             assert outage.value_before == pytest.approx(whole.value)
             if higher:
                 assert loss(outage, higher_is_better=True) >= -2e-3
-    assert list(outages(instance, rows, 1e-3, done={0, 16})) == []
+    done = {part for part, _ in parts} - {(16, 2)}
+    (left,) = outages(instance, rows, 1e-3, done)
+    assert left[0] == (16, 2)
+    assert [o.value for o in left[1]] == [o.value for o in dict(parts)[left[0]]]
 
 
 def test_a_line_is_cut_in_two() -> None:
     # n0 - n1 - n2: without the first cable everything from and to n0 is stranded.
     topology = make_topology([(0, 1, 10.0), (1, 2, 10.0)], both=True)
     instance = _instance(topology, np.array([[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]]))  # 01 02 10 12 20 21
-    ((_, found),) = outages(instance, np.array([0]), 1e-6)
+    found = [outage for _, own in outages(instance, np.array([0]), 1e-6) for outage in own]
     cut = {(o.a, o.b): o for o in found}
     assert cut["", ""].satisfied_demand == pytest.approx((1 + 2 + 3 + 4 + 10) / 21, abs=1e-4)  # n2 sends 11 over 10
     assert cut["n0", "n1"].stranded == pytest.approx(11 / 21)
@@ -79,6 +86,19 @@ def test_a_line_is_cut_in_two() -> None:
     assert (worst.a, worst.b) == ("n1", "n2")
     assert worst.worst == pytest.approx(1 - 4 / 20, abs=1e-4)
     assert other.mean == pytest.approx(1 - 10 / 20, abs=1e-4)
+
+
+def test_what_strands_demand_is_worst_where_all_must_be_carried() -> None:
+    # A triangle with a tail: without n2 - n3 the utilisation falls, because n3's demands are left out.
+    topology = make_topology([(0, 1, 10.0), (1, 2, 10.0), (0, 2, 10.0), (2, 3, 1.0)], both=True)
+    instance = _instance(topology, np.ones((1, 12)), ObjectiveName.MAX_LINK_UTILISATION)
+    found = [outage for _, own in outages(instance, np.array([0]), 1e-4) for outage in own]
+    worst, *others = by_cable(found, higher_is_better=False)
+    assert (worst.a, worst.b) == ("n2", "n3")
+    assert worst.worst < 0 < worst.stranded
+    assert all(cable.stranded < worst.stranded for cable in others)
+    unknown = dataclasses.replace(found[3], value=math.nan)
+    assert by_cable([*found, unknown], higher_is_better=False)[0].a == unknown.a
 
 
 def test_the_command_lists_the_worst_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,13 +113,19 @@ def test_the_command_lists_the_worst_and_resumes(tmp_path: Path, capsys: pytest.
     assert len(rows) == 20 * 20
     with (out / "failures.csv").open() as stream:
         assert list(csv.DictReader(stream).fieldnames or ()) == list(Outage.__dataclass_fields__)
-    # Break it off after the first block of matrices: the rest comes out the same.
+    # Break it off in the first block of matrices: the rest comes out the same.
     settings = json.loads((out / "manifest.json").read_text())["settings"]
-    first = [vars(row) for row in rows if row.index < 16]
-    entries = [{"settings": settings, "machine": {}}, {"block": {"first": 0, "outages": first}}]
+    first = [vars(row) for row in rows[:48]]
+    entries: list[dict[str, Any]] = [{"settings": settings, "machine": {}}]
+    entries += [{"outages": {"part": [0, n], "found": first[16 * n : 16 * n + 16]}} for n in range(3)]
     (out / "journal.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     assert main(command) == 2
     assert main([*command, "--resume"]) == 0
     again = read_csv(out / "failures.csv", Outage)
     assert [repr(row) for row in again] == [repr(row) for row in rows]
     assert main([*command, "--overwrite", "--gap", "2"]) == 2
+    (out / "journal.jsonl").write_text(
+        "".join(json.dumps(entry) + "\n" for entry in [*entries, {"instance": {"content": "x"}}])
+    )
+    assert main([*command, "--resume"]) == 2
+    assert "of the run that broke off" in capsys.readouterr().err

@@ -44,6 +44,7 @@ def test_levels_are_read_as_they_are_written() -> None:
         ("--noise", "-1", {}),
         ("--spatial", "101", {"shares": True}),
         ("--scale", "1,2,1", {}),
+        ("--scale", "50%", {}),
     ],
 )
 def test_other_levels_are_refused(option: str, text: str, how: dict[str, bool]) -> None:
@@ -98,6 +99,11 @@ def test_noise_is_measured_by_the_changes_of_all_matrices(b4: tuple[Topology, Tr
     cases = Cases(topology, traffic, np.array([0]), {Protocol.NOISE: ALL[Protocol.NOISE]})
     everything = traffic.read(slice(None))
     np.testing.assert_allclose(cases._variance(), np.diff(everything, axis=0).var(0))
+
+
+def test_noise_needs_changes(b4: tuple[Topology, TrafficMatrices]) -> None:
+    with pytest.raises(InputError, match="at least two matrices"):
+        Cases(b4[0], load_traffic("gravity:count=1", b4[0]), np.array([0]), {Protocol.NOISE: ALL[Protocol.NOISE]})
 
 
 def test_no_more_cables_fail_than_there_are(b4: tuple[Topology, TrafficMatrices]) -> None:

@@ -53,8 +53,8 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
     online: bool = False
     """Also in time: while a scheme computes, its last allocation carries min(new demand, old flow), and a scheme
     slower than the interval misses some.  Takes consecutive matrices, the first --limit of the split."""
-    interval: str = "5m"
-    """Of --online: time from one matrix to the next."""
+    interval: str = ""
+    """Of --online: time from one matrix to the next, such as 5m.  Without it the traffic's own, or 5m."""
     time_limit: str = "10m"
     """Leave a scheme out of a network once it took longer for one matrix; its rows say so."""
     race: bool = False
@@ -82,8 +82,9 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
             require(self, field, f"one, or one for each of the {count} topologies", given in (0, 1, count))
         for field in ("fail", "paths"):
             require(self, field, "a single topology", count == 1 or not getattr(self, field))
-        for field in ("interval", "time_limit"):
-            seconds(getattr(self, field), f"--{field.replace('_', '-')}")
+        seconds(self.time_limit, "--time-limit")
+        if self.interval:
+            require(self, "interval", "a duration above 0", seconds(self.interval, "--interval") > 0)
         if self.race:
             others = ("fail", "failures", "noise", "spatial", "scale", "online", "resume")
             for field in others:

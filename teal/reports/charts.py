@@ -9,12 +9,14 @@ import numpy as np
 
 from teal.evaluation import Row
 from teal.network.topology import FloatArray
+from teal.network.traffic import spread
 from teal.protocols import Protocol
 from teal.reports.plots import COLOURS
 from teal.reports.table import Quality, by_level
 
 _SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
 _DASHES = ("solid", "dash", "dot", "dashdot")
+_MOST_POINTS = 400  # of a scheme in a chart
 _LEAST_GAP = 1e-4  # per cent; what is below is drawn there
 _NAMES = {
     Protocol.FAILURES: "links failed, both directions",
@@ -37,7 +39,7 @@ class Charts:
         self._rows = [row for row in rows if row.usable]
         self._schemes = list(schemes)
         self._quality = Quality.of(rows[0].objective)
-        self._levels = by_level(list(self._rows))
+        self._levels, self._all = by_level(list(self._rows)), by_level(list(rows))
 
     def all(self) -> list[tuple[str, str, Any]]:
         """(title, what it shows, figure) of every chart that there is something to draw for."""
@@ -78,7 +80,13 @@ class Charts:
                 )
         for kind, name in _NAMES.items():
             if any(protocol == kind.value for protocol, _ in self._levels):
-                charts.append((f"{kind.value.capitalize()}", f"Mean over matrices and draws; {name}.", self._by(kind)))
+                charts.append(
+                    (
+                        f"{kind.value.capitalize()}",
+                        f"Mean over matrices and draws; {name}. No mark where a scheme failed.",
+                        self._by(kind),
+                    )
+                )
         return charts
 
     def _against_time(self, rows: list[Row]) -> Any:
@@ -86,8 +94,9 @@ class Charts:
         for scheme, own in _by_scheme(rows).items():
             style = self._style(scheme)
             taken, reached = _array(own, lambda r: 1e3 * r.taken_s), _array(own, self._quality.of_row)
+            some = spread(np.arange(len(own)), _MOST_POINTS)
             figure.add_scatter(
-                x=taken, y=reached, mode="markers", legendgroup=scheme, showlegend=False, hoverinfo="skip",
+                x=taken[some], y=reached[some], mode="markers", legendgroup=scheme, showlegend=False, hoverinfo="skip",
                 marker={**style, "size": 4, "opacity": 0.35},
             )  # fmt: skip
             figure.add_scatter(
@@ -103,7 +112,9 @@ class Charts:
             values = np.sort(np.maximum(_array(own, number), least))
             values = values[~np.isnan(values)]
             if len(values):
-                share = 100 * np.arange(1, len(values) + 1) / len(values)
+                some = spread(np.arange(len(values)), _MOST_POINTS)
+                share = 100 * (some + 1) / len(values)
+                values = values[some]
                 steps = np.concatenate([[0.0], np.repeat(share, 2)[:-1]])
                 self._line(figure, scheme, np.repeat(values, 2), steps, markers=False)
         return figure
@@ -126,10 +137,19 @@ class Charts:
             means = [
                 _array([row for row in rows if row.scheme == scheme], self._quality.of_row) for rows in found.values()
             ]
-            if any(len(values) for values in means):
-                heights = [float(values.mean()) if len(values) else None for values in means]
+            # A mean over the cases that a scheme managed would flatter one that fails the hard ones.
+            whole = [len({(row.index, row.draw) for row in self._everything(protocol, level)}) for level in found]
+            full = [len(values) == count > 0 for values, count in zip(means, whole, strict=True)]
+            if any(full):
+                heights = [float(v.mean()) if good else None for v, good in zip(means, full, strict=True)]
                 self._line(figure, scheme, list(found), heights, markers=True)
         return figure
+
+    def _everything(self, protocol: Protocol, level: str) -> list[Row]:
+        """The rows of a level, of failed cases too; of matrices as they came where there is no such level."""
+        if level == _PLAIN[protocol]:
+            return self._all.get((Protocol.OFFLINE.value, ""), [])
+        return self._all.get((protocol.value, level), [])
 
     def _line(self, figure: Any, scheme: str, x: Any, y: Any, *, markers: bool) -> None:
         style = self._style(scheme)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from teal.errors import InputError
 from teal.reports.results import describe_machine
 
+_BLOCK = 1 << 16
 _FREE = ("out", "resume", "overwrite", "worst")  # settings that may differ from one part of a run to the next
 
 
 class Journal:
-    """The file ``journal.jsonl`` of a run: its settings first, then what it found.
+    """The file ``journal.jsonl`` of a run: its settings first, then what it found; read again whenever it is asked.
 
     A last line that was cut off is dropped.
 
@@ -26,28 +27,30 @@ class Journal:
 
     def __init__(self, path: Path, settings: Any, *, resume: bool) -> None:
         self.path = path
-        self.entries: list[dict[str, Any]] = []
         mine = {"settings": _plain(dataclasses.asdict(settings)), "machine": describe_machine()}
         if resume:
-            self.entries = _whole_lines(path)
-            _same_settings(path, self.entries[0]["settings"], mine["settings"])
+            _cut(path)
+            self.first = _first(path)
+            _same_settings(self.first["settings"], mine["settings"])
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(mine) + "\n", encoding="utf-8")
-            self.entries = [mine]
+            self.first = mine
 
-    def of(self, kind: str) -> list[dict[str, Any]]:
+    def of(self, kind: str) -> Iterator[dict[str, Any]]:
         """The entries of a kind, in the order in which they were added."""
-        return [entry[kind] for entry in self.entries[1:] if kind in entry]
+        start = f'{{"{kind}": '
+        with self.path.open(encoding="utf-8") as stream:
+            for line in stream:
+                if line.startswith(start):
+                    yield json.loads(line)[kind]
 
     def add(self, kind: str, entry: Mapping[str, Any]) -> None:
         """Write an entry down."""
-        line = {kind: dict(entry)}
         with self.path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(line) + "\n")
+            stream.write(json.dumps({kind: dict(entry)}) + "\n")
             stream.flush()
             os.fsync(stream.fileno())
-        self.entries.append(line)
 
     def remove(self) -> None:
         """The run is complete and its results are written: the journal is no longer needed."""
@@ -58,23 +61,35 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
     return dict(json.loads(json.dumps(settings, default=str)))
 
 
-def _whole_lines(path: Path) -> list[dict[str, Any]]:
+def _cut(path: Path) -> None:
+    """Drop what stands behind the last whole line."""
     if not path.is_file():
         raise InputError(str(path.parent), "resume", "a run that broke off", f"no {path.name}")
-    data = path.read_bytes()
-    end = data.rfind(b"\n") + 1
+    with path.open("r+b") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        end = size
+        while end:  # backwards, block by block
+            begin = max(0, end - _BLOCK)
+            stream.seek(begin)
+            last = stream.read(end - begin).rfind(b"\n")
+            if last >= 0:
+                stream.truncate(begin + last + 1)
+                return
+            end = begin
+        stream.truncate(0)
+
+
+def _first(path: Path) -> dict[str, Any]:
     try:
-        entries = [json.loads(line) for line in data[:end].splitlines()]
-        entries[0]["settings"]
+        with path.open(encoding="utf-8") as stream:
+            first = json.loads(stream.readline())
+        first["settings"], first["machine"]
     except (ValueError, LookupError, TypeError) as error:
         raise InputError(str(path), "", "the journal of a run that broke off", f"{error}") from None
-    if end < len(data):
-        with path.open("r+b") as stream:
-            stream.truncate(end)
-    return entries
+    return dict(first)
 
 
-def _same_settings(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+def _same_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     for field in {**old, **new}:
         if field not in _FREE and old.get(field) != new.get(field):
             expected = f"the settings of the run that broke off, {old.get(field)!r}"

@@ -12,10 +12,10 @@ import numpy as np
 from teal.network.topology import FloatArray
 from teal.network.traffic import spread
 from teal.protocols import Protocol
-from teal.reports.record import Network, Place
+from teal.reports.record import Network, Place, Shares
 
 _MOST_CASES = 24  # as they came, and as many of the others
-_FULL, _FAILED = 200, 255  # bytes: 0.5% a step up to 127%, and no link
+_FULL, _FAILED = 1000, 65535  # two bytes: 0.1% a step up to 6,553%, and no link
 _LARGE = 300  # nodes, beyond which a layout by stress takes too long
 
 
@@ -46,7 +46,7 @@ def _projected(coordinates: FloatArray) -> FloatArray:
 
 
 def network_map(
-    network: Network, utilisation: Mapping[Place, FloatArray], times: Mapping[int, str]
+    network: Network, utilisation: Mapping[Place, Shares], times: Mapping[int, str]
 ) -> dict[str, Any] | None:
     """What the page needs to draw the map, as plain data; None if no utilisation of this network is known.
 
@@ -97,6 +97,6 @@ def _name(case: Place, when: str) -> str:
     return f"{case.index}: {when.replace('T', ' ')}{done}" + (f", draw {case.draw}" if case.draw else "")
 
 
-def _packed(shares: FloatArray) -> str:
+def _packed(shares: Shares) -> str:
     steps = np.where(np.isnan(shares), _FAILED, np.clip(np.round(np.nan_to_num(shares) * _FULL), 0, _FAILED - 1))
-    return base64.b64encode(steps.astype(np.uint8).tobytes()).decode("ascii")
+    return base64.b64encode(steps.astype("<u2").tobytes()).decode("ascii")

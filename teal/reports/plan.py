@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from rich.markup import escape
 from rich.table import Table
 
-from teal.planning import Outage, by_cable, loss
+from teal.planning import Outage, by_cable, loss, severity
 from teal.reports.table import percent
 
 _MOST_CABLES = 25  # in the plot
@@ -22,18 +23,18 @@ def render_plan(found: Sequence[Outage], worst: int, *, higher_is_better: bool) 
     cases = Table(title=f"worst cases of {len(found):,}", title_justify="left")
     for column in ("cable", "at", change, "stranded", "satisfied demand", "certified gap"):
         cases.add_column(column, justify="left" if column in ("cable", "at") else "right")
-    outages = [outage for outage in found if outage.a]
-    for o in sorted(outages, key=lambda o: -np.nan_to_num(loss(o, higher_is_better=higher_is_better)))[:worst]:
+    outages = sorted((outage for outage in found if outage.a), key=lambda o: severity(o, higher_is_better))[::-1]
+    for o in outages[:worst]:
         lost = loss(o, higher_is_better=higher_is_better)
         cases.add_row(
-            f"{o.a} - {o.b}", o.timestamp, percent(lost), percent(o.stranded), percent(o.satisfied_demand),
+            escape(f"{o.a} - {o.b}"), o.timestamp, percent(lost), percent(o.stranded), percent(o.satisfied_demand),
             percent(o.gap),
         )  # fmt: skip
     cables = Table(title="worst cables", title_justify="left")
     for column in ("cable", f"{change}, worst", "at", f"{change}, mean", "stranded, mean"):
         cables.add_column(column, justify="left" if column in ("cable", "at") else "right")
     for c in by_cable(found, higher_is_better=higher_is_better)[:worst]:
-        cables.add_row(f"{c.a} - {c.b}", percent(c.worst), c.worst_at, percent(c.mean), percent(c.stranded))
+        cables.add_row(escape(f"{c.a} - {c.b}"), percent(c.worst), c.worst_at, percent(c.mean), percent(c.stranded))
     return [cases, cables]
 
 

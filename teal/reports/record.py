@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from teal.errors import InputError
 from teal.evaluation import Row
@@ -17,6 +18,7 @@ from teal.network.topology import FloatArray, IntArray
 from teal.reports.results import read_csv, write_csv, write_parquet
 from teal.storage import atomic_file
 
+Shares = npt.NDArray[np.float32]
 ROWS, TABLE, UTILISATION, NETWORKS = "results.csv", "results.parquet", "utilisation.parquet", "networks.json"
 
 
@@ -30,6 +32,7 @@ class Network:
         coordinates: (N, 2), NaN where unknown.
         source, target: (E,) node indices.
         capacity: (E,) Gbit/s.
+        content: equal for runs whose rows may stand in one table: demands, paths, objective, failures, seed.
     """
 
     topology: str
@@ -39,20 +42,21 @@ class Network:
     source: IntArray
     target: IntArray
     capacity: FloatArray
+    content: str = ""
 
     @classmethod
-    def of(cls, topology: Topology, traffic: str) -> Network:
+    def of(cls, topology: Topology, traffic: str, content: str) -> Network:
         """Of a topology and the name of its traffic."""
         return cls(
             topology.name, traffic, topology.node_names, topology.coordinates,
-            topology.link_source, topology.link_target, topology.capacity,
+            topology.link_source, topology.link_target, topology.capacity, content,
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Plain lists; null for a coordinate that is unknown."""
         places = [[None if np.isnan(x) else x for x in place] for place in self.coordinates.tolist()]
         lists = {name: getattr(self, name).tolist() for name in ("source", "target", "capacity")}
-        names = {"topology": self.topology, "traffic": self.traffic, "nodes": list(self.nodes)}
+        names = {"topology": self.topology, "traffic": self.traffic, "content": self.content, "nodes": list(self.nodes)}
         return {**names, "coordinates": places, **lists}
 
     @classmethod
@@ -66,6 +70,7 @@ class Network:
             np.array(found["source"], np.int32),
             np.array(found["target"], np.int32),
             np.array(found["capacity"], np.float64),
+            found["content"],
         )
 
 
@@ -106,7 +111,7 @@ class Record:
 
     rows: list[Row]
     networks: list[Network]
-    utilisation: dict[Place, FloatArray]
+    utilisation: dict[Place, Shares]
 
     def save(self, folder: Path) -> None:
         """Write rows as CSV and Parquet, utilisations as Parquet, networks as JSON."""
@@ -130,23 +135,28 @@ class Record:
         """What several folders hold; where two have the same place the later one counts.
 
         Raises:
-            InputError: a folder without results.
+            InputError: a folder without results, or two whose rows cannot stand in one table.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         rows: dict[Place, Row] = {}
         networks: dict[tuple[str, str], Network] = {}
-        utilisation: dict[Place, FloatArray] = {}
+        utilisation: dict[Place, Shares] = {}
         for folder in folders:
             rows |= {Place.of(row): row for row in read_csv(folder / ROWS, Row)}
             try:
                 listed = json.loads((folder / NETWORKS).read_text(encoding="utf-8"))
-                networks |= {(n.topology, n.traffic): n for n in map(Network.from_json, listed)}
+                found = {(n.topology, n.traffic): n for n in map(Network.from_json, listed)}
                 table = pq.read_table(folder / UTILISATION).to_pydict()
                 shares = table.pop("utilisation")
                 places = [Place(*values) for values in zip(*(table[f] for f in PLACE_FIELDS), strict=True)]
             except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
                 raise InputError(str(folder), "", "what teal evaluate wrote", str(error)) from None
+            for name, network in found.items():
+                if name in networks and networks[name].content != network.content:
+                    expected = f"the demands, paths, objective, failed links and seed of the others for {name[0]}"
+                    raise InputError(str(folder), "", expected, "others: rows of the two cannot be compared")
+            networks |= found
             utilisation |= {p: np.array(u, np.float32) for p, u in zip(places, shares, strict=True)}
         return cls(list(rows.values()), list(networks.values()), utilisation)

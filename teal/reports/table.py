@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
+from rich.markup import escape
 from rich.table import Table
 
 from teal.allocation import Status
@@ -50,8 +51,12 @@ class Summary:
 
 def summarise(rows: list[Row]) -> list[Summary]:
     """One summary a scheme, in order of appearance.  Optima come from LP-all's rows that are optimal."""
-    best = {_case(r): r.value for r in rows if r.scheme.split(":")[0] == YARDSTICK and r.status == Status.OPTIMAL.value}
     minimised = bool(rows) and not Objective(ObjectiveName(rows[0].objective)).higher_is_better
+    best: dict[tuple[object, ...], float] = {}
+    for row in rows:
+        if row.scheme.split(":")[0] == YARDSTICK and row.status == Status.OPTIMAL.value:
+            better = min if minimised else max
+            best[_case(row)] = better(row.value, best.get(_case(row), row.value))
     summaries = []
     for scheme in dict.fromkeys(row.scheme for row in rows):
         own = [row for row in rows if row.scheme == scheme]
@@ -107,16 +112,24 @@ def render_all(rows: list[Row]) -> Iterator[Table]:
 
 
 def _render_levels(levels: dict[tuple[str, str], list[Row]], topology: str) -> Table:
-    """Schemes down, levels of all protocols across: what is satisfied, or how full the fullest link is."""
+    """Schemes down, levels of all protocols across: what is satisfied, or how full the fullest link is.
+
+    Where a scheme failed some cases it says how many it managed: its mean is over others than theirs.
+    """
     rows = [row for own in levels.values() for row in own]
     quality = Quality.of(rows[0].objective)
-    table = Table(title=f"{topology}: mean {quality.label}", title_justify="left")
+    table = Table(title=escape(f"{topology}: mean {quality.label}"), title_justify="left")
     table.add_column("scheme", no_wrap=True)
     for protocol, level in levels:
         table.add_column(f"{protocol} {level}", justify="right")
     for scheme in dict.fromkeys(row.scheme for row in rows):
-        found = [_mean([quality.of_row(r) for r in own if r.scheme == scheme and r.usable]) for own in levels.values()]
-        table.add_row(scheme, *("-" if math.isnan(x) else f"{x:.2f}" for x in found))
+        cells = []
+        for own in levels.values():
+            kept = [row for row in own if row.scheme == scheme]
+            usable = [quality.of_row(row) for row in kept if row.usable]
+            some = f" ({len(usable)}/{len(kept)})" if 0 < len(usable) < len(kept) else ""
+            cells.append(f"{_mean(usable):.2f}{some}" if usable else "-")
+        table.add_row(escape(scheme), *cells)
     return table
 
 
@@ -156,7 +169,7 @@ def render(summaries: list[Summary], objective: str, title: str) -> Table:
     value = "mean max link utilisation" if minimised else "mean value (Gbit/s)"
     if program.is_balanced and not minimised:
         value = "mean least share"
-    table = Table(title=f"{title}; objective: {objective}", title_justify="left")
+    table = Table(title=escape(f"{title}; objective: {objective}"), title_justify="left")
     table.add_column("scheme", no_wrap=True)
     columns: tuple[str, ...] = (
         value, "of LP-all, mean", "of LP-all, worst", "satisfied demand", "certified gap", "gap by the best bound",
@@ -170,7 +183,7 @@ def render(summaries: list[Summary], objective: str, title: str) -> Table:
     table.add_column("status")
     for s in summaries:
         table.add_row(
-            s.scheme, _number(s.value), percent(s.of_optimum), percent(s.worst), percent(s.satisfied_demand),
+            escape(s.scheme), _number(s.value), percent(s.of_optimum), percent(s.worst), percent(s.satisfied_demand),
             percent(s.gap), percent(s.gap_known),
             "-" if math.isnan(s.max_violation) else f"{s.max_violation:.0e}", time_text(s.build_s),
             time_text(s.solve_s), *([time_text(s.parallel_s)] if parallel else []), s.status,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from teal.config import EvaluateConfig, InstanceConfig, seconds
+from teal.config import EvaluateConfig, seconds
 from teal.errors import InputError
 from teal.evaluation import Evaluation, Measured, Row
 from teal.instance import Instance, failed_links, load_instance
@@ -24,6 +24,7 @@ from teal.schemes import Scheme, make_scheme
 from teal.storage import atomic_file, check_out_folder, content_key, model_folder
 
 JOURNAL, MANIFEST, PLOT, REPORT = "journal.jsonl", "manifest.json", "results.png", "report.html"
+_INTERVAL = 300  # seconds, of traffic that does not say
 FILES = (JOURNAL, ROWS, TABLE, UTILISATION, NETWORKS, MANIFEST, PLOT, REPORT)
 
 
@@ -54,22 +55,21 @@ class Study:
             check_out_folder(config.out, FILES, overwrite=config.overwrite, hint="--resume or --overwrite")
 
     def run(self) -> Record:
-        """Evaluate what is missing, then write results and report; what is there when Ctrl-C comes is kept."""
+        """Evaluate what is missing, then write results and report; if it breaks off, what is there is kept."""
         schemes = self._schemes()  # of all networks, before anything slow
+        networks = self._networks()
         try:
-            for number, config in enumerate(self._config.instances()):
-                self._network(number, config, schemes[number])
-        except KeyboardInterrupt:
-            if self._journal is not None:
-                rows = self._record().rows
-                if rows:
-                    with atomic_file(self._config.out / ROWS) as temporary:
-                        write_csv(temporary, rows)
+            for number, (instance, cases) in networks.items():
+                self._network(number, instance, cases, schemes[number])
+        except BaseException:
+            rows = self._record().rows if self._journal is not None else []
+            if rows:
+                with atomic_file(self._config.out / ROWS) as temporary:
+                    write_csv(temporary, rows)
             raise
         assert self._journal is not None
         record = self._record()
         self._publish(record)
-        self._journal.remove()
         return record
 
     def _schemes(self) -> list[dict[str, Scheme]]:
@@ -88,35 +88,73 @@ class Study:
                 raise made[0].error  # type: ignore[attr-defined]
         return found
 
-    def _network(self, number: int, config: InstanceConfig, schemes: dict[str, Scheme]) -> None:
-        mine = [entry for entry in self._entries("case") if entry["network"] == number]
-        if any(entry["network"] == number for entry in self._entries("complete")):
-            return
-        instance = load_instance(config, self._say)
-        described = {"content": _content(instance), **Network.of(instance.topology, instance.traffic.name).to_json()}
-        known = [entry for entry in self._entries("network") if entry["network"] == number]
-        if known and known[0]["content"] != described["content"]:
-            expected = "the topology, traffic and paths of the run that broke off"
-            raise InputError(config.topology, "", expected, "others")
-        names = instance.topology.name, instance.traffic.name
-        if any((n["topology"], n["traffic"]) == names for n in self._entries("network") if n["network"] != number):
-            raise InputError("--topology", "", "each network and traffic once", f"{names[0]} with {names[1]} twice")
+    def _networks(self) -> dict[int, tuple[Instance, Cases]]:
+        """What is not complete yet: all of it loaded, so that no fault shows after hours of measuring."""
+        complete = {entry["network"] for entry in self._entries("complete")}
+        known = {entry["network"]: entry for entry in self._entries("network")}
+        found, names = {}, [(entry["topology"], entry["traffic"]) for entry in known.values()]
+        for number, config in enumerate(self._config.instances()):
+            if number in complete:
+                continue
+            instance = load_instance(config, self._say)
+            if number in known:
+                if known[number]["content"] != self._content(instance):
+                    expected = "the topology, traffic and paths of the run that broke off"
+                    raise InputError(config.topology, "", expected, "others")
+            else:
+                name = instance.topology.name, instance.traffic.name
+                if name in names:
+                    raise InputError("--topology", "", "each network and traffic once", " with ".join(name) + " twice")
+                names.append(name)
+            found[number] = instance, self._cases(instance)
+            self._interval(instance)
+        return found
+
+    def _network(self, number: int, instance: Instance, cases: Cases, schemes: dict[str, Scheme]) -> None:
+        done = {
+            entry["key"]: [from_text(Row, row) for row in entry["rows"]]
+            for entry in self._entries("case")
+            if entry["network"] == number
+        }
+        told = {entry["scheme"]: entry["reason"] for entry in self._entries("left_out") if entry["network"] == number}
+        described = any(entry["network"] == number for entry in self._entries("network"))
         evaluation = Evaluation(
             instance,
             schemes,
             time_limit=seconds(self._config.time_limit, "--time-limit"),
-            interval_s=seconds(self._config.interval, "--interval") if self._config.online else 0.0,
+            interval_s=self._interval(instance),
             strict=len(self._config.topology) == 1,
             say=self._say,
+            left_out=dict(told),
         )
-        done = {entry["key"]: [from_text(Row, row) for row in entry["rows"]] for entry in mine}
-        with _closing(evaluation.run(self._cases(instance), done)) as found:
+        with _closing(evaluation.run(cases, done)) as found:
             for measured in found:
-                if not known:
-                    self._add("network", {"network": number, **described})
-                    known = [described]
+                if not described:
+                    network = Network.of(instance.topology, instance.traffic.name, self._content(instance))
+                    self._add("network", {"network": number, **network.to_json()})
+                    described = True
+                for scheme in evaluation.left_out.keys() - told.keys():
+                    told[scheme] = evaluation.left_out[scheme]
+                    self._add("left_out", {"network": number, "scheme": scheme, "reason": told[scheme]})
                 self._add("case", {"network": number, **_entry(measured)})
         self._add("complete", {"network": number})
+
+    def _interval(self, instance: Instance) -> float:
+        """Seconds of an interval online; 0 if nobody asks for it."""
+        config, usual = self._config, instance.traffic.interval_s or _INTERVAL
+        if not config.online:
+            return 0.0
+        if not instance.objective.maximises_value:
+            raise InputError("--online", "objective", "one that maximises flow", instance.objective.name.value)
+        return seconds(config.interval, "--interval") if config.interval else float(usual)
+
+    def _content(self, instance: Instance) -> str:
+        """What rows of two runs must share to stand in one table."""
+        config = self._config
+        return content_key(
+            instance.topology.content_key(), instance.traffic.content_key(), instance.paths.key, instance.objective,
+            config.fail, config.seed,
+        )  # fmt: skip
 
     def _cases(self, instance: Instance) -> Cases:
         config, topology = self._config, instance.topology
@@ -128,8 +166,8 @@ class Study:
         rows = rows[: config.limit or None] if config.online else spread(rows, config.limit)
         return Cases(topology, instance.traffic, rows, self._levels, config.draws, config.seed)
 
-    def _entries(self, kind: str) -> list[dict[str, Any]]:
-        return [] if self._journal is None else self._journal.of(kind)
+    def _entries(self, kind: str) -> Iterable[dict[str, Any]]:
+        return () if self._journal is None else self._journal.of(kind)
 
     def _add(self, kind: str, entry: dict[str, Any]) -> None:
         if self._journal is None:  # only now: until the first case is measured, a fault leaves nothing behind
@@ -141,13 +179,12 @@ class Study:
     def _record(self) -> Record:
         rows: list[Row] = []
         utilisation = {}
-        cases = sorted(self._entries("case"), key=lambda entry: entry["network"])
-        for entry in cases:
+        for entry in self._entries("case"):
             own = [from_text(Row, row) for row in entry["rows"]]
             rows += own
             for row in own:
                 if row.scheme in entry["utilisation"] and row.protocol != Protocol.ONLINE:
-                    utilisation[Place.of(row)] = np.array(entry["utilisation"][row.scheme])
+                    utilisation[Place.of(row)] = np.array(entry["utilisation"][row.scheme], np.float32)
         return Record(rows, [Network.from_json(entry) for entry in self._entries("network")], utilisation)
 
     def _publish(self, record: Record) -> None:
@@ -155,8 +192,9 @@ class Study:
         out = self._config.out
         record.save(out)
         with atomic_file(out / MANIFEST) as temporary:
-            parts = [self._journal.entries[0]["machine"], *self._journal.of("machine")]
+            parts = [self._journal.first["machine"], *self._journal.of("machine")]
             write_manifest(temporary, self._config, parts)
+        self._journal.remove()  # what is measured is safe, whatever becomes of its pictures
         with atomic_file(out / PLOT) as temporary:
             plot_results(temporary, record.rows)
         with atomic_file(out / REPORT) as temporary:
@@ -187,12 +225,6 @@ class _Unavailable:
     def solve(self, problem: object) -> Any:
         """Say why."""
         raise self.error
-
-
-def _content(instance: Instance) -> str:
-    return content_key(
-        instance.topology.content_key(), instance.traffic.content_key(), instance.paths.key, instance.objective
-    )
 
 
 def _entry(measured: Measured) -> dict[str, Any]:

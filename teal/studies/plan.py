@@ -7,13 +7,14 @@ from collections.abc import Callable
 from tqdm import tqdm
 
 from teal.config import PlanConfig
+from teal.errors import InputError
 from teal.instance import load_instance
 from teal.objectives import Objective
-from teal.planning import BLOCK, Outage, outages
+from teal.planning import BLOCK, Outage, Part, outages
 from teal.reports.journal import Journal
 from teal.reports.plan import plot_plan
 from teal.reports.results import from_text, write_csv, write_manifest, write_parquet
-from teal.storage import atomic_file, check_out_folder
+from teal.storage import atomic_file, check_out_folder, content_key
 from teal.studies.evaluate import JOURNAL, rows_of
 
 FILES = ("failures.csv", "failures.parquet", "manifest.json", "failures.png")
@@ -31,13 +32,22 @@ def run_plan(config: PlanConfig, say: Callable[[str], None]) -> list[Outage]:
     instance = load_instance(config, say)
     rows = rows_of(instance, config.split)[: config.limit or None]
     journal = Journal(out / JOURNAL, config, resume=config.resume)
-    done = {entry["first"] for entry in journal.of("block")}
-    blocks = -(-len(rows) // BLOCK)
-    with tqdm(total=blocks, initial=len(done), desc="failing links", unit=f"block of {BLOCK} matrices") as bar:
-        for first, found in outages(instance, rows, config.gap, done):
-            journal.add("block", {"first": first, "outages": [vars(outage) for outage in found]})
+    content = content_key(instance.topology.content_key(), instance.traffic.content_key(), instance.paths.key)
+    for entry in journal.of("instance"):
+        if entry["content"] != content:
+            expected = "the topology, traffic and paths of the run that broke off"
+            raise InputError(config.topology, "", expected, "others")
+    journal.add("instance", {"content": content})
+    done = {Part(*entry["part"]) for entry in journal.of("outages")}
+    parts = -(-len(rows) // BLOCK) * (1 + len(instance.topology.cables()))
+    with tqdm(total=parts, initial=len(done), desc="failing links", unit=f"link x {BLOCK} matrices") as bar:
+        for part, found in outages(instance, rows, config.gap, done):
+            journal.add("outages", {"part": part, "found": [vars(outage) for outage in found]})
             bar.update()
-    results = [from_text(Outage, o) for entry in journal.of("block") for o in entry["outages"]]
+    results = [from_text(Outage, o) for entry in journal.of("outages") for o in entry["found"]]
+    short = sum(outage.gap > config.gap for outage in results)
+    if short:
+        say(f"{short:,} of {len(results):,} answers did not come to a gap of {config.gap:g}: see the column gap")
     table, parquet, manifest, plot = (out / name for name in FILES)
     with atomic_file(table) as temporary:
         write_csv(temporary, results)

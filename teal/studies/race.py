@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from teal.config import EvaluateConfig
+from teal.errors import InputError
 from teal.instance import load_instance
 from teal.network.traffic import spread
 from teal.race import Lap, race
 from teal.reports.race import plot_race
 from teal.reports.results import write_csv, write_manifest
-from teal.schemes import make_scheme
+from teal.schemes import Follower, make_scheme
 from teal.storage import atomic_file, check_out_folder
 from teal.studies.evaluate import default_schemes, rows_of
 
@@ -27,6 +28,8 @@ def run_race(config: EvaluateConfig, say: Callable[[str], None]) -> list[Lap]:
     check_out_folder(config.out, FILES, overwrite=config.overwrite)
     models = config.models()
     schemes = [{n: make_scheme(n, model) for n in config.scheme or default_schemes(model)} for model in models]
+    for name in (name for each in schemes for name, scheme in each.items() if isinstance(scheme, Follower)):
+        raise InputError(name, "", "a scheme that starts from nothing: --race has warm PDHG of its own", "a warm one")
     laps = []
     for number, each in enumerate(config.instances()):
         instance = load_instance(each, say)

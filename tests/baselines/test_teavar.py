@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 
+import cvxpy
 import numpy as np
 import pytest
 import torch
@@ -88,6 +90,50 @@ def test_the_loss_at_risk_is_the_least_there_is(beta: float) -> None:
     assert risks["teavar"] <= risks["lp-all"] + 1e-6
     if beta == 0.99:
         assert risks["teavar"] < risks["lp-all"] - 1e-3, "and here it pays"
+
+
+def _textbook(problem: Problem, scheme: Teavar) -> tuple[float, Callable[[np.ndarray], float]]:
+    """The optimum of the program as its paper writes it, a loss for every scenario and demand; and its objective."""
+    matrix = _matrix(problem)
+    scenarios = scheme.scenarios(matrix)
+    d, p = problem.demand[0].numpy(), problem.paths
+    some = [i for i in range(len(d)) if matrix.routable[i] and d[i] > 0]
+    places = [(i, k) for i in some for k in range(p.num_paths) if matrix.mask[i, k]]
+    pi, count, n = scenarios.probability, len(scenarios.probability), len(places)
+    total, rest = d[some].sum(), 1 - scenarios.probability.sum()
+    works = np.array([[works[p.path_links(i, k)].all() for i, k in places] for works in scenarios.works])
+    f, loss, u = cvxpy.Variable(n, nonneg=True), cvxpy.Variable((count, len(some)), nonneg=True), cvxpy.Variable(count)
+    alpha = cvxpy.Variable(nonneg=True)
+    owner = np.array([[i == j for i, _ in places] for j in some], float)
+    links = np.zeros((problem.topology.num_links, n))
+    for column, (i, k) in enumerate(places):
+        links[p.path_links(i, k), column] = 1
+    rows = [links @ f <= matrix.capacity, owner @ f <= d[some], u >= 0, alpha <= total]
+    rows += [loss[s] >= d[some] - (owner * works[s]) @ f for s in range(count)]
+    rows += [u[s] + alpha >= cvxpy.sum(loss[s]) for s in range(count)]
+    beta = scheme.beta
+    goal = alpha + (pi @ u) / (1 - beta) + rest * (total - alpha) / (1 - beta)
+    best = cvxpy.Problem(cvxpy.Minimize(goal), rows).solve(solver="HIGHS")
+
+    def risk(splits: np.ndarray) -> float:
+        flow = np.array([splits[i, k] * d[i] for i, k in places])
+        lost = np.array([np.maximum(0, d[some] - (owner * works[s]) @ flow).sum() for s in range(count)])
+        values = [
+            a + pi @ np.maximum(0, lost - a) / (1 - beta) + rest * (total - a) / (1 - beta) for a in [0, total, *lost]
+        ]
+        return float(min(values))
+
+    return float(best), risk
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_patterns_of_paths_give_the_optimum_of_the_textbook_program(seed: int) -> None:
+    problem = random_problem(seed, batch=1, nodes=5, density=0.6)
+    scheme = Teavar(beta=0.95, failure=0.05)
+    best, risk = _textbook(problem, scheme)
+    assert risk(scheme.solve(problem).splits[0].numpy()) == pytest.approx(best, rel=1e-6, abs=1e-6)
+    nothing = risk(np.zeros(problem.paths.leaf.shape))
+    assert nothing > best * (1 + 1e-3) or best == pytest.approx(nothing, abs=1e-9)
 
 
 def test_wrong_use() -> None:

@@ -49,7 +49,7 @@ def record() -> Record:
                 elif protocol != "online":
                     shares = np.array([0.05, 0.3, 0.5, 0.8, 0.95, 1.0]) / (number + 1)
                     shares = np.where(np.arange(6) < 2, math.nan, shares) if protocol == "failures" else shares
-                    utilisation[Place.of(row)] = shares
+                    utilisation[Place.of(row)] = shares.astype(np.float32)
                 rows.append(row)
     return Record(rows, [NETWORK], utilisation)
 

@@ -132,6 +132,21 @@ def test_several_networks_in_one_run(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(report) == 2, "not replaced unasked"
     assert "ecmp" in page.read_text()
     assert main(["report", "--results", str(tmp_path), "--out", str(tmp_path / "x.html")]) == 2
+    # What was evaluated otherwise is no matter for one table.
+    calibrated = ["--calibrate", "0.8", "--out", str(tmp_path / "calibrated")]
+    assert main(["evaluate", *two[2:], "--scheme", "ecmp", *calibrated]) == 0
+    mixed = [
+        "report",
+        "--results",
+        str(out),
+        "--results",
+        str(tmp_path / "calibrated"),
+        "--out",
+        str(tmp_path / "y.html"),
+    ]
+    capsys.readouterr()
+    assert main(mixed) == 2
+    assert "cannot be compared" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -144,6 +159,11 @@ def test_several_networks_in_one_run(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--topology", "b4", "--failures", "20"], "--failures: expected no more than the 19 cables"),
         (["--topology", "b4", "--online", "--objective", "max_link_utilisation"], "--online"),
         (["--topology", "b4", "--race", "--noise", "2"], "--noise: expected nothing"),
+        (["--topology", "b4", "--interval", "0"], "--interval: expected a duration above 0"),
+        (["--topology", "b4", "--scale", "50%"], "--scale: expected numbers such as 0.5,1,2"),
+        (["--topology", "b4", "--topology", "typo.json"], "typo.json: topology"),
+        (["--topology", "b4", "--topology", "topohub:sndlib/polska", "--failures", "19"], "18 cables of sndlib-polska"),
+        (["--topology", "b4", "--race", "--scheme", "pdhg:warm=true"], "warm PDHG of its own"),
         (["--topology", "b4", "--resume"], "resume: expected a run that broke off"),
         (["--topology", "b4", "--draws", "0"], "--draws"),
         (["--topology", "b4", "--interval", "soon"], "--interval"),
@@ -163,6 +183,7 @@ def test_what_does_not_go_together(
     else:
         assert code == 2
         assert words in error
+        assert not out.exists(), "nothing is written before everything is known to be right"
 
 
 def test_what_changed_under_a_broken_run_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

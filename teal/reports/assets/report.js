@@ -43,8 +43,10 @@
     });
   }
 
-  // Maps.  A byte is half a per cent; 255 is a failed link.
+  // Maps.  Two bytes a link, in tenths of a per cent; 65535 is a failed one.
+  const FAILED = 65535;
   const bins = [
+    { least: 100.5, name: "over 100%", color: "#c2185b", width: 4.6 },
     { least: 99.5, name: "full", color: "#7a0403", width: 4 },
     { least: 90, name: "90 to 99%", color: "#d93806", width: 3.4 },
     { least: 70, name: "70 to 90%", color: "#fb9b2d", width: 3 },
@@ -70,8 +72,8 @@
     const points = { x: [], y: [], text: [] };
     let fullest = 0;
     for (const { a, b, links } of cables) {
-      const working = links.filter((link) => shares[link] !== 255);
-      const most = Math.max(...working.map((link) => shares[link] / 2), 0);
+      const working = links.filter((link) => shares[link] !== FAILED);
+      const most = Math.max(...working.map((link) => shares[link] / 10), 0);
       fullest = Math.max(fullest, most);
       const bin = working.length ? bins.find((candidate) => most >= candidate.least) : failedBin;
       lines.get(bin).x.push(map.x[a], map.x[b], null);
@@ -80,7 +82,7 @@
       points.y.push((map.y[a] + map.y[b]) / 2);
       points.text.push(links.map((link) => {
         const name = `${map.nodes[map.source[link]]} \u2192 ${map.nodes[map.target[link]]}`.replaceAll("<", "&lt;");
-        const state = shares[link] === 255 ? "failed" : `${(shares[link] / 2).toFixed(1)}%`;
+        const state = shares[link] === FAILED ? "failed" : `${(shares[link] / 10).toFixed(1)}%`;
         return `${name}: ${state} of ${Number(map.capacity[link].toPrecision(4))} Gbit/s`;
       }).join("<br>"));
     }
@@ -125,7 +127,8 @@
         Plotly.purge(chart);
         return;
       }
-      const shares = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
+      const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
+      const shares = Uint16Array.from({ length: bytes.length / 2 }, (_, i) => bytes[2 * i] + 256 * bytes[2 * i + 1]);
       const { data, fullest } = traces(map, cables, shares);
       part("said").textContent = `fullest link: ${fullest.toFixed(1)}%`;
       Plotly.react(chart, data, layout, { ...options, scrollZoom: true });
