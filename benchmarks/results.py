@@ -49,7 +49,19 @@ def large(replicas: int) -> tuple[str, ...]:
     return (*MODELS, *ENGINE, *ROUTERS, *(f"{s}{',' if ':' in s else ':'}time_limit=600" for s in slow))
 
 
-SHOCKS = ["--failures", "1,2,5%", "--noise", "2,10", "--spatial", "60,20%", "--scale", "2", "--online"]
+SHOCKS = [
+    "--failures",
+    "1,2,5%",
+    "--noise",
+    "2,10",
+    "--spatial",
+    "60,20%",
+    "--scale",
+    "2",
+    "--online",
+    "--interval",
+    "5m",
+]
 STUDIES: dict[str, tuple[tuple[tuple[str, str], ...], tuple[str, ...], list[str]]] = {
     "b4-geant": (
         (("b4", GENERATED), GEANT),
@@ -67,7 +79,7 @@ STUDIES: dict[str, tuple[tuple[tuple[str, str], ...], tuple[str, ...], list[str]
         ["--failures", "1,2,5%"],
     ),
     "uscarrier": ((("topologies/UsCarrier.json", GENERATED),), MIDDLE, ["--limit", "5", "--failures", "2%"]),
-    "kdl": ((("topologies/Kdl.json", LESS),), large(64), ["--limit", "3", "--online"]),
+    "kdl": ((("topologies/Kdl.json", LESS),), large(64), ["--limit", "3", "--online", "--interval", "5m"]),
     "asn": ((("topologies/ASN2k.json", LESS),), large(128), ["--limit", "1"]),
 }
 

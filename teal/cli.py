@@ -21,6 +21,7 @@ from teal.config import (
     PlanConfig,
     PretrainConfig,
     ReportConfig,
+    ServeConfig,
     SolveConfig,
     TrafficConfig,
     TrafficConvertConfig,
@@ -49,6 +50,7 @@ _Command = (
     | Annotated[EvaluateConfig, subcommand("evaluate")]
     | Annotated[ReportConfig, subcommand("report")]
     | Annotated[PlanConfig, subcommand("plan")]
+    | Annotated[ServeConfig, subcommand("serve")]
     | Annotated[_Paths, subcommand("paths", description="Compute or improve the candidate paths of a network.")]
     | Annotated[_Traffic, subcommand("traffic", description="Describe, generate or convert traffic matrices.")]
 )
@@ -86,6 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _report(config)
             case PlanConfig():
                 _plan(config, say)
+            case ServeConfig():
+                _serve(config, say)
             case SolveConfig():
                 return _solve(config, say)
             case PathsConfig():
@@ -199,6 +203,14 @@ def _report(config: ReportConfig) -> None:
     with atomic_file(config.out) as temporary:
         write_report(temporary, record)
     print(f"{config.out}: {len(record.rows):,} rows of {len(record.networks)} networks")
+
+
+def _serve(config: ServeConfig, say: Callable[[str], None]) -> None:
+    try:
+        from teal.serving.deployment import run_service
+    except ImportError as error:
+        raise InputError("teal serve", "", "the service's packages: pip install 'teal-te[serve]'", str(error)) from None
+    run_service(config, say)
 
 
 def _plan(config: PlanConfig, say: Callable[[str], None]) -> None:

@@ -26,7 +26,7 @@ TIERS = (
     ("teal.feasibility", "teal.bounds"),
     ("teal.assessment", "teal.schemes"),
     ("teal.solvers", "teal.nn"),
-    ("teal.testing", "teal.calibration"),
+    ("teal.testing", "teal.calibration", "teal.client"),
     ("teal.learning.losses", "teal.learning.direct", "teal.learning.coma", "teal.learning.checkpoint"),
     ("teal.learning.universe",),
     ("teal.allocator", "teal.price_allocator"),
@@ -34,7 +34,7 @@ TIERS = (
     ("teal.online",),
     ("teal.evaluation", "teal.race", "teal.solving", "teal.planning"),
     ("teal.reports",),
-    ("teal.studies",),
+    ("teal.studies", "teal.serving"),
     ("teal.cli",),
 )
 LONGEST = 400
@@ -95,8 +95,10 @@ def test_teal_never_imports_baselines_and_ray_has_two_rooms() -> None:
 
 def test_optional_packages_are_imported_where_they_are_used() -> None:
     """The library runs without them: no file imports one at its top, but the one room that needs it."""
-    homes = {"cvxpy": (), "gurobipy": (), "tyro": ("cli.py",), "pyarrow": (), "topohub": (), "torch_geometric": ("nn",)}
+    homes = {"cvxpy": (), "gurobipy": (), "tyro": ("cli.py",), "topohub": (), "torch_geometric": ("nn",)}
     homes |= dict.fromkeys(("plotly", "jinja2", "ortools"), ())
+    homes |= {"ray": ("serving",), "fastapi": ("serving",), "pydantic": ("serving",), "prometheus_client": ("serving",)}
+    homes |= {"httpx": ("client.py",), "pyarrow": ("client.py",)}
     for file in [*FILES, *sorted((ROOT / "baselines").glob("*.py"))]:
         top = {
             alias.name.split(".")[0] if isinstance(node, ast.Import) else (node.module or "").split(".")[0]

@@ -6,6 +6,7 @@ The command line is made from these, so a field's docstring is its ``--help``.
 from teal.config.base import CandidateConfig, InstanceConfig, PathConfig, ProgramConfig, seconds
 from teal.config.evaluation import EvaluateConfig, PlanConfig, ReportConfig
 from teal.config.learning import PretrainConfig, TrainConfig
+from teal.config.serving import ServeConfig
 from teal.config.solving import ImproveConfig, PathsConfig, SolveConfig
 from teal.config.traffic import TrafficConfig, TrafficConvertConfig, TrafficGenerateConfig
 
@@ -20,6 +21,7 @@ __all__ = [
     "PretrainConfig",
     "ProgramConfig",
     "ReportConfig",
+    "ServeConfig",
     "SolveConfig",
     "TrafficConfig",
     "TrafficConvertConfig",

@@ -8,6 +8,7 @@ ms.  Capacities are in Gbit/s unless the ``graph`` object has a ``capacity_unit`
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +73,19 @@ def _position(node: dict[str, Any], where: str, field: str) -> tuple[float, floa
     if "lon" in node and "lat" in node:
         return number(node["lon"], where, field), number(node["lat"], where, field)
     return None
+
+
+def topology_to_node_link(topology: Topology) -> dict[str, Any]:
+    """Node-link data that :func:`topology_from_node_link` reads back."""
+    names = topology.node_names
+    nodes: list[dict[str, Any]] = []
+    for name, (x, y) in zip(names, topology.coordinates.tolist(), strict=True):
+        known = math.isfinite(x) and math.isfinite(y)
+        nodes.append({"id": name, "pos": [x, y]} if known else {"id": name})
+    ends = zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
+    figures = zip(topology.capacity.tolist(), topology.latency.tolist(), strict=True)
+    links = [
+        {"source": names[s], "target": names[t], "capacity": capacity, "latency": latency}
+        for (s, t), (capacity, latency) in zip(ends, figures, strict=True)
+    ]
+    return {"directed": True, "multigraph": True, "nodes": nodes, "links": links}

@@ -1,0 +1,252 @@
+"""HTTP: routes, bearer token, limits, metrics.  Knows no Ray: a backend is anything with the methods of the solver."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from typing import Annotated, Any, Protocol
+
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from teal.serving.errors import ServiceError
+from teal.serving.requests import AllocationRequest, LinkChanges, NetworkSpec
+from teal.serving.wire import ARROW, JSON
+
+LOG = logging.getLogger("teal.serving")
+_BEARER = HTTPBearer(auto_error=False, description="The token of --token-file.")
+
+
+class Backend(Protocol):
+    """What answers requests: a :class:`teal.serving.solver.Solver`, here or in another process."""
+
+    async def names(self) -> list[str]:
+        """All networks."""
+        ...
+
+    async def put(self, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+        """Register a network."""
+        ...
+
+    async def info(self, name: str) -> dict[str, Any]:
+        """Its state."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """Forget it."""
+        ...
+
+    async def patch(self, name: str, changes: dict[str, Any]) -> dict[str, Any]:
+        """Change links."""
+        ...
+
+    async def paths(self, name: str) -> dict[str, Any]:
+        """Its candidate paths."""
+        ...
+
+    async def allocate(
+        self, name: str, body: bytes, content_type: str, accept: str, query: dict[str, str]
+    ) -> tuple[bytes, str, dict[str, Any]]:
+        """Answer a request."""
+        ...
+
+
+class Metrics:
+    """What Prometheus sees; a registry of its own, so that several apps live in one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        shared: dict[str, Any] = {"registry": self.registry}
+        fine = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+        self.requests = Counter("teal_requests", "Answers by route and status", ["route", "status"], **shared)
+        self.latency = Histogram("teal_request_seconds", "Time to answer", ["route"], buckets=fine, **shared)
+        self.queue = Histogram("teal_queue_seconds", "Time that allocations waited", buckets=fine, **shared)
+        self.solve = Histogram("teal_solve_seconds", "Time of the engine", buckets=fine, **shared)
+        self.batch = Histogram("teal_batch_matrices", "Matrices solved together", buckets=(1, 2, 4, 8, 16), **shared)
+        gaps = (1e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 1)
+        self.gap = Histogram("teal_gap", "Certified gap of answers, the widest of a request", buckets=gaps, **shared)
+        self.satisfied = Gauge("teal_satisfied_demand", "Of the last answer, by network", ["network"], **shared)
+        self.open = Gauge("teal_open_requests", "Requests being answered", **shared)
+
+    def allocated(self, network: str, cost: dict[str, Any]) -> None:
+        """Count an allocation."""
+        self.queue.observe(cost["queue_ms"] / 1e3)
+        self.solve.observe(cost["solve_ms"] / 1e3)
+        self.batch.observe(cost["batch"])
+        self.gap.observe(cost["gap"])
+        self.satisfied.labels(network).set(cost["satisfied_demand"])
+
+
+def make_app(backend: Backend, token: str = "", most_bytes: int = 64 << 20) -> FastAPI:
+    """The application.
+
+    Args:
+        backend: answers.
+        token: that requests must bear; "" for none.
+        most_bytes: of a body; larger ones are refused before they are read.
+    """
+    app = FastAPI(
+        title="Teal",
+        version=version("teal-te"),
+        description="Traffic engineering for wide-area networks: allocations with certified optimality gaps.",
+        responses={
+            code: {"description": text, "content": {JSON: {"schema": _FAULT}}} for code, text in _FAULTS.items()
+        },
+    )
+    metrics = Metrics()
+
+    async def authorised(given: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]) -> None:
+        if token and (given is None or not hmac.compare_digest(given.credentials.encode(), token.encode())):
+            raise ServiceError(401, "unauthorised", "a valid bearer token is required")
+
+    api: dict[str, Any] = {"dependencies": [Depends(authorised)]}
+
+    @app.get("/v1/networks", **api)
+    async def list_networks() -> dict[str, list[str]]:
+        """Names of all registered networks."""
+        return {"networks": await backend.names()}
+
+    @app.put("/v1/networks/{name}", **api, responses={201: {"description": "registered"}})
+    async def put_network(name: str, spec: NetworkSpec, response: Response) -> dict[str, Any]:
+        """Register or replace a network. Its paths are computed in the background: GET says when it is ready."""
+        said = await backend.put(name, spec.model_dump(mode="json"))
+        response.status_code = 201 if said.pop("new") else 200
+        return said
+
+    @app.get("/v1/networks/{name}", **api)
+    async def get_network(name: str) -> dict[str, Any]:
+        """State (computing, ready, failed), nodes, links, capacities as registered and in force."""
+        return await backend.info(name)
+
+    @app.delete("/v1/networks/{name}", **api, status_code=204)
+    async def delete_network(name: str) -> Response:
+        """Forget a network; requests that wait for it get 404."""
+        await backend.delete(name)
+        return Response(status_code=204)
+
+    @app.patch("/v1/networks/{name}/links", **api)
+    async def patch_links(name: str, changes: LinkChanges) -> dict[str, Any]:
+        """Change capacities, take links down or up: in force from the next request on, no path is computed anew."""
+        return await backend.patch(name, changes.model_dump(mode="json"))
+
+    @app.get("/v1/networks/{name}/paths", **api)
+    async def get_paths(name: str) -> dict[str, Any]:
+        """Pairs of nodes in the order of rates and splits, and the candidate paths of each, node by node."""
+        return await backend.paths(name)
+
+    @app.post("/v1/networks/{name}/allocations", **api, openapi_extra=_ALLOCATION_BODY)
+    async def allocate(name: str, request: Request) -> Response:
+        """Allocate one or many traffic matrices, JSON or Arrow. Of an Arrow request the options are in the query.
+
+        Always a feasible allocation, by the deadline at the latest; status says whether the gap was reached.
+        """
+        body = await request.body()
+        sent, wanted = request.headers.get("content-type", JSON), request.headers.get("accept", "")
+        found, kind, cost = await backend.allocate(name, body, sent, wanted, dict(request.query_params))
+        metrics.allocated(name, cost)
+        return Response(found, media_type=kind)
+
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        """Whether the process answers."""
+        return {"status": "ok"}
+
+    @app.get("/readyz")
+    async def readyz() -> dict[str, Any]:
+        """Whether the engine answers."""
+        return {"status": "ready", "networks": len(await backend.names())}
+
+    @app.get("/metrics", **api)
+    async def prometheus() -> Response:
+        """For Prometheus."""
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    @app.exception_handler(ServiceError)
+    async def known_fault(_: Request, error: ServiceError) -> JSONResponse:
+        return _fault(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        return _fault(ServiceError(422, "invalid_request", f"{place}: {first['msg']}"))
+
+    _watch(app, metrics, most_bytes)
+    return app
+
+
+def _watch(app: FastAPI, metrics: Metrics, most_bytes: int) -> None:
+    """Limit bodies, count and log every request."""
+
+    @app.middleware("http")
+    async def watched(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        begin, number = time.perf_counter(), uuid.uuid4().hex[:12]
+        metrics.open.inc()
+        try:
+            declared = request.headers.get("content-length", "")
+            if request.method in ("POST", "PUT", "PATCH") and not declared.isdigit():
+                response: Response = _fault(ServiceError(411, "length_required", "a body needs a Content-Length"))
+            elif declared.isdigit() and int(declared) > most_bytes:
+                response = _fault(ServiceError(413, "too_large", f"a body has at most {most_bytes:,} bytes"))
+            else:
+                response = await call_next(request)
+        except ServiceError as error:
+            response = _fault(error)
+        except Exception:
+            LOG.exception("request %s failed", number)
+            response = _fault(ServiceError(500, "internal", f"an error of ours, logged as {number}"))
+        finally:
+            metrics.open.dec()
+        seconds = time.perf_counter() - begin
+        route = getattr(request.scope.get("route"), "path", "other")
+        metrics.requests.labels(route, response.status_code).inc()
+        metrics.latency.labels(route).observe(seconds)
+        response.headers["X-Request-Id"] = number
+        entry = {
+            "request": number,
+            "method": request.method,
+            "route": route,
+            "status": response.status_code,
+            "ms": round(1e3 * seconds, 3),
+        }
+        LOG.info(json.dumps(entry))
+        return response
+
+
+def _fault(error: ServiceError) -> JSONResponse:
+    headers = {"Retry-After": str(max(1, round(error.retry_after_s)))} if error.retry_after_s else {}
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse({"error": error.code, "message": error.message}, error.status, headers)
+
+
+_FAULT = {
+    "type": "object",
+    "required": ["error", "message"],
+    "properties": {"error": {"type": "string"}, "message": {"type": "string"}},
+}
+_FAULTS: dict[int | str, str] = {
+    401: "no valid token",
+    404: "no such network",
+    411: "no Content-Length",
+    413: "the body is too large",
+    422: "the request is not what it must be",
+    503: "not ready, or too many requests; Retry-After says when to come back",
+}
+_ALLOCATION_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            JSON: {"schema": AllocationRequest.model_json_schema()},
+            ARROW: {"schema": {"type": "string", "format": "binary"}},
+        },
+    },
+}

@@ -1,0 +1,182 @@
+"""Ray Serve around the service: an ingress that speaks HTTP, engines that compute, and a retry between the two."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+# Before Ray is imported: keeps everything that can be kept there on the loopback address.
+os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+
+import ray
+from fastapi import FastAPI
+from ray import serve
+from ray.exceptions import RayActorError, RayTaskError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+
+from teal.config import ServeConfig
+from teal.errors import InputError
+from teal.formats import BUILT_IN, load_topology
+from teal.formats.node_link import topology_to_node_link
+from teal.formats.topohub_names import PREFIX
+from teal.schemes import Starter
+from teal.serving.app import make_app
+from teal.serving.errors import ServiceError, overloaded
+from teal.serving.requests import NetworkSpec
+from teal.serving.solver import Solver
+from teal.serving.store import Store
+from teal.storage import cache_dir
+
+APP, DEFAULT = "teal", "default"
+_CALLS = ("names", "put", "info", "delete", "patch", "paths", "allocate")
+
+
+class Engine(Solver):
+    """The solver as a deployment: networks and the engine, in a process of their own."""
+
+    def __init__(self, folder: str, most_waiting: int, model: str) -> None:
+        logging.getLogger("teal").setLevel(logging.INFO)
+        super().__init__(Path(folder), most_waiting, starter_of(model))
+
+
+class _Remote:
+    """The engines, as the ingress sees them: a call that an engine's death cut off is made once more."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in _CALLS:
+            raise AttributeError(name)
+
+        async def call(*arguments: Any) -> Any:
+            for again in (True, False):
+                try:
+                    return await getattr(self._handle, name).remote(*arguments)
+                except BackPressureError:
+                    raise overloaded() from None
+                except RayTaskError as error:
+                    cause = error.cause
+                    if isinstance(cause, ServiceError):
+                        raise cause from None
+                    raise
+                except (RayActorError, DeploymentUnavailableError):
+                    if not again:
+                        raise ServiceError(503, "unavailable", "the engine is being restarted", 3.0) from None
+            raise AssertionError
+
+        return call
+
+
+class Ingress:
+    """HTTP in front of the engines."""
+
+    def __init__(self, engines: Any, token: str, most_bytes: int) -> None:
+        self._engines, self._token, self._most_bytes = engines, token, most_bytes
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        return make_app(_Remote(self._engines), self._token, self._most_bytes)
+
+
+def application(config: ServeConfig, folder: Path) -> Any:
+    """What Ray Serve runs: deployments, bound to their settings."""
+    waiting = 4 * config.max_waiting
+    shared: dict[str, Any] = {"max_ongoing_requests": waiting, "max_queued_requests": waiting}
+    engine = serve.deployment(Engine).options(
+        name="Engine",
+        num_replicas=config.replicas,
+        ray_actor_options={"num_cpus": 0},
+        health_check_period_s=2,
+        health_check_timeout_s=600,  # a long solve is no illness
+        graceful_shutdown_timeout_s=20,
+        **shared,
+    )
+    ingress = serve.deployment(serve.ingress()(Ingress)).options(
+        name="Ingress", num_replicas=1, ray_actor_options={"num_cpus": 0}, **shared
+    )
+    bound = engine.bind(str(folder), config.max_waiting, config.model)
+    return ingress.bind(bound, config.token(), config.max_body << 20)
+
+
+def starter_of(model: str) -> Starter | None:
+    """Where the engine starts on large networks."""
+    if model == "none":
+        return None
+    from teal.learning.checkpoint import load_price_model
+    from teal.price_allocator import DEFAULT_MODEL, PriceAllocator, PriceAllocatorConfig
+    from teal.storage import model_folder
+
+    network, _ = load_price_model(model_folder(Path(DEFAULT_MODEL if model == "auto" else model)))
+    return PriceAllocator(network, PriceAllocatorConfig(rounds=4, bound_rounds=4))
+
+
+@contextlib.contextmanager
+def running(config: ServeConfig, say: Callable[[str], None] = lambda _: None) -> Iterator[str]:
+    """The service, from when it answers until the block is left; its address.
+
+    Raises:
+        InputError: a fault in the settings.
+    """
+    config.token()
+    folder = config.state or cache_dir("networks")
+    if config.model not in ("auto", "none"):
+        starter_of(config.model)  # a fault is the user's, now
+    if config.topology:
+        _register(config, folder)
+    ours = not ray.is_initialized()
+    if ours:
+        ray.init(
+            include_dashboard=False, log_to_driver=False, logging_level="ERROR", configure_logging=False,
+            namespace=APP, _node_ip_address="127.0.0.1",
+        )  # fmt: skip
+    try:
+        serve.start(
+            http_options={"host": config.host, "port": config.port, "request_timeout_s": 900},
+            logging_config={"log_level": "WARNING", "enable_access_log": False, "encoding": "JSON"},
+        )
+        serve.run(application(config, folder), name=APP, route_prefix="/")
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        address = f"http://{host}:{config.port}"
+        say(f"{address} answers; its API is described at {address}/docs, networks are kept in {folder}")
+        yield address
+    finally:
+        with contextlib.suppress(Exception):
+            serve.delete(APP)
+        serve.shutdown()
+        if ours:
+            ray.shutdown()
+
+
+def run_service(config: ServeConfig, say: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or Ctrl-C; requests in flight are answered first."""
+    asked = threading.Event()
+    with running(config, say):
+        # After Ray's own handlers, which would drop what is in flight.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: asked.set())
+        while not asked.wait(0.5):
+            pass
+        say("stopping: requests in flight are answered first")
+
+
+def _register(config: ServeConfig, folder: Path) -> None:
+    """Put the network of ``--topology`` into the store, as it is."""
+    topology = load_topology(config.topology)
+    named = config.topology.lower() in BUILT_IN or config.topology.startswith(PREFIX)
+    try:
+        spec = NetworkSpec(
+            topology=config.topology if named else topology_to_node_link(topology),
+            num_paths=config.num_paths,
+            objective=config.objective,  # type: ignore[arg-type]
+        )
+    except ValueError as error:
+        raise InputError("teal serve", "", "settings of a network", " ".join(str(error).split())) from None
+    store, wanted = Store(folder), spec.model_dump(mode="json")
+    if DEFAULT not in store.names() or store.read(DEFAULT)[0] != wanted:
+        store.put(DEFAULT, wanted)

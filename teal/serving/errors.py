@@ -1,0 +1,44 @@
+"""What a request can meet, each with its HTTP status."""
+
+from __future__ import annotations
+
+from teal.errors import TealError
+
+
+class ServiceError(TealError):
+    """A request that is not answered with what it asked for.
+
+    Args:
+        status: of HTTP.
+        code: a word that clients can tell faults apart by.
+        message: one line for people.
+        retry_after_s: when to try again, 0 if that would not help.
+    """
+
+    def __init__(self, status: int, code: str, message: str, retry_after_s: float = 0.0) -> None:
+        self.status, self.code, self.message, self.retry_after_s = status, code, message, retry_after_s
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[type[ServiceError], tuple[int, str, str, float]]:
+        """Errors travel between processes."""
+        return type(self), (self.status, self.code, self.message, self.retry_after_s)
+
+
+def not_found(name: str) -> ServiceError:
+    """No network of that name."""
+    return ServiceError(404, "unknown_network", f"no network {name!r} is registered")
+
+
+def not_ready(name: str, after_s: float = 1.0) -> ServiceError:
+    """Its paths are still being computed."""
+    return ServiceError(503, "not_ready", f"the paths of {name!r} are still being computed", after_s)
+
+
+def overloaded(after_s: float = 1.0) -> ServiceError:
+    """More is waiting than is worth waiting for."""
+    return ServiceError(503, "overloaded", "too many requests are waiting; try again", after_s)
+
+
+def wrong(message: str) -> ServiceError:
+    """The request is not what it must be."""
+    return ServiceError(422, "invalid_request", message)

@@ -1,0 +1,192 @@
+"""A network as a replica holds it: paths, capacities in force, and where the last allocation ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from teal.allocation import Allocation
+from teal.assessment import assess
+from teal.errors import InputError
+from teal.formats import BUILT_IN, load_topology
+from teal.formats.node_link import topology_from_node_link
+from teal.formats.topohub_names import PREFIX
+from teal.network import PathSet, Topology, all_pairs, compute_paths
+from teal.network.topology import FloatArray
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem
+from teal.schemes import Starter
+from teal.serving.errors import wrong
+from teal.serving.requests import NetworkSpec
+from teal.serving.wire import Answer
+from teal.solvers import pdhg
+from teal.solvers.split_table import admit, table_weights
+
+LARGE = 50_000  # paths, from which on a model's start is sooner than none (docs/learning.md)
+
+
+def topology_of(name: str, spec: NetworkSpec) -> Topology:
+    """The topology that a network was registered with.
+
+    Raises:
+        ServiceError: a fault in it; a name that is neither built in nor topohub's, since files are not read.
+    """
+    try:
+        if isinstance(spec.topology, dict):
+            return topology_from_node_link(spec.topology, name, name)
+        if spec.topology.lower() in BUILT_IN or spec.topology.startswith(PREFIX):
+            return load_topology(spec.topology)
+    except InputError as error:
+        raise wrong(f"topology: {error}") from None
+    raise wrong(f"topology: node-link data, {', '.join(BUILT_IN)} or {PREFIX}GROUP/NAME, not {spec.topology[:80]!r}")
+
+
+def capacity_in_force(topology: Topology, links: dict[str, Any]) -> FloatArray:
+    """(E,) Gbit/s after what happened: ``links`` has number of link -> {"capacity": Gbit/s, "up": bool}."""
+    capacity = topology.capacity.copy()
+    for link, changed in links.items():
+        if changed.get("capacity") is not None:
+            capacity[int(link)] = changed["capacity"]
+        if changed.get("up") is False:
+            capacity[int(link)] = 0.0
+    return capacity
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Matrices that are to be solved together; gap and deadline are the strictest of their requests'.
+
+    Attributes:
+        rates: (B, D) Gbit/s.
+        objective: of all of them.
+        gap: certified, to stop at.
+        deadline: by time.perf_counter().
+    """
+
+    rates: FloatArray
+    objective: ObjectiveName
+    gap: float
+    deadline: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Solved:
+    """What the engine found for a job."""
+
+    problem: Problem
+    splits: torch.Tensor
+    prices: torch.Tensor
+    seconds: float
+
+
+class Served:
+    """One network.  Not for several threads at once.
+
+    Args:
+        topology: as registered.
+        paths: over all pairs of nodes.
+        starter: gives the engine a start on large networks when there is no earlier state.
+    """
+
+    def __init__(self, topology: Topology, paths: PathSet, starter: Starter | None = None) -> None:
+        self.topology, self.paths, self.starter = topology, paths, starter
+        self.capacity = topology.capacity
+        self._problems: dict[ObjectiveName, Problem] = {}
+        self._state: dict[ObjectiveName, pdhg.PdhgState] = {}
+
+    @classmethod
+    def prepare(cls, name: str, spec: NetworkSpec) -> Served:
+        """Load the topology and compute the paths: what takes time.
+
+        Raises:
+            ServiceError: a fault in the topology.
+        """
+        topology = topology_of(name, spec)
+        try:
+            paths = compute_paths(
+                topology,
+                all_pairs(topology),
+                num_paths=spec.num_paths,
+                method=spec.path_method,
+                weight=spec.path_weight,
+            )
+        except InputError as error:
+            raise wrong(str(error)) from None
+        served = cls(topology, paths)
+        served.warm_up(ObjectiveName(spec.objective))
+        return served
+
+    def warm_up(self, objective: ObjectiveName) -> None:
+        """Solve a matrix that nobody asked for: compilation, packing of the trie."""
+        shape = 1, self.paths.num_demands
+        pdhg.solve(self._problem(objective, np.full(shape, 1e-6)), gap=0.1, max_iterations=8)
+
+    def solve(self, job: Job) -> Solved:
+        """Allocate the matrices of a job from where the last allocation ended."""
+        begin = time.perf_counter()
+        problem = self._problem(job.objective, job.rates)
+        found = pdhg.solve(
+            problem,
+            gap=job.gap,
+            deadline=max(0.0, job.deadline - begin),
+            warm_start=self._start(job.objective, problem),
+        )
+        self._state[job.objective] = found.state.rows(slice(problem.batch - 1, problem.batch))
+        return Solved(problem, found.splits, found.prices, time.perf_counter() - begin)
+
+    def answer(self, solved: Solved, rows: slice, gap: float, entries: int, queue_s: float) -> Answer:
+        """Some matrices of a job, measured independently; as whole-number weights if ``entries`` are asked for.
+
+        Args:
+            solved: the job's.
+            rows: which of its matrices.
+            gap: that was asked for.
+            entries: of a split table; 0 for splits.
+            queue_s: seconds that the request waited.
+        """
+        whole = solved.problem
+        problem = dataclasses.replace(whole, demand=whole.demand[rows], capacity=whole.capacity[rows])
+        splits, prices = solved.splits[rows], solved.prices[rows]
+        weights = None
+        if entries:
+            splits = admit(problem, splits, entries)
+            weights = table_weights(splits, entries).to(torch.uint8).cpu().numpy()
+        measured = assess(problem, Allocation.of_batch(splits, prices, solved.seconds))
+        reached = (measured.gap <= gap + 1e-9).tolist()
+        figures = {
+            name: getattr(measured, name).cpu().numpy()
+            for name in ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation")
+        }
+        return Answer(
+            **figures,
+            utilisation=problem.utilisation(splits.to(problem.demand)).cpu().numpy(),
+            splits=splits.to(torch.float32).cpu().numpy(),
+            weights=weights,
+            status=tuple(
+                ("gap" if there else "deadline") if status.usable else status.value
+                for there, status in zip(reached, measured.status, strict=True)
+            ),
+            queue_ms=1e3 * queue_s,
+            solve_ms=1e3 * solved.seconds,
+            batch=whole.batch,
+        )
+
+    def _problem(self, objective: ObjectiveName, rates: FloatArray) -> Problem:
+        if objective not in self._problems:
+            none = np.zeros((1, self.paths.num_demands))
+            self._problems[objective] = Problem.create(self.topology, self.paths, Objective(objective), none)
+        problem = self._problems[objective].with_demand(torch.from_numpy(rates))
+        return problem.with_capacity(torch.from_numpy(self.capacity))
+
+    def _start(self, objective: ObjectiveName, problem: Problem) -> pdhg.search.WarmStart | None:
+        state = self._state.get(objective)
+        if state is not None:
+            count = problem.batch
+            return state.splits.expand(count, -1, -1), state.prices.expand(count, -1)
+        if self.starter is not None and self.paths.mask.sum() >= LARGE:
+            return self.starter.start(problem)
+        return None

@@ -1,0 +1,335 @@
+"""The part of the service that computes: networks, one engine, and requests that are solved together.
+
+Requests for a network that come while the engine is busy wait, and go through it together, as many as it has lanes.
+Nothing is ever delayed for company.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from teal.objectives import ObjectiveName
+from teal.schemes import Starter
+from teal.serving.errors import ServiceError, not_ready, overloaded, wrong
+from teal.serving.requests import LinkChanges, NetworkSpec, Options
+from teal.serving.served import Job, Served, capacity_in_force, topology_of
+from teal.serving.store import Store, Version
+from teal.serving.wire import Answer, decode, encode
+
+LANES = 16
+_BODY_IN_THREAD = 100_000  # bytes, from which on a body is read beside the event loop
+
+
+@dataclasses.dataclass(eq=False)
+class _Waiting:
+    """A request that waits for the engine."""
+
+    rates: np.ndarray
+    options: Options
+    objective: ObjectiveName
+    gap: float
+    arrived: float
+    deadline: float
+    answer: asyncio.Future[Answer]
+
+
+@dataclasses.dataclass(eq=False)
+class _Network:
+    """A registered network in this process."""
+
+    version: Version
+    spec: NetworkSpec
+    served: Served | None = None
+    error: str = ""
+    preparing: asyncio.Task[None] | None = None
+    waiting: deque[_Waiting] = dataclasses.field(default_factory=deque)
+    draining: asyncio.Task[None] | None = None
+
+
+class Solver:
+    """All networks of one process.  Its methods are called on one event loop.
+
+    Args:
+        folder: of the :class:`Store`.
+        most_waiting: requests that may wait for a network; more are turned away.
+        starter: gives the engine its start on large networks.
+        patience_s: how long a request waits for the paths of its network, such as after a restart.
+    """
+
+    def __init__(
+        self, folder: Path, most_waiting: int = 64, starter: Starter | None = None, patience_s: float = 5.0
+    ) -> None:
+        self._store = Store(folder)
+        self._most_waiting = most_waiting
+        self._starter, self._patience_s = starter, patience_s
+        self._networks: dict[str, _Network] = {}
+        # One thread for the engine, whose kernels use all cores; one more for paths, which may take minutes.
+        self._engine = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._paths = ThreadPoolExecutor(1, thread_name_prefix="paths")
+
+    async def names(self) -> list[str]:
+        """All registered networks."""
+        return self._store.names()
+
+    async def put(self, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+        """Register or replace a network; its paths are computed in the background.
+
+        Raises:
+            ServiceError: a fault in the topology.
+        """
+        topology_of(name, NetworkSpec.model_validate(spec))  # a fault is the caller's, now
+        new = self._store.put(name, spec)
+        return {**await self.info(name), "new": new}
+
+    async def info(self, name: str) -> dict[str, Any]:
+        """State and description of a network.
+
+        Raises:
+            ServiceError: there is none of that name.
+        """
+        network = self._network(name)
+        said: dict[str, Any] = {"name": name, "state": "failed" if network.error else "computing"}
+        settings = network.spec.model_dump(mode="json", exclude={"topology"})
+        if network.error:
+            return {**said, "error": network.error, **settings}
+        if network.served is None:
+            return {**said, **settings}
+        served = network.served
+        topology = served.topology
+        links = [
+            {
+                "source": topology.node_names[s],
+                "target": topology.node_names[t],
+                "capacity": registered,
+                "in_force": in_force,
+            }
+            for s, t, registered, in_force in zip(
+                topology.link_source,
+                topology.link_target,
+                topology.capacity.tolist(),
+                served.capacity.tolist(),
+                strict=True,
+            )
+        ]
+        places = [[x if np.isfinite(x) else None for x in place] for place in topology.coordinates.tolist()]
+        nodes = [{"id": n, "pos": p} for n, p in zip(topology.node_names, places, strict=True)]
+        paths = {"demands": served.paths.num_demands, "paths": int(served.paths.mask.sum())}
+        return {**said, "state": "ready", **settings, **paths, "nodes": nodes, "links": links}
+
+    async def delete(self, name: str) -> None:
+        """Forget a network; requests that wait for it are told.
+
+        Raises:
+            ServiceError: there is none of that name.
+        """
+        self._store.delete(name)
+        self._forget(name)
+
+    async def patch(self, name: str, changes: dict[str, Any]) -> dict[str, Any]:
+        """Change capacities, or take links down or up; in force for every request from now on.
+
+        Raises:
+            ServiceError: no such network or link.
+        """
+        network = self._network(name)
+        topology = network.served.topology if network.served else topology_of(name, network.spec)
+        index = topology.node_index()
+        found: dict[str, dict[str, Any]] = {}
+        for change in LinkChanges.model_validate(changes).links:
+            ends = {(index.get(change.source, -1), index.get(change.target, -1))}
+            if change.both:
+                ends |= {(t, s) for s, t in ends}
+            links = [
+                link
+                for link, pair in enumerate(
+                    zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
+                )
+                if pair in ends
+            ]
+            if not links:
+                raise wrong(f"there is no link {change.source[:80]!r} - {change.target[:80]!r}")
+            for link in links:
+                said = change.model_dump(include={"capacity", "up"}, exclude_none=True)
+                found[str(link)] = {**found.get(str(link), {}), **said}
+        self._store.change_links(name, found)
+        return await self.info(name)
+
+    async def paths(self, name: str) -> dict[str, Any]:
+        """Candidate paths of a network that is ready: of each demand its nodes, path by path.
+
+        Raises:
+            ServiceError: no such network, or not ready.
+        """
+        served = self._ready(name)
+        topology, paths = served.topology, served.paths
+        names = topology.node_names
+
+        def nodes(d: int, k: int) -> list[str]:
+            links = paths.path_links(d, k)
+            return [names[paths.pairs[d][0]], *(names[topology.link_target[link]] for link in links)]
+
+        return {
+            "pairs": [[names[s], names[t]] for s, t in paths.pairs.tolist()],
+            "paths": [[nodes(d, k) for k in np.flatnonzero(paths.mask[d]).tolist()] for d in range(paths.num_demands)],
+        }
+
+    async def allocate(
+        self, name: str, body: bytes, content_type: str, accept: str, query: dict[str, str]
+    ) -> tuple[bytes, str, dict[str, Any]]:
+        """Answer a request; its body, its content type, and what it cost.
+
+        Raises:
+            ServiceError: see :mod:`teal.serving.errors`.
+        """
+        arrived = time.perf_counter()
+        preparing = self._network(name).preparing
+        if preparing is not None and not preparing.done():
+            await asyncio.wait({preparing}, timeout=self._patience_s)
+        served = self._ready(name)
+        large = len(body) > _BODY_IN_THREAD
+        reading = (body, content_type, served.topology, query)
+        rates, options = await asyncio.to_thread(decode, *reading) if large else decode(*reading)
+        network = self._network(name)
+        if len(network.waiting) >= self._most_waiting:
+            raise overloaded()
+        waiting = _Waiting(
+            rates,
+            options,
+            options.objective_name(network.spec.objective),
+            options.gap or network.spec.gap,
+            arrived,
+            arrived + options.deadline_ms / 1e3,
+            asyncio.get_running_loop().create_future(),
+        )
+        network.waiting.append(waiting)
+        if network.draining is None or network.draining.done():
+            network.draining = asyncio.create_task(self._drain(name, network))
+        answer = await waiting.answer
+        writing = (answer, accept, served.topology)
+        encoded = await asyncio.to_thread(encode, *writing) if large else encode(*writing)
+        cost = {
+            "queue_ms": answer.queue_ms,
+            "solve_ms": answer.solve_ms,
+            "batch": answer.batch,
+            "matrices": len(answer.value),
+            "gap": float(np.nanmax(answer.gap)),
+            "satisfied_demand": float(np.nanmean(answer.satisfied_demand)),
+        }
+        return *encoded, cost
+
+    def waiting(self) -> dict[str, int]:
+        """Requests that wait, by network."""
+        return {name: len(network.waiting) for name, network in self._networks.items()}
+
+    async def _drain(self, name: str, network: _Network) -> None:
+        loop = asyncio.get_running_loop()
+        while network.waiting:
+            together = _take(network.waiting)
+            try:
+                served = self._ready(name)
+                answers = await loop.run_in_executor(self._engine, _solve, served, together)
+            except Exception as error:
+                for request in together:
+                    if not request.answer.done():
+                        request.answer.set_exception(error)
+                continue
+            for request, answer in zip(together, answers, strict=True):
+                if not request.answer.done():  # else the client has gone
+                    request.answer.set_result(answer)
+
+    def _ready(self, name: str) -> Served:
+        network = self._network(name)
+        if network.error:
+            raise ServiceError(409, "failed", f"{name!r} cannot be used: {network.error}")
+        if network.served is None:
+            raise not_ready(name)
+        return network.served
+
+    def _network(self, name: str) -> _Network:
+        """As the store has it now: another process may have changed it."""
+        try:
+            version = self._store.version(name)
+        except ServiceError:
+            self._forget(name)
+            raise
+        known = self._networks.get(name)
+        if known is not None and known.version == version:
+            return known
+        raw, links = self._store.read(name)
+        if known is None or known.version.network != version.network:
+            self._forget(name)
+            known = self._networks[name] = _Network(version, NetworkSpec.model_validate(raw))
+            known.preparing = asyncio.create_task(self._prepare(name, known, links))
+        known.version = version
+        if known.served is not None:
+            known.served.capacity = capacity_in_force(known.served.topology, links)
+        return known
+
+    async def _prepare(self, name: str, network: _Network, links: dict[str, Any]) -> None:
+        try:
+            served = await asyncio.get_running_loop().run_in_executor(self._paths, Served.prepare, name, network.spec)
+        except Exception as error:
+            network.error = str(error) or type(error).__name__
+            return
+        served.starter = self._starter
+        served.capacity = capacity_in_force(served.topology, links)
+        network.served = served
+        network.version = network.version._replace(links=-1)  # links may have changed meanwhile: read them again
+
+    def _forget(self, name: str) -> None:
+        network = self._networks.pop(name, None)
+        if network is None:
+            return
+        for request in network.waiting:
+            if not request.answer.done():
+                request.answer.set_exception(ServiceError(404, "unknown_network", f"{name!r} was deleted or replaced"))
+        network.waiting.clear()
+
+
+def _take(waiting: deque[_Waiting]) -> list[_Waiting]:
+    """The first request, and those behind it that go with it: of the same objective, no more than there are lanes.
+
+    Those that nobody waits for any more are dropped.
+    """
+    together: list[_Waiting] = []
+    count = 0
+    while waiting:
+        first = waiting[0]
+        if first.answer.done():
+            waiting.popleft()
+            continue
+        alike = not together or first.objective == together[0].objective
+        if together and (not alike or count + len(first.rates) > LANES):
+            break
+        together.append(waiting.popleft())
+        count += len(first.rates)
+    return together
+
+
+def _solve(served: Served, together: list[_Waiting]) -> list[Answer]:
+    """Solve the matrices of some requests at once: to the smallest gap, until the first deadline."""
+    if not together:
+        return []
+    begin = time.perf_counter()
+    job = Job(
+        np.concatenate([request.rates for request in together]),
+        together[0].objective,
+        min(request.gap for request in together),
+        min(request.deadline for request in together),
+    )
+    solved = served.solve(job)
+    answers, first = [], 0
+    for request in together:
+        rows = slice(first, first + len(request.rates))
+        first = rows.stop
+        waited = begin - request.arrived
+        answers.append(served.answer(solved, rows, request.gap, request.options.entries, waited))
+    return answers

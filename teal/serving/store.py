@@ -1,0 +1,124 @@
+"""Networks as files: what is registered survives a restart, and every replica sees the same.
+
+One folder holds two files a network: ``NAME.json``, what it was registered with, and ``NAME.links.json``, what has
+happened to its links since.  Both are replaced whole, so a reader never sees half of one.  On several machines the
+folder must be shared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from teal.serving.errors import not_found, wrong
+from teal.storage import atomic_file
+
+NAMES = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+_LINKS = ".links.json"
+
+
+class Version(NamedTuple):
+    """Changes whenever a network or its links do."""
+
+    network: int
+    links: int
+
+
+class Store:
+    """The registered networks.
+
+    Args:
+        folder: made if it is not there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def names(self) -> list[str]:
+        """All networks, sorted."""
+        files = (f.name for f in self._folder.glob("[!.]*.json"))
+        return sorted(name[:-5] for name in files if not name.endswith(_LINKS))
+
+    def version(self, name: str) -> Version:
+        """Of a network.
+
+        Raises:
+            ServiceError: there is none of that name.
+        """
+        return Version(_stamp(self._file(name), name), _stamp(self._links(name)))
+
+    def read(self, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What it was registered with, and what has happened to its links: name to capacity, up or down.
+
+        Raises:
+            ServiceError: there is none of that name.
+        """
+        try:
+            network = json.loads(self._file(name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise not_found(name) from None
+        links: dict[str, Any] = {}
+        with contextlib.suppress(FileNotFoundError):
+            links = json.loads(self._links(name).read_text(encoding="utf-8"))
+        return network, links
+
+    def put(self, name: str, network: dict[str, Any]) -> bool:
+        """Register or replace; whether it is new."""
+        new = not self._file(name).exists()
+        self._links(name).unlink(missing_ok=True)
+        _write(self._file(name), network)
+        return new
+
+    def change_links(self, name: str, changes: dict[str, dict[str, Any]]) -> None:
+        """Add to what has happened to the links: by number, ``{"capacity": Gbit/s, "up": bool}`` or one of them.
+
+        Raises:
+            ServiceError: there is no network of that name.
+        """
+        with (self._folder / ".lock").open("w") as lock:  # two replicas may be told at once
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            _, links = self.read(name)
+            for link, change in changes.items():
+                links[link] = {**links.get(link, {}), **change}
+            _write(self._links(name), links)
+
+    def delete(self, name: str) -> None:
+        """Forget a network.
+
+        Raises:
+            ServiceError: there is none of that name.
+        """
+        _stamp(self._file(name), name)
+        self._file(name).unlink(missing_ok=True)
+        self._links(name).unlink(missing_ok=True)
+
+    def _file(self, name: str) -> Path:
+        if not re.fullmatch(NAMES, name) or name.endswith(".links"):
+            raise wrong(
+                f"a network's name has up to 64 letters, digits, dots, dashes and underscores, not {name[:80]!r}"
+            )
+        return self._folder / f"{name}.json"
+
+    def _links(self, name: str) -> Path:
+        return self._folder / f"{name}{_LINKS}"
+
+
+def _write(file: Path, content: dict[str, Any]) -> None:
+    with atomic_file(file) as temporary:
+        temporary.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
+
+
+def _stamp(file: Path, name: str = "") -> int:
+    """Which file it is and since when; 0 if there is none, unless it must be there."""
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        if name:
+            raise not_found(name) from None
+        return 0
+    return hash((found.st_ino, found.st_mtime_ns, found.st_size))

@@ -1,0 +1,207 @@
+"""Traffic matrices and allocations on the wire: JSON for people, Arrow IPC streams for size.
+
+An Arrow request is a table with either one row a matrix and a list column ``rates`` (all pairs of nodes in the order of
+the network's paths, or N x N row by row), or one row a demand: ``source``, ``target``, ``rate`` and perhaps ``matrix``.
+An Arrow answer has one row a matrix: value, bound, gap, satisfied_demand, max_link_utilisation, status, utilisation
+(E values), splits (D x K, row by row; or weights, whole numbers).  Shapes stand in the schema's metadata.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import ValidationError
+
+from teal.network.topology import FloatArray, Topology
+from teal.serving.errors import ServiceError, wrong
+from teal.serving.requests import MOST_MATRICES, AllocationRequest, Options
+
+ARROW, JSON = "application/vnd.apache.arrow.stream", "application/json"
+_MOST_JSON = 500_000  # splits of an answer in JSON
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Answer:
+    """What became of the matrices of a request.
+
+    Attributes:
+        value, bound, gap, satisfied_demand, max_link_utilisation: (B,), certified.
+        utilisation: (B, E).
+        splits: (B, D, K) float32; weights: (B, D, K) whole numbers instead, if they were asked for.
+        status: "gap" where it was reached, "deadline" where the best so far was taken.
+        queue_ms, solve_ms: time waited and computed; batch: matrices that were solved together.
+    """
+
+    value: FloatArray
+    bound: FloatArray
+    gap: FloatArray
+    satisfied_demand: FloatArray
+    max_link_utilisation: FloatArray
+    utilisation: FloatArray
+    splits: npt.NDArray[np.float32]
+    weights: npt.NDArray[np.uint8] | None
+    status: tuple[str, ...]
+    queue_ms: float
+    solve_ms: float
+    batch: int
+
+
+_FIGURES = ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation")
+
+
+def decode(body: bytes, content_type: str, topology: Topology, query: dict[str, str]) -> tuple[FloatArray, Options]:
+    """Rates (B, D), Gbit/s, over all pairs of nodes, and what was asked for; of Arrow the options are the query's.
+
+    Raises:
+        ServiceError: anything that is not as the API says.
+    """
+    kind = content_type.partition(";")[0].strip().lower()
+    try:
+        if kind == ARROW:
+            options = Options.model_validate(dict(query))
+            return _checked(_from_arrow(body, topology)), options
+        if kind not in (JSON, ""):
+            raise ServiceError(415, "unsupported_media_type", f"send {JSON} or {ARROW}, not {kind[:80]!r}")
+        request = AllocationRequest.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise wrong(f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}") from None
+    options = Options(**{name: getattr(request, name) for name in Options.model_fields})
+    if request.rates is not None:
+        if len({len(row) for row in request.rates}) != 1:
+            raise wrong("rates: at least one matrix, and all of one length")
+        return _checked(_all_pairs(np.array(request.rates, np.float64), topology)), options
+    demands = request.demands or []
+    source, target = [d.source for d in demands], [d.target for d in demands]
+    rates = np.array([d.rate for d in demands], np.float64)
+    return _checked(_from_triples(source, target, rates, None, topology)), options
+
+
+def _from_arrow(body: bytes, topology: Topology) -> FloatArray:
+    import pyarrow as pa
+
+    try:
+        with pa.ipc.open_stream(pa.BufferReader(body)) as stream:
+            table = stream.read_all()
+        table.validate(full=True)
+        names = set(table.column_names)
+        if "rates" in names:
+            if not 1 <= table.num_rows <= MOST_MATRICES:
+                raise wrong(f"rates: 1 to {MOST_MATRICES} matrices, not {table.num_rows}")
+            column = table.column("rates").combine_chunks()
+            flat = column.flatten().to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
+            if column.null_count or len(flat) % table.num_rows:
+                raise wrong("rates: all matrices must be there, and of one length")
+            return _all_pairs(flat.reshape(table.num_rows, -1), topology)
+        if not {"source", "target", "rate"} <= names:
+            raise wrong("columns: expected rates, or source, target and rate (and perhaps matrix)")
+        triples = [table.column(name).combine_chunks() for name in ("source", "target", "rate")]
+        if any(column.null_count for column in triples):
+            raise wrong("source, target, rate: nothing may be null")
+        matrix = table.column("matrix").to_numpy() if "matrix" in names else None
+        source, target, rate = triples
+        return _from_triples(source.to_pylist(), target.to_pylist(), rate.to_numpy(), matrix, topology)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError, OSError) as error:
+        raise wrong(f"not an Arrow IPC stream of traffic matrices: {' '.join(str(error).split())[:200]}") from None
+
+
+def _all_pairs(rates: FloatArray, topology: Topology) -> FloatArray:
+    nodes = topology.num_nodes
+    pairs = nodes * (nodes - 1)
+    if rates.shape[1] == pairs and rates.shape[1] != nodes * nodes:
+        return rates
+    if rates.shape[1] != nodes * nodes:
+        raise wrong(f"rates: {pairs} (all pairs) or {nodes * nodes} (N x N) a matrix, not {rates.shape[1]}")
+    return rates[:, ~np.eye(nodes, dtype=bool).reshape(-1)]
+
+
+def _from_triples(
+    source: list[Any], target: list[Any], rate: FloatArray, matrix: Any, topology: Topology
+) -> FloatArray:
+    nodes, index = topology.num_nodes, topology.node_index()
+    try:
+        s = np.array([index[str(name)] for name in source], np.int64)
+        t = np.array([index[str(name)] for name in target], np.int64)
+    except KeyError as error:
+        raise wrong(f"demands: there is no node {str(error.args[0])[:80]!r}") from None
+    if (s == t).any():
+        raise wrong(f"demands: {topology.node_names[s[int(np.argmax(s == t))]]!r} to itself")
+    row = np.zeros(len(s), np.int64) if matrix is None else np.asarray(matrix, np.int64)
+    count = int(row.max(initial=0)) + 1
+    if row.min(initial=0) < 0 or count > MOST_MATRICES:
+        raise wrong(f"matrix: numbers from 0 to {MOST_MATRICES - 1}")
+    rates = np.zeros((count, nodes * (nodes - 1)))
+    place = s * (nodes - 1) + t - (t > s)
+    if len(np.unique(row * rates.shape[1] + place)) < len(place):
+        raise wrong("demands: each pair of nodes once a matrix")
+    rates[row, place] = rate
+    return rates
+
+
+def _checked(rates: FloatArray) -> FloatArray:
+    bad = ~(np.isfinite(rates) & (rates >= 0))
+    if bad.any():
+        row, column = np.argwhere(bad)[0].tolist()
+        raise wrong(f"rates: a finite number >= 0, not {rates[row, column]} (matrix {row}, demand {column})")
+    return rates
+
+
+def encode(answer: Answer, accept: str, topology: Topology) -> tuple[bytes, str]:
+    """Body and content type.
+
+    Raises:
+        ServiceError: too large for JSON.
+    """
+    if ARROW in accept:
+        return _to_arrow(answer), ARROW
+    if answer.splits.size > _MOST_JSON:
+        raise ServiceError(406, "too_large_for_json", f"{answer.splits.size:,} splits: ask for {ARROW} (Accept)")
+    shares = answer.splits if answer.weights is None else answer.weights
+    name = "splits" if answer.weights is None else "weights"
+    body = {
+        "allocations": [
+            {
+                **{figure: _plain(getattr(answer, figure)[b]) for figure in _FIGURES},
+                "status": answer.status[b],
+                "utilisation": [_plain(u) for u in answer.utilisation[b]],
+                name: shares[b].tolist(),
+            }
+            for b in range(len(shares))
+        ],
+        "queue_ms": answer.queue_ms,
+        "solve_ms": answer.solve_ms,
+        "batch": answer.batch,
+    }
+    return json.dumps(body, allow_nan=False).encode(), JSON
+
+
+def _plain(x: Any) -> float | None:
+    return float(x) if np.isfinite(x) else None
+
+
+def _to_arrow(answer: Answer) -> bytes:
+    import pyarrow as pa
+
+    def lists(values: npt.NDArray[Any]) -> pa.Array:
+        flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+        return pa.FixedSizeListArray.from_arrays(flat, values[0].size)
+
+    columns: dict[str, Any] = {name: getattr(answer, name) for name in _FIGURES}
+    columns["status"] = list(answer.status)
+    columns["utilisation"] = lists(answer.utilisation.astype(np.float32))
+    if answer.weights is None:
+        columns["splits"] = lists(answer.splits)
+    else:
+        columns["weights"] = lists(answer.weights)
+    shape = {"demands": answer.splits.shape[1], "paths": answer.splits.shape[2]}
+    said = {**shape, "queue_ms": answer.queue_ms, "solve_ms": answer.solve_ms, "batch": answer.batch}
+    table = pa.table(columns).replace_schema_metadata({"teal": json.dumps(said)})
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return sink.getvalue()

@@ -1,0 +1,55 @@
+"""A service in this process, and what tests send it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
+
+import httpx
+
+import teal
+from teal.client import (
+    AsyncClient,
+)
+from teal.network import all_pairs
+from teal.serving.app import make_app
+from teal.serving.solver import Solver
+
+TOKEN = "a-token-of-some-length"
+
+
+@asynccontextmanager
+async def service(
+    folder: Path,
+    token: str = "",
+    most_waiting: int = 64,
+    most_bytes: int = 1 << 20,
+    sent: str = "",
+    patience_s: float = 5.0,
+) -> AsyncIterator[AsyncClient]:
+    """A client of a fresh service; ``sent`` is the token that it sends, if not the right one."""
+    app = make_app(Solver(folder, most_waiting, patience_s=patience_s), token, most_bytes)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with AsyncClient("http://test", sent or token, transport=transport) as client:
+        yield client
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(work())  # type: ignore[arg-type]
+
+
+def rates_of(count: int = 1, seed: int = 0, size: float = 1500.0) -> np.ndarray:
+    return np.random.default_rng(seed).lognormal(0, 1, (count, 132)) * size / 10
+
+
+def problem_of(rates: np.ndarray) -> teal.Problem:
+    topology = teal.load_topology("b4")
+    paths = teal.compute_paths(topology, all_pairs(topology), cache=False)
+    return teal.Problem.create(topology, paths, teal.Objective(), rates)

@@ -1,0 +1,182 @@
+"""The service in one process, without Ray: answers, links, batching, deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
+
+import pyarrow as pa
+
+import teal
+from teal.client import (
+    ARROW,
+    InvalidRequest,
+    ServedAllocation,
+)
+from teal.serving.served import Served
+from tests.serving.service import problem_of, rates_of, run, service
+
+
+def test_what_comes_back_is_feasible_certified_and_as_good_as_the_engine(tmp_path: Path) -> None:
+    rates = rates_of(3)
+
+    async def work() -> None:
+        async with service(tmp_path) as client:
+            assert (await client.put_network("b4", "b4", gap=0.001))["state"] in ("computing", "ready")
+            info = await client.wait_ready("b4")
+            assert (info["demands"], len(info["links"]), len(info["nodes"])) == (132, 38, 12)
+            found = await client.allocate("b4", rates)
+            assert found.splits.shape == (3, 132, 4)
+            assert found.status == ("gap",) * 3
+            assert (found.gap <= 1e-3 + 1e-9).all()
+            best = teal.solve(problem_of(rates), gap=1e-4)
+            assert (found.value <= best.bound.numpy() * (1 + 1e-9)).all()
+            assert (found.value >= best.value.numpy() * (1 - 2e-3)).all()
+            # Loads from the splits and the paths that the service says, node by node.
+            paths = await client.paths("b4")
+            links = {(link["source"], link["target"]): i for i, link in enumerate(info["links"])}
+            load = np.zeros((3, 38))
+            for d, routes in enumerate(paths["paths"]):
+                for k, nodes in enumerate(routes):
+                    assert [nodes[0], nodes[-1]] == paths["pairs"][d]
+                    for ends in pairwise(nodes):
+                        load[:, links[ends]] += rates[:, d] * found.splits[:, d, k]
+            np.testing.assert_allclose(load / 5000, found.utilisation, atol=1e-5)
+            assert load.max() <= 5000 * (1 + 1e-5)
+            np.testing.assert_allclose((rates[..., None] * found.splits).sum((1, 2)), found.value, rtol=1e-5)
+
+    run(work)
+
+
+def test_json_says_what_arrow_says(tmp_path: Path) -> None:
+    rates = rates_of()
+
+    async def work() -> None:
+        async with service(tmp_path) as client:
+            await client.put_network("b4", "b4")
+            await client.wait_ready("b4")
+            arrow = await client.allocate("b4", rates, gap=1e-6)
+            square = np.zeros((12, 12))
+            square[~np.eye(12, dtype=bool)] = rates[0]
+            as_square = await client.allocate("b4", square.reshape(1, -1), gap=1e-6)
+            names = [str(i) for i in range(1, 13)]
+            demands = [
+                {"source": names[i], "target": names[j], "rate": square[i, j]}
+                for i in range(12) for j in range(12) if i != j
+            ]  # fmt: skip
+            triples = pa.table({name: [d[name] for d in demands] for name in ("source", "target", "rate")})
+            sink = io.BytesIO()
+            with pa.ipc.new_stream(sink, triples.schema) as stream:
+                stream.write_table(triples)
+            http = client._http
+            answers = [
+                await http.post("/v1/networks/b4/allocations", json={"demands": demands, "gap": 1e-6}),
+                await http.post("/v1/networks/b4/allocations", json={"rates": rates.tolist(), "gap": 1e-6}),
+                await http.post(
+                    "/v1/networks/b4/allocations?gap=0.000001", content=sink.getvalue(), headers={"Content-Type": ARROW}
+                ),
+            ]
+            for answer in answers:
+                assert answer.status_code == 200, answer.text
+                (one,) = answer.json()["allocations"]
+                assert one["value"] == pytest.approx(arrow.value[0], rel=1e-5)
+                assert len(one["splits"]) == 132
+                assert len(one["utilisation"]) == 38
+            assert as_square.value == pytest.approx(arrow.value, rel=1e-5)
+
+    run(work)
+
+
+def test_links_change_for_the_next_request_and_outlive_the_process(tmp_path: Path) -> None:
+    rates = rates_of(size=20_000)
+
+    async def work() -> None:
+        async with service(tmp_path) as client, service(tmp_path) as other:
+            await client.put_network("b4", "b4")
+            before = (await client.wait_ready("b4"), await other.wait_ready("b4"))[0]
+            place = [i for i, link in enumerate(before["links"]) if {link["source"], link["target"]} == {"1", "2"}]
+            assert len(place) == 2
+            whole = await client.allocate("b4", rates)
+            said = await client.change_link("b4", "1", "2", up=False)
+            assert [said["links"][i]["in_force"] for i in place] == [0, 0]
+            assert [said["links"][i]["capacity"] for i in place] == [5000, 5000]
+            for each in (client, other):  # another process on the same folder sees it too
+                failed = await each.allocate("b4", rates)
+                assert (failed.utilisation[:, place] == 0).all()
+                assert failed.value[0] <= whole.value[0] * (1 + 1e-2)
+            await other.change_link("b4", "1", "2", up=True)
+            restored = await client.allocate("b4", rates)
+            assert restored.value[0] >= whole.value[0] * 0.98
+            assert (restored.utilisation[:, place] > 0).any()
+            await client.change_link("b4", "2", "1", capacity=1.0)
+            narrow = await other.network("b4")
+            assert [narrow["links"][i]["in_force"] for i in place] == [1, 1]
+        async with service(tmp_path) as later:
+            found = await later.wait_ready("b4")
+            assert [found["links"][i]["in_force"] for i in place] == [1, 1]
+            with pytest.raises(InvalidRequest, match="no link"):
+                await later.change_link("b4", "1", "12", up=False)
+            await later.put_network("b4", "b4")
+            again = await later.wait_ready("b4")
+            assert [again["links"][i]["in_force"] for i in place] == [5000, 5000], "registered anew"
+
+    run(work)
+
+
+def test_requests_that_meet_are_solved_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    solve = Served.solve
+
+    def slowly(self: Served, job: Any) -> Any:
+        time.sleep(0.05)
+        return solve(self, job)
+
+    monkeypatch.setattr(Served, "solve", slowly)
+
+    async def work() -> None:
+        async with service(tmp_path) as client:
+            await client.put_network("b4", "b4")
+            await client.wait_ready("b4")
+            each = [rates_of(1 + seed % 3, seed) for seed in range(12)]
+            found: list[ServedAllocation] = await asyncio.gather(*(client.allocate("b4", rates) for rates in each))
+            batches = sorted({answer.batch for answer in found})
+            assert batches[-1] > 3
+            assert batches[-1] <= 16
+            for rates, answer in zip(each, found, strict=True):
+                assert len(answer.value) == len(rates), "everybody gets their own"
+                best = teal.solve(problem_of(rates), gap=1e-4)
+                assert (answer.value >= best.value.numpy() * 0.99).all()
+                assert (answer.value <= best.bound.numpy() * (1 + 1e-9)).all()
+            mixed = await asyncio.gather(
+                client.allocate("b4", each[0]), client.allocate("b4", each[0], objective="max_link_utilisation")
+            )
+            assert mixed[0].value[0] > 100
+            assert mixed[1].satisfied_demand[0] == pytest.approx(1.0)
+
+    run(work)
+
+
+def test_a_deadline_gives_the_best_so_far(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with service(tmp_path) as client:
+            await client.put_network("b4", "b4")
+            await client.wait_ready("b4")
+            found = await client.allocate("b4", rates_of(16, size=30_000), gap=1e-9, deadline_ms=1)
+            assert set(found.status) <= {"gap", "deadline"}
+            assert "deadline" in found.status
+            assert (found.value > 0).all()
+            assert found.utilisation.max() <= 1 + 1e-6
+            weights = await client.allocate("b4", rates_of(2), entries=8)
+            assert weights.weights is not None
+            assert set(weights.weights.sum(-1).ravel().tolist()) <= {0, 8}
+            assert weights.utilisation.max() <= 1 + 1e-6
+
+    run(work)
