@@ -7,7 +7,6 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Annotated, Any, Protocol
 
@@ -16,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from teal.serving.errors import ServiceError
 from teal.serving.requests import AllocationRequest, LinkChanges, NetworkSpec
@@ -179,46 +179,68 @@ def make_app(backend: Backend, token: str = "", most_bytes: int = 64 << 20) -> F
         place = ".".join(str(part) for part in first["loc"])
         return _fault(ServiceError(422, "invalid_request", f"{place}: {first['msg']}"))
 
-    _watch(app, metrics, most_bytes)
+    app.add_middleware(_Watched, metrics=metrics, most_bytes=most_bytes)
     return app
 
 
-def _watch(app: FastAPI, metrics: Metrics, most_bytes: int) -> None:
-    """Limit bodies, count and log every request."""
+class _Watched:
+    """ASGI around the application: limits bodies, counts and logs every request.
 
-    @app.middleware("http")
-    async def watched(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        begin, number = time.perf_counter(), uuid.uuid4().hex[:12]
-        metrics.open.inc()
+    Plain ASGI, because Starlette's middleware for functions costs a task and two streams a request.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, most_bytes: int) -> None:
+        self._app, self._metrics, self._most_bytes = app, metrics, most_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begin, number, status = time.perf_counter(), uuid.uuid4().hex[:12], 0
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", number.encode())]
+            await send(message)
+
+        self._metrics.open.inc()
         try:
-            declared = request.headers.get("content-length", "")
-            if request.method in ("POST", "PUT", "PATCH") and not declared.isdigit():
-                response: Response = _fault(ServiceError(411, "length_required", "a body needs a Content-Length"))
-            elif declared.isdigit() and int(declared) > most_bytes:
-                response = _fault(ServiceError(413, "too_large", f"a body has at most {most_bytes:,} bytes"))
+            fault = self._too_much(scope)
+            if fault is not None:
+                await _fault(fault)(scope, receive, sent)
             else:
-                response = await call_next(request)
+                await self._app(scope, receive, sent)
         except ServiceError as error:
-            response = _fault(error)
+            if status:
+                raise
+            await _fault(error)(scope, receive, sent)
         except Exception:
             LOG.exception("request %s failed", number)
-            response = _fault(ServiceError(500, "internal", f"an error of ours, logged as {number}"))
+            if status:  # half of an answer is out: the connection must break
+                raise
+            await _fault(ServiceError(500, "internal", f"an error of ours, logged as {number}"))(scope, receive, sent)
         finally:
-            metrics.open.dec()
-        seconds = time.perf_counter() - begin
-        route = getattr(request.scope.get("route"), "path", "other")
-        metrics.requests.labels(route, response.status_code).inc()
-        metrics.latency.labels(route).observe(seconds)
-        response.headers["X-Request-Id"] = number
-        entry = {
-            "request": number,
-            "method": request.method,
-            "route": route,
-            "status": response.status_code,
-            "ms": round(1e3 * seconds, 3),
-        }
-        LOG.info(json.dumps(entry))
-        return response
+            self._metrics.open.dec()
+            seconds = time.perf_counter() - begin
+            route = getattr(scope.get("route"), "path", "other")  # not the path: names would fill the metrics
+            self._metrics.requests.labels(route, status).inc()
+            self._metrics.latency.labels(route).observe(seconds)
+            if LOG.isEnabledFor(logging.INFO):
+                entry = {"request": number, "method": scope["method"], "route": route, "status": status}
+                LOG.info(json.dumps({**entry, "ms": round(1e3 * seconds, 3)}))
+
+    def _too_much(self, scope: Scope) -> ServiceError | None:
+        """What is wrong with the size of a request, by what it declares."""
+        if scope["method"] not in ("POST", "PUT", "PATCH"):
+            return None
+        declared = dict(scope["headers"]).get(b"content-length", b"")
+        if not declared.isdigit():
+            return ServiceError(411, "length_required", "a body needs a Content-Length")
+        if int(declared) > self._most_bytes:
+            return ServiceError(413, "too_large", f"a body has at most {self._most_bytes:,} bytes")
+        return None
 
 
 def _fault(error: ServiceError) -> JSONResponse:

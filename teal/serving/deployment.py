@@ -49,16 +49,15 @@ class _Remote:
     """The engines, as the ingress sees them: a call that an engine's death cut off is made once more."""
 
     def __init__(self, handle: Any) -> None:
-        self._handle = handle
+        for name in _CALLS:
+            setattr(self, name, self._call(getattr(handle, name)))
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name not in _CALLS:
-            raise AttributeError(name)
-
+    @staticmethod
+    def _call(method: Any) -> Callable[..., Any]:
         async def call(*arguments: Any) -> Any:
             for again in (True, False):
                 try:
-                    return await getattr(self._handle, name).remote(*arguments)
+                    return await method.remote(*arguments)
                 except BackPressureError:
                     raise overloaded() from None
                 except RayTaskError as error:
@@ -81,7 +80,7 @@ class Ingress:
         self._engines, self._token, self._most_bytes = engines, token, most_bytes
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        return make_app(_Remote(self._engines), self._token, self._most_bytes)
+        return make_app(_Remote(self._engines), self._token, self._most_bytes)  # type: ignore[arg-type]
 
 
 def application(config: ServeConfig, folder: Path) -> Any:

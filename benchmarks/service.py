@@ -1,0 +1,224 @@
+"""The service under load: latency and throughput beside a bare Ray Serve echo of the same size, and Kdl by Arrow.
+
+    python benchmarks/service.py [--kdl Kdl.json] [--seconds 10]
+
+GEANT with generated traffic, one matrix a request, from a second process with 1, 8 and 64 clients.  The echo is a
+FastAPI ingress and one deployment behind it, as the service has them; it answers with as many bytes as the service.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+CLIENTS = (1, 8, 64)
+ARROW = "application/vnd.apache.arrow.stream"
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def arrow(rates: np.ndarray) -> bytes:
+    """The body of a request."""
+    import pyarrow as pa
+
+    column = pa.FixedSizeListArray.from_arrays(pa.array(rates.reshape(-1)), rates.shape[1])
+    table, sink = pa.table({"rates": column}), io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return sink.getvalue()
+
+
+def echo(port: int, size: int) -> None:
+    """Serve the echo until it is killed."""
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    import ray
+    from fastapi import FastAPI
+    from ray import serve
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    class Back:
+        async def answer(self, body: bytes) -> bytes:
+            return bytes(size)
+
+    class Front:
+        def __init__(self, back: Any) -> None:
+            self.back = back
+
+        def __serve_build_asgi_app__(self) -> FastAPI:
+            app = FastAPI()
+
+            async def answer(request: Request) -> Response:
+                return Response(await self.back.answer.remote(await request.body()), media_type=ARROW)
+
+            answer.__annotations__ |= {"request": Request, "return": None}  # FastAPI cannot look them up by name here
+            app.post("/echo", response_model=None)(answer)
+
+            @app.get("/readyz")
+            async def ready() -> str:
+                return "ok"
+
+            return app
+
+    ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR", configure_logging=False)
+    serve.start(http_options={"host": "127.0.0.1", "port": port})
+    options: dict[str, Any] = {"ray_actor_options": {"num_cpus": 0}, "max_ongoing_requests": 256}
+    back = serve.deployment(Back).options(**options).bind()
+    serve.run(serve.deployment(serve.ingress()(Front)).options(**options).bind(back), name="echo", route_prefix="/")
+    signal.pause()
+
+
+async def load(url: str, bodies: list[bytes], clients: int, seconds: float) -> tuple[list[float], int, list[bytes]]:
+    """Latencies in seconds, answers that were not 200, and what answers said of themselves."""
+    import aiohttp
+
+    times: list[float] = []
+    faults = 0
+    said: list[bytes] = []
+    headers = {"Content-Type": ARROW, "Accept": ARROW}
+    end = time.perf_counter() + seconds
+
+    async def client(session: aiohttp.ClientSession, number: int) -> None:
+        nonlocal faults
+        turn = number
+        while (begin := time.perf_counter()) < end:
+            turn += 1
+            async with session.post(url, data=bodies[turn % len(bodies)], headers=headers) as answer:
+                body = await answer.read()
+                times.append(time.perf_counter() - begin)
+                faults += answer.status != 200
+                if answer.status == 200 and len(said) < 2000:
+                    said.append(body)
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        await asyncio.gather(*(client(session, number) for number in range(clients)))
+    return times, faults, said
+
+
+def described(body: bytes) -> dict[str, Any]:
+    """The metadata of an answer of the service."""
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(pa.BufferReader(body)) as stream:
+        found: dict[str, Any] = json.loads(stream.schema.metadata[b"teal"])
+    return found
+
+
+def measure(name: str, url: str, bodies: list[bytes], seconds: float) -> None:
+    """One line for each number of clients."""
+    asyncio.run(load(url, bodies, 8, 3))  # warm
+    for clients in CLIENTS:
+        times, faults, said = asyncio.run(load(url, bodies, clients, seconds))
+        p50, p99 = (1e3 * float(np.quantile(times, q)) for q in (0.5, 0.99))
+        more = ""
+        if name != "echo":
+            found = [described(body) for body in said]
+            queue, solve, batch = (float(np.median([f[k] for f in found])) for k in ("queue_ms", "solve_ms", "batch"))
+            more = f"{queue:.1f} ms | {solve:.1f} ms | {batch:.0f}"
+        rate = len(times) / seconds
+        figures = f"{p50:.1f} ms | {p99:.1f} ms | {rate:.0f} | {faults} | {more or '- | - | -'}"
+        print(f"| {name} | {clients} | {figures} |", flush=True)
+
+
+def kdl(file: Path, address: str) -> None:
+    """One matrix, warm, end to end, and how it divides."""
+    import teal
+    from teal.client import Client
+
+    topology = teal.load_topology(str(file))
+    rates = teal.load_traffic("gravity:seed=0,count=8,load=6", topology).read(slice(None))
+    with Client(address, timeout_s=600) as client:
+        client.put_network("kdl", topology)
+        client.wait_ready("kdl")
+        client.allocate("kdl", rates[0])
+        print("\n| Kdl, 1 matrix | end to end | engine | queue and reading | gap |\n|---|---|---|---|---|")
+        for row in range(1, 6):
+            begin = time.perf_counter()
+            found = client.allocate("kdl", rates[row])
+            whole = 1e3 * (time.perf_counter() - begin)
+            gap = f"{100 * found.gap[0]:.2f}%"
+            print(f"| {row} | {whole:.0f} ms | {found.solve_ms:.0f} ms | {found.queue_ms:.0f} ms | {gap} |", flush=True)
+
+
+def main() -> None:
+    """Start the service, then the echo, and load both."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kdl", type=Path)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--echo", type=int, nargs=2, metavar=("PORT", "BYTES"), help="be the echo")
+    options = parser.parse_args()
+    if options.echo:
+        echo(*options.echo)
+        return
+    import teal
+    from teal.client import Client, ServiceFault
+
+    topology = teal.load_topology("topohub:sndlib/geant")
+    traffic = teal.load_traffic("gravity:seed=0,count=200,load=4", topology)
+    bodies = [arrow(row[None]) for row in traffic.read(slice(None))]
+    print("| | clients | p50 | p99 | requests/s | faults | queue | engine | batch |\n" + 9 * "|---" + "|")
+    with tempfile.TemporaryDirectory() as folder:
+        port = free_port()
+        command = [
+            sys.executable,
+            "-m",
+            "teal",
+            "serve",
+            "--port",
+            str(port),
+            "--state",
+            folder,
+            "--max-waiting",
+            "256",
+        ]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        address = f"http://127.0.0.1:{port}"
+        with Client(address, timeout_s=600) as client:
+            while True:
+                try:
+                    client.put_network("geant", "topohub:sndlib/geant")
+                    break
+                except ServiceFault:
+                    time.sleep(0.5)
+            client.wait_ready("geant")
+        measure("service", f"{address}/v1/networks/geant/allocations", bodies, options.seconds)
+        if options.kdl:
+            kdl(options.kdl, address)
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+    port, size = free_port(), 462 * 4 * 4 + 72 * 4 + 2000
+    process = subprocess.Popen([sys.executable, __file__, "--echo", str(port), str(size)])
+    import httpx
+
+    while True:
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200:
+                break
+        except httpx.TransportError:
+            pass
+        time.sleep(0.5)
+    measure("echo", f"http://127.0.0.1:{port}/echo", bodies, options.seconds)
+    process.kill()
+    subprocess.run(["ray", "stop", "--force"], capture_output=True, check=False)
+
+
+if __name__ == "__main__":
+    main()
