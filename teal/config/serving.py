@@ -35,6 +35,8 @@ class ServeConfig:
     """File with the bearer token that requests must carry; readable by its owner only."""
     state: Path | None = None
     """Folder where registered networks are kept over restarts, for all replicas; by default in the cache folder."""
+    log_file: Path | None = None
+    """Append a line of JSON for each request, and for each error of ours, to this file."""
     replicas: int = 1
     """Processes that compute.  One uses all cores; more keep the service up while one is restarted."""
     max_waiting: int = 64

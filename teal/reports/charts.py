@@ -108,6 +108,7 @@ class Charts:
 
     def _distribution(self, rows: list[Row], number: Callable[[Row], float], label: str, least: float) -> Any:
         figure = _figure(label, "share of matrices (%)", log=True)
+        figure.update_yaxes(range=[0, 103])
         for scheme, own in _by_scheme(rows).items():
             values = np.sort(np.maximum(_array(own, number), least))
             values = values[~np.isnan(values)]
@@ -161,7 +162,8 @@ class Charts:
 
     def _style(self, scheme: str) -> dict[str, Any]:
         number = self._schemes.index(scheme)
-        return {"color": COLOURS[number % len(COLOURS)], "symbol": _SYMBOLS[number % len(_SYMBOLS)]}
+        turn = number // len(COLOURS)  # the second round of colours has other symbols
+        return {"color": COLOURS[number % len(COLOURS)], "symbol": _SYMBOLS[(number + turn) % len(_SYMBOLS)]}
 
     def _dash(self, scheme: str) -> str:
         return _DASHES[self._schemes.index(scheme) // len(COLOURS) % len(_DASHES)]
@@ -176,7 +178,7 @@ def _figure(x: str, y: str, *, log: bool = False) -> Any:
         margin={"l": 58, "r": 10, "t": 10, "b": 46},
         height=400,
         hovermode="closest",
-        legend={"orientation": "h", "y": -0.22, "yanchor": "top"},
+        legend={"orientation": "h", "y": -0.22, "yanchor": "top", "font": {"size": 11}},
         font={"size": 12},
     )
     figure.update_xaxes(title=x, type="log" if log else None, automargin=True)

@@ -8,6 +8,7 @@ import logging
 import time
 import uuid
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, FastAPI, Request, Response
@@ -23,6 +24,26 @@ from teal.serving.wire import ARROW, JSON
 
 LOG = logging.getLogger("teal.serving")
 _BEARER = HTTPBearer(auto_error=False, description="The token of --token-file.")
+
+
+class JsonLines(logging.Formatter):
+    """A record as a line of JSON: when, how grave, what, and what stands in its ``teal``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line; an exception's trace is a text in it."""
+        said = {"time": round(record.created, 3), "level": record.levelname.lower(), "event": record.getMessage()}
+        said |= getattr(record, "teal", {})
+        if record.exc_info:
+            said["trace"] = self.formatException(record.exc_info)
+        return json.dumps(said)
+
+
+def log_to(path: Path) -> None:
+    """Append what the service has to say to a file."""
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(JsonLines())
+    LOG.addHandler(handler)
+    LOG.setLevel(logging.INFO)
 
 
 class Backend(Protocol):
@@ -217,7 +238,7 @@ class _Watched:
                 raise
             await _fault(error)(scope, receive, sent)
         except Exception:
-            LOG.exception("request %s failed", number)
+            LOG.exception("failed", extra={"teal": {"request": number}})
             if status:  # half of an answer is out: the connection must break
                 raise
             await _fault(ServiceError(500, "internal", f"an error of ours, logged as {number}"))(scope, receive, sent)
@@ -229,7 +250,7 @@ class _Watched:
             self._metrics.latency.labels(route).observe(seconds)
             if LOG.isEnabledFor(logging.INFO):
                 entry = {"request": number, "method": scope["method"], "route": route, "status": status}
-                LOG.info(json.dumps({**entry, "ms": round(1e3 * seconds, 3)}))
+                LOG.info("answered", extra={"teal": {**entry, "ms": round(1e3 * seconds, 3)}})
 
     def _too_much(self, scope: Scope) -> ServiceError | None:
         """What is wrong with the size of a request, by what it declares."""
@@ -263,11 +284,29 @@ _FAULTS: dict[int | str, str] = {
     422: "the request is not what it must be",
     503: "not ready, or too many requests; Retry-After says when to come back",
 }
+
+
+def _whole(schema: dict[str, Any]) -> dict[str, Any]:
+    """A JSON schema without references: its definitions have no place of their own in the description."""
+    definitions = schema.get("$defs", {})
+
+    def inlined(part: Any) -> Any:
+        if isinstance(part, list):
+            return [inlined(each) for each in part]
+        if not isinstance(part, dict):
+            return part
+        if "$ref" in part:
+            return inlined(definitions[part["$ref"].rpartition("/")[2]])
+        return {key: inlined(value) for key, value in part.items() if key != "$defs"}
+
+    return dict(inlined(schema))
+
+
 _ALLOCATION_BODY = {
     "requestBody": {
         "required": True,
         "content": {
-            JSON: {"schema": AllocationRequest.model_json_schema()},
+            JSON: {"schema": _whole(AllocationRequest.model_json_schema())},
             ARROW: {"schema": {"type": "string", "format": "binary"}},
         },
     },

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import signal
 import threading
@@ -26,7 +25,7 @@ from teal.formats import BUILT_IN, load_topology
 from teal.formats.node_link import topology_to_node_link
 from teal.formats.topohub_names import PREFIX
 from teal.schemes import Starter
-from teal.serving.app import make_app
+from teal.serving.app import log_to, make_app
 from teal.serving.errors import ServiceError, overloaded
 from teal.serving.requests import NetworkSpec
 from teal.serving.solver import Solver
@@ -41,7 +40,6 @@ class Engine(Solver):
     """The solver as a deployment: networks and the engine, in a process of their own."""
 
     def __init__(self, folder: str, most_waiting: int, model: str) -> None:
-        logging.getLogger("teal").setLevel(logging.INFO)
         super().__init__(Path(folder), most_waiting, starter_of(model))
 
 
@@ -76,8 +74,10 @@ class _Remote:
 class Ingress:
     """HTTP in front of the engines."""
 
-    def __init__(self, engines: Any, token: str, most_bytes: int) -> None:
+    def __init__(self, engines: Any, token: str, most_bytes: int, log_file: str) -> None:
         self._engines, self._token, self._most_bytes = engines, token, most_bytes
+        if log_file:
+            log_to(Path(log_file))
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         return make_app(_Remote(self._engines), self._token, self._most_bytes)  # type: ignore[arg-type]
@@ -100,7 +100,8 @@ def application(config: ServeConfig, folder: Path) -> Any:
         name="Ingress", num_replicas=1, ray_actor_options={"num_cpus": 0}, **shared
     )
     bound = engine.bind(str(folder), config.max_waiting, config.model)
-    return ingress.bind(bound, config.token(), config.max_body << 20)
+    log_file = str(config.log_file.resolve()) if config.log_file else ""
+    return ingress.bind(bound, config.token(), config.max_body << 20, log_file)
 
 
 def starter_of(model: str) -> Starter | None:

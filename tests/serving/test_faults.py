@@ -25,6 +25,7 @@ from teal.client import (
     Unauthorised,
     UnknownNetwork,
 )
+from teal.serving.app import LOG, log_to
 from teal.serving.served import Served
 from teal.serving.solver import Solver
 from tests.serving.service import TOKEN, rates_of, run, service
@@ -237,6 +238,35 @@ def test_a_token_is_required_where_there_is_one(tmp_path: Path) -> None:
                 assert (await client._http.get(path)).status_code == 200
 
     run(work)
+
+
+def test_an_error_of_ours_is_a_500_with_a_trace_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "log"
+    log_to(log)
+
+    async def broken(*_: Any) -> None:
+        raise ZeroDivisionError("a secret")
+
+    monkeypatch.setattr(Solver, "allocate", broken)
+
+    async def work() -> None:
+        async with service(tmp_path / "state") as client:
+            answer = await client._http.post("/v1/networks/b4/allocations", content=GOOD, headers=JSON_TYPE)
+            assert answer.status_code == 500
+            assert "secret" not in answer.text
+            entries = [json.loads(line) for line in log.read_text().splitlines()]
+            failed, answered = entries
+            assert "ZeroDivisionError" in failed["trace"]
+            assert failed["request"] == answered["request"] == answer.headers["x-request-id"]
+            assert failed["request"] in answer.text
+            assert answered["status"] == 500
+
+    try:
+        run(work)
+    finally:
+        for handler in LOG.handlers[:]:
+            LOG.removeHandler(handler)
+            handler.close()
 
 
 def test_metrics_and_the_description(tmp_path: Path) -> None:

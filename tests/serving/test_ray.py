@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import socket
@@ -21,6 +23,9 @@ pytest.importorskip("ray", reason="needs the service's packages: pip install '.[
 
 from teal.cli import main
 from teal.client import Client, ServiceFault, Unauthorised, Unreachable
+
+# One worker of pytest-xdist runs them all: each would start a Ray of its own.
+pytestmark = pytest.mark.xdist_group("ray")
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "a-token-of-some-length"
@@ -42,6 +47,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subproce
     port = _free_port()
     command = [sys.executable, "-m", "teal", "serve", "--topology", "b4", "--port", str(port), "--replicas", "2"]
     command += ["--token-file", str(token), "--state", str(folder / "state"), "--model", "none"]
+    command += ["--log-file", str(folder / "requests.jsonl")]
     environment = {**os.environ, "TEAL_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": str(ROOT)}
     with log.open("w") as stream:
         process = subprocess.Popen(command, cwd=folder, stdout=stream, stderr=stream, text=True, env=environment)
@@ -58,10 +64,12 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subproce
     else:
         pytest.fail(log.read_text())
     yield process, address, log
-    if process.poll() is None:
-        process.kill()
-    for child in _family(process.pid):
-        child.kill()
+    family = _family(process.pid)
+    process.kill()
+    process.wait()
+    for child in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
 
 
 def _family(pid: int) -> list[psutil.Process]:
@@ -71,13 +79,8 @@ def _family(pid: int) -> list[psutil.Process]:
         return []
 
 
-def _engines() -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter(["name", "cmdline"]):
-        title = " ".join(process.info["cmdline"] or [process.info["name"] or ""])
-        if "ServeReplica:teal:Engine" in title:
-            found.append(process)
-    return found
+def _engines(pid: int) -> list[psutil.Process]:
+    return [child for child in _family(pid) if "ServeReplica:teal:Engine" in " ".join(child.cmdline())]
 
 
 def test_it_answers_those_who_know_the_token(service: tuple[subprocess.Popen[str], str, Path]) -> None:
@@ -95,7 +98,12 @@ def test_it_answers_those_who_know_the_token(service: tuple[subprocess.Popen[str
         client.delete_network("line")
     with Client(address, "a-wrong-token-of-length") as stranger, pytest.raises(Unauthorised):
         stranger.networks()
-    assert TOKEN not in log.read_text()
+    said = (log.parent / "requests.jsonl").read_text()
+    entries = [json.loads(line) for line in said.splitlines()]
+    route = "/v1/networks/{name}/allocations"
+    assert any(entry["route"] == route and entry["status"] == 200 and entry["ms"] > 0 for entry in entries)
+    assert any(entry["status"] == 401 for entry in entries)
+    assert TOKEN not in log.read_text() + said
 
 
 def test_nobody_else_can_reach_it(service: tuple[subprocess.Popen[str], str, Path]) -> None:
@@ -112,7 +120,7 @@ def test_nobody_else_can_reach_it(service: tuple[subprocess.Popen[str], str, Pat
 
 
 def test_a_killed_engine_costs_no_answer(service: tuple[subprocess.Popen[str], str, Path]) -> None:
-    _, address, _ = service
+    process, address, _ = service
     rates = np.random.default_rng(1).lognormal(0, 1, (4, 132)) * 1000
     answered, faults, stop = [], [], threading.Event()
 
@@ -129,7 +137,7 @@ def test_a_killed_engine_costs_no_answer(service: tuple[subprocess.Popen[str], s
         thread.start()
     time.sleep(2)
     before = len(answered)
-    engines = _engines()
+    engines = _engines(process.pid)
     assert len(engines) >= 2
     engines[0].send_signal(signal.SIGKILL)
     time.sleep(6)

@@ -20,7 +20,14 @@
 
   for (const [id, figure] of Object.entries(figures)) {
     const element = document.getElementById(id);
-    later(element, () => Plotly.newPlot(element, figure.data, figure.layout, options));
+    const fit = () => {  // the legend stands below the plot, which keeps its height however many schemes there are
+      const names = figure.data.filter((trace) => trace.showlegend !== false).map((trace) => trace.name);
+      const widest = Math.max(...names.map((name) => name.length), 1) * 6.5 + 60;
+      const columns = Math.max(1, Math.floor((element.clientWidth - 70) / widest));
+      return 350 + 19 * Math.ceil(names.length / columns);
+    };
+    element.style.minHeight = `${fit()}px`;
+    later(element, () => Plotly.newPlot(element, figure.data, { ...figure.layout, height: fit() }, options));
   }
 
   // Tables: a click on a heading sorts by it, the best first, another click turns it round.
