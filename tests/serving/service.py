@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -53,3 +56,22 @@ def problem_of(rates: np.ndarray) -> teal.Problem:
     topology = teal.load_topology("b4")
     paths = teal.compute_paths(topology, all_pairs(topology), cache=False)
     return teal.Problem.create(topology, paths, teal.Objective(), rates)
+
+
+@contextmanager
+def listening(folder: Path, most_bytes: int = 1 << 20) -> Iterator[str]:
+    """The address of a fresh service on a port of this machine, without Ray."""
+    import uvicorn
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    app = make_app(Solver(folder), most_bytes=most_bytes)
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="critical"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+import subprocess
+import sys
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -19,11 +21,13 @@ import pyarrow as pa
 import teal
 from teal.client import (
     ARROW,
+    Client,
     InvalidRequest,
     ServedAllocation,
+    Unreachable,
 )
 from teal.serving.served import Served
-from tests.serving.service import problem_of, rates_of, run, service
+from tests.serving.service import listening, problem_of, rates_of, run, service
 
 
 def test_what_comes_back_is_feasible_certified_and_as_good_as_the_engine(tmp_path: Path) -> None:
@@ -180,3 +184,24 @@ def test_a_deadline_gives_the_best_so_far(tmp_path: Path) -> None:
             assert weights.utilisation.max() <= 1 + 1e-6
 
     run(work)
+
+
+def test_the_example_controller_replays_traffic(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "docs" / "examples" / "controller.py"
+    with listening(tmp_path) as address:
+        words = ["--service", address, "--topology", "b4", "--traffic", "gravity:count=5,load=4", "--count", "3"]
+        done = subprocess.run(
+            [sys.executable, str(example), *words, "--interval", "0.3"], capture_output=True, text=True, timeout=120
+        )
+        with Client(address) as client:
+            assert client.networks() == ["replay"]
+            client.change_link("replay", "1", "2", up=False)
+            with pytest.raises(InvalidRequest):
+                client.allocate("replay", np.full((1, 132), np.nan))
+            client.delete_network("replay")
+            assert client.networks() == []
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if "certified gap" in line]
+    assert len(lines) == 3
+    with Client(address) as client, pytest.raises(Unreachable):
+        client.networks()

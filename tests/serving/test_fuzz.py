@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,16 +9,14 @@ import numpy as np
 import pytest
 
 pytest.importorskip("schemathesis", reason="needs schemathesis: pip install '.[dev]'")
-pytest.importorskip("uvicorn", reason="needs the service's packages: pip install '.[serve]'")
+pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
 import schemathesis
-import uvicorn
 from hypothesis import HealthCheck, given, settings
 from schemathesis.checks import not_a_server_error
 
 from teal.client import ARROW, Client
-from teal.serving.app import make_app
-from teal.serving.solver import Solver
+from tests.serving.service import listening
 
 LINE = {
     "directed": True,
@@ -32,18 +27,8 @@ LINE = {
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    app = make_app(Solver(tmp_path_factory.mktemp("networks")), most_bytes=1 << 16)
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="critical"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join()
+    with listening(tmp_path_factory.mktemp("networks"), most_bytes=1 << 16) as found:
+        yield found
 
 
 def test_nothing_that_is_sent_is_an_error_of_ours(address: str) -> None:
