@@ -207,6 +207,9 @@ def _report(config: ReportConfig) -> None:
 
 def _serve(config: ServeConfig, say: Callable[[str], None]) -> None:
     try:
+        from teal.serving.guard import guard
+
+        guard()
         from teal.serving.deployment import run_service
     except ImportError as error:
         raise InputError("teal serve", "", "the service's packages: pip install 'teal-te[serve]'", str(error)) from None

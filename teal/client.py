@@ -30,6 +30,7 @@ from teal.network import Topology
 ARROW = "application/vnd.apache.arrow.stream"
 _FIGURES = ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation")
 _POLL_S = 0.1
+_MARGIN_S = 30.0  # beyond a deadline, for the queue and the way
 Array = npt.NDArray[Any]
 
 
@@ -131,8 +132,9 @@ class _Calls:
         with pa.ipc.new_stream(sink, table.schema) as stream:
             stream.write_table(table)
         given = {name: value for name, value in options.items() if value is not None}
-        headers = {"Content-Type": ARROW, "Accept": ARROW}
-        return {"content": sink.getvalue(), "params": given, "headers": headers}
+        sent = {"content": sink.getvalue(), "params": given, "headers": {"Content-Type": ARROW, "Accept": ARROW}}
+        deadline_s = float(options.get("deadline_ms") or 0.0) / 1e3
+        return sent | ({"timeout": deadline_s + _MARGIN_S} if deadline_s > _MARGIN_S else {})
 
     @staticmethod
     def allocated(body: bytes, entries: int) -> ServedAllocation:

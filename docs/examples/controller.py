@@ -6,7 +6,7 @@ import time
 import numpy as np
 
 import teal
-from teal.client import Client, Overloaded
+from teal.client import Client, ServiceFault
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
             rates[traffic.pairs[:, 0], traffic.pairs[:, 1]] = traffic.read([row])[0]
             try:
                 found = service.allocate("replay", rates.reshape(1, -1), deadline_ms=1e3 * options.interval / 2)
-            except Overloaded as fault:
+            except ServiceFault as fault:  # overloaded, restarting, unreachable: a controller goes on
                 print(f"{traffic.timestamps[row]}  {fault}: the last splits stay")
             else:
                 print(

@@ -5,17 +5,20 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+import math
 import time
 import uuid
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Any, Protocol
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security import HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from teal.serving.errors import ServiceError
@@ -102,17 +105,20 @@ class Metrics:
         self.queue.observe(cost["queue_ms"] / 1e3)
         self.solve.observe(cost["solve_ms"] / 1e3)
         self.batch.observe(cost["batch"])
-        self.gap.observe(cost["gap"])
+        if math.isfinite(cost["gap"]):
+            self.gap.observe(cost["gap"])
         self.satisfied.labels(network).set(cost["satisfied_demand"])
 
 
-def make_app(backend: Backend, token: str = "", most_bytes: int = 64 << 20) -> FastAPI:
+def make_app(backend: Backend, token: str = "", most_bytes: int = 64 << 20, hosts: Sequence[str] = ()) -> FastAPI:
     """The application.
 
     Args:
         backend: answers.
         token: that requests must bear; "" for none.
         most_bytes: of a body; larger ones are refused before they are read.
+        hosts: names that requests may be addressed to, so that no page of another site can reach a service without a
+            token by a name that it points here; none for any.
     """
     app = FastAPI(
         title="Teal",
@@ -124,11 +130,8 @@ def make_app(backend: Backend, token: str = "", most_bytes: int = 64 << 20) -> F
     )
     metrics = Metrics()
 
-    async def authorised(given: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)]) -> None:
-        if token and (given is None or not hmac.compare_digest(given.credentials.encode(), token.encode())):
-            raise ServiceError(401, "unauthorised", "a valid bearer token is required")
-
-    api: dict[str, Any] = {"dependencies": [Depends(authorised)]}
+    # The token is checked before a body is read; this describes it.
+    api: dict[str, Any] = {"dependencies": [Depends(_BEARER)]}
 
     @app.get("/v1/networks", **api)
     async def list_networks() -> dict[str, list[str]]:
@@ -200,7 +203,11 @@ def make_app(backend: Backend, token: str = "", most_bytes: int = 64 << 20) -> F
         place = ".".join(str(part) for part in first["loc"])
         return _fault(ServiceError(422, "invalid_request", f"{place}: {first['msg']}"))
 
-    app.add_middleware(_Watched, metrics=metrics, most_bytes=most_bytes)
+    @app.exception_handler(HTTPException)
+    async def other_fault(_: Request, error: HTTPException) -> JSONResponse:
+        return _fault(ServiceError(error.status_code, "http", str(error.detail)))
+
+    app.add_middleware(_Watched, metrics=metrics, most_bytes=most_bytes, token=token, hosts=tuple(hosts))
     return app
 
 
@@ -210,8 +217,9 @@ class _Watched:
     Plain ASGI, because Starlette's middleware for functions costs a task and two streams a request.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, most_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, most_bytes: int, token: str, hosts: tuple[str, ...]) -> None:
         self._app, self._metrics, self._most_bytes = app, metrics, most_bytes
+        self._token, self._hosts = token.encode(), hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -228,7 +236,7 @@ class _Watched:
 
         self._metrics.open.inc()
         try:
-            fault = self._too_much(scope)
+            fault = self._refused(scope)
             if fault is not None:
                 await _fault(fault)(scope, receive, sent)
             else:
@@ -252,11 +260,20 @@ class _Watched:
                 entry = {"request": number, "method": scope["method"], "route": route, "status": status}
                 LOG.info("answered", extra={"teal": {**entry, "ms": round(1e3 * seconds, 3)}})
 
-    def _too_much(self, scope: Scope) -> ServiceError | None:
-        """What is wrong with the size of a request, by what it declares."""
+    def _refused(self, scope: Scope) -> ServiceError | None:
+        """What is wrong with a request before its body is read."""
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"").decode("latin-1")
+        if self._hosts and host.rpartition(":")[0 if host.rpartition(":")[2].isdigit() else 2] not in self._hosts:
+            return ServiceError(400, "wrong_host", "this service has another name")
+        private = scope["path"].startswith(("/v1/", "/metrics"))
+        if self._token and private:
+            kind, _, given = headers.get(b"authorization", b"").partition(b" ")
+            if kind.lower() != b"bearer" or not hmac.compare_digest(given, self._token):
+                return ServiceError(401, "unauthorised", "a valid bearer token is required")
         if scope["method"] not in ("POST", "PUT", "PATCH"):
             return None
-        declared = dict(scope["headers"]).get(b"content-length", b"")
+        declared = headers.get(b"content-length", b"")
         if not declared.isdigit():
             return ServiceError(411, "length_required", "a body needs a Content-Length")
         if int(declared) > self._most_bytes:
@@ -268,7 +285,8 @@ def _fault(error: ServiceError) -> JSONResponse:
     headers = {"Retry-After": str(max(1, round(error.retry_after_s)))} if error.retry_after_s else {}
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return JSONResponse({"error": error.code, "message": error.message}, error.status, headers)
+    message = error.message.encode("utf-8", "replace").decode("utf-8")  # what came in may be no text at all
+    return JSONResponse({"error": error.code, "message": message}, error.status, headers)
 
 
 _FAULT = {

@@ -1,17 +1,16 @@
-"""Ray Serve around the service: an ingress that speaks HTTP, engines that compute, and a retry between the two."""
+"""Ray Serve around the service: an ingress that speaks HTTP, engines that compute, and a retry between the two.
+
+Whoever imports this has called :func:`teal.serving.guard.guard` first, because it imports Ray.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-
-# Before Ray is imported: keeps everything that can be kept there on the loopback address.
-os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 
 import ray
 from fastapi import FastAPI
@@ -74,13 +73,13 @@ class _Remote:
 class Ingress:
     """HTTP in front of the engines."""
 
-    def __init__(self, engines: Any, token: str, most_bytes: int, log_file: str) -> None:
-        self._engines, self._token, self._most_bytes = engines, token, most_bytes
+    def __init__(self, engines: Any, token: str, most_bytes: int, log_file: str, hosts: tuple[str, ...]) -> None:
+        self._engines, self._token, self._most_bytes, self._hosts = engines, token, most_bytes, hosts
         if log_file:
             log_to(Path(log_file))
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        return make_app(_Remote(self._engines), self._token, self._most_bytes)  # type: ignore[arg-type]
+        return make_app(_Remote(self._engines), self._token, self._most_bytes, self._hosts)  # type: ignore[arg-type]
 
 
 def application(config: ServeConfig, folder: Path) -> Any:
@@ -93,7 +92,7 @@ def application(config: ServeConfig, folder: Path) -> Any:
         ray_actor_options={"num_cpus": 0},
         health_check_period_s=2,
         health_check_timeout_s=600,  # a long solve is no illness
-        graceful_shutdown_timeout_s=20,
+        graceful_shutdown_timeout_s=620,  # past the longest deadline
         **shared,
     )
     ingress = serve.deployment(serve.ingress()(Ingress)).options(
@@ -101,7 +100,8 @@ def application(config: ServeConfig, folder: Path) -> Any:
     )
     bound = engine.bind(str(folder), config.max_waiting, config.model)
     log_file = str(config.log_file.resolve()) if config.log_file else ""
-    return ingress.bind(bound, config.token(), config.max_body << 20, log_file)
+    hosts = (config.host, "127.0.0.1", "localhost", "[::1]") if config.loopback else ()
+    return ingress.bind(bound, config.token(), config.max_body << 20, log_file, hosts)
 
 
 def starter_of(model: str) -> Starter | None:

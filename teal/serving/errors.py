@@ -29,6 +29,11 @@ def not_found(name: str) -> ServiceError:
     return ServiceError(404, "unknown_network", f"no network {name!r} is registered")
 
 
+def replaced(name: str) -> ServiceError:
+    """Another network has got its name while a request for the first one was on its way."""
+    return ServiceError(409, "replaced", f"{name!r} was registered anew meanwhile")
+
+
 def not_ready(name: str, after_s: float = 1.0) -> ServiceError:
     """Its paths are still being computed."""
     return ServiceError(503, "not_ready", f"the paths of {name!r} are still being computed", after_s)

@@ -18,14 +18,15 @@ import numpy as np
 
 from teal.objectives import ObjectiveName
 from teal.schemes import Starter
-from teal.serving.errors import ServiceError, not_ready, overloaded, wrong
+from teal.serving.errors import ServiceError, not_ready, overloaded, replaced, wrong
 from teal.serving.requests import LinkChanges, NetworkSpec, Options
 from teal.serving.served import Job, Served, capacity_in_force, topology_of
 from teal.serving.store import Store, Version
 from teal.serving.wire import Answer, decode, encode
 
 LANES = 16
-_BODY_IN_THREAD = 100_000  # bytes, from which on a body is read beside the event loop
+_BODY_IN_THREAD = 100_000  # bytes or demands, from which on bodies are read and written beside the event loop
+_MOST_SPLITS = 1 << 26
 
 
 @dataclasses.dataclass(eq=False)
@@ -85,7 +86,10 @@ class Solver:
         Raises:
             ServiceError: a fault in the topology.
         """
-        topology_of(name, NetworkSpec.model_validate(spec))  # a fault is the caller's, now
+        given = NetworkSpec.model_validate(spec)
+        topology = await asyncio.to_thread(topology_of, name, given)  # a fault is the caller's, now
+        if topology.num_nodes * (topology.num_nodes - 1) * given.num_paths > _MOST_SPLITS:
+            raise wrong(f"topology: at most {_MOST_SPLITS:,} splits, pairs of nodes times num_paths")
         new = self._store.put(name, spec)
         return {**await self.info(name), "new": new}
 
@@ -142,24 +146,21 @@ class Solver:
         network = self._network(name)
         topology = network.served.topology if network.served else topology_of(name, network.spec)
         index = topology.node_index()
+        between: dict[tuple[int, int], list[int]] = {}
+        for link, pair in enumerate(zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)):
+            between.setdefault(pair, []).append(link)
         found: dict[str, dict[str, Any]] = {}
         for change in LinkChanges.model_validate(changes).links:
             ends = {(index.get(change.source, -1), index.get(change.target, -1))}
             if change.both:
                 ends |= {(t, s) for s, t in ends}
-            links = [
-                link
-                for link, pair in enumerate(
-                    zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
-                )
-                if pair in ends
-            ]
+            links = [link for pair in ends for link in between.get(pair, ())]
             if not links:
                 raise wrong(f"there is no link {change.source[:80]!r} - {change.target[:80]!r}")
             for link in links:
                 said = change.model_dump(include={"capacity", "up"}, exclude_none=True)
                 found[str(link)] = {**found.get(str(link), {}), **said}
-        self._store.change_links(name, found)
+        self._store.change_links(name, found, network.spec.model_dump(mode="json"))
         return await self.info(name)
 
     async def paths(self, name: str) -> dict[str, Any]:
@@ -194,11 +195,13 @@ class Solver:
         if preparing is not None and not preparing.done():
             await asyncio.wait({preparing}, timeout=self._patience_s)
         served = self._ready(name)
-        large = len(body) > _BODY_IN_THREAD
+        large = len(body) > _BODY_IN_THREAD or served.paths.num_demands > _BODY_IN_THREAD
         reading = (body, content_type, served.topology, query)
         rates, options = await asyncio.to_thread(decode, *reading) if large else decode(*reading)
         network = self._network(name)
-        if len(network.waiting) >= self._most_waiting:
+        if network.served is not served:
+            raise replaced(name)
+        if sum(not request.answer.done() for request in network.waiting) >= self._most_waiting:
             raise overloaded()
         waiting = _Waiting(
             rates,
@@ -234,7 +237,8 @@ class Solver:
         while network.waiting:
             together = _take(network.waiting)
             try:
-                served = self._ready(name)
+                served = network.served
+                assert served is not None, "nothing waits for a network that is not ready"
                 answers = await loop.run_in_executor(self._engine, _solve, served, together)
             except Exception as error:
                 for request in together:
@@ -276,11 +280,11 @@ class Solver:
     async def _prepare(self, name: str, network: _Network, links: dict[str, Any]) -> None:
         try:
             served = await asyncio.get_running_loop().run_in_executor(self._paths, Served.prepare, name, network.spec)
+            served.capacity = capacity_in_force(served.topology, links)
         except Exception as error:
             network.error = str(error) or type(error).__name__
             return
         served.starter = self._starter
-        served.capacity = capacity_in_force(served.topology, links)
         network.served = served
         network.version = network.version._replace(links=-1)  # links may have changed meanwhile: read them again
 
@@ -300,18 +304,23 @@ def _take(waiting: deque[_Waiting]) -> list[_Waiting]:
     Those that nobody waits for any more are dropped.
     """
     together: list[_Waiting] = []
-    count = 0
+    count, now = 0, time.perf_counter()
     while waiting:
         first = waiting[0]
         if first.answer.done():
             waiting.popleft()
             continue
-        alike = not together or first.objective == together[0].objective
+        # One whose time is up would leave none for the others.
+        alike = not together or _kind(first, now) == _kind(together[0], now)
         if together and (not alike or count + len(first.rates) > LANES):
             break
         together.append(waiting.popleft())
         count += len(first.rates)
     return together
+
+
+def _kind(request: _Waiting, now: float) -> tuple[ObjectiveName, bool]:
+    return request.objective, request.deadline > now
 
 
 def _solve(served: Served, together: list[_Waiting]) -> list[Answer]:

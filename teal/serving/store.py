@@ -11,10 +11,12 @@ import contextlib
 import fcntl
 import json
 import re
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from teal.serving.errors import not_found, wrong
+from teal.serving.errors import not_found, replaced, wrong
 from teal.storage import atomic_file
 
 NAMES = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
@@ -58,34 +60,39 @@ class Store:
         Raises:
             ServiceError: there is none of that name.
         """
-        try:
-            network = json.loads(self._file(name).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise not_found(name) from None
+        found = self._content(name)
         links: dict[str, Any] = {}
         with contextlib.suppress(FileNotFoundError):
             links = json.loads(self._links(name).read_text(encoding="utf-8"))
-        return network, links
+        same = links.get("generation") == found["generation"]
+        return found["network"], links["links"] if same else {}
 
     def put(self, name: str, network: dict[str, Any]) -> bool:
-        """Register or replace; whether it is new."""
-        new = not self._file(name).exists()
-        self._links(name).unlink(missing_ok=True)
-        _write(self._file(name), network)
+        """Register or replace; whether it is new.  What happened to links of an earlier one counts no more."""
+        with self._locked():
+            new = not self._file(name).exists()
+            _write(self._file(name), {"generation": uuid.uuid4().hex, "network": network})
+            self._links(name).unlink(missing_ok=True)
         return new
 
-    def change_links(self, name: str, changes: dict[str, dict[str, Any]]) -> None:
+    def change_links(self, name: str, changes: dict[str, dict[str, Any]], network: dict[str, Any]) -> None:
         """Add to what has happened to the links: by number, ``{"capacity": Gbit/s, "up": bool}`` or one of them.
 
+        Args:
+            name: of the network.
+            changes: by number of the link.
+            network: that the numbers are of; by now another one may be registered.
+
         Raises:
-            ServiceError: there is no network of that name.
+            ServiceError: there is no network of that name, or another.
         """
-        with (self._folder / ".lock").open("w") as lock:  # two replicas may be told at once
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            _, links = self.read(name)
+        with self._locked():
+            found, links = self.read(name)
+            if found != network:
+                raise replaced(name)
             for link, change in changes.items():
                 links[link] = {**links.get(link, {}), **change}
-            _write(self._links(name), links)
+            _write(self._links(name), {"generation": self._generation(name), "links": links})
 
     def delete(self, name: str) -> None:
         """Forget a network.
@@ -93,9 +100,26 @@ class Store:
         Raises:
             ServiceError: there is none of that name.
         """
-        _stamp(self._file(name), name)
-        self._file(name).unlink(missing_ok=True)
-        self._links(name).unlink(missing_ok=True)
+        with self._locked():
+            _stamp(self._file(name), name)
+            self._file(name).unlink(missing_ok=True)
+            self._links(name).unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Alone among all processes that write."""
+        with (self._folder / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _content(self, name: str) -> dict[str, Any]:
+        try:
+            return dict(json.loads(self._file(name).read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            raise not_found(name) from None
+
+    def _generation(self, name: str) -> str:
+        return str(self._content(name)["generation"])
 
     def _file(self, name: str) -> Path:
         if not re.fullmatch(NAMES, name) or name.endswith(".links"):

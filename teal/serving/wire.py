@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import struct
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from teal.serving.requests import MOST_MATRICES, AllocationRequest, Options
 
 ARROW, JSON = "application/vnd.apache.arrow.stream", "application/json"
 _MOST_JSON = 500_000  # splits of an answer in JSON
+_MOST_RATES = 1 << 24  # of a request
+_LARGEST_RATE = 1e12  # Gbit/s
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,7 +68,7 @@ def decode(body: bytes, content_type: str, topology: Topology, query: dict[str, 
         if kind == ARROW:
             options = Options.model_validate(dict(query))
             return _checked(_from_arrow(body, topology)), options
-        if kind not in (JSON, ""):
+        if kind != JSON:  # also what names no type: no page of another site can send this one unasked
             raise ServiceError(415, "unsupported_media_type", f"send {JSON} or {ARROW}, not {kind[:80]!r}")
         request = AllocationRequest.model_validate_json(body)
     except ValidationError as error:
@@ -84,9 +87,12 @@ def decode(body: bytes, content_type: str, topology: Topology, query: dict[str, 
 
 def _from_arrow(body: bytes, topology: Topology) -> FloatArray:
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     try:
+        refuse_compressed(body)
         with pa.ipc.open_stream(pa.BufferReader(body)) as stream:
+            _check_types(stream.schema)
             table = stream.read_all()
         table.validate(full=True)
         names = set(table.column_names)
@@ -95,7 +101,8 @@ def _from_arrow(body: bytes, topology: Topology) -> FloatArray:
                 raise wrong(f"rates: 1 to {MOST_MATRICES} matrices, not {table.num_rows}")
             column = table.column("rates").combine_chunks()
             flat = column.flatten().to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
-            if column.null_count or len(flat) % table.num_rows:
+            lengths = pc.list_value_length(column)
+            if column.null_count or len(lengths.unique()) != 1 or len(flat) != lengths[0].as_py() * table.num_rows:
                 raise wrong("rates: all matrices must be there, and of one length")
             return _all_pairs(flat.reshape(table.num_rows, -1), topology)
         if not {"source", "target", "rate"} <= names:
@@ -106,8 +113,50 @@ def _from_arrow(body: bytes, topology: Topology) -> FloatArray:
         matrix = table.column("matrix").to_numpy() if "matrix" in names else None
         source, target, rate = triples
         return _from_triples(source.to_pylist(), target.to_pylist(), rate.to_numpy(), matrix, topology)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError, OSError) as error:
+    except (pa.ArrowException, struct.error, KeyError, ValueError, TypeError, OverflowError, OSError) as error:
         raise wrong(f"not an Arrow IPC stream of traffic matrices: {' '.join(str(error).split())[:200]}") from None
+
+
+def _check_types(schema: Any) -> None:
+    """Plain numbers and texts alone: what a body holds is then no larger than the body."""
+    import pyarrow.types as t
+
+    def number(kind: Any) -> bool:
+        return bool(t.is_floating(kind) or t.is_integer(kind))
+
+    for field in schema:
+        kind = field.type
+        listed = t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind)
+        plain = number(kind) or t.is_string(kind) or t.is_large_string(kind)
+        if not (plain or (listed and number(kind.value_type))):
+            raise wrong(f"column {field.name[:40]!r}: numbers, texts, or lists of numbers, not {str(kind)[:80]}")
+
+
+def refuse_compressed(body: bytes) -> None:
+    """Raise ServiceError for compressed buffers: they may be a thousand times as large as they look.
+
+    pyarrow has no word for it, so this reads the field ``compression`` of each RecordBatch in the message's flatbuffer
+    (Message.fbs of the Arrow format: field 1 of a Message is the header's type, 2 the header; 3 of a RecordBatch).
+    """
+    import pyarrow as pa
+
+    for message in pa.ipc.MessageReader.open_stream(pa.BufferReader(body)):
+        if message.type == "record batch":
+            flat = message.metadata.to_pybytes()
+            header = _field(flat, struct.unpack_from("<I", flat, 0)[0], 2)
+            if header and _field(flat, header + struct.unpack_from("<I", flat, header)[0], 3):
+                raise wrong("send Arrow without compression")
+        elif message.type == "dictionary":
+            raise wrong("send Arrow without dictionaries")
+
+
+def _field(flat: bytes, table: int, number: int) -> int:
+    """Where a field of a flatbuffer's table stands; 0 if it is not there."""
+    virtual = table - struct.unpack_from("<i", flat, table)[0]
+    if 4 + 2 * number >= struct.unpack_from("<H", flat, virtual)[0]:
+        return 0
+    offset = int(struct.unpack_from("<H", flat, virtual + 4 + 2 * number)[0])
+    return table + offset if offset else 0
 
 
 def _all_pairs(rates: FloatArray, topology: Topology) -> FloatArray:
@@ -135,6 +184,8 @@ def _from_triples(
     count = int(row.max(initial=0)) + 1
     if row.min(initial=0) < 0 or count > MOST_MATRICES:
         raise wrong(f"matrix: numbers from 0 to {MOST_MATRICES - 1}")
+    if count * nodes * (nodes - 1) > _MOST_RATES:
+        raise wrong(f"matrix: at most {_MOST_RATES // (nodes * (nodes - 1))} matrices of this network at once")
     rates = np.zeros((count, nodes * (nodes - 1)))
     place = s * (nodes - 1) + t - (t > s)
     if len(np.unique(row * rates.shape[1] + place)) < len(place):
@@ -144,10 +195,13 @@ def _from_triples(
 
 
 def _checked(rates: FloatArray) -> FloatArray:
-    bad = ~(np.isfinite(rates) & (rates >= 0))
+    if rates.size > _MOST_RATES:
+        raise wrong(f"rates: at most {_MOST_RATES // rates.shape[1]} matrices of this network at once")
+    bad = ~((rates >= 0) & (rates <= _LARGEST_RATE))
     if bad.any():
         row, column = np.argwhere(bad)[0].tolist()
-        raise wrong(f"rates: a finite number >= 0, not {rates[row, column]} (matrix {row}, demand {column})")
+        where = f"(matrix {row}, demand {column})"
+        raise wrong(f"rates: a finite number from 0 to {_LARGEST_RATE:g}, not {rates[row, column]} {where}")
     return rates
 
 

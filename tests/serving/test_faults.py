@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,9 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
-import pyarrow as pa
+import httpx
 
 from teal.client import (
-    ARROW,
     InvalidRequest,
     NotReady,
     Overloaded,
@@ -25,76 +24,12 @@ from teal.client import (
     Unauthorised,
     UnknownNetwork,
 )
-from teal.serving.app import LOG, log_to
+from teal.serving.app import LOG, log_to, make_app
+from teal.serving.errors import ServiceError
 from teal.serving.served import Served
 from teal.serving.solver import Solver
 from tests.serving.service import TOKEN, rates_of, run, service
-
-GOOD = json.dumps({"demands": [{"source": "1", "target": "2", "rate": 1.0}]}).encode()
-JSON_TYPE = {"Content-Type": "application/json"}
-
-
-def _arrow(columns: dict[str, Any]) -> bytes:
-    sink = io.BytesIO()
-    table = pa.table(columns)
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    return sink.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("status", "words", "body", "headers"),
-    [
-        (422, "Invalid JSON", b"{", JSON_TYPE),
-        (422, "body", b"", JSON_TYPE),
-        (422, "demands or rates", b"{}", JSON_TYPE),
-        (422, "no node 'mars'", GOOD.replace(b'"2"', b'"mars"'), JSON_TYPE),
-        (422, "to itself", GOOD.replace(b'"2"', b'"1"'), JSON_TYPE),
-        (422, "greater than or equal to 0", GOOD.replace(b"1.0", b"-1"), JSON_TYPE),
-        (422, "demands.0.rate", GOOD.replace(b"1.0", b"NaN"), JSON_TYPE),
-        (422, "demands.0.rate", GOOD.replace(b"1.0", b"1e999"), JSON_TYPE),
-        (422, "once a matrix", json.dumps({"demands": 2 * json.loads(GOOD)["demands"]}).encode(), JSON_TYPE),
-        (422, "not 3", b'{"rates": [[1, 2, 3]]}', JSON_TYPE),
-        (422, "of one length", b'{"rates": [[1], [1, 2]]}', JSON_TYPE),
-        (422, "of one length", b'{"rates": []}', JSON_TYPE),
-        (422, "gap", GOOD[:-1] + b', "gap": 2}', JSON_TYPE),
-        (422, "deadline_ms", GOOD[:-1] + b', "deadline_ms": 0}', JSON_TYPE),
-        (422, "objective", GOOD[:-1] + b', "objective": "fame"}', JSON_TYPE),
-        (422, "extra", GOOD[:-1] + b', "extra": 1}', JSON_TYPE),
-        (415, "unsupported_media_type", GOOD, {"Content-Type": "text/plain"}),
-        (422, "Arrow IPC", b"rubbish", {"Content-Type": ARROW}),
-        (422, "columns", _arrow({"x": [1]}), {"Content-Type": ARROW}),
-        (422, "finite", _arrow({"rates": [[float("nan")] * 132]}), {"Content-Type": ARROW}),
-        (422, "finite", _arrow({"rates": [[-1.0] * 132]}), {"Content-Type": ARROW}),
-        (422, "not 5", _arrow({"rates": [[1.0] * 5]}), {"Content-Type": ARROW}),
-        (422, "1 to 1024", _arrow({"rates": pa.array([], pa.list_(pa.float64()))}), {"Content-Type": ARROW}),
-        (422, "Arrow IPC", _arrow({"rates": [["a"] * 132]}), {"Content-Type": ARROW}),
-        (422, "null", _arrow({"source": ["1"], "target": ["2"], "rate": [None]}), {"Content-Type": ARROW}),
-        (
-            422,
-            "matrix",
-            _arrow({"source": ["1"], "target": ["2"], "rate": [1.0], "matrix": [10**9]}),
-            {"Content-Type": ARROW},
-        ),
-        (413, "at most", b"x" * (1 << 20) + b"x", JSON_TYPE),
-    ],
-)
-def test_wrong_requests_are_told_what_is_wrong(
-    tmp_path: Path, status: int, words: str, body: bytes, headers: dict[str, str]
-) -> None:
-    async def work() -> None:
-        async with service(tmp_path) as client:
-            await client.put_network("b4", "b4")
-            await client.wait_ready("b4")
-            answer = await client._http.post("/v1/networks/b4/allocations", content=body, headers=headers)
-            assert answer.status_code == status, answer.text
-            said = answer.json()
-            assert set(said) == {"error", "message"}
-            assert words in said["error"] + said["message"]
-            good = await client._http.post("/v1/networks/b4/allocations", content=GOOD, headers=JSON_TYPE)
-            assert good.status_code == 200, "and the service goes on"
-
-    run(work)
+from tests.serving.test_requests import GOOD, JSON_TYPE
 
 
 @pytest.mark.parametrize(
@@ -113,6 +48,9 @@ def test_wrong_networks(tmp_path: Path, topology: Any, words: str) -> None:
             with pytest.raises(InvalidRequest, match=words):
                 await client.put_network("x", topology)
             assert await client.networks() == []
+            many = [{"id": str(i)} for i in range(5000)]
+            with pytest.raises(InvalidRequest, match="at most"):
+                await client.put_network("x", {"nodes": many, "links": [{"source": "0", "target": "1", "capacity": 1}]})
             for name in ("..", "a%2Fb", "x" * 65, ".hidden", "a.links"):
                 with pytest.raises(ServiceFault) as fault:
                     await client.put_network(name, "b4")
@@ -192,6 +130,78 @@ def test_too_many_are_turned_away_and_the_others_answered(tmp_path: Path, monkey
     run(work)
 
 
+def test_a_network_that_is_replaced_under_a_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = {"directed": True, "nodes": [{"id": "a"}, {"id": "b"}]}
+    links = [{"source": "a", "target": "b", "capacity": 1.0}, {"source": "b", "target": "a", "capacity": 5.0}]
+    first, second = {**pair, "links": links}, {**pair, "nodes": pair["nodes"][::-1], "links": links}  # type: ignore[index]
+
+    async def work() -> None:
+        solver = Solver(tmp_path)
+        await solver.put("x", {"topology": first})
+        await _until_ready(solver, "x")
+        known = solver._network("x").spec.model_dump(mode="json")
+        original = asyncio.to_thread
+        swapped = False
+
+        async def late(call: Any, *arguments: Any) -> Any:
+            nonlocal swapped
+            found = await original(call, *arguments)
+            if call.__name__ == "decode" and not swapped:
+                swapped = True
+                await solver.put("x", {"topology": second})
+                await _until_ready(solver, "x")
+            return found
+
+        monkeypatch.setattr("teal.serving.solver.asyncio.to_thread", late)
+        body = json.dumps({"demands": [{"source": "a", "target": "b", "rate": 3.0}]}) + " " * 200_000
+        with pytest.raises(ServiceError, match="registered anew"):
+            await solver.allocate("x", body.encode(), "application/json", "", {})
+        answer, _, _ = await solver.allocate("x", body.encode(), "application/json", "", {})
+        assert json.loads(answer)["allocations"][0]["value"] == pytest.approx(1.0)
+        # A change of links that was meant for the first one does not touch the second.
+        with pytest.raises(ServiceError, match="registered anew"):
+            solver._store.change_links("x", {"0": {"up": False}}, known)
+        # Nor do links of the first one, should they still lie there.
+        stray = {"generation": "another", "links": {"7": {"up": False}}}
+        (tmp_path / "x.links.json").write_text(json.dumps(stray))
+        assert (await solver.info("x"))["links"][0]["in_force"] == 1.0
+
+    run(work)
+
+
+async def _until_ready(solver: Solver, name: str) -> None:
+    while (await solver.info(name))["state"] != "ready":
+        await asyncio.sleep(0.02)
+
+
+def test_one_whose_time_is_up_takes_none_from_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    solve = Served.solve
+    batches: list[int] = []
+
+    def slowly(self: Served, job: Any) -> Any:
+        time.sleep(0.1)
+        batches.append(len(job.rates))
+        return solve(self, job)
+
+    monkeypatch.setattr(Served, "solve", slowly)
+
+    async def work() -> None:
+        async with service(tmp_path) as client:
+            await client.put_network("b4", "b4")
+            await client.wait_ready("b4")
+            hard = rates_of(size=30_000)
+            blocker = asyncio.create_task(client.allocate("b4", hard))
+            await asyncio.sleep(0.03)
+            late = [asyncio.create_task(client.allocate("b4", hard, gap=1e-7, deadline_ms=1)) for _ in range(2)]
+            timely = [asyncio.create_task(client.allocate("b4", hard, gap=1e-4)) for _ in range(3)]
+            await blocker
+            assert all(found.gap[0] <= 1e-4 + 1e-9 for found in await asyncio.gather(*timely))
+            assert all(found.utilisation.max() <= 1 + 1e-6 for found in await asyncio.gather(*late))
+            assert batches == [1, 2, 3]
+
+    run(work)
+
+
 def test_those_who_left_are_not_computed_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     solved: list[int] = []
     solve = Served.solve
@@ -227,6 +237,8 @@ def test_a_token_is_required_where_there_is_one(tmp_path: Path) -> None:
         for sent in ("wrong", TOKEN + "x", "ünïcode"):
             async with service(tmp_path, TOKEN) as client:
                 headers = {b"Authorization": f"Bearer {sent}".encode()}
+                bad = await client._http.put("/v1/networks/x", content=b"{", headers={**headers, b"Content-Type": b"x"})
+                assert bad.status_code == 401, "before anything is read"
                 for path in ("/v1/networks", "/metrics"):
                     answer = await client._http.get(path, headers=headers)
                     assert answer.status_code == 401
@@ -267,6 +279,29 @@ def test_an_error_of_ours_is_a_500_with_a_trace_in_the_log(tmp_path: Path, monke
         for handler in LOG.handlers[:]:
             LOG.removeHandler(handler)
             handler.close()
+
+
+def test_it_answers_to_its_own_names_and_in_its_own_form(tmp_path: Path) -> None:
+    async def work() -> None:
+        app = make_app(Solver(tmp_path), hosts=("127.0.0.1", "[::1]"))
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as http:
+            assert (await http.get("/v1/networks")).status_code == 200
+            assert (await http.get("/v1/networks", headers={"Host": "[::1]:8000"})).status_code == 200
+            rebound = await http.get("/v1/networks", headers={"Host": "evil.example:8000"})
+            assert (rebound.status_code, rebound.json()["error"]) == (400, "wrong_host")
+            for answer in (await http.get("/nowhere"), await http.post("/healthz")):
+                assert answer.status_code in (404, 405, 411)
+                assert set(answer.json()) == {"error", "message"}
+            chunked = await http.post("/v1/networks/x/allocations", content=_chunks(), headers=JSON_TYPE)
+            assert chunked.status_code == 411
+            odd = await http.put("/v1/networks/x", content=b'{"topology": "\\ud800"}', headers=JSON_TYPE)
+            assert odd.status_code == 422
+
+    async def _chunks() -> AsyncIterator[bytes]:
+        yield GOOD
+
+    run(work)
 
 
 def test_metrics_and_the_description(tmp_path: Path) -> None:

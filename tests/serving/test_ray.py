@@ -22,7 +22,7 @@ import pytest
 pytest.importorskip("ray", reason="needs the service's packages: pip install '.[serve]'")
 
 from teal.cli import main
-from teal.client import Client, ServiceFault, Unauthorised, Unreachable
+from teal.client import Client, InvalidRequest, ServiceFault, Unauthorised, UnknownNetwork, Unreachable
 
 # One worker of pytest-xdist runs them all: each would start a Ray of its own.
 pytestmark = pytest.mark.xdist_group("ray")
@@ -96,6 +96,12 @@ def test_it_answers_those_who_know_the_token(service: tuple[subprocess.Popen[str
         client.wait_ready("line")
         assert client.allocate("line", np.array([[3.0, 1.0]])).value[0] == pytest.approx(3.0, rel=1e-2)
         client.delete_network("line")
+        with pytest.raises(UnknownNetwork):  # an error's kind outlives the way between processes
+            client.allocate("line", np.array([[3.0, 1.0]]))
+        with pytest.raises(InvalidRequest, match="finite"):
+            client.allocate("default", np.full((1, 132), np.nan))
+    guard = log.parent / "cache" / "serve" / "ray-token"
+    assert guard.stat().st_mode & 0o077 == 0
     with Client(address, "a-wrong-token-of-length") as stranger, pytest.raises(Unauthorised):
         stranger.networks()
     said = (log.parent / "requests.jsonl").read_text()
