@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import logging
@@ -154,6 +155,8 @@ def make_app(backend: Backend, token: str = "", most_bytes: int = 64 << 20, host
     async def delete_network(name: str) -> Response:
         """Forget a network; requests that wait for it get 404."""
         await backend.delete(name)
+        with contextlib.suppress(KeyError):  # of one that never was allocated
+            metrics.satisfied.remove(name)
         return Response(status_code=204)
 
     @app.patch("/v1/networks/{name}/links", **api)

@@ -22,7 +22,7 @@ from teal.serving.errors import ServiceError, not_ready, overloaded, replaced, w
 from teal.serving.requests import LinkChanges, NetworkSpec, Options
 from teal.serving.served import Job, Served, capacity_in_force, topology_of
 from teal.serving.store import Store, Version
-from teal.serving.wire import Answer, decode, encode
+from teal.serving.wire import Answer, check_size, decode, encode
 
 LANES = 16
 _BODY_IN_THREAD = 100_000  # bytes or demands, from which on bodies are read and written beside the event loop
@@ -169,18 +169,7 @@ class Solver:
         Raises:
             ServiceError: no such network, or not ready.
         """
-        served = self._ready(name)
-        topology, paths = served.topology, served.paths
-        names = topology.node_names
-
-        def nodes(d: int, k: int) -> list[str]:
-            links = paths.path_links(d, k)
-            return [names[paths.pairs[d][0]], *(names[topology.link_target[link]] for link in links)]
-
-        return {
-            "pairs": [[names[s], names[t]] for s, t in paths.pairs.tolist()],
-            "paths": [[nodes(d, k) for k in np.flatnonzero(paths.mask[d]).tolist()] for d in range(paths.num_demands)],
-        }
+        return await asyncio.to_thread(_routes, self._ready(name))  # a large network has millions
 
     async def allocate(
         self, name: str, body: bytes, content_type: str, accept: str, query: dict[str, str]
@@ -198,6 +187,7 @@ class Solver:
         large = len(body) > _BODY_IN_THREAD or served.paths.num_demands > _BODY_IN_THREAD
         reading = (body, content_type, served.topology, query)
         rates, options = await asyncio.to_thread(decode, *reading) if large else decode(*reading)
+        check_size(len(rates) * served.paths.leaf.size, accept)  # before anything is computed
         network = self._network(name)
         if network.served is not served:
             raise replaced(name)
@@ -296,6 +286,20 @@ class Solver:
             if not request.answer.done():
                 request.answer.set_exception(ServiceError(404, "unknown_network", f"{name!r} was deleted or replaced"))
         network.waiting.clear()
+
+
+def _routes(served: Served) -> dict[str, Any]:
+    topology, paths = served.topology, served.paths
+    names = topology.node_names
+
+    def nodes(d: int, k: int) -> list[str]:
+        links = paths.path_links(d, k)
+        return [names[paths.pairs[d][0]], *(names[topology.link_target[link]] for link in links)]
+
+    return {
+        "pairs": [[names[s], names[t]] for s, t in paths.pairs.tolist()],
+        "paths": [[nodes(d, k) for k in np.flatnonzero(paths.mask[d]).tolist()] for d in range(paths.num_demands)],
+    }
 
 
 def _take(waiting: deque[_Waiting]) -> list[_Waiting]:

@@ -205,16 +205,16 @@ def _checked(rates: FloatArray) -> FloatArray:
     return rates
 
 
-def encode(answer: Answer, accept: str, topology: Topology) -> tuple[bytes, str]:
-    """Body and content type.
+def check_size(splits: int, accept: str) -> None:
+    """Raise ServiceError for an answer of so many splits that is too large for what is accepted."""
+    if ARROW not in accept and splits > _MOST_JSON:
+        raise ServiceError(406, "too_large_for_json", f"{splits:,} splits: ask for {ARROW} (Accept)")
 
-    Raises:
-        ServiceError: too large for JSON.
-    """
+
+def encode(answer: Answer, accept: str, topology: Topology) -> tuple[bytes, str]:
+    """Body and content type; see :func:`check_size`."""
     if ARROW in accept:
         return _to_arrow(answer), ARROW
-    if answer.splits.size > _MOST_JSON:
-        raise ServiceError(406, "too_large_for_json", f"{answer.splits.size:,} splits: ask for {ARROW} (Accept)")
     shares = answer.splits if answer.weights is None else answer.weights
     name = "splits" if answer.weights is None else "weights"
     body = {

@@ -310,13 +310,18 @@ def test_metrics_and_the_description(tmp_path: Path) -> None:
             await client.put_network("b4", "b4")
             await client.wait_ready("b4")
             await client.allocate("b4", rates_of())
+            await client.put_network("gone", "b4")
+            await client.wait_ready("gone")
+            await client.allocate("gone", rates_of())
+            await client.delete_network("gone")
             with pytest.raises(UnknownNetwork):
                 await client.network("no-such-network")
             text = (await client._http.get("/metrics")).text
-            assert 'teal_requests_total{route="/v1/networks/{name}/allocations",status="200"} 1.0' in text
+            assert 'teal_requests_total{route="/v1/networks/{name}/allocations",status="200"} 2.0' in text
             assert 'teal_requests_total{route="/v1/networks/{name}",status="404"} 1.0' in text
             assert "no-such-network" not in text
-            for name in ("teal_solve_seconds_count 1.0", "teal_gap_count 1.0", "teal_queue_seconds_count 1.0"):
+            assert 'network="gone"' not in text
+            for name in ("teal_solve_seconds_count 2.0", "teal_gap_count 2.0", "teal_queue_seconds_count 2.0"):
                 assert name in text
             assert 'teal_satisfied_demand{network="b4"}' in text
             described = (await client._http.get("/openapi.json")).json()

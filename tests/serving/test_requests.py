@@ -77,6 +77,7 @@ def _arrow(columns: dict[str, Any], compression: str | None = None) -> bytes:
             _arrow({"source": ["1"], "target": ["2"], "rate": [1.0], "matrix": [10**9]}),
             {"Content-Type": ARROW},
         ),
+        (406, "ask for", _arrow({"rates": [[1.0] * 132] * 950}), {"Content-Type": ARROW, "Accept": "text/html"}),
         (413, "at most", b"x" * (1 << 20) + b"x", JSON_TYPE),
     ],
 )
