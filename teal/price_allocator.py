@@ -43,6 +43,10 @@ class PriceAllocatorConfig:
     iterations: int = 10_000
 
 
+LARGE = 50_000  # paths, from which on PDHG is sooner done from the model than from nothing (docs/learning.md)
+_START = PriceAllocatorConfig(rounds=4, bound_rounds=4)
+
+
 class PriceAllocator:
     """See the module."""
 
@@ -83,6 +87,18 @@ def _operations(problem: Problem) -> int:
     """Of a round, as the compiled rounds count them."""
     packed = problem.paths.packed
     return 4 * problem.batch * (len(packed.above) + packed.num_paths)
+
+
+def starter(name: str) -> PriceAllocator | None:
+    """Where PDHG starts from: the universal model (``auto``), nothing (``none``), or the PriceGNN of a folder.
+
+    Raises:
+        InputError: no PriceGNN of that name.
+    """
+    if name == "none":
+        return None
+    folder = model_folder(DEFAULT_MODEL if name == "auto" else Path(name))
+    return PriceAllocator(load_price_model(folder)[0], _START)
 
 
 def make(spec: Spec, model: Path | None) -> PriceAllocator:

@@ -6,7 +6,6 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -17,18 +16,14 @@ from teal.bounds import all_paths_bound, gap
 from teal.config import SolveConfig, seconds
 from teal.errors import InputError
 from teal.instance import failed_links, load_instance
-from teal.learning.checkpoint import load_price_model
 from teal.memory import describe
 from teal.network.traffic import TrafficMatrices
-from teal.price_allocator import DEFAULT_MODEL, PriceAllocator, PriceAllocatorConfig
+from teal.price_allocator import LARGE, PriceAllocator, starter
 from teal.problem import Problem
 from teal.solvers.pdhg import solve
 from teal.solvers.pdhg.dense import bytes_needed
 from teal.spec import parse_spec
-from teal.storage import model_folder
 
-_LARGE = 50_000  # paths; from there on the model is sooner (docs/learning.md)
-_START = PriceAllocatorConfig(rounds=4, bound_rounds=4)
 _PATIENCE = 2.0  # seconds without a word
 
 
@@ -111,11 +106,11 @@ def solve_matrix(config: SolveConfig, say: Callable[[str], None] = lambda _: Non
         say(f"{problem.ops.device}: paths take about {describe(held)} of its memory, solving {describe(matrix)}")
     else:
         _ = problem.paths.packed  # belongs to the building
-    starter = _starter(config.model, problem)
+    model = _starter(config.model, problem)
     build_s = instance.paths_s + time.perf_counter() - begin
     deadline = seconds(config.deadline) if config.deadline else math.inf
     begin = time.perf_counter()
-    start = None if starter is None else starter.start(problem)
+    start = None if model is None else model.start(problem)
     found = solve(
         problem,
         gap=config.gap,
@@ -150,15 +145,9 @@ def solve_matrix(config: SolveConfig, say: Callable[[str], None] = lambda _: Non
 
 
 def _starter(name: str, problem: Problem) -> PriceAllocator | None:
-    """The model to start from, if any.
-
-    Raises:
-        InputError: no PriceGNN of that name.
-    """
-    if name == "none" or (name == "auto" and problem.paths.packed.num_paths < _LARGE):
-        return None
-    folder = model_folder(DEFAULT_MODEL if name == "auto" else Path(name))
-    return PriceAllocator(load_price_model(folder)[0], _START)
+    """The model to start from, if any; see :func:`teal.price_allocator.starter`."""
+    small = problem.paths.packed.num_paths < LARGE
+    return None if name == "auto" and small else starter(name)
 
 
 class _Progress:

@@ -23,7 +23,7 @@ from teal.errors import InputError
 from teal.formats import BUILT_IN, load_topology
 from teal.formats.node_link import topology_to_node_link
 from teal.formats.topohub_names import PREFIX
-from teal.schemes import Starter
+from teal.price_allocator import starter
 from teal.serving.app import log_to, make_app
 from teal.serving.errors import ServiceError, overloaded
 from teal.serving.requests import NetworkSpec
@@ -39,7 +39,7 @@ class Engine(Solver):
     """The solver as a deployment: networks and the engine, in a process of their own."""
 
     def __init__(self, folder: str, most_waiting: int, model: str) -> None:
-        super().__init__(Path(folder), most_waiting, starter_of(model))
+        super().__init__(Path(folder), most_waiting, starter(model))
 
 
 class _Remote:
@@ -104,18 +104,6 @@ def application(config: ServeConfig, folder: Path) -> Any:
     return ingress.bind(bound, config.token(), config.max_body << 20, log_file, hosts)
 
 
-def starter_of(model: str) -> Starter | None:
-    """Where the engine starts on large networks."""
-    if model == "none":
-        return None
-    from teal.learning.checkpoint import load_price_model
-    from teal.price_allocator import DEFAULT_MODEL, PriceAllocator, PriceAllocatorConfig
-    from teal.storage import model_folder
-
-    network, _ = load_price_model(model_folder(Path(DEFAULT_MODEL if model == "auto" else model)))
-    return PriceAllocator(network, PriceAllocatorConfig(rounds=4, bound_rounds=4))
-
-
 @contextlib.contextmanager
 def running(config: ServeConfig, say: Callable[[str], None] = lambda _: None) -> Iterator[str]:
     """The service, from when it answers until the block is left; its address.
@@ -126,7 +114,7 @@ def running(config: ServeConfig, say: Callable[[str], None] = lambda _: None) ->
     config.token()
     folder = config.state or cache_dir("networks")
     if config.model not in ("auto", "none"):
-        starter_of(config.model)  # a fault is the user's, now
+        starter(config.model)  # a fault is the user's, now
     if config.topology:
         _register(config, folder)
     ours = not ray.is_initialized()

@@ -18,6 +18,7 @@ from teal.formats.topohub_names import PREFIX
 from teal.network import PathSet, Topology, all_pairs, compute_paths
 from teal.network.topology import FloatArray
 from teal.objectives import Objective, ObjectiveName
+from teal.price_allocator import LARGE
 from teal.problem import Problem
 from teal.schemes import Starter
 from teal.serving.errors import wrong
@@ -25,8 +26,6 @@ from teal.serving.requests import NetworkSpec
 from teal.serving.wire import Answer
 from teal.solvers import pdhg
 from teal.solvers.split_table import admit, table_weights
-
-LARGE = 50_000  # paths, from which on a model's start is sooner than none (docs/learning.md)
 
 
 def topology_of(name: str, spec: NetworkSpec) -> Topology:

@@ -204,10 +204,9 @@ class Solver:
         )
         network.waiting.append(waiting)
         if network.draining is None or network.draining.done():
-            network.draining = asyncio.create_task(self._drain(name, network))
+            network.draining = asyncio.create_task(self._drain(network))
         answer = await waiting.answer
-        writing = (answer, accept, served.topology)
-        encoded = await asyncio.to_thread(encode, *writing) if large else encode(*writing)
+        encoded = await asyncio.to_thread(encode, answer, accept) if large else encode(answer, accept)
         cost = {
             "queue_ms": answer.queue_ms,
             "solve_ms": answer.solve_ms,
@@ -218,11 +217,7 @@ class Solver:
         }
         return *encoded, cost
 
-    def waiting(self) -> dict[str, int]:
-        """Requests that wait, by network."""
-        return {name: len(network.waiting) for name, network in self._networks.items()}
-
-    async def _drain(self, name: str, network: _Network) -> None:
+    async def _drain(self, network: _Network) -> None:
         loop = asyncio.get_running_loop()
         while network.waiting:
             together = _take(network.waiting)

@@ -211,7 +211,7 @@ def check_size(splits: int, accept: str) -> None:
         raise ServiceError(406, "too_large_for_json", f"{splits:,} splits: ask for {ARROW} (Accept)")
 
 
-def encode(answer: Answer, accept: str, topology: Topology) -> tuple[bytes, str]:
+def encode(answer: Answer, accept: str) -> tuple[bytes, str]:
     """Body and content type; see :func:`check_size`."""
     if ARROW in accept:
         return _to_arrow(answer), ARROW
