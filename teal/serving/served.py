@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from typing import Any
 
@@ -53,6 +54,21 @@ def capacity_in_force(topology: Topology, links: dict[str, Any]) -> FloatArray:
         if changed.get("up") is False:
             capacity[int(link)] = 0.0
     return capacity
+
+
+@functools.cache
+def rehearse(objective: ObjectiveName) -> None:
+    """Solve three nodes with as many matrices as each of the engine's kernels takes, cold and warm.
+
+    A kernel is compiled when it is first called, which takes seconds on a machine that never did: better before a
+    request waits for it.
+    """
+    ends = np.array([0, 1, 2, 1, 2, 0]), np.array([1, 2, 0, 0, 1, 2])
+    topology = Topology("rehearsal", ("a", "b", "c"), *ends, np.ones(6), np.ones(6), np.full((3, 2), np.nan))
+    served = Served(topology, compute_paths(topology, all_pairs(topology), cache=False))
+    for count in (width for width in pdhg.LANES for _ in ("cold", "warm")):
+        job = Job(np.ones((count, 6)), objective, 1e-3, time.perf_counter() + 600)
+        served.answer(served.solve(job), slice(0, count), 1e-3, 0, 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,11 +132,12 @@ class Served:
         except InputError as error:
             raise wrong(str(error)) from None
         served = cls(topology, paths)
+        rehearse(ObjectiveName(spec.objective))
         served.warm_up(ObjectiveName(spec.objective))
         return served
 
     def warm_up(self, objective: ObjectiveName) -> None:
-        """Solve a matrix that nobody asked for: compilation, packing of the trie."""
+        """Solve a matrix that nobody asked for: the trie is packed then."""
         shape = 1, self.paths.num_demands
         pdhg.solve(self._problem(objective, np.full(shape, 1e-6)), gap=0.1, max_iterations=8)
 

@@ -26,7 +26,10 @@ from teal.client import (
     ServedAllocation,
     Unreachable,
 )
-from teal.serving.served import Served
+from teal.objectives import ObjectiveName
+from teal.serving.requests import NetworkSpec
+from teal.serving.served import Job, Served
+from teal.solvers.pdhg import kernels, looks
 from tests.serving.service import listening, problem_of, rates_of, run, service
 
 
@@ -166,6 +169,16 @@ def test_requests_that_meet_are_solved_together(tmp_path: Path, monkeypatch: pyt
             assert mixed[1].satisfied_demand[0] == pytest.approx(1.0)
 
     run(work)
+
+
+def test_no_request_waits_for_a_compiler() -> None:
+    served = Served.prepare("b4", NetworkSpec(topology="b4"))
+    compiled: list[Any] = [kernels.iterate, looks.measure, looks.certify, looks.share]
+    ready = [len(kernel.signatures) for kernel in compiled]
+    for count in (1, 2, 9):  # one for each number of lanes
+        job = Job(rates_of(count), ObjectiveName.TOTAL_FLOW, 1e-2, time.perf_counter() + 60)
+        served.answer(served.solve(job), slice(0, count), 1e-2, 0, 0.0)
+    assert [len(kernel.signatures) for kernel in compiled] == ready
 
 
 def test_a_deadline_gives_the_best_so_far(tmp_path: Path) -> None:

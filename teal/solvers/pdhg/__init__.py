@@ -22,6 +22,7 @@ logarithm, to how far y moved over how far w did.
 """
 
 from teal.solvers.pdhg.engine import PdhgState
+from teal.solvers.pdhg.fused import LANES, MOST_LANES
 from teal.solvers.pdhg.search import PdhgResult, solve
 
-__all__ = ["PdhgResult", "PdhgState", "solve"]
+__all__ = ["LANES", "MOST_LANES", "PdhgResult", "PdhgState", "solve"]

@@ -15,7 +15,7 @@ from teal.solvers.pdhg import kernels, looks
 from teal.solvers.pdhg.engine import PdhgState, first_omega, price_guess
 
 MOST_LANES = 16
-_LANES = (1, 8, MOST_LANES)  # a kernel is compiled for each, and the batch filled up to the next
+LANES = (1, 8, MOST_LANES)  # a kernel is compiled for each, and the batch filled up to the next
 _WORK, _BLOCKS = 20_000, 64  # trie nodes and paths of a block at least; most blocks
 
 Array = npt.NDArray[Any]
@@ -32,7 +32,7 @@ class FusedEngine:
         self._problem = problem = problem.to(torch.float64)
         packed = problem.paths.packed
         self._balanced = problem.objective.is_balanced
-        width = next(width for width in _LANES if width >= problem.batch)
+        width = next(width for width in LANES if width >= problem.batch)
         self._lanes = (0,) * width
         self._scans = kernels.Scans(*packed.arrays, packed.blocks(_WORK, _BLOCKS), packed.widest)
         self._operations = 4 * width * (len(packed.above) + packed.num_paths)  # a node or path takes a few
