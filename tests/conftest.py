@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -35,3 +38,16 @@ def public_data() -> Path:
     if not DATA.is_dir():
         pytest.skip(f"needs the public data that data/README.md names, in {DATA} (or set TEAL_TEST_DATA)")
     return DATA
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Chromium, through Playwright."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("needs a browser: Debian's chromium, say (apt-get install chromium)")
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[dev]'")
+    with playwright.sync_playwright() as running:
+        found = running.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield found
+        found.close()

@@ -19,7 +19,7 @@ TIERS = (
         "teal.interrupts",
     ),
     ("teal.network",),
-    ("teal.pathops", "teal.objectives", "teal.protocols"),
+    ("teal.pathops", "teal.objectives", "teal.protocols", "teal.web"),
     ("teal.formats", "teal.config"),
     ("teal.problem",),
     ("teal.allocation",),

@@ -6,43 +6,15 @@ import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import networkx as nx
 import numpy as np
 
-from teal.network.topology import FloatArray
 from teal.network.traffic import spread
 from teal.protocols import Protocol
 from teal.reports.record import Network, Place, Shares
+from teal.web.layout import positions
 
 _MOST_CASES = 24  # as they came, and as many of the others
 _FULL, _FAILED = 1000, 65535  # two bytes: 0.1% a step up to 6,553%, and no link
-_LARGE = 300  # nodes, beyond which a layout by stress takes too long
-
-
-def positions(network: Network) -> FloatArray:
-    """(N, 2) x and y: the coordinates, longitudes shrunk by the mean latitude, else a drawing of the graph."""
-    known = np.asarray(~np.isnan(network.coordinates).any(axis=1))
-    if known.all():
-        return _projected(network.coordinates)
-    graph: Any = nx.Graph()
-    graph.add_nodes_from(range(len(network.nodes)))
-    graph.add_edges_from(zip(network.source.tolist(), network.target.tolist(), strict=True))
-    if known.sum() > len(known) / 2:  # most are known: the others go between their neighbours
-        fixed = np.flatnonzero(known).tolist()
-        places = _projected(network.coordinates)
-        start = {i: places[i] if known[i] else places[known].mean(0) for i in range(len(known))}
-        drawn = nx.spring_layout(graph, pos=start, fixed=fixed, seed=0, iterations=30)
-    elif len(network.nodes) <= _LARGE and nx.is_connected(graph):
-        drawn = nx.kamada_kawai_layout(graph)
-    else:
-        drawn = nx.spring_layout(graph, seed=0, iterations=50)
-    return np.array([drawn[i] for i in range(len(network.nodes))])
-
-
-def _projected(coordinates: FloatArray) -> FloatArray:
-    latitude = np.nanmean(coordinates[:, 1])
-    shrink = np.cos(np.radians(latitude)) if abs(latitude) < 90 else 1.0
-    return coordinates * [shrink, 1.0]
 
 
 def network_map(
@@ -72,7 +44,7 @@ def network_map(
         for which, scheme in enumerate(schemes)
         if case.replaced(scheme) in own
     }
-    places = positions(network)
+    places = positions(network.coordinates, network.source, network.target)
     return {
         "nodes": list(network.nodes),
         "x": places[:, 0].round(5).tolist(),

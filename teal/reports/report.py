@@ -12,6 +12,7 @@ from teal.reports.charts import Charts
 from teal.reports.maps import network_map
 from teal.reports.record import Record
 from teal.reports.table import Quality, Summary, by_level, by_network, percent, summarise, time_text
+from teal.web import network_map_js, plotly_js
 
 _ASSETS = Path(__file__).parent / "assets"
 
@@ -23,7 +24,6 @@ def write_report(path: Path, record: Record) -> None:
         record: at least one row.
     """
     import jinja2
-    from plotly.offline import get_plotlyjs
 
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(_ASSETS), autoescape=True, trim_blocks=True)
     schemes = list(dict.fromkeys(row.scheme for row in record.rows))
@@ -33,7 +33,8 @@ def write_report(path: Path, record: Record) -> None:
         objective=record.rows[0].objective,
         style=(_ASSETS / "report.css").read_text(encoding="utf-8"),
         script=(_ASSETS / "report.js").read_text(encoding="utf-8"),
-        plotly=get_plotlyjs(),
+        plotly=plotly_js(),
+        network_map=network_map_js(),
         figures={c["id"]: c.pop("figure") for network in networks for c in network["charts"]},
         maps={network["id"]: network.pop("map") for network in networks if network["map"]},
     )

@@ -6,7 +6,6 @@ import contextlib
 import hmac
 import json
 import logging
-import math
 import time
 import uuid
 from collections.abc import Sequence
@@ -22,7 +21,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from teal.serving.errors import ServiceError
+from teal.serving.errors import ServiceError, not_found
+from teal.serving.history import History
+from teal.serving.page import add_page
 from teal.serving.requests import AllocationRequest, LinkChanges, NetworkSpec
 from teal.serving.wire import ARROW, JSON
 
@@ -77,6 +78,10 @@ class Backend(Protocol):
         """Its candidate paths."""
         ...
 
+    async def map(self, name: str) -> dict[str, Any]:
+        """Where to draw it."""
+        ...
+
     async def allocate(
         self, name: str, body: bytes, content_type: str, accept: str, query: dict[str, str]
     ) -> tuple[bytes, str, dict[str, Any]]:
@@ -106,9 +111,10 @@ class Metrics:
         self.queue.observe(cost["queue_ms"] / 1e3)
         self.solve.observe(cost["solve_ms"] / 1e3)
         self.batch.observe(cost["batch"])
-        if math.isfinite(cost["gap"]):
+        if cost["gap"] is not None:
             self.gap.observe(cost["gap"])
-        self.satisfied.labels(network).set(cost["satisfied_demand"])
+        if cost["satisfied_demand"] is not None:
+            self.satisfied.labels(network).set(cost["satisfied_demand"])
 
 
 def make_app(backend: Backend, token: str = "", most_bytes: int = 64 << 20, hosts: Sequence[str] = ()) -> FastAPI:
@@ -129,7 +135,7 @@ def make_app(backend: Backend, token: str = "", most_bytes: int = 64 << 20, host
             code: {"description": text, "content": {JSON: {"schema": _FAULT}}} for code, text in _FAULTS.items()
         },
     )
-    metrics = Metrics()
+    metrics, history = Metrics(), History()
 
     # The token is checked before a body is read; this describes it.
     api: dict[str, Any] = {"dependencies": [Depends(_BEARER)]}
@@ -143,6 +149,7 @@ def make_app(backend: Backend, token: str = "", most_bytes: int = 64 << 20, host
     async def put_network(name: str, spec: NetworkSpec, response: Response) -> dict[str, Any]:
         """Register or replace a network. Its paths are computed in the background: GET says when it is ready."""
         said = await backend.put(name, spec.model_dump(mode="json"))
+        history.forget(name)
         response.status_code = 201 if said.pop("new") else 200
         return said
 
@@ -155,6 +162,7 @@ def make_app(backend: Backend, token: str = "", most_bytes: int = 64 << 20, host
     async def delete_network(name: str) -> Response:
         """Forget a network; requests that wait for it get 404."""
         await backend.delete(name)
+        history.forget(name)
         with contextlib.suppress(KeyError):  # of one that never was allocated
             metrics.satisfied.remove(name)
         return Response(status_code=204)
@@ -178,8 +186,25 @@ def make_app(backend: Backend, token: str = "", most_bytes: int = 64 << 20, host
         body = await request.body()
         sent, wanted = request.headers.get("content-type", JSON), request.headers.get("accept", "")
         found, kind, cost = await backend.allocate(name, body, sent, wanted, dict(request.query_params))
+        utilisation = cost.pop("utilisation")
         metrics.allocated(name, cost)
+        history.add(name, cost, utilisation)
         return Response(found, media_type=kind)
+
+    @app.get("/v1/networks/{name}/allocations", **api)
+    async def get_allocations(name: str, after: float = 0.0) -> dict[str, Any]:
+        """What was allocated lately, the last thousand requests at most, and how full links were in the last one.
+
+        Only what was answered after a moment, in seconds since 1970 as ``time`` has it.
+        """
+        if name not in await backend.names():
+            raise not_found(name)
+        return history.since(name, after)
+
+    @app.get("/v1/networks/{name}/map", **api)
+    async def get_map(name: str) -> dict[str, Any]:
+        """The network as a drawing: its coordinates where they are known, else a layout."""
+        return await backend.map(name)
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
@@ -210,6 +235,7 @@ def make_app(backend: Backend, token: str = "", most_bytes: int = 64 << 20, host
     async def other_fault(_: Request, error: HTTPException) -> JSONResponse:
         return _fault(ServiceError(error.status_code, "http", str(error.detail)))
 
+    add_page(app)
     app.add_middleware(_Watched, metrics=metrics, most_bytes=most_bytes, token=token, hosts=tuple(hosts))
     return app
 

@@ -32,7 +32,7 @@ from teal.serving.store import Store
 from teal.storage import cache_dir
 
 APP, DEFAULT = "teal", "default"
-_CALLS = ("names", "put", "info", "delete", "patch", "paths", "allocate")
+_CALLS = ("names", "put", "info", "delete", "patch", "paths", "map", "allocate")
 
 
 class Engine(Solver):

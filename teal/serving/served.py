@@ -27,6 +27,7 @@ from teal.serving.requests import NetworkSpec
 from teal.serving.wire import Answer
 from teal.solvers import pdhg
 from teal.solvers.split_table import admit, table_weights
+from teal.web.layout import positions
 
 
 def topology_of(name: str, spec: NetworkSpec) -> Topology:
@@ -110,6 +111,7 @@ class Served:
     def __init__(self, topology: Topology, paths: PathSet, starter: Starter | None = None) -> None:
         self.topology, self.paths, self.starter = topology, paths, starter
         self.capacity = topology.capacity
+        self._drawing: dict[str, Any] | None = None
         self._problems: dict[ObjectiveName, Problem] = {}
         self._state: dict[ObjectiveName, pdhg.PdhgState] = {}
 
@@ -190,6 +192,21 @@ class Served:
             solve_ms=1e3 * solved.seconds,
             batch=whole.batch,
         )
+
+    def drawing(self) -> dict[str, Any]:
+        """Nodes (names), x and y of them; source, target and capacity of links as registered."""
+        if self._drawing is None:
+            topology = self.topology
+            places = positions(topology.coordinates, topology.link_source, topology.link_target)
+            self._drawing = {
+                "nodes": list(topology.node_names),
+                "x": places[:, 0].round(5).tolist(),
+                "y": places[:, 1].round(5).tolist(),
+                "source": topology.link_source.tolist(),
+                "target": topology.link_target.tolist(),
+                "capacity": topology.capacity.tolist(),
+            }
+        return self._drawing
 
     def _problem(self, objective: ObjectiveName, rates: FloatArray) -> Problem:
         if objective not in self._problems:

@@ -101,6 +101,7 @@ class Solver:
         """
         network = self._network(name)
         said: dict[str, Any] = {"name": name, "state": "failed" if network.error else "computing"}
+        said["generation"] = self._store.generation(name)
         settings = network.spec.model_dump(mode="json", exclude={"topology"})
         if network.error:
             return {**said, "error": network.error, **settings}
@@ -171,6 +172,14 @@ class Solver:
         """
         return await asyncio.to_thread(_routes, self._ready(name))  # a large network has millions
 
+    async def map(self, name: str) -> dict[str, Any]:
+        """A network that is ready, as a drawing: names and places of nodes, ends and capacities of links.
+
+        Raises:
+            ServiceError: no such network, or not ready.
+        """
+        return await asyncio.to_thread(self._ready(name).drawing)  # a layout may take seconds
+
     async def allocate(
         self, name: str, body: bytes, content_type: str, accept: str, query: dict[str, str]
     ) -> tuple[bytes, str, dict[str, Any]]:
@@ -207,15 +216,7 @@ class Solver:
             network.draining = asyncio.create_task(self._drain(network))
         answer = await waiting.answer
         encoded = await asyncio.to_thread(encode, answer, accept) if large else encode(answer, accept)
-        cost = {
-            "queue_ms": answer.queue_ms,
-            "solve_ms": answer.solve_ms,
-            "batch": answer.batch,
-            "matrices": len(answer.value),
-            "gap": float(np.nanmax(answer.gap)),
-            "satisfied_demand": float(np.nanmean(answer.satisfied_demand)),
-        }
-        return *encoded, cost
+        return *encoded, answer.summary()
 
     async def _drain(self, network: _Network) -> None:
         loop = asyncio.get_running_loop()

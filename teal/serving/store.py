@@ -67,6 +67,14 @@ class Store:
         same = links.get("generation") == found["generation"]
         return found["network"], links["links"] if same else {}
 
+    def generation(self, name: str) -> str:
+        """Which registration of a name it is.
+
+        Raises:
+            ServiceError: there is none of that name.
+        """
+        return str(self._content(name)["generation"])
+
     def put(self, name: str, network: dict[str, Any]) -> bool:
         """Register or replace; whether it is new.  What happened to links of an earlier one counts no more."""
         with self._locked():
@@ -92,7 +100,7 @@ class Store:
                 raise replaced(name)
             for link, change in changes.items():
                 links[link] = {**links.get(link, {}), **change}
-            _write(self._links(name), {"generation": self._generation(name), "links": links})
+            _write(self._links(name), {"generation": self.generation(name), "links": links})
 
     def delete(self, name: str) -> None:
         """Forget a network.
@@ -117,9 +125,6 @@ class Store:
             return dict(json.loads(self._file(name).read_text(encoding="utf-8")))
         except FileNotFoundError:
             raise not_found(name) from None
-
-    def _generation(self, name: str) -> str:
-        return str(self._content(name)["generation"])
 
     def _file(self, name: str) -> Path:
         if not re.fullmatch(NAMES, name) or name.endswith(".links"):

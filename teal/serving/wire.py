@@ -53,6 +53,19 @@ class Answer:
     solve_ms: float
     batch: int
 
+    def summary(self) -> dict[str, Any]:
+        """What it cost and brought: the widest gap, mean satisfied demand, utilisation in the last matrix."""
+        return {
+            "queue_ms": self.queue_ms,
+            "solve_ms": self.solve_ms,
+            "batch": self.batch,
+            "matrices": len(self.value),
+            "gap": _plain(np.max(self.gap)),
+            "satisfied_demand": _plain(np.mean(self.satisfied_demand)),
+            "status": "gap" if set(self.status) == {"gap"} else next(s for s in self.status if s != "gap"),
+            "utilisation": self.utilisation[-1].round(4).tolist(),
+        }
+
 
 _FIGURES = ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation")
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +11,10 @@ import numpy as np
 import pytest
 
 from teal.evaluation import Row
-from teal.reports.maps import network_map, positions
+from teal.reports.maps import network_map
 from teal.reports.record import Network, Place, Record
 from teal.reports.report import write_report
+from teal.web.layout import positions
 
 WIDTHS = {"desk": 1280, "telephone": 400}
 HOSTILE = "</script><script>document.title='taken'</script><b>"
@@ -59,18 +58,6 @@ def page(record: Record, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report.html"
     write_report(path, record)
     return path
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("needs a browser: Debian's chromium, say (apt-get install chromium)")
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[dev]'")
-    with playwright.sync_playwright() as running:
-        found = running.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
@@ -147,9 +134,9 @@ def test_nodes_without_coordinates_have_a_place(record: Record) -> None:
     nowhere = dataclasses.replace(NETWORK, coordinates=np.full((3, 2), np.nan))
     partly = dataclasses.replace(NETWORK, coordinates=np.array([[0.0, 50.0], [10.0, 50.0], [np.nan, np.nan]]))
     for network in (nowhere, partly, NETWORK):
-        places = positions(network)
+        places = positions(network.coordinates, network.source, network.target)
         assert places.shape == (3, 2)
         assert np.isfinite(places).all()
         assert len(np.unique(places.round(6), axis=0)) == 3
-    np.testing.assert_allclose(positions(partly)[:2, 1], 50.0)
+    np.testing.assert_allclose(positions(partly.coordinates, partly.source, partly.target)[:2, 1], 50.0)
     assert network_map(NETWORK, {}, {}) is None

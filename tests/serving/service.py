@@ -59,14 +59,14 @@ def problem_of(rates: np.ndarray) -> teal.Problem:
 
 
 @contextmanager
-def listening(folder: Path, most_bytes: int = 1 << 20) -> Iterator[str]:
+def listening(folder: Path, most_bytes: int = 1 << 20, token: str = "") -> Iterator[str]:
     """The address of a fresh service on a port of this machine, without Ray."""
     import uvicorn
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    app = make_app(Solver(folder), most_bytes=most_bytes)
+    app = make_app(Solver(folder), token, most_bytes)
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="critical"))
     thread = threading.Thread(target=server.run)
     thread.start()

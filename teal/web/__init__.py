@@ -1,0 +1,19 @@
+"""What pages share: the report, which is one file, and the service's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent
+
+
+def network_map_js() -> str:
+    """JavaScript that draws a network with Plotly, links coloured by utilisation."""
+    return (_FOLDER / "network_map.js").read_text(encoding="utf-8")
+
+
+def plotly_js() -> str:
+    """Plotly's JavaScript, 4.5 MB, so that no page loads it from elsewhere."""
+    from plotly.offline import get_plotlyjs
+
+    return str(get_plotlyjs())

@@ -1,0 +1,43 @@
+"""Where the nodes of a network are drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import networkx as nx
+import numpy as np
+
+from teal.network.topology import FloatArray, IntArray
+
+_LARGE = 300  # nodes, beyond which a layout by stress takes too long
+
+
+def positions(coordinates: FloatArray, source: IntArray, target: IntArray) -> FloatArray:
+    """(N, 2) x and y: the coordinates, longitudes shrunk by the mean latitude, else a drawing of the graph.
+
+    Args:
+        coordinates: (N, 2) longitude and latitude, NaN where unknown.
+        source, target: (E,) of the links.
+    """
+    known = np.asarray(~np.isnan(coordinates).any(axis=1))
+    if known.all():
+        return _projected(coordinates)
+    graph: Any = nx.Graph()
+    graph.add_nodes_from(range(len(known)))
+    graph.add_edges_from(zip(source.tolist(), target.tolist(), strict=True))
+    if known.sum() > len(known) / 2:  # most are known: the others go between their neighbours
+        fixed = np.flatnonzero(known).tolist()
+        places = _projected(coordinates)
+        start = {i: places[i] if known[i] else places[known].mean(0) for i in range(len(known))}
+        drawn = nx.spring_layout(graph, pos=start, fixed=fixed, seed=0, iterations=30)
+    elif len(known) <= _LARGE and nx.is_connected(graph):
+        drawn = nx.kamada_kawai_layout(graph)
+    else:
+        drawn = nx.spring_layout(graph, seed=0, iterations=50)
+    return np.array([drawn[i] for i in range(len(known))])
+
+
+def _projected(coordinates: FloatArray) -> FloatArray:
+    latitude = np.nanmean(coordinates[:, 1])
+    shrink = np.cos(np.radians(latitude)) if abs(latitude) < 90 else 1.0
+    return coordinates * [shrink, 1.0]

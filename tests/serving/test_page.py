@@ -1,0 +1,153 @@
+"""The page at / in a real browser: a network is watched, a link is failed, the next allocation shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+import teal
+from teal.client import Client
+from teal.formats.node_link import topology_to_node_link
+from teal.serving.history import MOST, History
+from tests.serving.service import TOKEN, listening, rates_of
+
+HOSTILE = "</script><script>document.title='taken'</script><b>"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with listening(tmp_path_factory.mktemp("networks"), token=TOKEN) as at:
+        with Client(at, TOKEN) as client:
+            named = topology_to_node_link(teal.load_topology("b4"))
+            for part in named["nodes"]:
+                part["id"] = HOSTILE if str(part["id"]) == "3" else str(part["id"])
+                part.pop("pos", None)  # so that a layout is needed
+            for link in named["links"]:
+                for end in ("source", "target"):
+                    link[end] = HOSTILE if str(link[end]) == "3" else str(link[end])
+            client.put_network("b4", named)
+            client.put_network("other", "b4")
+            client.wait_ready("b4")
+            client.wait_ready("other")
+        yield at
+
+
+def _open(browser: Any, address: str, **options: Any) -> tuple[Any, list[str]]:
+    """A signed-in page, and what went wrong in it."""
+    view = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options}).new_page()
+    said: list[str] = []
+    view.on("pageerror", lambda error: said.append(str(error)))
+    view.on("console", lambda m: said.append(m.text) if m.type == "error" and "401" not in m.text else None)
+    view.on("request", lambda request: None if request.url.startswith(address) else said.append(request.url))
+    view.goto(address)
+    view.get_by_label("Token").wait_for()
+    view.get_by_label("Token").fill(TOKEN)
+    view.keyboard.press("Enter")
+    view.get_by_text("12 nodes, 38 links").wait_for()
+    return view, said
+
+
+def test_a_link_is_failed_and_the_next_allocation_shows_it(browser: Any, address: str) -> None:
+    with Client(address, TOKEN) as client:
+        view, said = _open(browser, address)
+        client.allocate("b4", rates_of(size=20_000))
+        satisfied = view.locator("[data-figure=satisfied]")
+        satisfied.filter(has_text="%").wait_for()
+        before = satisfied.text_content()
+        assert view.locator("#time .scatterlayer .trace").count() == 2
+        names = view.locator("#map .legendtext").all_text_contents()
+        assert "full" in names
+
+        cable = view.locator("#cable")  # by keyboard alone
+        cable.focus()
+        view.keyboard.type("1 - 2")
+        view.keyboard.press("Tab")
+        view.keyboard.press("Enter")
+        view.locator("#said").get_by_text("in force from the next allocation on").wait_for()
+        info = client.network("b4")
+        down = {(link["source"], link["target"]) for link in info["links"] if link["in_force"] == 0}
+        assert down == {("1", "2"), ("2", "1")}
+        assert view.locator("#links td.down").count() == 2
+        client.allocate("b4", rates_of(size=20_000))
+        view.wait_for_function(
+            "text => document.querySelector('[data-figure=satisfied]').textContent !== text", arg=before
+        )
+        assert float(satisfied.text_content().rstrip("%")) < float(before.rstrip("%")) + 1e-9
+
+        for _ in range(2):  # each direction was changed
+            count = view.locator("#links button").count()
+            view.locator("#links button").first.focus()
+            view.keyboard.press("Enter")
+            view.wait_for_function("n => document.querySelectorAll('#links button').length < n", arg=count)
+        assert all(link["in_force"] == link["capacity"] for link in client.network("b4")["links"])
+
+        cable.fill("1 - 2")
+        view.get_by_label("Gbit/s").fill("7")
+        view.get_by_role("button", name="Set capacity").click()
+        view.wait_for_function("() => document.querySelectorAll('#links button').length === 2")
+        assert sum(link["in_force"] == 7 for link in client.network("b4")["links"]) == 2
+
+        view.locator("#network").select_option("other")
+        view.wait_for_function("() => document.querySelectorAll('#links button').length === 0")
+        assert satisfied.text_content() == "\u2013", "nothing was asked of the other network"
+        assert view.title() == "Teal", "names are text, whatever is in them"
+        assert said == []
+        view.context.close()
+
+
+def test_it_says_what_is_wrong(browser: Any, address: str) -> None:
+    view, said = _open(browser, address)
+    view.locator("#cable").fill("nowhere")
+    view.get_by_role("button", name="Take down").click()
+    assert view.locator("#cable").evaluate("e => e.validationMessage") == "Choose one of the links of this network."
+    view.route("**/v1/**", lambda route: route.abort())
+    view.get_by_text("asking again").wait_for()
+    view.unroute("**/v1/**")
+    view.get_by_text("12 nodes, 38 links").wait_for()
+    assert [text for text in said if "ERR_FAILED" not in text] == []
+    view.context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 400])
+def test_it_fits_light_and_dark(browser: Any, address: str, width: int, scheme: str) -> None:
+    view, said = _open(browser, address, viewport={"width": width, "height": 800}, color_scheme=scheme)
+    view.locator("#map .main-svg").first.wait_for()
+    assert view.evaluate("document.documentElement.scrollWidth") <= width, "nothing sticks out of the page"
+    colours = "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
+    paper, ink = (np.mean([int(x) for x in c[4:-1].split(", ")]) for c in view.evaluate(colours))
+    assert (paper < 50 < 200 < ink) if scheme == "dark" else (paper > 200 > 50 > ink)
+    drawn = view.locator("#map .main-svg").first.evaluate("e => getComputedStyle(e).backgroundColor")
+    assert drawn == view.evaluate("getComputedStyle(document.body).backgroundColor"), "the map has the page's colours"
+    assert said == []
+    view.context.close()
+
+
+def test_the_page_needs_no_token_and_what_it_shows_does(address: str) -> None:
+    for path in ("/", "/assets/page.js", "/assets/page.css", "/assets/network_map.js", "/assets/plotly.js"):
+        answer = httpx.get(address + path)
+        assert answer.status_code == 200
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        plain = httpx.get(address + path, headers={"Accept-Encoding": "identity"})
+        assert plain.content == answer.content
+    assert "script-src 'self'" in httpx.get(address).headers["content-security-policy"]
+    for path in ("/v1/networks", "/v1/networks/b4/allocations", "/v1/networks/b4/map"):
+        assert httpx.get(address + path).status_code == 401
+    assert httpx.get(address + "/assets/..%2Fpage.py").status_code == 404
+
+
+def test_history_keeps_the_last_ones_and_loses_none() -> None:
+    history = History()
+    for number in range(MOST + 5):
+        history.add("a", {"number": number}, [float(number)])
+    whole = history.since("a", 0.0)
+    assert [one["number"] for one in whole["allocations"]] == list(range(5, MOST + 5))
+    assert whole["utilisation"] == [MOST + 4.0]
+    middle = whole["allocations"][400]["time"]
+    assert len(history.since("a", middle)["allocations"]) == MOST - 401
+    history.forget("a")
+    assert history.since("a", 0.0) == {"allocations": [], "utilisation": []}
