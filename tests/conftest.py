@@ -40,7 +40,7 @@ def public_data() -> Path:
     return DATA
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # not longer: while it runs, its thread has an event loop and no other may start
 def browser() -> Iterator[Any]:
     """Chromium, through Playwright."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
