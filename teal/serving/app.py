@@ -58,6 +58,10 @@ class Backend(Protocol):
         """All networks."""
         ...
 
+    async def model(self) -> dict[str, Any]:
+        """Which model is in use."""
+        ...
+
     async def put(self, name: str, spec: dict[str, Any]) -> dict[str, Any]:
         """Register a network."""
         ...
@@ -144,6 +148,14 @@ def make_app(backend: Backend, token: str = "", most_bytes: int = 64 << 20, host
     async def list_networks() -> dict[str, list[str]]:
         """Names of all registered networks."""
         return {"networks": await backend.names()}
+
+    @app.get("/v1/model", **api)
+    async def get_model() -> dict[str, Any]:
+        """Version of the model that is in use, and why a newer one in its folder is not.
+
+        Of the engine that answers: with several, one may be a second behind another.
+        """
+        return await backend.model()
 
     @app.put("/v1/networks/{name}", **api, responses={201: {"description": "registered"}})
     async def put_network(name: str, spec: NetworkSpec, response: Response) -> dict[str, Any]:

@@ -32,14 +32,14 @@ from teal.serving.store import Store
 from teal.storage import cache_dir
 
 APP, DEFAULT = "teal", "default"
-_CALLS = ("names", "put", "info", "delete", "patch", "paths", "map", "allocate")
+_CALLS = ("names", "model", "put", "info", "delete", "patch", "paths", "map", "allocate")
 
 
 class Engine(Solver):
     """The solver as a deployment: networks and the engine, in a process of their own."""
 
     def __init__(self, folder: str, most_waiting: int, model: str) -> None:
-        super().__init__(Path(folder), most_waiting, starter(model))
+        super().__init__(Path(folder), most_waiting, model)
 
 
 class _Remote:

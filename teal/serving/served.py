@@ -57,6 +57,22 @@ def capacity_in_force(topology: Topology, links: dict[str, Any]) -> FloatArray:
     return capacity
 
 
+def _rehearsal() -> Served:
+    """Three nodes."""
+    ends = np.array([0, 1, 2, 1, 2, 0]), np.array([1, 2, 0, 0, 1, 2])
+    topology = Topology("rehearsal", ("a", "b", "c"), *ends, np.ones(6), np.ones(6), np.full((3, 2), np.nan))
+    return Served(topology, compute_paths(topology, all_pairs(topology), cache=False))
+
+
+def prove(model: Starter) -> None:
+    """Raise InputError for a model whose answer PDHG could not start from."""
+    problem = _rehearsal().problem(ObjectiveName.TOTAL_FLOW, np.ones((1, 6)))
+    splits, prices = model.start(problem)
+    if not (bool(torch.isfinite(splits).all()) and bool(torch.isfinite(prices).all())):
+        raise InputError("model", "", "finite splits and prices", "NaN or infinite ones")
+    pdhg.solve(problem, max_iterations=8, warm_start=(splits, prices))
+
+
 @functools.cache
 def rehearse(objective: ObjectiveName) -> None:
     """Solve three nodes with as many matrices as each of the engine's kernels takes, cold and warm.
@@ -64,9 +80,7 @@ def rehearse(objective: ObjectiveName) -> None:
     A kernel is compiled when it is first called, which takes seconds on a machine that never did: better before a
     request waits for it.
     """
-    ends = np.array([0, 1, 2, 1, 2, 0]), np.array([1, 2, 0, 0, 1, 2])
-    topology = Topology("rehearsal", ("a", "b", "c"), *ends, np.ones(6), np.ones(6), np.full((3, 2), np.nan))
-    served = Served(topology, compute_paths(topology, all_pairs(topology), cache=False))
+    served = _rehearsal()
     for count in (width for width in pdhg.LANES for _ in ("cold", "warm")):
         job = Job(np.ones((count, 6)), objective, 1e-3, time.perf_counter() + 600)
         served.answer(served.solve(job), slice(0, count), 1e-3, 0, 0.0)
@@ -105,11 +119,10 @@ class Served:
     Args:
         topology: as registered.
         paths: over all pairs of nodes.
-        starter: gives the engine a start on large networks when there is no earlier state.
     """
 
-    def __init__(self, topology: Topology, paths: PathSet, starter: Starter | None = None) -> None:
-        self.topology, self.paths, self.starter = topology, paths, starter
+    def __init__(self, topology: Topology, paths: PathSet) -> None:
+        self.topology, self.paths = topology, paths
         self.capacity = topology.capacity
         self._drawing: dict[str, Any] | None = None
         self._problems: dict[ObjectiveName, Problem] = {}
@@ -141,17 +154,22 @@ class Served:
     def warm_up(self, objective: ObjectiveName) -> None:
         """Solve a matrix that nobody asked for: the trie is packed then."""
         shape = 1, self.paths.num_demands
-        pdhg.solve(self._problem(objective, np.full(shape, 1e-6)), gap=0.1, max_iterations=8)
+        pdhg.solve(self.problem(objective, np.full(shape, 1e-6)), gap=0.1, max_iterations=8)
 
-    def solve(self, job: Job) -> Solved:
-        """Allocate the matrices of a job from where the last allocation ended."""
+    def solve(self, job: Job, starter: Starter | None = None) -> Solved:
+        """Allocate the matrices of a job from where the last allocation ended.
+
+        Args:
+            job: what to solve.
+            starter: gives the engine a start on a large network that has no such state.
+        """
         begin = time.perf_counter()
-        problem = self._problem(job.objective, job.rates)
+        problem = self.problem(job.objective, job.rates)
         found = pdhg.solve(
             problem,
             gap=job.gap,
             deadline=max(0.0, job.deadline - begin),
-            warm_start=self._start(job.objective, problem),
+            warm_start=self._start(job.objective, problem, starter),
         )
         self._state[job.objective] = found.state.rows(slice(problem.batch - 1, problem.batch))
         return Solved(problem, found.splits, found.prices, time.perf_counter() - begin)
@@ -208,18 +226,21 @@ class Served:
             }
         return self._drawing
 
-    def _problem(self, objective: ObjectiveName, rates: FloatArray) -> Problem:
+    def problem(self, objective: ObjectiveName, rates: FloatArray) -> Problem:
+        """Of (B, D) Gbit/s, with the capacities in force."""
         if objective not in self._problems:
             none = np.zeros((1, self.paths.num_demands))
             self._problems[objective] = Problem.create(self.topology, self.paths, Objective(objective), none)
         problem = self._problems[objective].with_demand(torch.from_numpy(rates))
         return problem.with_capacity(torch.from_numpy(self.capacity))
 
-    def _start(self, objective: ObjectiveName, problem: Problem) -> pdhg.search.WarmStart | None:
+    def _start(
+        self, objective: ObjectiveName, problem: Problem, starter: Starter | None
+    ) -> pdhg.search.WarmStart | None:
         state = self._state.get(objective)
         if state is not None:
             count = problem.batch
             return state.splits.expand(count, -1, -1), state.prices.expand(count, -1)
-        if self.starter is not None and self.paths.mask.sum() >= LARGE:
-            return self.starter.start(problem)
+        if starter is not None and self.paths.mask.sum() >= LARGE:
+            return starter.start(problem)
         return None

@@ -19,8 +19,9 @@ import numpy as np
 from teal.objectives import ObjectiveName
 from teal.schemes import Starter
 from teal.serving.errors import ServiceError, not_ready, overloaded, replaced, wrong
+from teal.serving.model import ServedModel
 from teal.serving.requests import LinkChanges, NetworkSpec, Options
-from teal.serving.served import Job, Served, capacity_in_force, topology_of
+from teal.serving.served import Job, Served, capacity_in_force, prove, topology_of
 from teal.serving.store import Store, Version
 from teal.serving.wire import Answer, check_size, decode, encode
 from teal.solvers.pdhg import MOST_LANES
@@ -61,24 +62,28 @@ class Solver:
     Args:
         folder: of the :class:`Store`.
         most_waiting: requests that may wait for a network; more are turned away.
-        starter: gives the engine its start on large networks.
+        model: where the engine starts on large networks; see :class:`teal.serving.model.ServedModel`.
         patience_s: how long a request waits for the paths of its network, such as after a restart.
     """
 
-    def __init__(
-        self, folder: Path, most_waiting: int = 64, starter: Starter | None = None, patience_s: float = 5.0
-    ) -> None:
+    def __init__(self, folder: Path, most_waiting: int = 64, model: str = "none", patience_s: float = 5.0) -> None:
         self._store = Store(folder)
         self._most_waiting = most_waiting
-        self._starter, self._patience_s = starter, patience_s
+        self._patience_s = patience_s
         self._networks: dict[str, _Network] = {}
         # One thread for the engine, whose kernels use all cores; one more for paths, which may take minutes.
         self._engine = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._model = ServedModel(model, prove, self._engine)
         self._paths = ThreadPoolExecutor(1, thread_name_prefix="paths")
 
     async def names(self) -> list[str]:
         """All registered networks."""
         return self._store.names()
+
+    async def model(self) -> dict[str, Any]:
+        """Which model is in use, and why a newer one is not."""
+        await asyncio.to_thread(self._model.current)
+        return self._model.said()
 
     async def put(self, name: str, spec: dict[str, Any]) -> dict[str, Any]:
         """Register or replace a network; its paths are computed in the background.
@@ -225,7 +230,7 @@ class Solver:
             try:
                 served = network.served
                 assert served is not None, "nothing waits for a network that is not ready"
-                answers = await loop.run_in_executor(self._engine, _solve, served, together)
+                answers = await loop.run_in_executor(self._engine, _solve, served, together, self._model.current())
             except Exception as error:
                 for request in together:
                     if not request.answer.done():
@@ -270,7 +275,6 @@ class Solver:
         except Exception as error:
             network.error = str(error) or type(error).__name__
             return
-        served.starter = self._starter
         network.served = served
         network.version = network.version._replace(links=-1)  # links may have changed meanwhile: read them again
 
@@ -323,7 +327,7 @@ def _kind(request: _Waiting, now: float) -> tuple[ObjectiveName, bool]:
     return request.objective, request.deadline > now
 
 
-def _solve(served: Served, together: list[_Waiting]) -> list[Answer]:
+def _solve(served: Served, together: list[_Waiting], starter: Starter | None) -> list[Answer]:
     """Solve the matrices of some requests at once: to the smallest gap, until the first deadline."""
     if not together:
         return []
@@ -334,7 +338,7 @@ def _solve(served: Served, together: list[_Waiting]) -> list[Answer]:
         min(request.gap for request in together),
         min(request.deadline for request in together),
     )
-    solved = served.solve(job)
+    solved = served.solve(job, starter)
     answers, first = [], 0
     for request in together:
         rows = slice(first, first + len(request.rates))

@@ -142,9 +142,9 @@ def test_links_change_for_the_next_request_and_outlive_the_process(tmp_path: Pat
 def test_requests_that_meet_are_solved_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     solve = Served.solve
 
-    def slowly(self: Served, job: Any) -> Any:
+    def slowly(self: Served, *job: Any) -> Any:
         time.sleep(0.05)
-        return solve(self, job)
+        return solve(self, *job)
 
     monkeypatch.setattr(Served, "solve", slowly)
 

@@ -102,9 +102,9 @@ def test_unknown_networks_and_ones_that_are_not_ready(tmp_path: Path, monkeypatc
 def test_too_many_are_turned_away_and_the_others_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     solve = Served.solve
 
-    def slowly(self: Served, job: Any) -> Any:
+    def slowly(self: Served, *job: Any) -> Any:
         time.sleep(0.2)
-        return solve(self, job)
+        return solve(self, *job)
 
     monkeypatch.setattr(Served, "solve", slowly)
 
@@ -178,10 +178,10 @@ def test_one_whose_time_is_up_takes_none_from_the_others(tmp_path: Path, monkeyp
     solve = Served.solve
     batches: list[int] = []
 
-    def slowly(self: Served, job: Any) -> Any:
+    def slowly(self: Served, *job: Any) -> Any:
         time.sleep(0.1)
-        batches.append(len(job.rates))
-        return solve(self, job)
+        batches.append(len(job[0].rates))
+        return solve(self, *job)
 
     monkeypatch.setattr(Served, "solve", slowly)
 
@@ -206,10 +206,10 @@ def test_those_who_left_are_not_computed_for(tmp_path: Path, monkeypatch: pytest
     solved: list[int] = []
     solve = Served.solve
 
-    def slowly(self: Served, job: Any) -> Any:
+    def slowly(self: Served, *job: Any) -> Any:
         time.sleep(0.2)
-        solved.append(len(job.rates))
-        return solve(self, job)
+        solved.append(len(job[0].rates))
+        return solve(self, *job)
 
     monkeypatch.setattr(Served, "solve", slowly)
 

@@ -1,0 +1,148 @@
+"""Another model in the folder of a running service: taken if it is any use, and nobody notices."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
+
+import httpx
+
+from teal.client import AsyncClient
+from teal.learning.checkpoint import MODEL_CARD, MODEL_WEIGHTS, PriceCard, save_price_model
+from teal.nn import PriceGNN, PriceGnnConfig
+from teal.serving import model as served_model
+from teal.serving import served
+from teal.serving.app import make_app
+from teal.serving.solver import Solver
+from tests.serving.service import rates_of, run
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(served, "LARGE", 0)  # so that B4 is started from the model
+    monkeypatch.setattr(served_model, "_LOOK_EVERY_S", 0.0)
+    save(tmp_path / "model", 0)
+    return tmp_path / "model"
+
+
+def save(folder: Path, seed: int, spoil: float = 1.0) -> None:
+    torch.manual_seed(seed)
+    model = PriceGNN(PriceGnnConfig())
+    with torch.no_grad():
+        for value in model.parameters():
+            value.mul_(spoil)
+    folder.mkdir(exist_ok=True)
+    save_price_model(folder, model, PriceCard(PriceGnnConfig(), 4, 1, (), seed, 0, 0.0))
+
+
+def test_models_change_under_load(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begins: list[Any] = []
+
+    class Forgetful(dict[Any, Any]):
+        def get(self, *_: Any) -> None:
+            """No earlier state: every job is started from the model."""
+
+    started = served.Served._start
+
+    def watched(self: served.Served, *arguments: Any) -> Any:
+        self._state = Forgetful()
+        begins.append(arguments[-1])
+        return started(self, *arguments)
+
+    monkeypatch.setattr(served.Served, "_start", watched)
+    transport = httpx.ASGITransport(make_app(Solver(tmp_path / "networks", model=str(folder))))
+
+    async def work() -> None:
+        async with AsyncClient("http://test", transport=transport) as client:
+
+            async def model() -> dict[str, Any]:
+                return dict((await client._http.get("/v1/model")).json())
+
+            async def until(changed: Any) -> dict[str, Any]:
+                for _ in range(500):
+                    if changed(said := await model()):
+                        return said
+                    await asyncio.sleep(0.02)
+                raise AssertionError(said)
+
+            await client.put_network("b4", "b4")
+            await client.wait_ready("b4")
+            first = await model()
+            assert len(first["loaded_version"]) == 12
+            assert first["last_error"] == ""
+            answered, done = [0], asyncio.Event()
+
+            async def load(seed: int) -> None:
+                while not done.is_set():
+                    found = await client.allocate("b4", rates_of(1, seed))
+                    assert found.gap[0] <= 0.01
+                    answered[0] += 1
+
+            clients = [asyncio.create_task(load(seed)) for seed in range(4)]
+            save(folder, 1)
+            second = await until(lambda said: said["loaded_version"] != first["loaded_version"])
+            assert second["last_error"] == ""
+
+            weights = (folder / MODEL_WEIGHTS).read_bytes()
+            (folder / MODEL_WEIGHTS).write_bytes(weights[:1000])  # a copy that is not complete
+            refused = await until(lambda said: said["last_error"])
+            assert refused["loaded_version"] == second["loaded_version"]
+            (folder / MODEL_WEIGHTS).unlink()
+            (folder / MODEL_WEIGHTS).write_bytes(weights)
+            await until(lambda said: not said["last_error"])
+
+            save(folder, 2, spoil=1e30)  # finite weights, but no finite answer
+            refused = await until(lambda said: said["last_error"])
+            assert refused["loaded_version"] == second["loaded_version"]
+            save(folder, 3)
+            third = await until(lambda said: not said["last_error"])
+            assert third["loaded_version"] not in (first["loaded_version"], second["loaded_version"])
+            before = answered[0]
+            while answered[0] < before + 8:
+                await asyncio.sleep(0.01)
+            done.set()
+            await asyncio.gather(*clients)  # raises what any of them met
+            assert len(set(map(id, begins))) >= 3, "three models were in use"
+
+    run(work)
+
+
+def test_a_service_starts_without_a_model_that_is_no_use(folder: Path, tmp_path: Path) -> None:
+    (folder / MODEL_CARD).write_text("{}")
+    solver = Solver(tmp_path / "networks", model=str(folder))
+
+    async def work() -> None:
+        assert (await solver.model())["last_error"]
+        save(folder, 0)
+        os.utime(folder / MODEL_CARD)
+        for _ in range(500):
+            if (await solver.model())["loaded_version"]:
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError(await solver.model())
+
+    run(work)
+
+
+def test_it_looks_at_the_files_once_a_second_at_most(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served_model, "_LOOK_EVERY_S", 60.0)
+    solver = Solver(folder.parent / "networks", model=str(folder))
+    save(folder, 1)
+    looks: list[float] = []
+
+    def stamp(_: served_model.ServedModel) -> list[tuple[int, int, int]]:
+        looks.append(time.monotonic())
+        return []
+
+    monkeypatch.setattr(served_model.ServedModel, "_stamp", stamp)
+    for _ in range(100):
+        solver._model.current()
+    assert looks == []
