@@ -1,9 +1,13 @@
 """The service under load: latency and throughput beside a bare Ray Serve echo of the same size, and Kdl by Arrow.
 
     python benchmarks/service.py [--kdl Kdl.json] [--seconds 10]
+    python benchmarks/service.py --overload 60
 
 GEANT with generated traffic, one matrix a request, from a second process with 1, 8 and 64 clients.  The echo is a
 FastAPI ingress and one deployment behind it, as the service has them; it answers with as many bytes as the service.
+
+Overload: 640 clients who ask again as soon as they are answered, where 16 requests may wait; who got what, and the
+memory of all the service's processes before, during and after.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from typing import Any
 import numpy as np
 
 CLIENTS = (1, 8, 64)
+FLOOD = 640
 ARROW = "application/vnd.apache.arrow.stream"
 
 
@@ -158,12 +163,57 @@ def kdl(file: Path, address: str) -> None:
             print(f"| {row} | {whole:.0f} ms | {found.solve_ms:.0f} ms | {found.queue_ms:.0f} ms | {gap} |", flush=True)
 
 
+def resident(pid: int) -> float:
+    """MiB of a process and all its descendants; memory that they share counts once for each of them."""
+    import psutil
+
+    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    return sum(member.memory_info().rss for member in family if member.is_running()) / 2**20
+
+
+async def flood(url: str, body: bytes, seconds: float, pid: int) -> None:
+    """See the module."""
+    import aiohttp
+
+    answers: dict[int, list[float]] = {}
+    headers = {"Content-Type": ARROW, "Accept": ARROW}
+    end = time.perf_counter() + seconds
+
+    async def client(session: aiohttp.ClientSession) -> None:
+        while (begin := time.perf_counter()) < end:
+            async with session.post(url, data=body, headers=headers) as answer:
+                await answer.read()
+                answers.setdefault(answer.status, []).append(time.perf_counter() - begin)
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        crowd = asyncio.gather(*(client(session) for _ in range(FLOOD)))
+        while not crowd.done():
+            print(f"| {seconds - max(0.0, end - time.perf_counter()):.0f} s | {resident(pid):.0f} MiB |", flush=True)
+            await asyncio.wait({crowd}, timeout=seconds / 4)
+        await crowd
+    for status, times in sorted(answers.items()):
+        p50, p99 = (1e3 * float(np.quantile(times, q)) for q in (0.5, 0.99))
+        print(f"status {status}: {len(times) / seconds:.0f}/s, p50 {p50:.0f} ms, p99 {p99:.0f} ms")
+
+
+def overload(address: str, body: bytes, seconds: float, pid: int) -> None:
+    """Flood the service, and see that it is as before."""
+    url = f"{address}/v1/networks/geant/allocations"
+    asyncio.run(load(url, [body], 8, 5))
+    print(f"warm: {resident(pid):.0f} MiB\n\n| after | memory |\n|---|---|")
+    asyncio.run(flood(url, body, seconds, pid))
+    time.sleep(5)
+    times, faults, _ = asyncio.run(load(url, [body], 1, 5))
+    print(f"afterwards: {resident(pid):.0f} MiB, p50 at one client {1e3 * np.median(times):.1f} ms, {faults} faults")
+
+
 def main() -> None:
     """Start the service, then the echo, and load both."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kdl", type=Path)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--echo", type=int, nargs=2, metavar=("PORT", "BYTES"), help="be the echo")
+    parser.add_argument("--overload", type=float, default=0.0, metavar="SECONDS")
     options = parser.parse_args()
     if options.echo:
         echo(*options.echo)
@@ -174,21 +224,11 @@ def main() -> None:
     topology = teal.load_topology("topohub:sndlib/geant")
     traffic = teal.load_traffic("gravity:seed=0,count=200,load=4", topology)
     bodies = [arrow(row[None]) for row in traffic.read(slice(None))]
-    print("| | clients | p50 | p99 | requests/s | faults | queue | engine | batch |\n" + 9 * "|---" + "|")
     with tempfile.TemporaryDirectory() as folder:
         port = free_port()
-        command = [
-            sys.executable,
-            "-m",
-            "teal",
-            "serve",
-            "--port",
-            str(port),
-            "--state",
-            folder,
-            "--max-waiting",
-            "256",
-        ]
+        waiting = "16" if options.overload else "256"
+        command = [sys.executable, "-m", "teal", "serve", "--port", str(port), "--state", folder]
+        command += ["--max-waiting", waiting]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         address = f"http://127.0.0.1:{port}"
         with Client(address, timeout_s=600) as client:
@@ -199,6 +239,12 @@ def main() -> None:
                 except ServiceFault:
                     time.sleep(0.5)
             client.wait_ready("geant")
+        if options.overload:
+            overload(address, bodies[0], options.overload, process.pid)
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+            return
+        print("| | clients | p50 | p99 | requests/s | faults | queue | engine | batch |\n" + 9 * "|---" + "|")
         measure("service", f"{address}/v1/networks/geant/allocations", bodies, options.seconds)
         if options.kdl:
             kdl(options.kdl, address)

@@ -8,6 +8,7 @@ import json
 import logging
 import time
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -17,11 +18,12 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, Histogram, generate_latest
+from prometheus_client import Counter as PrometheusCounter
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from teal.serving.errors import ServiceError, not_found
+from teal.serving.errors import ServiceError, not_found, overloaded
 from teal.serving.history import History
 from teal.serving.page import add_page
 from teal.serving.requests import AllocationRequest, LinkChanges, NetworkSpec
@@ -100,7 +102,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         shared: dict[str, Any] = {"registry": self.registry}
         fine = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
-        self.requests = Counter("teal_requests", "Answers by route and status", ["route", "status"], **shared)
+        self.requests = PrometheusCounter("teal_requests", "Answers by route and status", ["route", "status"], **shared)
         self.latency = Histogram("teal_request_seconds", "Time to answer", ["route"], buckets=fine, **shared)
         self.queue = Histogram("teal_queue_seconds", "Time that allocations waited", buckets=fine, **shared)
         self.solve = Histogram("teal_solve_seconds", "Time of the engine", buckets=fine, **shared)
@@ -121,7 +123,13 @@ class Metrics:
             self.satisfied.labels(network).set(cost["satisfied_demand"])
 
 
-def make_app(backend: Backend, token: str = "", most_bytes: int = 64 << 20, hosts: Sequence[str] = ()) -> FastAPI:
+def make_app(
+    backend: Backend,
+    token: str = "",
+    most_bytes: int = 64 << 20,
+    hosts: Sequence[str] = (),
+    most_open: int = 1024,
+) -> FastAPI:
     """The application.
 
     Args:
@@ -130,6 +138,8 @@ def make_app(backend: Backend, token: str = "", most_bytes: int = 64 << 20, host
         most_bytes: of a body; larger ones are refused before they are read.
         hosts: names that requests may be addressed to, so that no page of another site can reach a service without a
             token by a name that it points here; none for any.
+        most_open: allocations of one network on their way at once.  Those beyond are turned away here, where it
+            costs the engine nothing: refusing a flood itself would slow it tenfold.
     """
     app = FastAPI(
         title="Teal",
@@ -140,6 +150,7 @@ def make_app(backend: Backend, token: str = "", most_bytes: int = 64 << 20, host
         },
     )
     metrics, history = Metrics(), History()
+    on_their_way: Counter[str] = Counter()
 
     # The token is checked before a body is read; this describes it.
     api: dict[str, Any] = {"dependencies": [Depends(_BEARER)]}
@@ -195,9 +206,17 @@ def make_app(backend: Backend, token: str = "", most_bytes: int = 64 << 20, host
 
         Always a feasible allocation, by the deadline at the latest; status says whether the gap was reached.
         """
-        body = await request.body()
-        sent, wanted = request.headers.get("content-type", JSON), request.headers.get("accept", "")
-        found, kind, cost = await backend.allocate(name, body, sent, wanted, dict(request.query_params))
+        if on_their_way[name] >= most_open:
+            raise overloaded()
+        on_their_way[name] += 1
+        try:
+            body = await request.body()
+            sent, wanted = request.headers.get("content-type", JSON), request.headers.get("accept", "")
+            found, kind, cost = await backend.allocate(name, body, sent, wanted, dict(request.query_params))
+        finally:
+            on_their_way[name] -= 1
+            if not on_their_way[name]:  # names are the callers': none may stay behind
+                del on_their_way[name]
         utilisation = cost.pop("utilisation")
         metrics.allocated(name, cost)
         history.add(name, cost, utilisation)

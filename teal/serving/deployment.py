@@ -29,6 +29,7 @@ from teal.serving.errors import ServiceError, overloaded
 from teal.serving.requests import NetworkSpec
 from teal.serving.solver import Solver
 from teal.serving.store import Store
+from teal.solvers.pdhg import MOST_LANES
 from teal.storage import cache_dir
 
 APP, DEFAULT = "teal", "default"
@@ -73,13 +74,13 @@ class _Remote:
 class Ingress:
     """HTTP in front of the engines."""
 
-    def __init__(self, engines: Any, token: str, most_bytes: int, log_file: str, hosts: tuple[str, ...]) -> None:
-        self._engines, self._token, self._most_bytes, self._hosts = engines, token, most_bytes, hosts
+    def __init__(self, engines: Any, log_file: str, **settings: Any) -> None:
+        self._engines, self._settings = engines, settings
         if log_file:
             log_to(Path(log_file))
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        return make_app(_Remote(self._engines), self._token, self._most_bytes, self._hosts)  # type: ignore[arg-type]
+        return make_app(_Remote(self._engines), **self._settings)  # type: ignore[arg-type]
 
 
 def application(config: ServeConfig, folder: Path) -> Any:
@@ -100,8 +101,14 @@ def application(config: ServeConfig, folder: Path) -> Any:
     )
     bound = engine.bind(str(folder), config.max_waiting, config.model)
     log_file = str(config.log_file.resolve()) if config.log_file else ""
-    hosts = (config.host, "127.0.0.1", "localhost", "[::1]") if config.loopback else ()
-    return ingress.bind(bound, config.token(), config.max_body << 20, log_file, hosts)
+    return ingress.bind(
+        bound,
+        log_file,
+        token=config.token(),
+        most_bytes=config.max_body << 20,
+        hosts=(config.host, "127.0.0.1", "localhost", "[::1]") if config.loopback else (),
+        most_open=config.replicas * (config.max_waiting + MOST_LANES),  # what waits, and what is being solved
+    )
 
 
 @contextlib.contextmanager
