@@ -138,7 +138,13 @@ def _train(config: TrainConfig, say: Callable[[str], None]) -> None:
         for name in files:
             (config.out / name).unlink(missing_ok=True)
         shutil.rmtree(config.out / "tensorboard", ignore_errors=True)
-    state = trainer.train(config.out)
+    if config.workers:
+        from teal.distributed.train import train
+
+        say(f"starting {config.workers} workers on Ray")
+        state = train(config)
+    else:
+        state = trainer.train(config.out)
     print(
         f"{config.out}: {state.step} steps in {state.elapsed_s:.0f} s, best validation {state.best:.4f} "
         f"({state.reason}); look at it with: tensorboard --logdir {config.out}"
@@ -207,7 +213,7 @@ def _report(config: ReportConfig) -> None:
 
 def _serve(config: ServeConfig, say: Callable[[str], None]) -> None:
     try:
-        from teal.serving.guard import guard
+        from teal.distributed.guard import guard
 
         guard()
         from teal.serving.deployment import run_service

@@ -54,6 +54,9 @@ class TrainConfig(InstanceConfig):
     """Stop after so many validations without a better one."""
     decay_after: int = 8
     """Halve the learning rate after every so many validations without a better one."""
+    workers: int = 0
+    """Divide every batch over so many processes with Ray Train, on this machine or the cluster of RAY_ADDRESS, which
+    all must see OUT and the inputs under the same names; 0 for this process alone, without Ray."""
     resume: bool = False
     """Go on with the run in OUT, as if it had never stopped."""
     overwrite: bool = False
@@ -65,7 +68,7 @@ class TrainConfig(InstanceConfig):
         counts = ("batch_size", "width", "layers", "samples", "episodes", "validate_every", "validation_matrices")
         for field in (*counts, "patience", "decay_after"):
             require(self, field, "a whole number of at least 1", getattr(self, field) >= 1)
-        for field in ("max_steps", "micro_batch", "seed"):
+        for field in ("max_steps", "micro_batch", "seed", "workers"):
             require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
         for field in ("learning_rate", "std"):
             require(self, field, "a number > 0", 0 < getattr(self, field) < math.inf)

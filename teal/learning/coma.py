@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from teal.learning.losses import reward
+from teal.learning.noise import Noise
 from teal.nn.policy import CLAMP, action_splits
 from teal.problem import Problem
 from teal.solvers.split_table import in_table
@@ -57,25 +58,22 @@ class Exploration:
         return in_table(splits, self.entries) if self.entries else splits
 
 
-def sample_actions(means: Tensor, std: float, generator: torch.Generator) -> Tensor:
+def sample_actions(means: Tensor, std: float, noise: Noise) -> Tensor:
     """Actions (B, D, K) from the Gaussian policy N(means, std^2)."""
-    noise = torch.randn(means.shape, generator=generator, dtype=means.dtype, device=means.device)
-    return means.detach() + std * noise
+    return means.detach() + std * noise.normal(means)
 
 
-def advantages(
-    problem: Problem, means: Tensor, actions: Tensor, how: Exploration, generator: torch.Generator
-) -> Tensor:
+def advantages(problem: Problem, means: Tensor, actions: Tensor, how: Exploration, noise: Noise) -> Tensor:
     """A_i as above, with ``how.samples`` draws of each agent's action: (B, D), no gradient."""
     splits = how.execute(problem, actions).detach().requires_grad_()
     (slope,) = torch.autograd.grad(reward(problem, splits, together=how.entries > 0).sum(), splits)
     expected = torch.zeros_like(splits)
     for _ in range(how.samples):
-        expected += how.execute(problem, sample_actions(means, how.std, generator)) / how.samples
+        expected += how.execute(problem, sample_actions(means, how.std, noise)) / how.samples
     return (slope * (splits - expected)).sum(-1).detach()
 
 
-def coma_loss(problem: Problem, means: Tensor, how: Exploration, generator: torch.Generator) -> Tensor:
+def coma_loss(problem: Problem, means: Tensor, how: Exploration, noise: Noise) -> Tensor:
     """The policy gradient loss, (B,): minus the sum over agents of A_i log pi(a_i), mean over episodes.
 
     Args:
@@ -83,8 +81,8 @@ def coma_loss(problem: Problem, means: Tensor, how: Exploration, generator: torc
     """
     loss = means.new_zeros(problem.batch)
     for _ in range(how.episodes):
-        actions = sample_actions(means, how.std, generator)
-        advantage = advantages(problem, means, actions, how, generator)
+        actions = sample_actions(means, how.std, noise)
+        advantage = advantages(problem, means, actions, how, noise)
         log_density = -0.5 * ((actions - means) / how.std).square()
         loss = loss - (advantage * torch.where(problem.path_mask, log_density, 0).sum(-1)).sum(1) / how.episodes
     return loss

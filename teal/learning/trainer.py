@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from teal.learning import checkpoint
 from teal.learning.coma import Exploration, coma_loss
 from teal.learning.direct import direct_loss
 from teal.learning.losses import bound_loss, demand_value, has_demand
+from teal.learning.noise import Noise, RowStreams
+from teal.learning.peers import Alone, Peers
 from teal.memory import available_on
 from teal.network import Split, TrafficMatrices
 from teal.network.traffic import spread
@@ -53,28 +57,52 @@ class TrainState:
     reason: str = ""
 
 
+class _NoLog:
+    """Of a process that writes nothing."""
+
+    def add_scalar(self, *_: object) -> None:
+        """Forget it."""
+
+
+@contextlib.contextmanager
+def _log(folder: Path, step: int) -> Iterator[Any]:
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder), purge_step=step) as log:
+        yield log
+
+
 class Trainer:
     """Trains one model on one network.
 
-    The order of the matrices follows from (seed, epoch) and all exploration from one generator that
-    is saved, so that a resumed run continues as if it had never stopped: bit for bit on a CPU, to
-    rounding on a GPU, whose scattered sums come in no fixed order.
+    The order of the matrices follows from (seed, epoch), and what is drawn for a matrix from (seed, step, matrix), so
+    that a resumed run continues as if it had never stopped: bit for bit on a CPU, to rounding on a GPU, whose scattered
+    sums come in no fixed order.  Several processes make the same steps as one, to rounding: each takes a part of the
+    batch, and their gradients are added up.
 
     Args:
         problem: the network, any one matrix; its demand is replaced.
         traffic: the matrices, read as they are needed.
         split: which of them to train on and to validate on.
         config: the settings.
+        peers: the processes that train together; each has a trainer of the same arguments.
     """
 
-    def __init__(self, problem: Problem, traffic: TrafficMatrices, split: Split, config: TrainConfig) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        traffic: TrafficMatrices,
+        split: Split,
+        config: TrainConfig,
+        peers: Peers | None = None,
+    ) -> None:
+        self.peers = peers or Alone()
         self.problem, self.traffic, self.split, self.config = problem.to(torch.float32), traffic, split, config
         self.budget_s = seconds(config.time_budget)
         torch.manual_seed(config.seed)
         shape = ModelConfig(problem.paths.num_paths, config.layers, config.width, config.form)
         self.model = TealModel(shape).to(problem.demand.device)
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.learning_rate)
-        self.generator = torch.Generator(problem.demand.device).manual_seed(config.seed)
         self.state = TrainState(learning_rate=config.learning_rate)
         self._kept = -math.inf  # score of the model on disk, which a last look may have put above state.best
         self.card = checkpoint.ModelCard(
@@ -85,25 +113,32 @@ class Trainer:
         self._micro = config.micro_batch or self._fitting_batch()
         self._epoch_order: tuple[int, np.ndarray] = (-1, split.train)
 
-    def train(self, out: Path, progress: bool = True) -> TrainState:
+    def train(
+        self, out: Path, progress: bool = True, watch: Callable[[TrainState], None] = lambda _: None
+    ) -> TrainState:
         """Train until the time budget, the step limit or the patience is spent.
 
         Writes the best model to ``out`` whenever there is a better one, and the state to resume from
-        after every validation and at the end.
+        after every validation and at the end; of several processes only rank 0 writes.
+
+        Args:
+            out: folder.
+            progress: show a bar.
+            watch: is told after every step.
 
         Raises:
             KeyboardInterrupt: on Ctrl-C, after the step at hand is done and the state is written.
         """
-        from torch.utils.tensorboard import SummaryWriter
-
+        lead = self.peers.rank == 0
+        show = progress and lead
         out.mkdir(parents=True, exist_ok=True)
         begin, spent = time.perf_counter(), self.state.elapsed_s
         self.state.reason = ""
         total = self.config.max_steps or None
         with (
-            SummaryWriter(str(out / "tensorboard"), purge_step=self.state.step) as log,
+            _log(out / "tensorboard", self.state.step) if lead else contextlib.nullcontext(_NoLog()) as log,
             interrupts_wait() as stop_here,
-            tqdm(total=total, initial=self.state.step, desc="training", unit="step", disable=not progress) as bar,
+            tqdm(total=total, initial=self.state.step, desc="training", unit="step", disable=not show) as bar,
         ):
             if self.state.step == 0:
                 self._validate(out, log, bar)
@@ -112,12 +147,13 @@ class Trainer:
                     stop_here()
                     losses = self._step()
                     self.state.step += 1
-                    self.state.elapsed_s = spent + time.perf_counter() - begin
+                    self.state.elapsed_s = self.peers.agree(spent + time.perf_counter() - begin)
                     for name, value in losses.items():
                         log.add_scalar(f"train/{name}", value, self.state.step)
                     bar.update()
                     if self.state.step % self.config.validate_every == 0:
                         self._validate(out, log, bar)
+                    watch(self.state)
             except Interrupted:
                 self.save(out)
                 raise
@@ -141,39 +177,38 @@ class Trainer:
     def _step(self) -> dict[str, float]:
         """One optimiser step over a batch; its mean losses."""
         rows = self._batch_rows(self.state.step)
-        self.optimiser.zero_grad(set_to_none=True)
-        sums: dict[str, float] = {}
-        for begin in range(0, len(rows), self._micro):
-            part = rows[begin : begin + self._micro]
-            problem = self.problem.with_demand(self._augmented(part))
+        own = rows[self.peers.rank :: self.peers.size]
+        for parameter in self.model.parameters():
+            parameter.grad = torch.zeros_like(parameter)  # a process without a part of this batch adds nothing
+        sums = torch.zeros(2, dtype=torch.float64)
+        for begin in range(0, len(own), self._micro):
+            part = own[begin : begin + self._micro]
+            noise = RowStreams(self.config.seed, self.state.step, part.tolist(), self.problem.demand.device)
+            problem = self.problem.with_demand(self._augmented(part, noise))
             means, prices = self.model(problem)
             learn = has_demand(problem)
-            losses = {"policy": self._policy_loss(problem, means), "bound": bound_loss(problem, prices)}
-            losses = {name: torch.where(learn, loss, 0) for name, loss in losses.items()}
-            total = torch.stack([loss.sum() for loss in losses.values()]).sum() / len(rows)
-            if not bool(torch.isfinite(total)):
-                raise InputError(
-                    "training", f"step {self.state.step}", "a finite loss; try a lower --learning-rate", total
-                )
-            total.backward()
-            for name, loss in losses.items():
-                sums[name] = sums.get(name, 0.0) + float(loss.detach().sum()) / len(rows)
+            both = self._policy_loss(problem, means, noise), bound_loss(problem, prices)
+            losses = torch.stack([torch.where(learn, loss, 0).sum() for loss in both]) / len(rows)
+            losses.sum().backward()
+            sums += losses.detach().cpu()
+        self.peers.add_up([sums, *(p.grad for p in self.model.parameters() if p.grad is not None)])
+        if not bool(torch.isfinite(sums).all()):
+            raise InputError("training", f"step {self.state.step}", "a finite loss; try a lower --learning-rate", sums)
         self.optimiser.step()
-        return sums
+        return dict(zip(("policy", "bound"), sums.tolist(), strict=True))
 
-    def _augmented(self, rows: np.ndarray) -> Tensor:
+    def _augmented(self, rows: np.ndarray, noise: Noise) -> Tensor:
         """The demands of ``rows``, each times log-normal noise of mean 1: (B, D)."""
         demand = torch.as_tensor(self.traffic.read(rows)).to(self.problem.demand)
         if not self.config.augment:
             return demand
-        noise = torch.randn(demand.shape, generator=self.generator, dtype=demand.dtype, device=demand.device)
-        return demand * torch.exp(self.config.augment * noise - self.config.augment**2 / 2)
+        return demand * torch.exp(self.config.augment * noise.normal(demand) - self.config.augment**2 / 2)
 
-    def _policy_loss(self, problem: Problem, means: Tensor) -> Tensor:
+    def _policy_loss(self, problem: Problem, means: Tensor, noise: Noise) -> Tensor:
         if self.config.learner == "direct":
             return direct_loss(problem, means)
         config = self.config
-        return coma_loss(problem, means, Exploration(config.std, config.samples, config.episodes), self.generator)
+        return coma_loss(problem, means, Exploration(config.std, config.samples, config.episodes), noise)
 
     def _batch_rows(self, step: int) -> np.ndarray:
         """The rows of a step: epochs are permutations of the training rows, made from (seed, epoch)."""
@@ -195,7 +230,7 @@ class Trainer:
     def _validate(self, out: Path, log: Any, bar: Any, *, save: bool = True) -> None:
         score = self.score()
         log.add_scalar("validation/score", score, self.state.step)
-        if score > self._kept:
+        if score > self._kept and self.peers.rank == 0:
             self._kept = score
             card = dataclasses.replace(
                 self.card, step=self.state.step, train_s=round(self.state.elapsed_s, 3), validation=score
@@ -216,21 +251,25 @@ class Trainer:
 
         Through the whole inference path: what users of the model get.
         """
-        allocator, scores = Allocator(self.model.eval()), []
-        for begin in range(0, len(self._validation_rows), self._micro):
-            rows = self._validation_rows[begin : begin + self._micro]
+        allocator, sums = Allocator(self.model.eval()), torch.zeros(2, dtype=torch.float64)
+        own = self._validation_rows[self.peers.rank :: self.peers.size]
+        for begin in range(0, len(own), self._micro):
+            rows = own[begin : begin + self._micro]
             problem = self.problem.with_demand(torch.as_tensor(self.traffic.read(rows))).to(torch.float64)
             value = problem.value(allocator.solve(problem).splits)
             if problem.objective.maximises_value:
                 value = value / demand_value(problem)
-            scores.append(value if problem.objective.higher_is_better else -value)
+            sums[0] += float(value.sum() if problem.objective.higher_is_better else -value.sum())
+            sums[1] += len(rows)
         self.model.train()
-        return float(torch.cat(scores).mean())
+        self.peers.add_up([sums])
+        return self.peers.agree(float(sums[0] / sums[1]))
 
     def save(self, out: Path) -> None:
-        """Write what :meth:`resume` reads."""
+        """Write what :meth:`resume` reads; rank 0 does."""
+        if self.peers.rank:
+            return
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
-        tensors["generator"] = self.generator.get_state()
         tensors |= checkpoint.optimiser_tensors(self.optimiser)
         tensors = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
         text = {"state": dataclasses.asdict(self.state), "settings": self._settings()}
@@ -255,7 +294,6 @@ class Trainer:
             )
             checkpoint.load_optimiser(self.optimiser, tensors)
             self._set_learning_rate(self.state.learning_rate)
-            self.generator.set_state(tensors["generator"])
             self._kept = checkpoint.best_validation(out)
         except (KeyError, TypeError, RuntimeError, ValueError) as error:
             raise InputError(where, "", "the state of a run of this version", error) from None

@@ -19,6 +19,7 @@ from teal.interrupts import Interrupted, interrupts_wait
 from teal.learning import checkpoint
 from teal.learning.coma import Exploration, coma_loss
 from teal.learning.losses import bound_loss, demand_value, reward
+from teal.learning.noise import Stream
 from teal.learning.universe import Universe, draw, network, universe
 from teal.nn.price_gnn import PriceGNN, PriceGnnConfig, Round
 from teal.problem import Problem
@@ -156,7 +157,7 @@ class Pretrainer:
         """() the policy gradient of the answer: each demand's logits are the means of a Gaussian policy."""
         how = Exploration(self.config.std, _SAMPLES, _EPISODES, self.config.entries, clamp=math.inf)
         means = torch.where(problem.path_mask, last.profit / last.temperature, 0)
-        found = coma_loss(problem, means, how, torch.Generator(self.device).manual_seed(seed))
+        found = coma_loss(problem, means, how, Stream(seed, self.device))
         return (found / _unit(problem)).mean()
 
     def save(self, out: Path) -> None:

@@ -1,6 +1,6 @@
 """Ray Serve around the service: an ingress that speaks HTTP, engines that compute, and a retry between the two.
 
-Whoever imports this has called :func:`teal.serving.guard.guard` first, because it imports Ray.
+Whoever imports this has called :func:`teal.distributed.guard.guard` first, because it imports Ray.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import ray
 from fastapi import FastAPI
 from ray import serve
 from ray.exceptions import RayActorError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
 from teal.config import ServeConfig
+from teal.distributed.cluster import connected
 from teal.errors import InputError
 from teal.formats import BUILT_IN, load_topology
 from teal.formats.node_link import topology_to_node_link
@@ -124,13 +124,7 @@ def running(config: ServeConfig, say: Callable[[str], None] = lambda _: None) ->
         starter(config.model)  # a fault is the user's, now
     if config.topology:
         _register(config, folder)
-    ours = not ray.is_initialized()
-    if ours:
-        ray.init(
-            include_dashboard=False, log_to_driver=False, logging_level="ERROR", configure_logging=False,
-            namespace=APP, _node_ip_address="127.0.0.1",
-        )  # fmt: skip
-    try:
+    with connected("serve"), _stopped():
         serve.start(
             http_options={"host": config.host, "port": config.port, "request_timeout_s": 900},
             logging_config={"log_level": "WARNING", "enable_access_log": False, "encoding": "JSON"},
@@ -140,12 +134,17 @@ def running(config: ServeConfig, say: Callable[[str], None] = lambda _: None) ->
         address = f"http://{host}:{config.port}"
         say(f"{address} answers; its API is described at {address}/docs, networks are kept in {folder}")
         yield address
+
+
+@contextlib.contextmanager
+def _stopped() -> Iterator[None]:
+    """Leave nothing of the service behind."""
+    try:
+        yield
     finally:
         with contextlib.suppress(Exception):
             serve.delete(APP)
         serve.shutdown()
-        if ours:
-            ray.shutdown()
 
 
 def run_service(config: ServeConfig, say: Callable[[str], None]) -> None:

@@ -8,6 +8,7 @@ import torch
 
 from teal.learning.coma import Exploration, advantages, coma_loss, sample_actions
 from teal.learning.losses import bound_loss, demand_value, reward
+from teal.learning.noise import Stream
 from teal.network import compute_paths
 from teal.nn.policy import action_splits
 from teal.objectives import Objective, ObjectiveName
@@ -28,11 +29,11 @@ def _brute_force(
     problem: Problem, means: torch.Tensor, actions: torch.Tensor, how: Exploration, seed: int
 ) -> torch.Tensor:
     """R(a) minus the mean of R(a_-i, a_i') over the same draws: one reward for each agent and sample."""
-    generator, together = torch.Generator().manual_seed(seed), how.entries > 0
+    noise, together = Stream(seed), how.entries > 0
     base = how.execute(problem, actions)
     expected = torch.zeros_like(problem.demand)
     for _ in range(SAMPLES):
-        again = how.execute(problem, sample_actions(means, how.std, generator))
+        again = how.execute(problem, sample_actions(means, how.std, noise))
         for i in range(problem.paths.num_demands):
             changed = base.clone()
             changed[:, i] = again[:, i]
@@ -43,8 +44,8 @@ def _brute_force(
 def _both(problem: Problem, std: float, seed: int, entries: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     how = Exploration(std, SAMPLES, 1, entries)
     means = torch.randn(problem.path_mask.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    actions = sample_actions(means, std, torch.Generator().manual_seed(seed + 1))
-    estimate = advantages(problem, means, actions, how, torch.Generator().manual_seed(seed + 2))
+    actions = sample_actions(means, std, Stream(seed + 1))
+    estimate = advantages(problem, means, actions, how, Stream(seed + 2))
     return estimate, _brute_force(problem, means, actions, how, seed + 2)
 
 
@@ -81,11 +82,11 @@ def test_the_policy_gradient_climbs() -> None:
     """Free means in place of a network: 300 steps of COMA* bring the three nodes near their optimum."""
     problem = _three_nodes(load=2.0)
     means = torch.zeros(problem.path_mask.shape, dtype=torch.float64, requires_grad=True)
-    optimiser, generator = torch.optim.Adam([means], lr=0.05), torch.Generator().manual_seed(0)
+    optimiser, noise = torch.optim.Adam([means], lr=0.05), Stream(0)
     before = reward(problem, action_splits(means, problem.path_mask, may_shed=True))
     for _ in range(300):
         optimiser.zero_grad()
-        coma_loss(problem, means, Exploration(0.2, SAMPLES, 4), generator).sum().backward()
+        coma_loss(problem, means, Exploration(0.2, SAMPLES, 4), noise).sum().backward()
         optimiser.step()
     after = reward(problem, action_splits(means, problem.path_mask, may_shed=True))
     from baselines.lp_all import LpAll
@@ -101,10 +102,10 @@ def test_a_split_table_is_learnt_though_rounding_has_no_gradient() -> None:
     problem, how = _three_nodes(load=2.0), Exploration(0.5, SAMPLES, 4, entries=1)
     start = 0.1 * torch.randn(problem.path_mask.shape, generator=torch.Generator().manual_seed(3)).double()
     means = start.clone().requires_grad_()
-    optimiser, generator = torch.optim.Adam([means], lr=0.05), torch.Generator().manual_seed(0)
+    optimiser, noise = torch.optim.Adam([means], lr=0.05), Stream(0)
     for _ in range(300):
         optimiser.zero_grad()
-        coma_loss(problem, means, how, generator).sum().backward()
+        coma_loss(problem, means, how, noise).sum().backward()
         optimiser.step()
     before, after = (reward(problem, how.execute(problem, m.detach()), together=True).item() for m in (start, means))
     best = 0.0  # of all 2^6 choices, everything sent

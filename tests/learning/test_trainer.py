@@ -4,6 +4,9 @@ import dataclasses
 import json
 import os
 import signal
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,11 @@ from teal.testing import assert_feasible
 
 
 def _trainer(
-    out: Path, objective: ObjectiveName = ObjectiveName.TOTAL_FLOW, demand_value: float = 1.0, **settings: Any
+    out: Path,
+    objective: ObjectiveName = ObjectiveName.TOTAL_FLOW,
+    demand_value: float = 1.0,
+    peers: Any = None,
+    **settings: Any,
 ) -> Trainer:
     topology = load_topology("b4")
     traffic = load_traffic("gravity:seed=0,count=40,load=3", topology)
@@ -42,7 +49,7 @@ def _trainer(
     weight = np.random.default_rng(0).choice([1.0, 2.0, 4.0], paths.num_demands)
     problem = Problem.create(topology, paths, Objective(objective), traffic.read([0]), weight=weight)
     problem = dataclasses.replace(problem, demand_value=demand_value * problem.demand_value)
-    return Trainer(problem, traffic, traffic.split(), config)
+    return Trainer(problem, traffic, traffic.split(), config, peers)
 
 
 @pytest.mark.parametrize("learner", ["direct", "coma"])
@@ -66,10 +73,10 @@ def test_an_interrupted_run_can_be_resumed(tmp_path: Path, monkeypatch: pytest.M
     trainer = _trainer(tmp_path / "cut", learner="coma", max_steps=20)
     real, calls = trainer._augmented, iter(range(100))
 
-    def interrupted(rows: Any) -> torch.Tensor:
+    def interrupted(*arguments: Any) -> torch.Tensor:
         if next(calls) == 3:
             os.kill(os.getpid(), signal.SIGINT)
-        return real(rows)
+        return real(*arguments)
 
     monkeypatch.setattr(trainer, "_augmented", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -84,13 +91,63 @@ def test_an_interrupted_run_can_be_resumed(tmp_path: Path, monkeypatch: pytest.M
         assert torch.equal(value, again.model.state_dict()[name]), name
 
 
-def test_micro_batches_change_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("learner", ["direct", "coma"])
+def test_micro_batches_change_nothing(tmp_path: Path, learner: str) -> None:
     weights = []
     for micro in (8, 3):
-        trainer = _trainer(tmp_path / str(micro), micro_batch=micro, max_steps=3, augment=0.0)
+        trainer = _trainer(tmp_path / str(micro), learner=learner, micro_batch=micro, max_steps=3)
         trainer.train(tmp_path / str(micro), progress=False)
-        weights.append(torch.cat([p.detach().flatten() for p in trainer.model.parameters()]))
+        weights.append(_flat(trainer))
     torch.testing.assert_close(weights[0], weights[1], atol=2e-4, rtol=1e-3)
+
+
+class _Threads:
+    """Peers that are threads of this process."""
+
+    def __init__(self, rank: int, size: int, meeting: threading.Barrier, said: dict[int, Any]) -> None:
+        self.rank, self.size, self._meeting, self._said = rank, size, meeting, said
+
+    def _all(self, mine: Any) -> list[Any]:
+        self._said[self.rank] = mine
+        self._meeting.wait()
+        found = [self._said[rank] for rank in range(self.size)]
+        self._meeting.wait()
+        return found
+
+    def add_up(self, tensors: Sequence[torch.Tensor]) -> None:
+        for tensor, *others in zip(tensors, *self._all([t.detach().clone() for t in tensors]), strict=True):
+            tensor.copy_(sum(others))
+
+    def agree(self, number: float) -> float:
+        return float(self._all(number)[0])
+
+
+@pytest.mark.parametrize("learner", ["direct", "coma"])
+def test_several_processes_do_what_one_does(tmp_path: Path, learner: str) -> None:
+    """Batches of 8 and 4 rows over 1 and 5 processes, one of which has no part of the small ones."""
+    alone = _trainer(tmp_path / "alone", learner=learner, max_steps=8)
+    alone.train(tmp_path / "alone", progress=False)
+    size = 5
+    meeting, said = threading.Barrier(size, timeout=60), dict[int, Any]()
+    out = tmp_path / "together"
+    several = [
+        _trainer(out, learner=learner, max_steps=8, peers=_Threads(rank, size, meeting, said)) for rank in range(size)
+    ]
+    with ThreadPoolExecutor(size) as pool:
+        states = list(pool.map(lambda trainer: trainer.train(out, progress=False), several))
+    for trainer, state in zip(several, states, strict=True):
+        torch.testing.assert_close(_flat(trainer), _flat(alone), atol=2e-4, rtol=1e-3)
+        assert torch.equal(_flat(trainer), _flat(several[0])), "all have the same weights"
+        assert state == states[0]
+        assert (state.step, state.reason) == (8, "step limit")
+        assert state.best == pytest.approx(alone.state.best, rel=1e-3)
+    again = _trainer(out, learner=learner, max_steps=12)  # what they wrote, one can go on with
+    again.resume(out)
+    assert (again.state.step, again.state.best) == (8, states[0].best)
+
+
+def _flat(trainer: Trainer) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
 
 
 @pytest.mark.parametrize("objective", list(ObjectiveName))

@@ -10,12 +10,14 @@ from pathlib import Path
 from teal.storage import cache_dir
 
 
-def guard() -> Path:
+def guard() -> Path | None:
     """Keep Ray on the loopback address, and let its processes ask each other for a token of this user's own.
 
     Returns:
-        the file of the token, which its owner alone may read.
+        the file of the token, which its owner alone may read; None where ``RAY_ADDRESS`` names a cluster.
     """
+    if os.environ.get("RAY_ADDRESS"):  # a cluster of the user's, and under rules of its own
+        return None
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     file = cache_dir("serve") / "ray-token"
     with (

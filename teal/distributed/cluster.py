@@ -1,0 +1,49 @@
+"""Ray, here or elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from teal.distributed.guard import guard
+from teal.errors import InputError
+
+
+@contextlib.contextmanager
+def connected(extra: str = "ray") -> Iterator[Any]:
+    """Ray's module, connected: to the cluster of ``RAY_ADDRESS``, or to a new one on this machine's loopback address.
+
+    Args:
+        extra: the optional dependencies of Teal that bring Ray.
+
+    Raises:
+        InputError: Ray is not installed, or there is no such cluster.
+    """
+    guard()
+    try:
+        import ray
+    except ImportError as error:
+        raise InputError("Ray", "", f"its package: pip install 'teal-te[{extra}]'", error) from None
+    ours = not ray.is_initialized()
+    if ours:
+        address = os.environ.get("RAY_ADDRESS", "")
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
+        here: dict[str, Any] = {} if address else {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        try:
+            ray.init(namespace="teal", **quiet, **here)
+        except ConnectionError as error:
+            raise InputError("RAY_ADDRESS", "", "the address of a Ray cluster", f"{address}: {error}") from None
+    try:
+        yield ray
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def require_cpus(ray: Any, count: int, option: str) -> None:
+    """Raise InputError unless the cluster has so many CPUs: Ray would wait for them for ever."""
+    there = int(ray.cluster_resources().get("CPU", 0))
+    if there < count:
+        raise InputError(option, "", f"at most {there}, the CPUs of the cluster", count)

@@ -1,0 +1,57 @@
+"""Random numbers of training, that do not depend on how a batch is divided over memory or machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Noise(Protocol):
+    """A source of standard normal numbers."""
+
+    def normal(self, like: Tensor) -> Tensor:
+        """Independent ones in the shape (B, ...) and type of ``like``, and where it is."""
+        ...
+
+
+class Stream:
+    """One stream for all rows.
+
+    Args:
+        seed: of the stream.
+        device: of the tensors that will be asked for.
+    """
+
+    def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
+        self._generator = torch.Generator(device).manual_seed(seed)
+
+    def normal(self, like: Tensor) -> Tensor:
+        """See :class:`Noise`."""
+        return torch.randn(like.shape, generator=self._generator, dtype=like.dtype, device=like.device)
+
+
+class RowStreams:
+    """A stream for each row of a batch, from (seed, step, row): the same wherever the row is worked on.
+
+    Args:
+        seed: of the run.
+        step: of the optimiser.
+        rows: B numbers of matrices, in the order of the tensors that will be asked for.
+        device: of those tensors.
+    """
+
+    def __init__(self, seed: int, step: int, rows: Sequence[int], device: torch.device | str = "cpu") -> None:
+        self._generators = [
+            torch.Generator(device).manual_seed(int(np.random.SeedSequence([seed, step, row]).generate_state(1)[0]))
+            for row in rows
+        ]
+
+    def normal(self, like: Tensor) -> Tensor:
+        """See :class:`Noise`."""
+        shape, dtype, device = like.shape[1:], like.dtype, like.device
+        rows = [torch.randn(shape, generator=one, dtype=dtype, device=device) for one in self._generators]
+        return torch.stack(rows)
