@@ -15,6 +15,7 @@ from rich.console import Console
 from tyro.conf import EnumChoicesFromValues, FlagCreatePairsOff, UseAppendAction, subcommand
 
 from teal.config import (
+    AllocateConfig,
     EvaluateConfig,
     ImproveConfig,
     PathsConfig,
@@ -45,6 +46,7 @@ _Traffic = (
 _Paths = Annotated[PathsConfig, subcommand("compute")] | Annotated[ImproveConfig, subcommand("improve")]
 _Command = (
     Annotated[SolveConfig, subcommand("solve")]
+    | Annotated[AllocateConfig, subcommand("allocate")]
     | Annotated[TrainConfig, subcommand("train")]
     | Annotated[PretrainConfig, subcommand("pretrain")]
     | Annotated[EvaluateConfig, subcommand("evaluate")]
@@ -90,6 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _plan(config, say)
             case ServeConfig():
                 _serve(config, say)
+            case AllocateConfig():
+                return _allocate(config, say)
             case SolveConfig():
                 return _solve(config, say)
             case PathsConfig():
@@ -108,8 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         hint = ""
-        if isinstance(config, TrainConfig | PretrainConfig | EvaluateConfig | PlanConfig):
-            state = "journal.jsonl" if isinstance(config, EvaluateConfig | PlanConfig) else "trainer.safetensors"
+        if isinstance(config, TrainConfig | PretrainConfig | EvaluateConfig | PlanConfig | AllocateConfig):
+            state = "trainer.safetensors" if isinstance(config, TrainConfig | PretrainConfig) else "journal.jsonl"
             if (config.out / state).exists():
                 hint = f"; go on with the same command and --resume (state in {config.out})"
         print(f"\nteal: interrupted{hint}", file=sys.stderr)
@@ -250,6 +254,24 @@ def _solve(config: SolveConfig, say: Callable[[str], None]) -> int:
         )
         say(f"{config.out}: {rows:,} paths that carry traffic")
     return 0 if solved.usable else 1
+
+
+def _allocate(config: AllocateConfig, say: Callable[[str], None]) -> int:
+    from teal.allocation import Status
+    from teal.studies.allocate import FIGURES, run_allocate
+
+    found = run_allocate(config, say)
+    usable = [one for one in found if Status(one.status).usable]
+    gaps, satisfied = (np.array([getattr(one, name) for one in usable]) for name in ("gap", "satisfied_demand"))
+    print(f"{config.out}: {len(found):,} matrices, {len(found) - len(usable):,} of them without a usable allocation")
+    if usable:
+        over = int((gaps > config.gap).sum())
+        print(
+            f"satisfied demand {100 * satisfied.min():.2f}% to {100 * satisfied.max():.2f}%, "
+            f"mean {100 * satisfied.mean():.2f}%; gap {100 * gaps.max():.3f}% at most, "
+            f"{over:,} above {100 * config.gap:g}%; each in {config.out}/{FIGURES}"
+        )
+    return 0 if len(usable) == len(found) else 1
 
 
 def _improve(config: ImproveConfig, say: Callable[[str], None]) -> None:

@@ -51,6 +51,14 @@ def threads_for(operations: int, *, torch_too: bool = False) -> Iterator[None]:
             torch.set_num_threads(torch_before)
 
 
+def limit_threads(count: int) -> None:
+    """Let kernels and torch use no more than so many threads, where several processes share the cores."""
+    import torch
+
+    torch.set_num_threads(max(1, count))
+    numba.set_num_threads(max(1, min(count, numba.config.NUMBA_NUM_THREADS)))
+
+
 def kernel(function: _F) -> _F:
     """Compile a kernel that runs on one thread."""
     return cast(_F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))

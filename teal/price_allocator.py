@@ -13,6 +13,7 @@ from torch import Tensor
 from teal.allocation import Allocation
 from teal.errors import InputError
 from teal.learning.checkpoint import is_price_model, load_price_model
+from teal.network import PathSet
 from teal.nn import PriceGNN
 from teal.parallel import threads_for
 from teal.problem import Problem
@@ -99,6 +100,11 @@ def starter(name: str) -> PriceAllocator | None:
         return None
     folder = model_folder(DEFAULT_MODEL if name == "auto" else Path(name))
     return PriceAllocator(load_price_model(folder)[0], _START)
+
+
+def starter_for(name: str, paths: PathSet) -> PriceAllocator | None:
+    """The same for these paths: ``auto`` is nothing on small networks, where that is sooner."""
+    return None if name == "auto" and int(paths.mask.sum()) < LARGE else starter(name)
 
 
 def make(spec: Spec, model: Path | None) -> PriceAllocator:

@@ -18,7 +18,7 @@ from teal.errors import InputError
 from teal.instance import failed_links, load_instance
 from teal.memory import describe
 from teal.network.traffic import TrafficMatrices
-from teal.price_allocator import LARGE, PriceAllocator, starter
+from teal.price_allocator import starter_for
 from teal.problem import Problem
 from teal.solvers.pdhg import solve
 from teal.solvers.pdhg.dense import bytes_needed
@@ -106,7 +106,7 @@ def solve_matrix(config: SolveConfig, say: Callable[[str], None] = lambda _: Non
         say(f"{problem.ops.device}: paths take about {describe(held)} of its memory, solving {describe(matrix)}")
     else:
         _ = problem.paths.packed  # belongs to the building
-    model = _starter(config.model, problem)
+    model = starter_for(config.model, problem.paths)
     build_s = instance.paths_s + time.perf_counter() - begin
     deadline = seconds(config.deadline) if config.deadline else math.inf
     begin = time.perf_counter()
@@ -142,12 +142,6 @@ def solve_matrix(config: SolveConfig, say: Callable[[str], None] = lambda _: Non
         stopped_by=stopped_by,
         **figures,
     )
-
-
-def _starter(name: str, problem: Problem) -> PriceAllocator | None:
-    """The model to start from, if any; see :func:`teal.price_allocator.starter`."""
-    small = problem.paths.packed.num_paths < LARGE
-    return None if name == "auto" and small else starter(name)
 
 
 class _Progress:

@@ -7,10 +7,11 @@ from teal.config.base import CandidateConfig, InstanceConfig, PathConfig, Progra
 from teal.config.evaluation import EvaluateConfig, PlanConfig, ReportConfig
 from teal.config.learning import PretrainConfig, TrainConfig
 from teal.config.serving import ServeConfig
-from teal.config.solving import ImproveConfig, PathsConfig, SolveConfig
+from teal.config.solving import AllocateConfig, ImproveConfig, PathsConfig, SolveConfig
 from teal.config.traffic import TrafficConfig, TrafficConvertConfig, TrafficGenerateConfig
 
 __all__ = [
+    "AllocateConfig",
     "CandidateConfig",
     "EvaluateConfig",
     "ImproveConfig",

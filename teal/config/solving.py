@@ -45,6 +45,48 @@ class SolveConfig(InstanceConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class AllocateConfig(InstanceConfig):
+    """Allocate every matrix of a history to a certified gap, and keep the allocations.
+
+    Part by part, in as many processes as there are CPUs (Ray Data); memory does not grow with the history.  What is
+    done stays done: a run that broke off goes on with --resume.
+    """
+
+    out: Path
+    """Folder for the parts (Parquet, a row a matrix), the candidate paths that splits are over, and the figures."""
+    gap: float = 0.01
+    """Certified gap at which to stop: (bound - value) / bound."""
+    max_iterations: int = 10_000
+    """Stop after so many iterations, whatever has been reached."""
+    model: str = "auto"
+    """As in solve."""
+    entries: int = 0
+    """Whole-number weights out of so many in place of splits, as switches have them, 1 to 255; 0 for splits."""
+    figures_only: bool = False
+    """Keep value, bound, gap and the like of each matrix, no splits."""
+    part: int = 96
+    """Matrices a part, solved in order, each from where the one before ended."""
+    limit: int = 0
+    """Only the first so many matrices; 0 for all."""
+    workers: int | None = None
+    """Processes of Ray Data, on this machine or the cluster of RAY_ADDRESS, which all must see OUT and the inputs under
+    the same names; by default one for each CPU; 0 for this process alone, without Ray."""
+    resume: bool = False
+    """Go on with the run in OUT."""
+    overwrite: bool = False
+    """Replace the run in OUT."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        require(self, "gap", "a number in [0, 1)", 0 <= self.gap < 1)
+        require(self, "entries", "0 to 255", 0 <= self.entries <= 255)
+        for field in ("max_iterations", "limit"):
+            require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
+        require(self, "part", "a whole number of at least 1", self.part >= 1)
+        require(self, "workers", "a whole number of at least 0", self.workers is None or self.workers >= 0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ImproveConfig(InstanceConfig):
     """Add the paths that the candidates lack, until they cost no more than a target gap.
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from teal.distributed.guard import guard
-from teal.errors import InputError
+from teal.errors import InputError, SolverError, TealError
 
 
 @contextlib.contextmanager
@@ -47,3 +47,15 @@ def require_cpus(ray: Any, count: int, option: str) -> None:
     there = int(ray.cluster_resources().get("CPU", 0))
     if there < count:
         raise InputError(option, "", f"at most {there}, the CPUs of the cluster", count)
+
+
+def cause(error: BaseException, text: str) -> TealError:
+    """An error of Teal that Ray has wrapped, or ``text`` and what else it was."""
+    said: list[BaseException] = [error, *getattr(error, "worker_failures", {}).values()]  # of Ray Train
+    for one in said:
+        inner: BaseException | None = one
+        while inner is not None:
+            if isinstance(inner, TealError):
+                return inner
+            inner = getattr(inner, "_base_exc", None) or getattr(inner, "cause", None) or inner.__cause__
+    return SolverError(f"{text}: {said[-1]}")

@@ -23,10 +23,11 @@ from typing import Any
 from tqdm import tqdm
 
 from teal.config import TrainConfig
-from teal.distributed.cluster import connected, require_cpus
-from teal.errors import InputError, SolverError, TealError
+from teal.distributed.cluster import cause, connected, require_cpus
+from teal.errors import InputError
 from teal.learning.checkpoint import RUN, load_run
 from teal.learning.trainer import TrainState
+from teal.parallel import limit_threads
 from teal.storage import atomic_file
 
 _RESTARTS = 3
@@ -72,7 +73,7 @@ def train(config: TrainConfig, progress: bool = True) -> TrainState:
                 state = TrainState(**load_run(out)[1]["state"])
                 bar.update(state.step - bar.n)
         except Exception as error:
-            raise _cause(error) from None
+            raise cause(error, f"training on Ray ended after {_RESTARTS} restarts") from None
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
             (out / _PROGRESS).unlink(missing_ok=True)
@@ -95,9 +96,7 @@ def _beside(function: Callable[[], Any]) -> Future[Any]:
 
 def _work(settings: dict[str, Any]) -> None:
     """What each process does."""
-    import numba
     import ray.train
-    import torch
 
     from teal.instance import load_instance
     from teal.learning.peers import Group
@@ -105,9 +104,7 @@ def _work(settings: dict[str, Any]) -> None:
 
     config: TrainConfig = settings["config"]
     context = ray.train.get_context()
-    threads = max(1, (os.cpu_count() or 1) // context.get_local_world_size())
-    torch.set_num_threads(threads)
-    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    limit_threads((os.cpu_count() or 1) // context.get_local_world_size())
     instance = load_instance(config)
     first = instance.problem(instance.traffic.read(instance.split.train[:1]))
     trainer = Trainer(first, instance.traffic, instance.split, config, Group(instance.device))
@@ -145,18 +142,3 @@ def _watched(out: Path, total: int, progress: bool) -> Iterator[Any]:
         finally:
             done.set()
             thread.join()
-
-
-def _cause(error: BaseException) -> Exception:
-    """What Ray Train wraps, as one of ours."""
-    said: list[BaseException] = [error, *getattr(error, "worker_failures", {}).values()]
-    look: Callable[[BaseException], BaseException | None] = lambda e: (  # noqa: E731
-        getattr(e, "_base_exc", None) or getattr(e, "cause", None) or e.__cause__
-    )
-    for one in said:
-        inner: BaseException | None = one
-        while inner is not None:
-            if isinstance(inner, TealError):
-                return inner
-            inner = look(inner)
-    return SolverError(f"training on Ray ended after {_RESTARTS} restarts: {said[-1]}")

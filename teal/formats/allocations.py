@@ -2,13 +2,20 @@
 
 Columns ``source``, ``target``, ``k`` (which of the demand's paths), ``nodes`` (along it: a list in Parquet,
 separated by spaces in CSV), ``split`` (share of the demand) and ``flow`` (Gbit/s).
+
+Of many matrices: a Parquet file of the paths, ``source``, ``target``, ``demand``, ``k`` and ``nodes``, and files with
+one row a matrix, whose ``splits`` (or ``weights``) are D x K numbers, that of demand d and path k at d K + k.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from teal.network import PathSet, Topology
 from teal.network.topology import FloatArray
@@ -30,6 +37,51 @@ def write_allocation(file: Path, topology: Topology, paths: PathSet, demand: Flo
     import pyarrow.parquet as pq
 
     row, k = np.nonzero((splits > 0) & (demand > 0)[:, None] & paths.mask)
+    columns = _path_columns(topology, paths, row, k)
+    if file.suffix.lower() == ".csv":
+        columns["nodes"] = pc.binary_join(columns["nodes"], " ")
+    columns["split"] = pa.array(splits[row, k])
+    columns["flow"] = pa.array(splits[row, k] * demand[row])
+    table = pa.table(columns)
+    with atomic_file(file) as temporary:
+        (csv.write_csv if file.suffix.lower() == ".csv" else pq.write_table)(table, str(temporary))
+    return len(row)
+
+
+def write_candidates(file: Path, topology: Topology, paths: PathSet) -> None:
+    """Write all candidate paths as Parquet."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    row, k = np.nonzero(paths.mask)
+    table = pa.table({"demand": pa.array(row.astype(np.int32)), **_path_columns(topology, paths, row, k)})
+    with atomic_file(file) as temporary:
+        pq.write_table(table, temporary)
+
+
+def write_matrices(file: Path, rows: Sequence[Any], shares: npt.NDArray[Any] | None, name: str) -> None:
+    """Write a row a matrix as Parquet: the fields of a dataclass, and its (D, K) shares under ``name``.
+
+    Args:
+        rows: B of them.
+        shares: (B, D, K), or None to leave them out.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    fields = [field.name for field in dataclasses.fields(rows[0])]
+    columns: dict[str, Any] = {field: [getattr(row, field) for row in rows] for field in fields}
+    if shares is not None:
+        flat = pa.array(np.ascontiguousarray(shares).reshape(-1))
+        columns[name] = pa.FixedSizeListArray.from_arrays(flat, shares[0].size)
+    with atomic_file(file) as temporary:
+        pq.write_table(pa.table(columns), temporary, compression="zstd")
+
+
+def _path_columns(topology: Topology, paths: PathSet, row: npt.NDArray[Any], k: npt.NDArray[Any]) -> dict[str, Any]:
+    """Of path k of each demand in ``row``: source, target, k, and the nodes along it."""
+    import pyarrow as pa
+
     names = pa.array(topology.node_names)
     ends = paths.pairs[row]
     # The nodes along each path, filled in from its end: entry 0 is the source.
@@ -43,19 +95,9 @@ def write_allocation(file: Path, topology: Topology, paths: PathSet, demand: Flo
         node, place = paths.trie.parent[node].astype(np.int64), place - 1
         going_on = node >= 0
         node, place = node[going_on], place[going_on]
-    nodes = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), names.take(pa.array(along)))
-    if file.suffix.lower() == ".csv":
-        nodes = pc.binary_join(nodes, " ")
-    table = pa.table(
-        {
-            "source": names.take(pa.array(ends[:, 0])),
-            "target": names.take(pa.array(ends[:, 1])),
-            "k": pa.array(k.astype(np.int32)),
-            "nodes": nodes,
-            "split": pa.array(splits[row, k]),
-            "flow": pa.array(splits[row, k] * demand[row]),
-        }
-    )
-    with atomic_file(file) as temporary:
-        (csv.write_csv if file.suffix.lower() == ".csv" else pq.write_table)(table, str(temporary))
-    return len(row)
+    return {
+        "source": names.take(pa.array(ends[:, 0])),
+        "target": names.take(pa.array(ends[:, 1])),
+        "k": pa.array(k.astype(np.int32)),
+        "nodes": pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), names.take(pa.array(along))),
+    }

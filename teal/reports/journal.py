@@ -13,7 +13,8 @@ from teal.errors import InputError
 from teal.reports.results import describe_machine
 
 _BLOCK = 1 << 16
-_FREE = ("out", "resume", "overwrite", "worst")  # settings that may differ from one part of a run to the next
+# Settings that may differ from one part of a run to the next.
+_FREE = ("out", "resume", "overwrite", "worst", "workers")
 
 
 class Journal:

@@ -27,6 +27,7 @@ from teal.serving.requests import NetworkSpec
 from teal.serving.wire import Answer
 from teal.solvers import pdhg
 from teal.solvers.split_table import admit, table_weights
+from teal.successive import Successive
 from teal.web.layout import positions
 
 
@@ -126,7 +127,7 @@ class Served:
         self.capacity = topology.capacity
         self._drawing: dict[str, Any] | None = None
         self._problems: dict[ObjectiveName, Problem] = {}
-        self._state: dict[ObjectiveName, pdhg.PdhgState] = {}
+        self._engines: dict[ObjectiveName, Successive] = {}
 
     @classmethod
     def prepare(cls, name: str, spec: NetworkSpec) -> Served:
@@ -165,13 +166,10 @@ class Served:
         """
         begin = time.perf_counter()
         problem = self.problem(job.objective, job.rates)
-        found = pdhg.solve(
-            problem,
-            gap=job.gap,
-            deadline=max(0.0, job.deadline - begin),
-            warm_start=self._start(job.objective, problem, starter),
+        large = self.paths.mask.sum() >= LARGE
+        found = self._engines.setdefault(job.objective, Successive()).solve(
+            problem, gap=job.gap, deadline=max(0.0, job.deadline - begin), starter=starter if large else None
         )
-        self._state[job.objective] = found.state.rows(slice(problem.batch - 1, problem.batch))
         return Solved(problem, found.splits, found.prices, time.perf_counter() - begin)
 
     def answer(self, solved: Solved, rows: slice, gap: float, entries: int, queue_s: float) -> Answer:
@@ -233,14 +231,3 @@ class Served:
             self._problems[objective] = Problem.create(self.topology, self.paths, Objective(objective), none)
         problem = self._problems[objective].with_demand(torch.from_numpy(rates))
         return problem.with_capacity(torch.from_numpy(self.capacity))
-
-    def _start(
-        self, objective: ObjectiveName, problem: Problem, starter: Starter | None
-    ) -> pdhg.search.WarmStart | None:
-        state = self._state.get(objective)
-        if state is not None:
-            count = problem.batch
-            return state.splits.expand(count, -1, -1), state.prices.expand(count, -1)
-        if starter is not None and self.paths.mask.sum() >= LARGE:
-            return starter.start(problem)
-        return None

@@ -22,6 +22,7 @@ from teal.serving import model as served_model
 from teal.serving import served
 from teal.serving.app import make_app
 from teal.serving.solver import Solver
+from teal.successive import Successive
 from tests.serving.service import rates_of, run
 
 
@@ -46,18 +47,13 @@ def save(folder: Path, seed: int, spoil: float = 1.0) -> None:
 def test_models_change_under_load(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begins: list[Any] = []
 
-    class Forgetful(dict[Any, Any]):
-        def get(self, *_: Any) -> None:
-            """No earlier state: every job is started from the model."""
+    solve = Successive.solve
 
-    started = served.Served._start
+    def forgetful(self: Successive, *arguments: Any, **options: Any) -> Any:
+        begins.append(options["starter"])
+        return solve(Successive(), *arguments, **options)  # without an earlier state: from the model
 
-    def watched(self: served.Served, *arguments: Any) -> Any:
-        self._state = Forgetful()
-        begins.append(arguments[-1])
-        return started(self, *arguments)
-
-    monkeypatch.setattr(served.Served, "_start", watched)
+    monkeypatch.setattr(Successive, "solve", forgetful)
     transport = httpx.ASGITransport(make_app(Solver(tmp_path / "networks", model=str(folder))))
 
     async def work() -> None:

@@ -1,0 +1,178 @@
+"""A history in bulk: what a part holds, and runs that are killed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+import teal
+from teal.bulk import Bulk
+from teal.cli import main
+from teal.config import AllocateConfig
+from teal.errors import InputError
+from teal.studies.allocate import run_allocate
+
+SETTINGS = ["--topology", "b4", "--traffic", "gravity:seed=0,count=150,load=4", "--part", "20"]
+
+
+def _config(out: Path, **settings: Any) -> AllocateConfig:
+    given: dict[str, Any] = {"topology": "b4", "traffic": "gravity:seed=0,count=50,load=4", "part": 20, "workers": 0}
+    return AllocateConfig(out=out, **(given | settings))
+
+
+def _splits(out: Path, name: str = "splits") -> np.ndarray:
+    columns = [pq.read_table(file, columns=[name])[name].combine_chunks() for file in sorted(out.glob("part-*"))]
+    return np.concatenate([column.flatten().to_numpy().reshape(len(column), -1) for column in columns])
+
+
+def _figures(out: Path) -> list[dict[str, str]]:
+    with (out / "figures.csv").open() as stream:
+        return [{k: v for k, v in row.items() if k != "solve_s"} for row in csv.DictReader(stream)]
+
+
+def test_parts_hold_what_the_figures_say(tmp_path: Path) -> None:
+    """Loads summed over the nodes that paths.parquet names, against capacities and the figures."""
+    found = run_allocate(_config(tmp_path), print)
+    topology = teal.load_topology("b4")
+    demand = teal.load_traffic("gravity:seed=0,count=50,load=4", topology).read(slice(None))
+    splits = _splits(tmp_path)
+    assert [len(pq.read_table(file)) for file in sorted(tmp_path.glob("part-*"))] == [20, 20, 10]
+    assert [one.index for one in found] == list(range(50))
+    place = {
+        (topology.node_names[s], topology.node_names[t]): link
+        for link, (s, t) in enumerate(zip(topology.link_source, topology.link_target, strict=True))
+    }
+    load, flow = np.zeros((50, topology.num_links)), np.zeros(50)
+    for path in pq.read_table(tmp_path / "paths.parquet").to_pylist():
+        carried = demand[:, path["demand"]] * splits[:, path["demand"] * 4 + path["k"]]
+        assert (path["nodes"][0], path["nodes"][-1]) == (path["source"], path["target"])
+        flow += carried
+        for link in zip(path["nodes"], path["nodes"][1:], strict=False):
+            load[:, place[link]] += carried
+    assert (load <= topology.capacity * (1 + 1e-5)).all()
+    for row, one in enumerate(found):
+        assert one.value == pytest.approx(flow[row], rel=1e-5)
+        assert one.satisfied_demand == pytest.approx(flow[row] / demand[row].sum(), rel=1e-5)
+        assert one.max_link_utilisation == pytest.approx((load[row] / topology.capacity).max(), rel=1e-5)
+        assert one.gap <= 0.01
+        assert one.value <= one.bound
+    assert json.loads((tmp_path / "manifest.json").read_text())["settings"]["part"] == 20
+    assert not (tmp_path / "journal.jsonl").exists()
+
+
+def test_weights_and_figures_alone(tmp_path: Path) -> None:
+    weighed = run_allocate(_config(tmp_path / "w", entries=16, limit=30), print)
+    weights = _splits(tmp_path / "w", "weights").reshape(30, -1, 4)
+    assert weights.dtype == np.uint8
+    assert set(np.unique(weights.sum(-1))) <= set(range(17))
+    alone = run_allocate(_config(tmp_path / "f", figures_only=True, limit=30), print)
+    assert "splits" not in pq.read_table(tmp_path / "f" / "part-00000.parquet").column_names
+    for coarse, fine in zip(weighed, alone, strict=True):
+        assert coarse.value <= fine.bound
+        assert fine.gap <= 0.01
+
+
+def test_a_part_does_not_depend_on_what_came_before(tmp_path: Path) -> None:
+    run_allocate(_config(tmp_path / "all"), print)
+    (tmp_path / "one").mkdir()
+    Bulk(_config(tmp_path / "one")).work(2)
+    first, second = (pq.read_table(tmp_path / n / "part-00002.parquet").drop(["solve_s"]) for n in ("all", "one"))
+    assert first.equals(second)
+
+
+def test_what_is_there_is_not_replaced_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[int] = []
+    work = Bulk.work
+
+    def breaking(self: Bulk, part: int) -> Any:
+        if len(done) == 1:
+            raise KeyboardInterrupt
+        done.append(part)
+        return work(self, part)
+
+    monkeypatch.setattr(Bulk, "work", breaking)
+    with pytest.raises(KeyboardInterrupt):
+        run_allocate(_config(tmp_path), print)
+
+    def watched(self: Bulk, part: int) -> Any:
+        done.append(part)
+        return work(self, part)
+
+    monkeypatch.setattr(Bulk, "work", watched)
+    with pytest.raises(InputError, match="--resume or --overwrite"):
+        run_allocate(_config(tmp_path), print)
+    with pytest.raises(InputError, match="--gap"):
+        run_allocate(_config(tmp_path, resume=True, gap=0.02), print)
+    (tmp_path / "part-00000.parquet").unlink()  # a part that somebody took away is made again
+    assert len(run_allocate(_config(tmp_path, resume=True), print)) == 50
+    assert done == [0, 0, 1, 2]
+    with pytest.raises(InputError, match="--overwrite"):
+        run_allocate(_config(tmp_path), print)
+
+
+@pytest.mark.xdist_group("ray")
+def test_a_killed_worker_and_a_killed_run_change_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("ray.data", reason="needs Ray: pip install '.[ray]'")
+    alone, killed = tmp_path / "alone", tmp_path / "killed"
+    assert main(["allocate", *SETTINGS, "--out", str(alone), "--workers", "0", "--gap", "1e-4"]) == 0
+    command = [sys.executable, "-m", "teal", "allocate", *SETTINGS, "--out", str(killed), "--gap", "1e-4"]
+    command += ["--workers", "1"]
+    slow = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    (tmp_path / "sitecustomize.py").write_text(_SLOW)
+    process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=slow)
+    _until_parts(killed, 1, process)
+    family = psutil.Process(process.pid).children(recursive=True)
+    (worker,) = [member for member in family if "_Worker" in "".join(member.cmdline()[:1])]
+    worker.kill()
+    _until_parts(killed, 3, process)
+    assert process.poll() is None
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    for member in psutil.wait_procs(family, timeout=2)[1]:  # Ray's processes go when they see that it has gone
+        member.kill()
+    done = len(list(killed.glob("part-*")))
+    assert 3 <= done < 8
+    ended = subprocess.run([*command, "--resume"], text=True, capture_output=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "150 matrices" in ended.stdout
+    assert _figures(killed) == _figures(alone)
+    assert np.array_equal(_splits(killed), _splits(alone))
+
+
+# Read by every Python process of the run: a part takes a while, so that there is a middle of it.
+_SLOW = """
+import sys, threading, time
+def slow():
+    while "teal.bulk" not in sys.modules or not hasattr(sys.modules["teal.bulk"], "Bulk"):
+        time.sleep(0.01)
+    bulk = sys.modules["teal.bulk"].Bulk
+    work = bulk.work
+    bulk.work = lambda self, part: (time.sleep(0.6), work(self, part))[1]
+threading.Thread(target=slow, daemon=True).start()
+"""
+
+
+def _until_parts(out: Path, count: int, process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 120
+    while len(list(out.glob("part-*"))) < count:
+        assert time.monotonic() < end, "it does not get on"
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+
+
+def test_its_settings_are_checked(tmp_path: Path) -> None:
+    for wrong in ({"part": 0}, {"entries": 256}, {"gap": 1.0}, {"workers": -1}):
+        with pytest.raises(InputError, match=f"--{next(iter(wrong))}"):
+            _config(tmp_path, **wrong)
