@@ -6,6 +6,7 @@ Whoever imports this has called :func:`teal.distributed.guard.guard` first, beca
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -97,7 +98,7 @@ def application(config: ServeConfig, folder: Path) -> Any:
         **shared,
     )
     ingress = serve.deployment(serve.ingress()(Ingress)).options(
-        name="Ingress", num_replicas=1, ray_actor_options={"num_cpus": 0}, **shared
+        name="Ingress", num_replicas=config.ingresses, ray_actor_options={"num_cpus": 0}, **shared
     )
     bound = engine.bind(str(folder), config.max_waiting, config.model)
     log_file = str(config.log_file.resolve()) if config.log_file else ""
@@ -107,8 +108,41 @@ def application(config: ServeConfig, folder: Path) -> Any:
         token=config.token(),
         most_bytes=config.max_body << 20,
         hosts=(config.host, "127.0.0.1", "localhost", "[::1]") if config.loopback else (),
-        most_open=config.replicas * (config.max_waiting + MOST_LANES),  # what waits, and what is being solved
+        # What may wait, and what is being solved.
+        most_open=math.ceil(config.replicas * (config.max_waiting + MOST_LANES) / config.ingresses),
     )
+
+
+def build(args: dict[str, Any]) -> Any:
+    """What a Serve config names as its ``import_path`` (deploy/serve.yaml): the application on somebody's cluster.
+
+    Args:
+        args: settings of :class:`teal.config.ServeConfig`; ``state`` is a folder that all nodes share.  Host and port
+            are Ray Serve's ``http_options``; a token is required (``TEAL_TOKEN``) unless ``host`` here is a loopback
+            address.
+
+    Raises:
+        InputError: a fault in them.
+    """
+    paths = {name: Path(args[name]) for name in ("state", "log_file", "token_file") if args.get(name)}
+    try:
+        config = ServeConfig(**{"host": "0.0.0.0", **args, **paths})
+    except TypeError as error:
+        raise InputError("args", "", "the options of teal serve", error) from None
+    if config.state is None:
+        raise InputError("args", "state", "a folder that all nodes share", "none")
+    return application(config, _prepared(config))
+
+
+def _prepared(config: ServeConfig) -> Path:
+    """The folder of the networks, after everything that may be wrong with the settings has been looked at."""
+    config.token()
+    folder = config.state or cache_dir("networks")
+    if config.model not in ("auto", "none"):
+        starter(config.model)
+    if config.topology:
+        _register(config, folder)
+    return folder
 
 
 @contextlib.contextmanager
@@ -118,12 +152,7 @@ def running(config: ServeConfig, say: Callable[[str], None] = lambda _: None) ->
     Raises:
         InputError: a fault in the settings.
     """
-    config.token()
-    folder = config.state or cache_dir("networks")
-    if config.model not in ("auto", "none"):
-        starter(config.model)  # a fault is the user's, now
-    if config.topology:
-        _register(config, folder)
+    folder = _prepared(config)  # a fault is the user's, now
     with connected("serve"), _stopped():
         serve.start(
             http_options={"host": config.host, "port": config.port, "request_timeout_s": 900},

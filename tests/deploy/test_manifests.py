@@ -1,0 +1,132 @@
+"""deploy/: the manifests by the schemas of what reads them, and the container file by what it names."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+pytest.importorskip("ray.serve", reason="needs the service's packages: pip install '.[serve]'")
+pytest.importorskip("kubernetes_validate", reason="needs the packages of development: pip install '.[dev]'")
+
+import ray
+import yaml
+from kubernetes_validate import validate
+from pydantic import BaseModel, ConfigDict, Field
+from ray.serve.schema import ServeDeploySchema
+
+from teal.config import ServeConfig
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+KUBERNETES = "1.31"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _Group(_Strict):
+    """What RayCluster's head and worker groups have in common, https://ray-project.github.io/kuberay/reference/api/."""
+
+    rayStartParams: dict[str, str]  # noqa: N815
+    template: dict[str, Any]
+
+
+class _Workers(_Group):
+    groupName: str = Field(pattern="^[a-z0-9-]+$")  # noqa: N815
+    replicas: int = Field(ge=0)
+    minReplicas: int = Field(ge=0)  # noqa: N815
+    maxReplicas: int = Field(ge=0)  # noqa: N815
+
+
+class _Cluster(_Strict):
+    rayVersion: str  # noqa: N815
+    headGroupSpec: _Group  # noqa: N815
+    workerGroupSpecs: list[_Workers] = Field(min_length=1)  # noqa: N815
+
+
+class _Strategy(_Strict):
+    type: Literal["NewCluster", "None"]
+
+
+class _Spec(_Strict):
+    serveConfigV2: str  # noqa: N815
+    excludeHeadPodFromServeSvc: bool  # noqa: N815
+    upgradeStrategy: _Strategy  # noqa: N815
+    rayClusterConfig: _Cluster  # noqa: N815
+
+
+class _RayService(_Strict):
+    apiVersion: Literal["ray.io/v1"]  # noqa: N815
+    kind: Literal["RayService"]
+    metadata: dict[str, Any]
+    spec: _Spec
+
+
+def _documents() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((DEPLOY / "rayservice.yaml").read_text()))
+
+
+def _service() -> _RayService:
+    (found,) = [one for one in _documents() if one["kind"] == "RayService"]
+    return _RayService.model_validate(found)
+
+
+def test_kubernetes_takes_every_object() -> None:
+    """Pod templates as pods, strictly: a field that does not exist is a fault."""
+    for one in _documents():
+        if one["kind"] != "RayService":
+            validate(one, KUBERNETES, strict=True)
+    cluster = _service().spec.rayClusterConfig
+    for group in (cluster.headGroupSpec, *cluster.workerGroupSpecs):
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, **group.template}
+        validate(pod, KUBERNETES, strict=True)
+        spec = group.template["spec"]
+        volumes = {volume["name"] for volume in spec["volumes"]}
+        (container,) = spec["containers"]
+        assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+        assert spec["securityContext"]["runAsNonRoot"]
+        assert spec["terminationGracePeriodSeconds"] > 600, "the longest deadline"
+
+
+def test_a_wrong_field_would_be_seen() -> None:
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": {"containers": [], "volums": []}}
+    with pytest.raises(Exception, match="volums"):
+        validate(pod, KUBERNETES, strict=True)
+
+
+def test_the_manifest_and_the_config_say_the_same() -> None:
+    spec = _service().spec
+    own = yaml.safe_load((DEPLOY / "serve.yaml").read_text())
+    assert yaml.safe_load(spec.serveConfigV2) == own
+    config = ServeDeploySchema.model_validate(own)
+    (application,) = config.applications
+    names = {field.name for field in dataclasses.fields(ServeConfig)}
+    assert set(application.args) <= names
+    cluster = spec.rayClusterConfig
+    (workers,) = cluster.workerGroupSpecs
+    (container,) = workers.template["spec"]["containers"]
+    assert workers.replicas >= application.args["replicas"], "an engine a node"
+    engine, ingress = application.deployments
+    asked = engine.ray_actor_options.num_cpus + ingress.ray_actor_options.num_cpus
+    assert float(container["resources"]["requests"]["cpu"]) >= asked
+    assert application.args["state"] in [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert cluster.headGroupSpec.rayStartParams["num-cpus"] == "0"
+    ports = [port["containerPort"] for port in container["ports"]]
+    assert config.http_options.port in ports
+    assert cluster.rayVersion == ray.__version__
+
+
+def test_the_container_file_names_what_there_is() -> None:
+    text = (DEPLOY / "Containerfile").read_text()
+    root = DEPLOY.parent
+    for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE):
+        for source in line.split()[:-1]:
+            assert (root / source).exists(), source
+    assert "USER 1000" in text
+    head = _service().spec.rayClusterConfig.headGroupSpec
+    assert head.template["spec"]["securityContext"]["runAsUser"] == 1000
+    assert not re.search(r"(?i)(token|password)=\S*[a-z0-9]{16}", text), "no secret in an image"
