@@ -25,7 +25,7 @@ from tqdm import tqdm
 from teal.config import TrainConfig
 from teal.distributed.cluster import cause, connected, require_cpus
 from teal.errors import InputError
-from teal.learning.checkpoint import RUN, load_run
+from teal.learning.checkpoint import RUN
 from teal.learning.trainer import TrainState
 from teal.parallel import limit_threads
 from teal.storage import atomic_file
@@ -70,7 +70,7 @@ def train(config: TrainConfig, progress: bool = True) -> TrainState:
         try:
             with _watched(out, config.max_steps, progress) as bar:
                 _beside(trainer.fit).result()
-                state = TrainState(**load_run(out)[1]["state"])
+                state = TrainState(**json.loads((out / _PROGRESS).read_text(encoding="utf-8")))
                 bar.update(state.step - bar.n)
         except Exception as error:
             raise cause(error, f"training on Ray ended after {_RESTARTS} restarts") from None
@@ -112,14 +112,14 @@ def _work(settings: dict[str, Any]) -> None:
         trainer.resume(config.out)
     said = 0.0
 
-    def watch(state: TrainState) -> None:
+    def watch(state: TrainState, last: bool = False) -> None:
         nonlocal said
-        if context.get_world_rank() == 0 and time.monotonic() > said + _SAY_EVERY_S:
+        if context.get_world_rank() == 0 and (last or time.monotonic() > said + _SAY_EVERY_S):
             said = time.monotonic()
             with atomic_file(config.out / _PROGRESS) as temporary:
-                temporary.write_text(json.dumps({"step": state.step, "best": state.best}), encoding="utf-8")
+                temporary.write_text(json.dumps(dataclasses.asdict(state)), encoding="utf-8")
 
-    trainer.train(config.out, progress=False, watch=watch)
+    watch(trainer.train(config.out, progress=False, watch=watch), last=True)
 
 
 @contextlib.contextmanager

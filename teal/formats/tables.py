@@ -20,6 +20,7 @@ from teal.network import Topology, TrafficMatrices
 from teal.network.traffic import usual_interval
 from teal.storage import atomic_file, content_key, file_key
 
+_ROWS = 1 << 20  # of a table in memory
 _COLUMNS = ("timestamp", "source", "target", "rate")
 _Batch = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64]]
 
@@ -86,7 +87,7 @@ def _batches(path: Path, topology: Topology) -> Iterator[_Batch]:
     batches: Any
     try:
         if path.suffix.lower() == ".parquet":
-            batches = pq.ParquetFile(path).iter_batches(1 << 20)
+            batches = pq.ParquetFile(path).iter_batches(_ROWS)
         else:
             text = {column: pa.string() for column in ("source", "target", "rate")}
             batches = csv.open_csv(path, convert_options=csv.ConvertOptions(column_types=text))
@@ -140,7 +141,7 @@ def _seconds(column: Any, where: str, pa: Any) -> npt.NDArray[np.int64]:
 
 
 def write_table(path: Path, traffic: TrafficMatrices, topology: Topology) -> None:
-    """Write a CSV or Parquet table, one matrix at a time; demands of rate 0 are left out of no row."""
+    """Write a CSV or Parquet table, about a million rows at a time; demands of rate 0 are left out of no row."""
     import pyarrow as pa
     import pyarrow.csv as csv
     import pyarrow.parquet as pq
@@ -149,11 +150,13 @@ def write_table(path: Path, traffic: TrafficMatrices, topology: Topology) -> Non
         [("timestamp", pa.timestamp("s")), ("source", pa.string()), ("target", pa.string()), ("rate", pa.float64())]
     )
     names = np.array(topology.node_names)
-    source, target = (pa.array(names[traffic.pairs[:, side]]) for side in (0, 1))
+    source, target = (names[traffic.pairs[:, side]] for side in (0, 1))
+    step = max(1, _ROWS // traffic.num_demands)
     with atomic_file(path) as temporary:
         writer: Any = (pq.ParquetWriter if path.suffix.lower() == ".parquet" else csv.CSVWriter)(str(temporary), schema)
         with writer:
-            for row, stamp in enumerate(traffic.timestamps):
-                rate = traffic.read([row])[0]
-                stamps = pa.array(np.repeat(stamp, traffic.num_demands))
-                writer.write_table(pa.table([stamps, source, target, pa.array(rate)], schema=schema))
+            for begin in range(0, traffic.num_matrices, step):
+                rates = traffic.read(slice(begin, begin + step))
+                stamps = np.repeat(traffic.timestamps[begin : begin + step], traffic.num_demands)
+                ends = (np.tile(nodes, len(rates)) for nodes in (source, target))
+                writer.write_table(pa.table([stamps, *ends, rates.reshape(-1)], schema=schema))
