@@ -6,17 +6,21 @@ import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy.typing as npt
 import torch
 
 from teal.allocation import Allocation
 from teal.assessment import assess
 from teal.config import AllocateConfig
-from teal.formats.allocations import write_matrices
+from teal.formats.allocations import MatrixFile
 from teal.instance import Instance, load_instance
 from teal.price_allocator import starter_for
+from teal.problem import Problem
 from teal.solvers.pdhg import MOST_LANES
 from teal.solvers.split_table import admit, table_weights
+from teal.storage import atomic_file
 from teal.successive import Successive
 
 
@@ -71,35 +75,44 @@ class Bulk:
 
     def work(self, part: int) -> list[Allocated]:
         """Allocate the matrices of a part and write its file, whole or not at all."""
-        config, traffic = self.config, self.instance.traffic
-        engine, found, shares = Successive(), list[Allocated](), list[torch.Tensor]()
-        end = min(self.num_matrices, (part + 1) * config.part)
-        problem = self.instance.problem(traffic.read([part * config.part]))
-        for first in range(part * config.part, end, MOST_LANES):
-            rows = list(range(first, min(end, first + MOST_LANES)))
-            problem = problem.with_demand(torch.from_numpy(traffic.read(rows)).to(problem.demand))
-            begin = time.perf_counter()
-            solved = engine.solve(problem, gap=config.gap, max_iterations=config.max_iterations, starter=self._starter)
-            splits = admit(problem, solved.splits, config.entries) if config.entries else solved.splits
-            spent = time.perf_counter() - begin
-            measured = assess(problem, Allocation.of_batch(splits, solved.prices, spent))
-            figures = {
-                name: getattr(measured, name).tolist()
-                for name in ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation", "max_violation")
-            }
-            for place, row in enumerate(rows):
-                found.append(
-                    Allocated(
-                        index=row,
-                        timestamp=str(traffic.timestamps[row]),
-                        status=measured.status[place].value,
-                        solve_s=spent / len(rows),
-                        **{name: values[place] for name, values in figures.items()},
-                    )
-                )
-            if not config.figures_only:
-                kept = table_weights(splits, config.entries).to(torch.uint8) if config.entries else splits.float()
-                shares.append(kept.cpu())
-        name = "weights" if config.entries else "splits"
-        write_matrices(self.file(part), found, torch.cat(shares).numpy() if shares else None, name)
+        begin, size = part * self.config.part, self.config.part
+        rows = range(begin, min(self.num_matrices, begin + size))
+        engine, found = Successive(), list[Allocated]()
+        problem = self.instance.problem(self.instance.traffic.read([begin]))
+        with atomic_file(self.file(part)) as temporary:
+            file = MatrixFile(temporary, "weights" if self.config.entries else "splits")
+            for first in range(0, len(rows), MOST_LANES):
+                allocated, splits = self._batch(engine, problem, list(rows[first : first + MOST_LANES]))
+                file.add(allocated, None if self.config.figures_only else self._kept(splits))
+                found += allocated
+            file.close()
         return found
+
+    def _batch(self, engine: Successive, problem: Problem, rows: list[int]) -> tuple[list[Allocated], torch.Tensor]:
+        config, traffic = self.config, self.instance.traffic
+        problem = problem.with_demand(torch.from_numpy(traffic.read(rows)).to(problem.demand))
+        begin = time.perf_counter()
+        solved = engine.solve(problem, gap=config.gap, max_iterations=config.max_iterations, starter=self._starter)
+        splits = admit(problem, solved.splits, config.entries) if config.entries else solved.splits
+        spent = time.perf_counter() - begin
+        measured = assess(problem, Allocation.of_batch(splits, solved.prices, spent))
+        figures = {
+            name: getattr(measured, name).tolist()
+            for name in ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation", "max_violation")
+        }
+        allocated = [
+            Allocated(
+                index=row,
+                timestamp=str(traffic.timestamps[row]),
+                status=measured.status[place].value,
+                solve_s=spent / len(rows),
+                **{name: values[place] for name, values in figures.items()},
+            )
+            for place, row in enumerate(rows)
+        ]
+        return allocated, splits
+
+    def _kept(self, splits: torch.Tensor) -> npt.NDArray[Any]:
+        entries = self.config.entries
+        kept = table_weights(splits, entries).to(torch.uint8) if entries else splits.float()
+        return kept.cpu().numpy()

@@ -133,12 +133,7 @@ def _train(config: TrainConfig, say: Callable[[str], None]) -> None:
     else:
         check_out_folder(config.out, files, overwrite=config.overwrite, hint="--resume or --overwrite")
     instance = load_instance(config, say)
-    first = instance.problem(instance.traffic.read(instance.split.train[:1]))
-    trainer = Trainer(first, instance.traffic, instance.split, config)
-    if config.resume:
-        trainer.resume(config.out)
-        say(f"resuming at step {trainer.state.step}, after {trainer.state.elapsed_s:.0f} s of training")
-    else:
+    if not config.resume:
         for name in files:
             (config.out / name).unlink(missing_ok=True)
         shutil.rmtree(config.out / "tensorboard", ignore_errors=True)
@@ -148,6 +143,11 @@ def _train(config: TrainConfig, say: Callable[[str], None]) -> None:
         say(f"starting {config.workers} workers on Ray")
         state = train(config)
     else:
+        first = instance.problem(instance.traffic.read(instance.split.train[:1]))
+        trainer = Trainer(first, instance.traffic, instance.split, config)
+        if config.resume:
+            trainer.resume(config.out)
+            say(f"resuming at step {trainer.state.step}, after {trainer.state.elapsed_s:.0f} s of training")
         state = trainer.train(config.out)
     print(
         f"{config.out}: {state.step} steps in {state.elapsed_s:.0f} s, best validation {state.best:.4f} "

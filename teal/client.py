@@ -219,10 +219,17 @@ class Client:
         self._send("DELETE", _Calls.network(name))
 
     def change_link(
-        self, name: str, source: str, target: str, *, up: bool | None = None, capacity: float | None = None
+        self,
+        name: str,
+        source: str,
+        target: str,
+        *,
+        up: bool | None = None,
+        capacity: float | None = None,
+        restore: bool = False,
     ) -> dict[str, Any]:
-        """Take the links between two nodes down or up, both directions, or change their capacity."""
-        change = {"source": source, "target": target, "up": up, "capacity": capacity}
+        """Take the links between two nodes down or up, both directions, change their capacity, or restore them."""
+        change = {"source": source, "target": target, "up": up, "capacity": capacity, "restore": restore}
         return dict(self._send("PATCH", f"{_Calls.network(name)}/links", json={"links": [change]}).json())
 
     def paths(self, name: str) -> dict[str, Any]:
@@ -298,10 +305,17 @@ class AsyncClient:
         await self._send("DELETE", _Calls.network(name))
 
     async def change_link(
-        self, name: str, source: str, target: str, *, up: bool | None = None, capacity: float | None = None
+        self,
+        name: str,
+        source: str,
+        target: str,
+        *,
+        up: bool | None = None,
+        capacity: float | None = None,
+        restore: bool = False,
     ) -> dict[str, Any]:
-        """Take the links between two nodes down or up, both directions, or change their capacity."""
-        change = {"source": source, "target": target, "up": up, "capacity": capacity}
+        """Take the links between two nodes down or up, both directions, change their capacity, or restore them."""
+        change = {"source": source, "target": target, "up": up, "capacity": capacity, "restore": restore}
         return dict((await self._send("PATCH", f"{_Calls.network(name)}/links", json={"links": [change]})).json())
 
     async def paths(self, name: str) -> dict[str, Any]:

@@ -26,6 +26,10 @@ class InputError(TealError):
         place = f"{where}: {field}" if field else where
         super().__init__(f"{place}: expected {expected}, found {self.found}")
 
+    def __reduce__(self) -> tuple[type[InputError], tuple[str, str, str, str]]:
+        """Errors travel between processes."""
+        return type(self), (self.where, self.field, self.expected, self.found)
+
 
 class SolverError(TealError):
     """A solver could not do what was asked: not installed, no licence, model too large."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 from teal.problem import Problem
 from teal.schemes import Starter
@@ -31,11 +32,12 @@ class Successive:
             gap, deadline, max_iterations: of :func:`teal.solvers.pdhg.solve`.
             starter: gives a start where nothing came before.
         """
-        start: pdhg.search.WarmStart | None = None
+        begin, start = time.perf_counter(), None
         if self._state is not None:
             start = self._state.splits.expand(problem.batch, -1, -1), self._state.prices.expand(problem.batch, -1)
         elif starter is not None:
             start = starter.start(problem)
-        found = pdhg.solve(problem, gap=gap, deadline=deadline, max_iterations=max_iterations, warm_start=start)
+        left = max(0.0, deadline + begin - time.perf_counter())
+        found = pdhg.solve(problem, gap=gap, deadline=left, max_iterations=max_iterations, warm_start=start)
         self._state = found.state.rows(slice(problem.batch - 1, problem.batch))
         return found

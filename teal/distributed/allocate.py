@@ -5,21 +5,26 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from teal.bulk import Allocated, Bulk
 from teal.config import AllocateConfig
 from teal.distributed.cluster import cause, connected
+from teal.errors import InputError
 from teal.parallel import limit_threads
 
+_AGAIN = 3  # restarts of a process, and how often a part is tried again: one that kills it would do so for ever
 _CPUS = 0.5  # of a process: with whole ones none would be left for what Ray Data does beside them
 
 
 class _Worker:
     """One process: the network is loaded once, then part after part is worked on."""
 
-    def __init__(self, config: AllocateConfig, threads: int) -> None:
+    def __init__(self, config: AllocateConfig, threads: int, folder: str) -> None:
+        os.chdir(folder)  # of the command: Ray gives each process one of its own
         limit_threads(threads)
         self._bulk = Bulk(config)
 
@@ -41,19 +46,28 @@ def allocate(config: AllocateConfig, parts: Sequence[int]) -> Iterator[tuple[int
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         context = data.DataContext.get_current()
         context.enable_progress_bars = False
-        cpus = int(ray.cluster_resources().get("CPU", 1))
-        workers = min(config.workers or cpus, len(parts))
-        settings = dataclasses.replace(config, out=config.out.resolve())
+        context.raise_original_map_exception = True
+        cpus, gpus = (int(ray.cluster_resources().get(kind, 0)) for kind in ("CPU", "GPU"))
+        on_gpu = config.device == "cuda" or (config.device == "auto" and gpus > 0)
+        if on_gpu and (config.workers or 1) > gpus:
+            raise InputError(
+                "--workers", "", f"at most {gpus}, the GPUs of the cluster (or --device cpu)", config.workers
+            )
+        workers = min(config.workers or (gpus if on_gpu else cpus), len(parts))
+        settings = dataclasses.replace(config, out=config.out.resolve(), device="cuda" if on_gpu else "cpu")
         # One block a part: blocks are what Ray Data hands out, and makes again when a process dies.
         asked = data.from_items([{"part": part} for part in parts], override_num_blocks=len(parts))
         worked = asked.map(
             _Worker,
-            fn_constructor_args=(settings, max(1, cpus // workers)),
+            fn_constructor_args=(settings, max(1, cpus // workers), str(Path.cwd())),
             compute=data.ActorPoolStrategy(size=workers),
             num_cpus=_CPUS,
+            num_gpus=1 if on_gpu else 0,
+            max_restarts=_AGAIN,
+            max_task_retries=_AGAIN,
         )
         try:
             for row in worked.iter_rows():
                 yield int(row["part"]), [Allocated(**one) for one in json.loads(row["found"])]
-        except ray.exceptions.RayError as error:
-            raise cause(error, "allocating on Ray") from None
+        except (ray.exceptions.RayError, InputError) as error:
+            raise cause(error, f"allocating on Ray, after {_AGAIN} restarts of a process") from None

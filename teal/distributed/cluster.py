@@ -30,10 +30,13 @@ def connected(extra: str = "ray") -> Iterator[Any]:
     if ours:
         address = os.environ.get("RAY_ADDRESS", "")
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
-        here: dict[str, Any] = {} if address else {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        # "local": not one that happens to run on this machine.
+        here: dict[str, Any] = {"address": "local", "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
         try:
-            ray.init(namespace="teal", **quiet, **here)
-        except ConnectionError as error:
+            ray.init(namespace="teal", **quiet, **({} if address else here))
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            if not address:
+                raise
             raise InputError("RAY_ADDRESS", "", "the address of a Ray cluster", f"{address}: {error}") from None
     try:
         yield ray
@@ -51,11 +54,10 @@ def require_cpus(ray: Any, count: int, option: str) -> None:
 
 def cause(error: BaseException, text: str) -> TealError:
     """An error of Teal that Ray has wrapped, or ``text`` and what else it was."""
-    said: list[BaseException] = [error, *getattr(error, "worker_failures", {}).values()]  # of Ray Train
-    for one in said:
-        inner: BaseException | None = one
-        while inner is not None:
-            if isinstance(inner, TealError):
-                return inner
-            inner = getattr(inner, "_base_exc", None) or getattr(inner, "cause", None) or inner.__cause__
-    return SolverError(f"{text}: {said[-1]}")
+    inner: BaseException | None = error
+    while inner is not None:
+        if isinstance(inner, TealError):
+            return inner
+        inner = getattr(inner, "cause", None) or inner.__cause__
+    failures = list(getattr(error, "worker_failures", {}).values())  # of Ray Train
+    return SolverError(f"{text}: {(failures or [error])[-1]}")

@@ -32,7 +32,7 @@ from teal.storage import atomic_file
 
 _RESTARTS = 3
 _SAY_EVERY_S = 0.5
-_PROGRESS = "progress.json"
+_PROGRESS, _FAULT = "progress.json", "fault.json"
 
 
 def train(config: TrainConfig, progress: bool = True) -> TrainState:
@@ -60,23 +60,27 @@ def train(config: TrainConfig, progress: bool = True) -> TrainState:
         resources = {"CPU": 1.0, "GPU": 1.0} if use_gpu else {"CPU": 1.0}
         trainer = TorchTrainer(
             _work,
-            train_loop_config={"config": settings},
+            train_loop_config={"config": settings, "folder": str(Path.cwd())},
             torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo"),
             scaling_config=ScalingConfig(num_workers=config.workers, use_gpu=use_gpu, resources_per_worker=resources),
             run_config=RunConfig(
                 name=uuid.uuid4().hex, storage_path=str(scratch), failure_config=FailureConfig(max_failures=_RESTARTS)
             ),
         )
+        (out / _FAULT).unlink(missing_ok=True)
         try:
             with _watched(out, config.max_steps, progress) as bar:
                 _beside(trainer.fit).result()
+                if (out / _FAULT).exists():
+                    raise InputError(*json.loads((out / _FAULT).read_text(encoding="utf-8")))
                 state = TrainState(**json.loads((out / _PROGRESS).read_text(encoding="utf-8")))
                 bar.update(state.step - bar.n)
         except Exception as error:
             raise cause(error, f"training on Ray ended after {_RESTARTS} restarts") from None
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-            (out / _PROGRESS).unlink(missing_ok=True)
+            for name in (_PROGRESS, _FAULT):
+                (out / name).unlink(missing_ok=True)
         return state
 
 
@@ -95,14 +99,31 @@ def _beside(function: Callable[[], Any]) -> Future[Any]:
 
 
 def _work(settings: dict[str, Any]) -> None:
-    """What each process does."""
+    """What each process does.
+
+    A fault of the user's ends the run, and is no reason to start processes anew: it is left in a file.
+    """
+    from torch import distributed
+
+    config: TrainConfig = settings["config"]
+    if (config.out / _FAULT).exists():
+        return
+    os.chdir(settings["folder"])  # of the command: Ray gives each process one of its own
+    try:
+        _train(config)
+    except InputError as error:
+        with atomic_file(config.out / _FAULT) as temporary:
+            temporary.write_text(json.dumps([error.where, error.field, error.expected, error.found]), encoding="utf-8")
+        distributed.destroy_process_group()  # those who wait for this one must not wait for ever
+
+
+def _train(config: TrainConfig) -> None:
     import ray.train
 
     from teal.instance import load_instance
     from teal.learning.peers import Group
     from teal.learning.trainer import Trainer
 
-    config: TrainConfig = settings["config"]
     context = ray.train.get_context()
     limit_threads((os.cpu_count() or 1) // context.get_local_world_size())
     instance = load_instance(config)

@@ -59,23 +59,37 @@ def write_candidates(file: Path, topology: Topology, paths: PathSet) -> None:
         pq.write_table(table, temporary)
 
 
-def write_matrices(file: Path, rows: Sequence[Any], shares: npt.NDArray[Any] | None, name: str) -> None:
-    """Write a row a matrix as Parquet: the fields of a dataclass, and its (D, K) shares under ``name``.
+class MatrixFile:
+    """Rows, one a matrix, on their way into a Parquet file: the fields of a dataclass, and (D, K) shares.
 
     Args:
-        rows: B of them.
-        shares: (B, D, K), or None to leave them out.
+        file: where to.
+        name: of the column of shares.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    fields = [field.name for field in dataclasses.fields(rows[0])]
-    columns: dict[str, Any] = {field: [getattr(row, field) for row in rows] for field in fields}
-    if shares is not None:
-        flat = pa.array(np.ascontiguousarray(shares).reshape(-1))
-        columns[name] = pa.FixedSizeListArray.from_arrays(flat, shares[0].size)
-    with atomic_file(file) as temporary:
-        pq.write_table(pa.table(columns), temporary, compression="zstd")
+    def __init__(self, file: Path, name: str) -> None:
+        self._file, self._name = file, name
+        self._writer: Any = None
+
+    def add(self, rows: Sequence[Any], shares: npt.NDArray[Any] | None) -> None:
+        """Write B rows and their shares (B, D, K), or None of all of them, as a group."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        fields = [field.name for field in dataclasses.fields(rows[0])]
+        columns: dict[str, Any] = {field: [getattr(row, field) for row in rows] for field in fields}
+        if shares is not None:
+            flat = pa.array(np.ascontiguousarray(shares).reshape(-1))
+            columns[self._name] = pa.FixedSizeListArray.from_arrays(flat, shares[0].size)
+        table = pa.table(columns)
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(str(self._file), table.schema, compression="zstd")
+        self._writer.write_table(table)
+
+    def close(self) -> None:
+        """Write what belongs at the end."""
+        if self._writer is not None:
+            self._writer.close()
 
 
 def _path_columns(topology: Topology, paths: PathSet, row: npt.NDArray[Any], k: npt.NDArray[Any]) -> dict[str, Any]:

@@ -328,7 +328,7 @@ class Trainer:
                 "traffic": self.traffic.content_key(),
                 "paths": self.problem.paths.key,
                 "path_value": content_key(self.problem.path_value.cpu().numpy()),
-                "micro_batch": self._micro,
+                "micro_batch": self.config.micro_batch,
                 "device": self.problem.demand.device.type,
             }
         )

@@ -18,12 +18,13 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
+from fastapi_offline import FastAPIOffline
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, Histogram, generate_latest
 from prometheus_client import Counter as PrometheusCounter
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from teal.serving.errors import ServiceError, not_found, overloaded
+from teal.serving.errors import ServiceError, overloaded
 from teal.serving.history import History
 from teal.serving.page import add_page
 from teal.serving.requests import AllocationRequest, LinkChanges, NetworkSpec
@@ -62,6 +63,10 @@ class Backend(Protocol):
 
     async def model(self) -> dict[str, Any]:
         """Which model is in use."""
+        ...
+
+    async def generation(self, name: str) -> str:
+        """Which registration of its name a network is."""
         ...
 
     async def put(self, name: str, spec: dict[str, Any]) -> dict[str, Any]:
@@ -141,7 +146,7 @@ def make_app(
         most_open: allocations of one network on their way at once.  Those beyond are turned away here, where it
             costs the engine nothing: refusing a flood itself would slow it tenfold.
     """
-    app = FastAPI(
+    app = FastAPIOffline(  # /docs loads nothing from elsewhere
         title="Teal",
         version=version("teal-te"),
         description="Traffic engineering for wide-area networks: allocations with certified optimality gaps.",
@@ -151,6 +156,12 @@ def make_app(
     )
     metrics, history = Metrics(), History()
     on_their_way: Counter[str] = Counter()
+
+    async def forget() -> None:
+        """Drop what is known of networks that are gone, whoever deleted them."""
+        for gone in history.forget_all_but(await backend.names()):
+            with contextlib.suppress(KeyError):
+                metrics.satisfied.remove(gone)
 
     # The token is checked before a body is read; this describes it.
     api: dict[str, Any] = {"dependencies": [Depends(_BEARER)]}
@@ -172,7 +183,6 @@ def make_app(
     async def put_network(name: str, spec: NetworkSpec, response: Response) -> dict[str, Any]:
         """Register or replace a network. Its paths are computed in the background: GET says when it is ready."""
         said = await backend.put(name, spec.model_dump(mode="json"))
-        history.forget(name)
         response.status_code = 201 if said.pop("new") else 200
         return said
 
@@ -185,9 +195,7 @@ def make_app(
     async def delete_network(name: str) -> Response:
         """Forget a network; requests that wait for it get 404."""
         await backend.delete(name)
-        history.forget(name)
-        with contextlib.suppress(KeyError):  # of one that never was allocated
-            metrics.satisfied.remove(name)
+        await forget()
         return Response(status_code=204)
 
     @app.patch("/v1/networks/{name}/links", **api)
@@ -217,9 +225,10 @@ def make_app(
             on_their_way[name] -= 1
             if not on_their_way[name]:  # names are the callers': none may stay behind
                 del on_their_way[name]
-        utilisation = cost.pop("utilisation")
+        utilisation, generation = cost.pop("utilisation"), cost.pop("generation")
         metrics.allocated(name, cost)
-        history.add(name, cost, utilisation)
+        if history.add(name, generation, cost, utilisation):
+            await forget()
         return Response(found, media_type=kind)
 
     @app.get("/v1/networks/{name}/allocations", **api)
@@ -228,9 +237,7 @@ def make_app(
 
         Only what was answered after a moment, in seconds since 1970 as ``time`` has it.
         """
-        if name not in await backend.names():
-            raise not_found(name)
-        return history.since(name, after)
+        return history.since(name, await backend.generation(name), after)
 
     @app.get("/v1/networks/{name}/map", **api)
     async def get_map(name: str) -> dict[str, Any]:

@@ -5,8 +5,10 @@ Whoever imports this has called :func:`teal.distributed.guard.guard` first, beca
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -34,7 +36,8 @@ from teal.solvers.pdhg import MOST_LANES
 from teal.storage import cache_dir
 
 APP, DEFAULT = "teal", "default"
-_CALLS = ("names", "model", "put", "info", "delete", "patch", "paths", "map", "allocate")
+_START_S = 60.0  # that a new engine has for the paths of networks that are registered
+_CALLS = ("names", "model", "generation", "put", "info", "delete", "patch", "paths", "map", "allocate")
 
 
 class Engine(Solver):
@@ -42,6 +45,18 @@ class Engine(Solver):
 
     def __init__(self, folder: str, most_waiting: int, model: str) -> None:
         super().__init__(Path(folder), most_waiting, model)
+        self._new = True
+
+    async def check_health(self) -> None:
+        """Called by Ray Serve before the engine gets requests, and every two seconds: are there new networks?
+
+        Paths are computed before the first request, and on every engine when one of them is asked.  A new engine is
+        given some time for it; what takes longer goes on beside requests for others.
+        """
+        preparing = await self.look()
+        if self._new and preparing:
+            await asyncio.wait(preparing, timeout=_START_S)
+        self._new = False
 
 
 class _Remote:
@@ -100,7 +115,8 @@ def application(config: ServeConfig, folder: Path) -> Any:
     ingress = serve.deployment(serve.ingress()(Ingress)).options(
         name="Ingress", num_replicas=config.ingresses, ray_actor_options={"num_cpus": 0}, **shared
     )
-    bound = engine.bind(str(folder), config.max_waiting, config.model)
+    own = Path(config.model)  # Ray gives each process a folder of its own
+    bound = engine.bind(str(folder), config.max_waiting, str(own.resolve()) if own.is_dir() else config.model)
     log_file = str(config.log_file.resolve()) if config.log_file else ""
     return ingress.bind(
         bound,
@@ -152,7 +168,10 @@ def running(config: ServeConfig, say: Callable[[str], None] = lambda _: None) ->
     Raises:
         InputError: a fault in the settings.
     """
-    folder = _prepared(config)  # a fault is the user's, now
+    if os.environ.get("RAY_ADDRESS"):
+        expected = "none, or unset: this command is a service of its own; on a cluster, serve deploy deploy/serve.yaml"
+        raise InputError("RAY_ADDRESS", "", expected, os.environ["RAY_ADDRESS"])
+    folder = _prepared(config).resolve()  # a fault is the user's, now
     with connected("serve"), _stopped():
         serve.start(
             http_options={"host": config.host, "port": config.port, "request_timeout_s": 900},
@@ -201,5 +220,5 @@ def _register(config: ServeConfig, folder: Path) -> None:
     except ValueError as error:
         raise InputError("teal serve", "", "settings of a network", " ".join(str(error).split())) from None
     store, wanted = Store(folder), spec.model_dump(mode="json")
-    if DEFAULT not in store.names() or store.read(DEFAULT)[0] != wanted:
+    if DEFAULT not in store.names() or store.read(DEFAULT).network != wanted:
         store.put(DEFAULT, wanted)

@@ -40,12 +40,13 @@ class LinkChange(_Strict):
     target: str
     capacity: _Finite | None = Field(default=None, ge=0, description="Gbit/s of each of them from now on.")
     up: bool | None = Field(default=None, description="False: down, true: back with its capacity.")
+    restore: bool = Field(default=False, description="Back to what was registered, each link for itself.")
     both: bool = Field(default=True, description="The other direction as well.")
 
     @model_validator(mode="after")
     def _something(self) -> LinkChange:
-        if self.capacity is None and self.up is None:
-            raise ValueError("capacity or up must be given")
+        if (self.capacity is None and self.up is None) != self.restore:
+            raise ValueError("capacity or up must be given, or restore alone")
         return self
 
 

@@ -7,6 +7,7 @@ Nothing is ever delayed for company.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import time
 from collections import deque
@@ -49,6 +50,7 @@ class _Network:
 
     version: Version
     spec: NetworkSpec
+    generation: str
     served: Served | None = None
     error: str = ""
     preparing: asyncio.Task[None] | None = None
@@ -80,10 +82,26 @@ class Solver:
         """All registered networks."""
         return self._store.names()
 
+    async def look(self) -> list[asyncio.Task[None]]:
+        """Begin to prepare what other processes have registered; what is being prepared."""
+        for name in self._store.names():
+            with contextlib.suppress(ServiceError):  # deleted meanwhile
+                self._network(name)
+        found = [network.preparing for network in self._networks.values()]
+        return [task for task in found if task is not None and not task.done()]
+
     async def model(self) -> dict[str, Any]:
         """Which model is in use, and why a newer one is not."""
         await asyncio.to_thread(self._model.current)
         return self._model.said()
+
+    async def generation(self, name: str) -> str:
+        """Which registration of its name a network is.
+
+        Raises:
+            ServiceError: there is none of that name.
+        """
+        return self._store.generation(name)
 
     async def put(self, name: str, spec: dict[str, Any]) -> dict[str, Any]:
         """Register or replace a network; its paths are computed in the background.
@@ -106,7 +124,7 @@ class Solver:
         """
         network = self._network(name)
         said: dict[str, Any] = {"name": name, "state": "failed" if network.error else "computing"}
-        said["generation"] = self._store.generation(name)
+        said["generation"] = network.generation
         settings = network.spec.model_dump(mode="json", exclude={"topology"})
         if network.error:
             return {**said, "error": network.error, **settings}
@@ -165,6 +183,8 @@ class Solver:
                 raise wrong(f"there is no link {change.source[:80]!r} - {change.target[:80]!r}")
             for link in links:
                 said = change.model_dump(include={"capacity", "up"}, exclude_none=True)
+                if change.restore:
+                    said = {"capacity": None, "up": True}
                 found[str(link)] = {**found.get(str(link), {}), **said}
         self._store.change_links(name, found, network.spec.model_dump(mode="json"))
         return await self.info(name)
@@ -221,7 +241,7 @@ class Solver:
             network.draining = asyncio.create_task(self._drain(network))
         answer = await waiting.answer
         encoded = await asyncio.to_thread(encode, answer, accept) if large else encode(answer, accept)
-        return *encoded, answer.summary()
+        return *encoded, {**answer.summary(), "generation": network.generation}
 
     async def _drain(self, network: _Network) -> None:
         loop = asyncio.get_running_loop()
@@ -258,10 +278,11 @@ class Solver:
         known = self._networks.get(name)
         if known is not None and known.version == version:
             return known
-        raw, links = self._store.read(name)
+        raw, links, generation = self._store.read(name)
         if known is None or known.version.network != version.network:
             self._forget(name)
-            known = self._networks[name] = _Network(version, NetworkSpec.model_validate(raw))
+            spec = NetworkSpec.model_validate(raw)
+            known = self._networks[name] = _Network(version, spec, generation)
             known.preparing = asyncio.create_task(self._prepare(name, known, links))
         known.version = version
         if known.served is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import os
 import re
 import uuid
 from collections.abc import Iterator
@@ -28,6 +29,14 @@ class Version(NamedTuple):
 
     network: int
     links: int
+
+
+class Stored(NamedTuple):
+    """What is known of a network: what it was registered with, what has happened to its links, which registration."""
+
+    network: dict[str, Any]
+    links: dict[str, Any]
+    generation: str
 
 
 class Store:
@@ -54,8 +63,8 @@ class Store:
         """
         return Version(_stamp(self._file(name), name), _stamp(self._links(name)))
 
-    def read(self, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What it was registered with, and what has happened to its links: name to capacity, up or down.
+    def read(self, name: str) -> Stored:
+        """Of a network; ``links`` by number.
 
         Raises:
             ServiceError: there is none of that name.
@@ -65,7 +74,7 @@ class Store:
         with contextlib.suppress(FileNotFoundError):
             links = json.loads(self._links(name).read_text(encoding="utf-8"))
         same = links.get("generation") == found["generation"]
-        return found["network"], links["links"] if same else {}
+        return Stored(found["network"], links["links"] if same else {}, str(found["generation"]))
 
     def generation(self, name: str) -> str:
         """Which registration of a name it is.
@@ -80,7 +89,8 @@ class Store:
         with self._locked():
             new = not self._file(name).exists()
             _write(self._file(name), {"generation": uuid.uuid4().hex, "network": network})
-            self._links(name).unlink(missing_ok=True)
+            # Always there, because file systems also remember for a while what is not.
+            _write(self._links(name), {"generation": "", "links": {}})
         return new
 
     def change_links(self, name: str, changes: dict[str, dict[str, Any]], network: dict[str, Any]) -> None:
@@ -95,12 +105,12 @@ class Store:
             ServiceError: there is no network of that name, or another.
         """
         with self._locked():
-            found, links = self.read(name)
+            found, links, generation = self.read(name)
             if found != network:
                 raise replaced(name)
             for link, change in changes.items():
                 links[link] = {**links.get(link, {}), **change}
-            _write(self._links(name), {"generation": self.generation(name), "links": links})
+            _write(self._links(name), {"generation": generation, "links": links})
 
     def delete(self, name: str) -> None:
         """Forget a network.
@@ -143,9 +153,13 @@ def _write(file: Path, content: dict[str, Any]) -> None:
 
 
 def _stamp(file: Path, name: str = "") -> int:
-    """Which file it is and since when; 0 if there is none, unless it must be there."""
+    """Which file it is and since when; 0 if there is none, unless it must be there.
+
+    The file is opened for it: a network file system then looks at the server, not into what it remembers.
+    """
     try:
-        found = file.stat()
+        with file.open("rb") as stream:
+            found = os.fstat(stream.fileno())
     except FileNotFoundError:
         if name:
             raise not_found(name) from None

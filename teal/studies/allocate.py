@@ -27,12 +27,13 @@ def run_allocate(config: AllocateConfig, say: Callable[[str], None]) -> list[All
         InputError: a fault in the settings, or results in OUT that nobody allowed to replace.
     """
     out = config.out
+    files = (JOURNAL, PATHS, FIGURES, MANIFEST, *(path.name for path in out.glob("part-*.parquet")))
     if not config.resume:
-        files = (JOURNAL, PATHS, FIGURES, MANIFEST, *(path.name for path in out.glob("part-*.parquet")))
         check_out_folder(out, files, overwrite=config.overwrite, hint="--resume or --overwrite")
-        for old in out.glob("part-*.parquet"):
-            old.unlink()
     bulk = Bulk(config, say)
+    if not config.resume:  # now that nothing is wrong with the settings
+        for name in files:
+            (out / name).unlink(missing_ok=True)
     journal = Journal(out / JOURNAL, config, resume=config.resume)
     instance = bulk.instance
     content = content_key(instance.topology.content_key(), instance.traffic.content_key(), instance.paths.key)

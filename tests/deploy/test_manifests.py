@@ -56,6 +56,7 @@ class _Spec(_Strict):
     serveConfigV2: str  # noqa: N815
     excludeHeadPodFromServeSvc: bool  # noqa: N815
     upgradeStrategy: _Strategy  # noqa: N815
+    rayClusterDeletionDelaySeconds: int = Field(ge=0)  # noqa: N815
     rayClusterConfig: _Cluster  # noqa: N815
 
 
@@ -89,7 +90,26 @@ def test_kubernetes_takes_every_object() -> None:
         (container,) = spec["containers"]
         assert {mount["name"] for mount in container["volumeMounts"]} == volumes
         assert spec["securityContext"]["runAsNonRoot"]
-        assert spec["terminationGracePeriodSeconds"] > 600, "the longest deadline"
+        assert group.template["metadata"]["labels"].items() >= _policy()["podSelector"]["matchLabels"].items()
+
+
+def _policy() -> dict[str, Any]:
+    (found,) = [one["spec"] for one in _documents() if one["kind"] == "NetworkPolicy"]
+    return dict(found)
+
+
+def test_what_is_in_flight_is_answered_and_ray_is_not_for_everybody() -> None:
+    spec = _service().spec
+    (workers,) = spec.rayClusterConfig.workerGroupSpecs
+    pod = workers.template["spec"]
+    variables = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
+    drain, longest = int(variables["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"]), 600  # s, of deadlines
+    assert longest < drain < pod["terminationGracePeriodSeconds"]
+    assert spec.rayClusterDeletionDelaySeconds > drain
+    cpu = pod["containers"][0]["resources"]["requests"]["cpu"]
+    assert variables["NUMBA_NUM_THREADS"] == cpu
+    for rule in _policy()["ingress"]:
+        assert rule.get("from") or rule["ports"] == [{"port": 8000}]
 
 
 def test_a_wrong_field_would_be_seen() -> None:

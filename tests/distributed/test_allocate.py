@@ -120,16 +120,21 @@ def test_what_is_there_is_not_replaced_unasked(tmp_path: Path, monkeypatch: pyte
     assert done == [0, 0, 1, 2]
     with pytest.raises(InputError, match="--overwrite"):
         run_allocate(_config(tmp_path), print)
+    with pytest.raises(InputError, match="no such"):
+        run_allocate(_config(tmp_path, topology="nowhere.json", overwrite=True), print)
+    assert len(_figures(tmp_path)) == 50, "nothing is lost to a slip of the pen"
 
 
 @pytest.mark.xdist_group("ray")
-def test_a_killed_worker_and_a_killed_run_change_nothing(tmp_path: Path) -> None:
+def test_a_killed_worker_and_a_killed_run_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray.data", reason="needs Ray: pip install '.[ray]'")
     alone, killed = tmp_path / "alone", tmp_path / "killed"
-    assert main(["allocate", *SETTINGS, "--out", str(alone), "--workers", "0", "--gap", "1e-4"]) == 0
-    command = [sys.executable, "-m", "teal", "allocate", *SETTINGS, "--out", str(killed), "--gap", "1e-4"]
-    command += ["--workers", "1"]
-    slow = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    assert main(["traffic", "generate", *SETTINGS[:4], "--out", str(tmp_path / "t.parquet")]) == 0
+    settings = ["--topology", "b4", "--traffic", "t.parquet", *SETTINGS[4:], "--gap", "1e-4"]  # a relative file
+    monkeypatch.chdir(tmp_path)
+    assert main(["allocate", *settings, "--out", str(alone), "--workers", "0"]) == 0
+    command = [sys.executable, "-m", "teal", "allocate", *settings, "--out", str(killed), "--workers", "1"]
+    slow = {**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
     (tmp_path / "sitecustomize.py").write_text(_SLOW)
     process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=slow)
     _until_parts(killed, 1, process)

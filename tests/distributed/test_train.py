@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from teal.learning.checkpoint import RUN, load_run
 
 pytestmark = pytest.mark.xdist_group("ray")  # one cluster at a time
 
-SETTINGS = ["--topology", "b4", "--traffic", "gravity:seed=0,count=40,load=3", "--learner", "coma", "--episodes", "64"]
+SETTINGS = ["--topology", "b4", "--traffic", "gravity:seed=0,count=40,load=3", "--learner", "coma", "--episodes", "32"]
 SETTINGS += ["--batch-size", "27", "--layers", "2", "--max-steps", "40"]
 SETTINGS += ["--validation-matrices", "4", "--validate-every", "5"]
 TOLERANCE = 1e-5  # of weights up to 3: the same sums in another order.  Later kinks of the loss blow that up
@@ -78,6 +79,22 @@ def test_a_killed_worker_and_an_interruption_change_nothing(tmp_path: Path) -> N
         if name.startswith("model."):
             torch.testing.assert_close(value, other[name], atol=TOLERANCE, rtol=TOLERANCE)
     assert sorted(path.name for path in together.iterdir()) == sorted(path.name for path in alone.iterdir())
+
+
+def test_a_fault_of_the_user_is_said_once_and_files_may_be_relative(tmp_path: Path) -> None:
+    """A learning rate that no weight survives, and traffic from a file: one line, and no process is started anew."""
+    generate = ["teal", "traffic", "generate", "--topology", "b4", "--traffic", "gravity:seed=0,count=40,load=3"]
+    subprocess.run([sys.executable, "-m", *generate, "--out", "t.parquet"], check=True, cwd=tmp_path, env=_here())
+    command = [sys.executable, "-m", "teal", "train", "--topology", "b4", "--traffic", "t.parquet", "--out", "run"]
+    command += ["--workers", "2", "--layers", "2", "--learning-rate", "1e30", "--max-steps", "50"]
+    ended = subprocess.run(command, text=True, capture_output=True, timeout=200, cwd=tmp_path, env=_here(), check=False)
+    assert ended.returncode == 2, ended.stderr
+    assert "a finite loss; try a lower --learning-rate" in ended.stderr
+    assert not (tmp_path / "run" / "fault.json").exists()
+
+
+def _here() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 
 
 def test_more_workers_than_cpus_are_refused(tmp_path: Path) -> None:

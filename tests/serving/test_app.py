@@ -29,6 +29,7 @@ from teal.client import (
 from teal.objectives import ObjectiveName
 from teal.serving.requests import NetworkSpec
 from teal.serving.served import Job, Served
+from teal.serving.solver import Solver
 from teal.solvers.pdhg import kernels, looks
 from tests.serving.service import listening, problem_of, rates_of, run, service
 
@@ -135,6 +136,47 @@ def test_links_change_for_the_next_request_and_outlive_the_process(tmp_path: Pat
             await later.put_network("b4", "b4")
             again = await later.wait_ready("b4")
             assert [again["links"][i]["in_force"] for i in place] == [5000, 5000], "registered anew"
+
+    run(work)
+
+
+def test_parallel_links_are_restored_each_to_its_own(tmp_path: Path) -> None:
+    topology = {
+        "nodes": [{"id": "a"}, {"id": "b"}],
+        "links": [
+            {"source": s, "target": t, "capacity": c} for s, t in (("a", "b"), ("b", "a")) for c in (10.0, 100.0)
+        ],
+    }
+
+    async def work() -> None:
+        async with service(tmp_path) as client:
+            await client.put_network("two", {"directed": True, "multigraph": True, **topology})
+            before = (await client.wait_ready("two"))["links"]
+            assert [link["in_force"] for link in before] == [10, 100, 10, 100]
+            down = await client.change_link("two", "a", "b", up=False, capacity=5.0)
+            assert [link["in_force"] for link in down["links"]] == [0, 0, 0, 0]
+            restored = await client.change_link("two", "a", "b", restore=True)
+            assert restored["links"] == before
+            with pytest.raises(InvalidRequest, match="restore alone"):
+                await client.change_link("two", "a", "b", restore=True, up=True)
+
+    run(work)
+
+
+def test_engines_prepare_what_another_one_was_told(tmp_path: Path) -> None:
+    async def work() -> None:
+        one, other = Solver(tmp_path), Solver(tmp_path)
+        await one.put("b4", {"topology": "b4"})
+        preparing = await other.look()
+        assert len(preparing) == 1
+        await asyncio.wait(preparing)
+        assert (await other.info("b4"))["state"] == "ready"
+        assert await other.look() == []
+        third = Solver(tmp_path)  # a new engine begins before anybody asks it
+        assert len(await third.look()) == 1
+        await one.delete("b4")
+        assert await other.look() == []
+        await asyncio.gather(*(task for task in asyncio.all_tasks() if task is not asyncio.current_task()))
 
     run(work)
 

@@ -143,11 +143,17 @@ def test_the_page_needs_no_token_and_what_it_shows_does(address: str) -> None:
 def test_history_keeps_the_last_ones_and_loses_none() -> None:
     history = History()
     for number in range(MOST + 5):
-        history.add("a", {"number": number}, [float(number)])
-    whole = history.since("a", 0.0)
+        assert history.add("a", "g", {"number": number}, [float(number)]) == (number == 0)
+    whole = history.since("a", "g", 0.0)
     assert [one["number"] for one in whole["allocations"]] == list(range(5, MOST + 5))
     assert whole["utilisation"] == [MOST + 4.0]
     middle = whole["allocations"][400]["time"]
-    assert len(history.since("a", middle)["allocations"]) == MOST - 401
-    history.forget("a")
-    assert history.since("a", 0.0) == {"allocations": [], "utilisation": []}
+    assert len(history.since("a", "g", middle)["allocations"]) == MOST - 401
+    nothing: dict[str, list[Any]] = {"allocations": [], "utilisation": []}
+    assert history.since("a", "h", 0.0) == nothing, "another network of that name"
+    assert not history.add("a", "h", {"number": -1}, [0.5])
+    assert [one["number"] for one in history.since("a", "h", 0.0)["allocations"]] == [-1]
+    assert history.since("a", "g", 0.0) == nothing
+    history.add("b", "g", {}, [])
+    assert history.forget_all_but(["b", "c"]) == ["a"]
+    assert history.since("a", "h", 0.0) == nothing

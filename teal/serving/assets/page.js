@@ -44,13 +44,14 @@
     const { data, fullest } = NetworkMap.traces(map, shown.cables, shares, style("--ink"));
     figure("fullest").textContent = shown.utilisation.length ? `${fullest.toFixed(1)}%` : "\u2013";
     const layout = { ...NetworkMap.layout, ...ours(), uirevision: shown.name };
+    const mine = shown;
     Plotly.react(find("map"), data, layout, NetworkMap.options).then(() => {
-      if (shown.listening) return;
-      shown.listening = true;
+      if (mine.listening) return;
+      mine.listening = true;
       find("map").removeAllListeners("plotly_click");
       find("map").on("plotly_click", ({ points }) => {
         const cable = points.map((point) => point.customdata).find((number) => number !== undefined);
-        if (cable !== undefined) find("cable").value = shown.names[cable];
+        if (cable !== undefined) find("cable").value = mine.names[cable];
       });
     });
   };
@@ -118,7 +119,7 @@
         button.dataset.link = i;
         button.setAttribute("aria-label", `Restore ${link.source} \u2192 ${link.target}`);
         button.addEventListener("click", () => {
-          change({ source: link.source, target: link.target, up: true, capacity: link.capacity, both: false });
+          change({ source: link.source, target: link.target, restore: true, both: false });
         });
         last.append(button);
       }
@@ -132,18 +133,22 @@
   };
 
   const change = async (link) => {
+    const mine = shown;
     const buttons = [...document.querySelectorAll("main button")];
     const focused = document.activeElement;
     buttons.forEach((button) => { button.disabled = true; });
     try {
       const body = JSON.stringify({ links: [link] });
       const headers = { "Content-Type": "application/json" };
-      const path = `/${encodeURIComponent(shown.name)}/links`;
-      shown.links = (await ask(path, { method: "PATCH", body, headers })).links;
+      const path = `/${encodeURIComponent(mine.name)}/links`;
+      const said = await ask(path, { method: "PATCH", body, headers });
+      if (said.links) mine.links = said.links;
       find("said").textContent = `${link.source} - ${link.target} changed: in force from the next allocation on.`;
       find("said").classList.remove("alarm");
-      drawMap();
-      showLinks();
+      if (shown === mine) {
+        drawMap();
+        showLinks();
+      }
     } catch (error) {
       find("said").textContent = error instanceof Refused ? "The service asks for a token." : error.message;
       find("said").classList.add("alarm");
