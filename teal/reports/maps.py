@@ -11,7 +11,7 @@ import numpy as np
 from teal.network.traffic import spread
 from teal.protocols import Protocol
 from teal.reports.record import Network, Place, Shares
-from teal.web.layout import positions
+from teal.web.layout import drawing
 
 _MOST_CASES = 24  # as they came, and as many of the others
 _FULL, _FAILED = 1000, 65535  # two bytes: 0.1% a step up to 6,553%, and no link
@@ -44,14 +44,8 @@ def network_map(
         for which, scheme in enumerate(schemes)
         if case.replaced(scheme) in own
     }
-    places = positions(network.coordinates, network.source, network.target)
     return {
-        "nodes": list(network.nodes),
-        "x": places[:, 0].round(5).tolist(),
-        "y": places[:, 1].round(5).tolist(),
-        "source": network.source.tolist(),
-        "target": network.target.tolist(),
-        "capacity": network.capacity.tolist(),
+        **drawing(network.nodes, network.coordinates, network.source, network.target, network.capacity),
         "cases": [_name(case, times.get(case.index, "")) for case in cases],
         "schemes": schemes,
         "utilisation": shares,

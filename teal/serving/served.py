@@ -28,7 +28,7 @@ from teal.serving.wire import Answer
 from teal.solvers import pdhg
 from teal.solvers.split_table import admit, table_weights
 from teal.successive import Successive
-from teal.web.layout import positions
+from teal.web.layout import drawing
 
 
 def topology_of(name: str, spec: NetworkSpec) -> Topology:
@@ -210,18 +210,10 @@ class Served:
         )
 
     def drawing(self) -> dict[str, Any]:
-        """Nodes (names), x and y of them; source, target and capacity of links as registered."""
+        """See :func:`teal.web.layout.drawing`; capacities as registered."""
         if self._drawing is None:
-            topology = self.topology
-            places = positions(topology.coordinates, topology.link_source, topology.link_target)
-            self._drawing = {
-                "nodes": list(topology.node_names),
-                "x": places[:, 0].round(5).tolist(),
-                "y": places[:, 1].round(5).tolist(),
-                "source": topology.link_source.tolist(),
-                "target": topology.link_target.tolist(),
-                "capacity": topology.capacity.tolist(),
-            }
+            own = self.topology
+            self._drawing = drawing(own.node_names, own.coordinates, own.link_source, own.link_target, own.capacity)
         return self._drawing
 
     def problem(self, objective: ObjectiveName, rates: FloatArray) -> Problem:

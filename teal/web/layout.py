@@ -1,7 +1,8 @@
-"""Where the nodes of a network are drawn."""
+"""A network as ``network_map.js`` draws it, and where its nodes stand."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import networkx as nx
@@ -10,6 +11,27 @@ import numpy as np
 from teal.network.topology import FloatArray, IntArray
 
 _LARGE = 300  # nodes, beyond which a layout by stress takes too long
+
+
+def drawing(
+    nodes: Sequence[str], coordinates: FloatArray, source: IntArray, target: IntArray, capacity: FloatArray
+) -> dict[str, Any]:
+    """Plain lists: names, x and y of nodes; source, target and capacity of links.
+
+    Args:
+        nodes: N names.
+        coordinates: (N, 2) longitude and latitude, NaN where unknown.
+        source, target: (E,) of the links; capacity: (E,) Gbit/s.
+    """
+    places = positions(coordinates, source, target).round(5)
+    return {
+        "nodes": list(nodes),
+        "x": places[:, 0].tolist(),
+        "y": places[:, 1].tolist(),
+        "source": source.tolist(),
+        "target": target.tolist(),
+        "capacity": capacity.tolist(),
+    }
 
 
 def positions(coordinates: FloatArray, source: IntArray, target: IntArray) -> FloatArray:

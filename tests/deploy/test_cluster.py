@@ -108,7 +108,7 @@ def test_the_serve_config_runs_on_two_nodes_and_outlives_one(tmp_path: Path) -> 
             cluster.stdin.write("\n")
             cluster.stdin.flush()
             assert cluster.stdout.readline().strip() == "removed"
-            time.sleep(15)
+            time.sleep(10)
             done.set()
             for thread in threads:
                 thread.join()

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -104,8 +105,13 @@ def test_it_answers_those_who_know_the_token(service: tuple[subprocess.Popen[str
     assert guard.stat().st_mode & 0o077 == 0
     with Client(address, "a-wrong-token-of-length") as stranger, pytest.raises(Unauthorised):
         stranger.networks()
-    said = (log.parent / "requests.jsonl").read_text()
-    entries = [json.loads(line) for line in said.splitlines()]
+    said, entries = "", list[dict[str, Any]]()
+    for _ in range(100):  # a line is written when the answer is on its way
+        said = (log.parent / "requests.jsonl").read_text()
+        entries = [json.loads(line) for line in said.splitlines()]
+        if any(entry["status"] == 401 for entry in entries):
+            break
+        time.sleep(0.1)
     route = "/v1/networks/{name}/allocations"
     assert any(entry["route"] == route and entry["status"] == 200 and entry["ms"] > 0 for entry in entries)
     assert any(entry["status"] == 401 for entry in entries)
