@@ -57,11 +57,18 @@ def _bounds(problem: Problem, prices: Tensor, scales: Tensor) -> Tensor:
         theta = (problem.demand * cheapest).sum(1)
         theta = torch.where(worth > 0, theta / worth.clamp(min=1e-300), 0)
         return from_utilisation(problem, theta).unsqueeze(0)
-    rows = []
-    for scale in scales.tolist():
-        profit = torch.where(problem.path_mask, problem.path_value - scale * path_price, 0)
-        rows.append(scale * worth + (problem.demand * profit.amax(-1).clamp(min=0)).sum(1))
-    return torch.stack(rows)
+    if problem.has_link_cost:
+        profits = (
+            torch.where(problem.path_mask, problem.path_value - scale * path_price, 0).amax(-1)
+            for scale in scales.tolist()
+        )
+    else:  # the cheapest path is the best at any scale: no pass over all paths for each
+        cheapest = torch.where(problem.path_mask, path_price, torch.inf).amin(-1)
+        cheapest = torch.where(problem.routable, cheapest, 0)
+        value = torch.where(problem.routable, problem.demand_value, 0)
+        profits = (value - scale * cheapest for scale in scales.tolist())
+    spent = torch.stack([(problem.demand * profit.clamp(min=0)).sum(1) for profit in profits])
+    return scales.to(worth)[:, None] * worth + spent
 
 
 def all_paths_bound(problem: Problem, prices: Tensor) -> Tensor:

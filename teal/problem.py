@@ -104,13 +104,13 @@ class Problem:
     def path_value(self) -> Tensor:
         """(D, K) value of one Gbit/s on a path, v[d, k]; 0 where there is none."""
         value = self.demand_value[:, None]
-        if self._costs:
+        if self.has_link_cost:
             value = value - self.ops.path_sum(self.link_cost[None])[0]
         return torch.where(self.ops.mask, value, 0)
 
     @cached_property
-    def _costs(self) -> bool:
-        """Whether any link has a cost: a pass over all paths is spared where none has."""
+    def has_link_cost(self) -> bool:
+        """Whether any link has a cost; where none has, all paths of a demand have the same value."""
         return bool((self.link_cost != 0).any())
 
     @cached_property
@@ -147,7 +147,7 @@ class Problem:
     @property
     def mean_value(self) -> Tensor:
         """() mean of v[d, k] over the paths that exist; 0 under the balanced programs."""
-        total = self.path_value.sum() if self._costs else (self.demand_value * self.ops.count).sum()
+        total = self.path_value.sum() if self.has_link_cost else (self.demand_value * self.ops.count).sum()
         return total / self.ops.count.sum().clamp(min=1)
 
     @property

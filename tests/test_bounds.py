@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -52,3 +54,15 @@ def test_a_hand_solved_network() -> None:
     assert gap(problem, torch.tensor([3.0]), torch.tensor([4.0])).item() == pytest.approx(0.25)
     least = Problem.create(topology, paths, Objective(ObjectiveName.MAX_LINK_UTILISATION), np.array([10.0]))
     assert dual_bound(least, torch.tensor([[0.7]])).item() == pytest.approx(2.5)
+
+
+@given(seed=st.integers(0, 10_000), failed=st.integers(0, 3))
+def test_equal_values_give_the_same_bound_by_the_short_way(seed: int, failed: int) -> None:
+    """Where no link has a cost the cheapest path of a demand serves all scales; a tiny cost forbids it."""
+    problem = random_problem(seed, failed=failed)
+    prices = torch.rand(problem.capacity.shape, generator=torch.Generator().manual_seed(seed)).double()
+    assert not problem.has_link_cost
+    costly = dataclasses.replace(problem, link_cost=problem.link_cost + 1e-300)
+    assert costly.has_link_cost
+    for bound in (dual_bound, scaled_dual_bound):
+        assert torch.equal(bound(problem, prices), bound(costly, prices))
