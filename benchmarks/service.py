@@ -263,7 +263,7 @@ def main() -> None:
         time.sleep(0.5)
     measure("echo", f"http://127.0.0.1:{port}/echo", bodies, options.seconds)
     process.kill()
-    subprocess.run(["ray", "stop", "--force"], capture_output=True, check=False)
+    subprocess.run([sys.executable, "-m", "ray.scripts.scripts", "stop", "--force"], capture_output=True, check=False)
 
 
 if __name__ == "__main__":
