@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -279,6 +280,7 @@ def test_an_error_of_ours_is_a_500_with_a_trace_in_the_log(tmp_path: Path, monke
         for handler in LOG.handlers[:]:
             LOG.removeHandler(handler)
             handler.close()
+        LOG.setLevel(logging.NOTSET)
 
 
 def test_it_answers_to_its_own_names_and_in_its_own_form(tmp_path: Path) -> None:
