@@ -22,7 +22,7 @@ from teal.learning.checkpoint import RUN, load_run
 
 pytestmark = pytest.mark.xdist_group("ray")  # one cluster at a time
 
-SETTINGS = ["--topology", "b4", "--traffic", "gravity:seed=0,count=40,load=3", "--learner", "coma", "--episodes", "32"]
+SETTINGS = ["--topology", "b4", "--traffic", "gravity:seed=0,count=40,load=3", "--learner", "coma", "--episodes", "64"]
 SETTINGS += ["--batch-size", "27", "--layers", "2", "--max-steps", "40"]
 SETTINGS += ["--validation-matrices", "4", "--validate-every", "5"]
 TOLERANCE = 1e-5  # of weights up to 3: the same sums in another order.  Later kinks of the loss blow that up
