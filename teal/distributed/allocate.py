@@ -40,6 +40,8 @@ def allocate(config: AllocateConfig, parts: Sequence[int]) -> Iterator[tuple[int
     Raises:
         SolverError: a process died again and again; InputError: what one of them met.
     """
+    # Else Ray warns of how Ray Data starts its processes.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     with connected() as ray:
         import ray.data as data
 

@@ -18,7 +18,6 @@ def guard() -> Path | None:
     """
     if os.environ.get("RAY_ADDRESS"):  # a cluster of the user's, and under rules of its own
         return None
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its own warnings stand in nobody's way
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     file = cache_dir("serve") / "ray-token"
     with (
