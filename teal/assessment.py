@@ -35,6 +35,11 @@ class Assessment:
     max_link_utilisation: Tensor
     max_violation: Tensor
 
+    def figures(self, row: int) -> dict[str, float]:
+        """All but the status, of one matrix."""
+        own = (field.name for field in dataclasses.fields(self) if field.name != "status")
+        return {name: float(getattr(self, name)[row]) for name in own}
+
 
 def assess(problem: Problem, allocation: Allocation) -> Assessment:
     """Measure ``allocation`` in float64, independently of whoever made it.

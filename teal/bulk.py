@@ -96,17 +96,13 @@ class Bulk:
         splits = admit(problem, solved.splits, config.entries) if config.entries else solved.splits
         spent = time.perf_counter() - begin
         measured = assess(problem, Allocation.of_batch(splits, solved.prices, spent))
-        figures = {
-            name: getattr(measured, name).tolist()
-            for name in ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation", "max_violation")
-        }
         allocated = [
             Allocated(
                 index=row,
                 timestamp=str(traffic.timestamps[row]),
                 status=measured.status[place].value,
                 solve_s=spent / len(rows),
-                **{name: values[place] for name, values in figures.items()},
+                **measured.figures(place),
             )
             for place, row in enumerate(rows)
         ]

@@ -16,7 +16,7 @@ import io
 import json
 import time
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 import httpx
 import numpy as np
@@ -109,6 +109,23 @@ class ServedAllocation:
     batch: int
 
 
+class LinkOptions(TypedDict, total=False):
+    """What becomes of links: down or up, another capacity (Gbit/s), or ``restore``, back to what was registered."""
+
+    up: bool | None
+    capacity: float | None
+    restore: bool
+
+
+class AllocationOptions(TypedDict, total=False):
+    """How to allocate; what is not given is as the network was registered, or 10 s, or splits (entries 0)."""
+
+    gap: float | None
+    deadline_ms: float | None
+    objective: str | None
+    entries: int
+
+
 class _Calls:
     """Requests and answers as data: what both clients share."""
 
@@ -125,7 +142,11 @@ class _Calls:
         return {"topology": given, **settings}
 
     @staticmethod
-    def allocation(rates: Array, options: dict[str, Any]) -> dict[str, Any]:
+    def link(source: str, target: str, change: LinkOptions) -> dict[str, Any]:
+        return {"links": [{"source": source, "target": target, **change}]}
+
+    @staticmethod
+    def allocation(rates: Array, options: AllocationOptions) -> dict[str, Any]:
         rates = np.atleast_2d(np.asarray(rates, np.float64))
         column = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rates).reshape(-1)), rates.shape[1])
         table, sink = pa.table({"rates": column}), io.BytesIO()
@@ -218,38 +239,20 @@ class Client:
         """Forget it."""
         self._send("DELETE", _Calls.network(name))
 
-    def change_link(
-        self,
-        name: str,
-        source: str,
-        target: str,
-        *,
-        up: bool | None = None,
-        capacity: float | None = None,
-        restore: bool = False,
-    ) -> dict[str, Any]:
+    def change_link(self, name: str, source: str, target: str, **change: Unpack[LinkOptions]) -> dict[str, Any]:
         """Take the links between two nodes down or up, both directions, change their capacity, or restore them."""
-        change = {"source": source, "target": target, "up": up, "capacity": capacity, "restore": restore}
-        return dict(self._send("PATCH", f"{_Calls.network(name)}/links", json={"links": [change]}).json())
+        sent = _Calls.link(source, target, change)
+        return dict(self._send("PATCH", f"{_Calls.network(name)}/links", json=sent).json())
 
     def paths(self, name: str) -> dict[str, Any]:
         """Pairs of nodes in the order of rates and splits, and the candidate paths of each, node by node."""
         return dict(self._send("GET", f"{_Calls.network(name)}/paths").json())
 
-    def allocate(
-        self,
-        name: str,
-        rates: Array,
-        *,
-        gap: float | None = None,
-        deadline_ms: float | None = None,
-        objective: str | None = None,
-        entries: int = 0,
-    ) -> ServedAllocation:
+    def allocate(self, name: str, rates: Array, **options: Unpack[AllocationOptions]) -> ServedAllocation:
         """Allocate matrices (B, D) over all pairs of nodes, or (B, N x N)."""
-        options = {"gap": gap, "deadline_ms": deadline_ms, "objective": objective, "entries": entries}
         sent = _Calls.allocation(rates, options)
-        return _Calls.allocated(self._send("POST", f"{_Calls.network(name)}/allocations", **sent).content, entries)
+        answer = self._send("POST", f"{_Calls.network(name)}/allocations", **sent)
+        return _Calls.allocated(answer.content, options.get("entries", 0))
 
     def close(self) -> None:
         """Give connections back."""
@@ -304,39 +307,20 @@ class AsyncClient:
         """Forget it."""
         await self._send("DELETE", _Calls.network(name))
 
-    async def change_link(
-        self,
-        name: str,
-        source: str,
-        target: str,
-        *,
-        up: bool | None = None,
-        capacity: float | None = None,
-        restore: bool = False,
-    ) -> dict[str, Any]:
+    async def change_link(self, name: str, source: str, target: str, **change: Unpack[LinkOptions]) -> dict[str, Any]:
         """Take the links between two nodes down or up, both directions, change their capacity, or restore them."""
-        change = {"source": source, "target": target, "up": up, "capacity": capacity, "restore": restore}
-        return dict((await self._send("PATCH", f"{_Calls.network(name)}/links", json={"links": [change]})).json())
+        sent = _Calls.link(source, target, change)
+        return dict((await self._send("PATCH", f"{_Calls.network(name)}/links", json=sent)).json())
 
     async def paths(self, name: str) -> dict[str, Any]:
         """Pairs of nodes and their candidate paths."""
         return dict((await self._send("GET", f"{_Calls.network(name)}/paths")).json())
 
-    async def allocate(
-        self,
-        name: str,
-        rates: Array,
-        *,
-        gap: float | None = None,
-        deadline_ms: float | None = None,
-        objective: str | None = None,
-        entries: int = 0,
-    ) -> ServedAllocation:
+    async def allocate(self, name: str, rates: Array, **options: Unpack[AllocationOptions]) -> ServedAllocation:
         """Allocate matrices (B, D) over all pairs of nodes, or (B, N x N)."""
-        options = {"gap": gap, "deadline_ms": deadline_ms, "objective": objective, "entries": entries}
         sent = _Calls.allocation(rates, options)
         answer = await self._send("POST", f"{_Calls.network(name)}/allocations", **sent)
-        return _Calls.allocated(answer.content, entries)
+        return _Calls.allocated(answer.content, options.get("entries", 0))
 
     async def close(self) -> None:
         """Give connections back."""

@@ -125,10 +125,6 @@ def solve_matrix(config: SolveConfig, say: Callable[[str], None] = lambda _: Non
     widest = all_paths_bound(problem, found.prices)
     bound_s = time.perf_counter() - begin
     stopped_by = "the iteration limit" if found.iterations >= config.max_iterations else "the deadline"
-    figures = {
-        name: float(getattr(measured, name)[0])
-        for name in ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation", "max_violation")
-    }
     return Solved(
         problem=problem,
         splits=found.splits[0],
@@ -140,7 +136,7 @@ def solve_matrix(config: SolveConfig, say: Callable[[str], None] = lambda _: Non
         status=measured.status[0].value,
         reached=bool(measured.gap[0] <= config.gap),
         stopped_by=stopped_by,
-        **figures,
+        **measured.figures(0),
     )
 
 

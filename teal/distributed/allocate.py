@@ -12,7 +12,7 @@ from typing import Any
 
 from teal.bulk import Allocated, Bulk
 from teal.config import AllocateConfig
-from teal.distributed.cluster import cause, connected
+from teal.distributed.cluster import cause, connected, require_units, units
 from teal.errors import InputError
 from teal.parallel import limit_threads
 
@@ -49,12 +49,10 @@ def allocate(config: AllocateConfig, parts: Sequence[int]) -> Iterator[tuple[int
         context = data.DataContext.get_current()
         context.enable_progress_bars = False
         context.raise_original_map_exception = True
-        cpus, gpus = (int(ray.cluster_resources().get(kind, 0)) for kind in ("CPU", "GPU"))
+        cpus, gpus = units(ray, "CPU"), units(ray, "GPU")
         on_gpu = config.device == "cuda" or (config.device == "auto" and gpus > 0)
-        if on_gpu and (config.workers or 1) > gpus:
-            raise InputError(
-                "--workers", "", f"at most {gpus}, the GPUs of the cluster (or --device cpu)", config.workers
-            )
+        if on_gpu:
+            require_units(ray, "GPU", config.workers or 1, "--workers")
         workers = min(config.workers or (gpus if on_gpu else cpus), len(parts))
         settings = dataclasses.replace(config, out=config.out.resolve(), device="cuda" if on_gpu else "cpu")
         # One block a part: blocks are what Ray Data hands out, and makes again when a process dies.

@@ -45,11 +45,17 @@ def connected(extra: str = "ray") -> Iterator[Any]:
             ray.shutdown()
 
 
-def require_cpus(ray: Any, count: int, option: str) -> None:
-    """Raise InputError unless the cluster has so many CPUs: Ray would wait for them for ever."""
-    there = int(ray.cluster_resources().get("CPU", 0))
+def units(ray: Any, kind: str) -> int:
+    """How many CPUs or GPUs the cluster has."""
+    return int(ray.cluster_resources().get(kind, 0))
+
+
+def require_units(ray: Any, kind: str, count: int, option: str) -> None:
+    """Raise InputError unless the cluster has so many CPUs or GPUs: Ray would wait for them for ever."""
+    there = units(ray, kind)
     if there < count:
-        raise InputError(option, "", f"at most {there}, the CPUs of the cluster", count)
+        hint = " (or --device cpu)" if kind == "GPU" else ""
+        raise InputError(option, "", f"at most {there}, the {kind}s of the cluster{hint}", count)
 
 
 def cause(error: BaseException, text: str) -> TealError:

@@ -23,7 +23,7 @@ from typing import Any
 from tqdm import tqdm
 
 from teal.config import TrainConfig
-from teal.distributed.cluster import cause, connected, require_cpus
+from teal.distributed.cluster import cause, connected, require_units, units
 from teal.errors import InputError
 from teal.learning.checkpoint import RUN
 from teal.learning.trainer import TrainState
@@ -46,11 +46,9 @@ def train(config: TrainConfig, progress: bool = True) -> TrainState:
         SolverError: workers died more than three times.
     """
     with connected() as ray:
-        gpus = int(ray.cluster_resources().get("GPU", 0))
-        use_gpu = config.device == "cuda" or (config.device == "auto" and gpus >= config.workers)
-        if use_gpu and gpus < config.workers:
-            raise InputError("--workers", "", f"at most {gpus}, the GPUs of the cluster", config.workers)
-        require_cpus(ray, config.workers, "--workers")
+        use_gpu = config.device == "cuda" or (config.device == "auto" and units(ray, "GPU") >= config.workers)
+        for kind in ("GPU", "CPU") if use_gpu else ("CPU",):
+            require_units(ray, kind, config.workers, "--workers")
         from ray.train import FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
 

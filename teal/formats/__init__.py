@@ -14,12 +14,17 @@ from teal.formats.tables import read_table, write_table
 from teal.network import Topology, TrafficMatrices
 from teal.storage import packaged
 
-__all__ = ["TRAFFIC_SUFFIXES", "load_topology", "load_traffic", "save_traffic"]
+__all__ = ["TRAFFIC_SUFFIXES", "is_named", "load_topology", "load_traffic", "save_traffic"]
 
 TRAFFIC_SUFFIXES = (".npz", ".csv", ".parquet")
 BUILT_IN = {"b4": "data/b4.json"}
 _TOPOLOGY_FORMS = "a .json, .graphml or SNDlib .xml file, topohub:GROUP/NAME, or one of: " + ", ".join(BUILT_IN)
 _TRAFFIC_FORMS = "an SNDlib .tgz or folder, a .npz, .csv or .parquet file, or gravity:seed=0,count=200,load=4"
+
+
+def is_named(text: str) -> bool:
+    """Whether a topology is one that comes with Teal or topohub, under this name, and no file."""
+    return text.startswith(topohub_names.PREFIX) or text.lower() in BUILT_IN
 
 
 def load_topology(text: str, default_capacity: float | None = None) -> Topology:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,14 +62,6 @@ class _NoLog:
 
     def add_scalar(self, *_: object) -> None:
         """Forget it."""
-
-
-@contextlib.contextmanager
-def _log(folder: Path, step: int) -> Iterator[Any]:
-    from torch.utils.tensorboard import SummaryWriter
-
-    with SummaryWriter(str(folder), purge_step=step) as log:
-        yield log
 
 
 class Trainer:
@@ -129,6 +121,8 @@ class Trainer:
         Raises:
             KeyboardInterrupt: on Ctrl-C, after the step at hand is done and the state is written.
         """
+        from torch.utils.tensorboard import SummaryWriter
+
         lead = self.peers.rank == 0
         show = progress and lead
         out.mkdir(parents=True, exist_ok=True)
@@ -136,7 +130,9 @@ class Trainer:
         self.state.reason = ""
         total = self.config.max_steps or None
         with (
-            _log(out / "tensorboard", self.state.step) if lead else contextlib.nullcontext(_NoLog()) as log,
+            SummaryWriter(str(out / "tensorboard"), purge_step=self.state.step)
+            if lead
+            else contextlib.nullcontext(_NoLog()) as log,
             interrupts_wait() as stop_here,
             tqdm(total=total, initial=self.state.step, desc="training", unit="step", disable=not show) as bar,
         ):

@@ -53,6 +53,16 @@ class Journal:
             stream.flush()
             os.fsync(stream.fileno())
 
+    def require_content(self, content: str, where: str) -> None:
+        """Note what the run is about, as a content key.
+
+        Raises:
+            InputError: the part before was about something else; ``where`` names what the user gave.
+        """
+        if any(entry["content"] != content for entry in self.of("instance")):
+            raise InputError(where, "", "the topology, traffic and paths of the run that broke off", "others")
+        self.add("instance", {"content": content})
+
     def remove(self) -> None:
         """The run is complete and its results are written: the journal is no longer needed."""
         self.path.unlink(missing_ok=True)

@@ -23,9 +23,8 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from teal.config import ServeConfig
 from teal.distributed.cluster import connected
 from teal.errors import InputError
-from teal.formats import BUILT_IN, load_topology
+from teal.formats import is_named, load_topology
 from teal.formats.node_link import topology_to_node_link
-from teal.formats.topohub_names import PREFIX
 from teal.price_allocator import starter
 from teal.serving.app import log_to, make_app
 from teal.serving.errors import ServiceError, overloaded
@@ -210,10 +209,9 @@ def run_service(config: ServeConfig, say: Callable[[str], None]) -> None:
 def _register(config: ServeConfig, folder: Path) -> None:
     """Put the network of ``--topology`` into the store, as it is."""
     topology = load_topology(config.topology)
-    named = config.topology.lower() in BUILT_IN or config.topology.startswith(PREFIX)
     try:
         spec = NetworkSpec(
-            topology=config.topology if named else topology_to_node_link(topology),
+            topology=config.topology if is_named(config.topology) else topology_to_node_link(topology),
             num_paths=config.num_paths,
             objective=config.objective,  # type: ignore[arg-type]
         )

@@ -13,7 +13,7 @@ import torch
 from teal.allocation import Allocation
 from teal.assessment import assess
 from teal.errors import InputError
-from teal.formats import BUILT_IN, load_topology
+from teal.formats import BUILT_IN, is_named, load_topology
 from teal.formats.node_link import topology_from_node_link
 from teal.formats.topohub_names import PREFIX
 from teal.network import PathSet, Topology, all_pairs, compute_paths
@@ -40,7 +40,7 @@ def topology_of(name: str, spec: NetworkSpec) -> Topology:
     try:
         if isinstance(spec.topology, dict):
             return topology_from_node_link(spec.topology, name, name)
-        if spec.topology.lower() in BUILT_IN or spec.topology.startswith(PREFIX):
+        if is_named(spec.topology):
             return load_topology(spec.topology)
     except InputError as error:
         raise wrong(f"topology: {error}") from None

@@ -37,10 +37,7 @@ def run_allocate(config: AllocateConfig, say: Callable[[str], None]) -> list[All
     journal = Journal(out / JOURNAL, config, resume=config.resume)
     instance = bulk.instance
     content = content_key(instance.topology.content_key(), instance.traffic.content_key(), instance.paths.key)
-    for entry in journal.of("instance"):
-        if entry["content"] != content:
-            raise InputError(config.topology, "", "the topology, traffic and paths of the run that broke off", "others")
-    journal.add("instance", {"content": content})
+    journal.require_content(content, config.topology)
     write_candidates(out / PATHS, instance.topology, instance.paths)
     done = {entry["part"]: len(entry["found"]) for entry in journal.of("part") if bulk.file(entry["part"]).is_file()}
     missing = [part for part in range(bulk.num_parts) if part not in done]

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from tqdm import tqdm
 
 from teal.config import PlanConfig
-from teal.errors import InputError
 from teal.instance import load_instance
 from teal.objectives import Objective
 from teal.planning import BLOCK, Outage, Part, outages
@@ -33,11 +32,7 @@ def run_plan(config: PlanConfig, say: Callable[[str], None]) -> list[Outage]:
     rows = rows_of(instance, config.split)[: config.limit or None]
     journal = Journal(out / JOURNAL, config, resume=config.resume)
     content = content_key(instance.topology.content_key(), instance.traffic.content_key(), instance.paths.key)
-    for entry in journal.of("instance"):
-        if entry["content"] != content:
-            expected = "the topology, traffic and paths of the run that broke off"
-            raise InputError(config.topology, "", expected, "others")
-    journal.add("instance", {"content": content})
+    journal.require_content(content, config.topology)
     done = {Part(*entry["part"]) for entry in journal.of("outages")}
     parts = -(-len(rows) // BLOCK) * (1 + len(instance.topology.cables()))
     with tqdm(total=parts, initial=len(done), desc="failing links", unit=f"link x {BLOCK} matrices") as bar:

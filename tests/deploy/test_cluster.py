@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -19,11 +18,11 @@ pytest.importorskip("ray.serve", reason="needs the service's packages: pip insta
 import yaml
 
 from teal.client import Client, ServiceFault
+from tests.serving.service import TOKEN, free_port
 
 pytestmark = pytest.mark.xdist_group("ray")
 
 ROOT = Path(__file__).parents[2]
-TOKEN = "a-token-of-some-length"
 # A head without engines and two nodes for them; a line on its input ends one of them.
 _CLUSTER = """
 import sys
@@ -39,12 +38,6 @@ cluster.shutdown()
 """
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def _until_deployed(client: Client) -> None:
     end = time.monotonic() + 120
     while True:
@@ -58,7 +51,7 @@ def _until_deployed(client: Client) -> None:
 
 
 def test_the_serve_config_runs_on_two_nodes_and_outlives_one(tmp_path: Path) -> None:
-    port = _free_port()
+    port = free_port()
     config = yaml.safe_load((ROOT / "deploy" / "serve.yaml").read_text())
     # What a machine that is all nodes at once cannot have: a proxy a node on one port, and an open address.
     config["proxy_location"] = "HeadOnly"

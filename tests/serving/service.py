@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from teal.client import (
 )
 from teal.network import all_pairs
 from teal.serving.app import make_app
+from teal.serving.served import Job, Served
 from teal.serving.solver import Solver
 
 TOKEN = "a-token-of-some-length"
@@ -58,14 +60,32 @@ def problem_of(rates: np.ndarray) -> teal.Problem:
     return teal.Problem.create(topology, paths, teal.Objective(), rates)
 
 
+def free_port() -> int:
+    """One that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def slow_engine(monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[int]:
+    """Let every job take so much longer; how many matrices each had, as they come."""
+    solve, solved = Served.solve, list[int]()
+
+    def slowly(self: Served, job: Job, *more: Any) -> Any:
+        time.sleep(seconds)
+        solved.append(len(job.rates))
+        return solve(self, job, *more)
+
+    monkeypatch.setattr(Served, "solve", slowly)
+    return solved
+
+
 @contextmanager
 def listening(folder: Path, most_bytes: int = 1 << 20, token: str = "") -> Iterator[str]:
     """The address of a fresh service on a port of this machine, without Ray."""
     import uvicorn
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     app = make_app(Solver(folder), token, most_bytes)
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="critical"))
     thread = threading.Thread(target=server.run)

@@ -31,7 +31,7 @@ from teal.serving.requests import NetworkSpec
 from teal.serving.served import Job, Served
 from teal.serving.solver import Solver
 from teal.solvers.pdhg import kernels, looks
-from tests.serving.service import listening, problem_of, rates_of, run, service
+from tests.serving.service import listening, problem_of, rates_of, run, service, slow_engine
 
 
 def test_what_comes_back_is_feasible_certified_and_as_good_as_the_engine(tmp_path: Path) -> None:
@@ -182,13 +182,7 @@ def test_engines_prepare_what_another_one_was_told(tmp_path: Path) -> None:
 
 
 def test_requests_that_meet_are_solved_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    solve = Served.solve
-
-    def slowly(self: Served, *job: Any) -> Any:
-        time.sleep(0.05)
-        return solve(self, *job)
-
-    monkeypatch.setattr(Served, "solve", slowly)
+    slow_engine(monkeypatch, 0.05)
 
     async def work() -> None:
         async with service(tmp_path) as client:

@@ -29,7 +29,7 @@ from teal.serving.app import LOG, log_to, make_app
 from teal.serving.errors import ServiceError
 from teal.serving.served import Served
 from teal.serving.solver import Solver
-from tests.serving.service import TOKEN, rates_of, run, service
+from tests.serving.service import TOKEN, rates_of, run, service, slow_engine
 from tests.serving.test_requests import GOOD, JSON_TYPE
 
 
@@ -101,13 +101,7 @@ def test_unknown_networks_and_ones_that_are_not_ready(tmp_path: Path, monkeypatc
 
 
 def test_too_many_are_turned_away_and_the_others_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    solve = Served.solve
-
-    def slowly(self: Served, *job: Any) -> Any:
-        time.sleep(0.2)
-        return solve(self, *job)
-
-    monkeypatch.setattr(Served, "solve", slowly)
+    slow_engine(monkeypatch, 0.2)
 
     async def work() -> None:
         async with service(tmp_path, most_waiting=4) as client:
@@ -176,15 +170,7 @@ async def _until_ready(solver: Solver, name: str) -> None:
 
 
 def test_one_whose_time_is_up_takes_none_from_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    solve = Served.solve
-    batches: list[int] = []
-
-    def slowly(self: Served, *job: Any) -> Any:
-        time.sleep(0.1)
-        batches.append(len(job[0].rates))
-        return solve(self, *job)
-
-    monkeypatch.setattr(Served, "solve", slowly)
+    batches = slow_engine(monkeypatch, 0.1)
 
     async def work() -> None:
         async with service(tmp_path) as client:
@@ -204,15 +190,7 @@ def test_one_whose_time_is_up_takes_none_from_the_others(tmp_path: Path, monkeyp
 
 
 def test_those_who_left_are_not_computed_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    solved: list[int] = []
-    solve = Served.solve
-
-    def slowly(self: Served, *job: Any) -> Any:
-        time.sleep(0.2)
-        solved.append(len(job[0].rates))
-        return solve(self, *job)
-
-    monkeypatch.setattr(Served, "solve", slowly)
+    solved = slow_engine(monkeypatch, 0.2)
 
     async def work() -> None:
         solver = Solver(tmp_path)

@@ -8,14 +8,12 @@ import gc
 import logging
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from teal.client import Overloaded
-from teal.serving.served import Served
-from tests.serving.service import rates_of, run, service
+from tests.serving.service import rates_of, run, service, slow_engine
 
 SECONDS, ENGINE_S, WAITING = 60.0, 0.2, 8
 CAPACITY = WAITING / ENGINE_S  # requests a second: what waits goes through the engine together
@@ -25,13 +23,7 @@ def test_ten_times_what_it_can_do_for_a_minute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "teal.serving")  # pytest would keep a record of every request
-    solve = Served.solve
-
-    def slowly(self: Served, *job: Any) -> Any:
-        time.sleep(ENGINE_S)
-        return solve(self, *job)
-
-    monkeypatch.setattr(Served, "solve", slowly)
+    slow_engine(monkeypatch, ENGINE_S)
     rates = rates_of()
     answers: collections.Counter[str] = collections.Counter()
     memory: list[int] = []

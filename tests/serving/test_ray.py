@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -24,18 +23,12 @@ pytest.importorskip("ray", reason="needs the service's packages: pip install '.[
 
 from teal.cli import main
 from teal.client import Client, InvalidRequest, ServiceFault, Unauthorised, UnknownNetwork, Unreachable
+from tests.serving.service import TOKEN, free_port
 
 # One worker of pytest-xdist runs them all: each would start a Ray of its own.
 pytestmark = pytest.mark.xdist_group("ray")
 
 ROOT = Path(__file__).parents[2]
-TOKEN = "a-token-of-some-length"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +38,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subproce
     token, log = folder / "token", folder / "log"
     token.write_text(TOKEN)
     token.chmod(0o600)
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-m", "teal", "serve", "--topology", "b4", "--port", str(port), "--replicas", "2"]
     command += ["--token-file", str(token), "--state", str(folder / "state"), "--model", "none"]
     command += ["--log-file", str(folder / "requests.jsonl")]
