@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from teal.cli import main
 from teal.config import AllocateConfig
 from teal.errors import InputError
 from teal.studies.allocate import run_allocate
+from tests.distributed.slow import slowed
 
 SETTINGS = ["--topology", "b4", "--traffic", "gravity:seed=0,count=150,load=4", "--part", "20"]
 
@@ -134,8 +134,7 @@ def test_a_killed_worker_and_a_killed_run_change_nothing(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     assert main(["allocate", *settings, "--out", str(alone), "--workers", "0"]) == 0
     command = [sys.executable, "-m", "teal", "allocate", *settings, "--out", str(killed), "--workers", "1"]
-    slow = {**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
-    (tmp_path / "sitecustomize.py").write_text(_SLOW)
+    slow = slowed(tmp_path, "teal.bulk", "Bulk", "work", 0.6)
     process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=slow)
     _until_parts(killed, 1, process)
     family = psutil.Process(process.pid).children(recursive=True)
@@ -154,19 +153,6 @@ def test_a_killed_worker_and_a_killed_run_change_nothing(tmp_path: Path, monkeyp
     assert "150 matrices" in ended.stdout
     assert _figures(killed) == _figures(alone)
     assert np.array_equal(_splits(killed), _splits(alone))
-
-
-# Read by every Python process of the run: a part takes a while, so that there is a middle of it.
-_SLOW = """
-import sys, threading, time
-def slow():
-    while "teal.bulk" not in sys.modules or not hasattr(sys.modules["teal.bulk"], "Bulk"):
-        time.sleep(0.01)
-    bulk = sys.modules["teal.bulk"].Bulk
-    work = bulk.work
-    bulk.work = lambda self, part: (time.sleep(0.6), work(self, part))[1]
-threading.Thread(target=slow, daemon=True).start()
-"""
 
 
 def _until_parts(out: Path, count: int, process: subprocess.Popen[str]) -> None:

@@ -19,10 +19,11 @@ pytest.importorskip("ray.train", reason="needs Ray: pip install '.[ray]'")
 
 from teal.cli import main
 from teal.learning.checkpoint import RUN, load_run
+from tests.distributed.slow import slowed
 
 pytestmark = pytest.mark.xdist_group("ray")  # one cluster at a time
 
-SETTINGS = ["--topology", "b4", "--traffic", "gravity:seed=0,count=40,load=3", "--learner", "coma", "--episodes", "64"]
+SETTINGS = ["--topology", "b4", "--traffic", "gravity:seed=0,count=40,load=3", "--learner", "coma"]
 SETTINGS += ["--batch-size", "27", "--layers", "2", "--max-steps", "40"]
 SETTINGS += ["--validation-matrices", "4", "--validate-every", "5"]
 TOLERANCE = 1e-5  # of weights up to 3: the same sums in another order.  Later kinks of the loss blow that up
@@ -50,8 +51,9 @@ def test_a_killed_worker_and_an_interruption_change_nothing(tmp_path: Path) -> N
     alone, together = tmp_path / "alone", tmp_path / "together"
     assert main(_command(alone)[3:]) == 0
 
+    slow = slowed(tmp_path, "teal.learning.trainer", "Trainer", "_step", 0.3)
     process = subprocess.Popen(
-        _command(together, "--workers", "2"), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        _command(together, "--workers", "2"), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=slow
     )
     _until_step(together, 8, process)
     (victim, *_) = [
