@@ -11,7 +11,7 @@ from baselines.clusters import partition
 from baselines.matrix import Array
 from teal.network import PathSet, Topology, compute_paths
 
-Links = tuple[int, ...]
+LinkPath = tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -28,9 +28,9 @@ class Cluster:
     paths: PathSet | None
 
     @cached_property
-    def routes(self) -> dict[tuple[int, int], list[Links]]:
+    def routes(self) -> dict[tuple[int, int], list[LinkPath]]:
         """The paths from one node of the network to another, as its links."""
-        found: dict[tuple[int, int], list[Links]] = {}
+        found: dict[tuple[int, int], list[LinkPath]] = {}
         if self.paths is None:
             return found
         for d, (source, target) in enumerate(self.paths.pairs.tolist()):
@@ -39,7 +39,7 @@ class Cluster:
             found[ends] = [tuple(self.links[self.paths.path_links(d, k)].tolist()) for k in range(count)]
         return found
 
-    def between(self, source: int, target: int) -> list[Links]:
+    def between(self, source: int, target: int) -> list[LinkPath]:
         """Paths between two nodes of the network; from a node to itself one without links."""
         return [()] if source == target else self.routes[source, target]
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from baselines.greedy import place
-from baselines.matrix import Answer, Matrix, only, per_matrix
-from teal.allocation import Allocation
+from baselines.matrix import Matrix, MatrixResult, only, per_matrix
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
+from teal.problem.allocation import Allocation
 from teal.spec import Spec
 
 FLOWS = (ObjectiveName.TOTAL_FLOW, ObjectiveName.WEIGHTED_FLOW, ObjectiveName.LATENCY_PENALISED_FLOW)
@@ -37,13 +37,13 @@ class Cspf:
         only("cspf", problem.objective, *FLOWS)
         return per_matrix(problem, self._solve)
 
-    def _solve(self, matrix: Matrix) -> Answer:
+    def _solve(self, matrix: Matrix) -> MatrixResult:
         order, residual = np.argsort(-matrix.demand, kind="stable"), matrix.capacity.copy()
         flow = place(matrix, order, residual, whole=True, first_only=False)
         if self.partial:
             rejected = order[flow[order].sum(1) == 0]
             flow += place(matrix, rejected, residual, whole=False, first_only=False)
-        return Answer(flow)
+        return MatrixResult(flow)
 
 
 def make(spec: Spec, model: Path | None) -> Cspf:

@@ -14,7 +14,7 @@ import numpy as np
 from baselines.greedy import all_on_first, place
 from baselines.largest import ByLargest, largest
 from baselines.linear_program import solve_program
-from baselines.matrix import Answer, Matrix, as_part
+from baselines.matrix import Matrix, MatrixResult, as_part
 from baselines.path_program import path_program
 from teal.spec import Spec
 
@@ -24,7 +24,7 @@ class DemandPinning(ByLargest):
 
     name = "demand-pinning"
 
-    def _solve(self, matrix: Matrix) -> Answer:
+    def _solve(self, matrix: Matrix) -> MatrixResult:
         free = largest(matrix.demand, self.alpha)
         residual = matrix.capacity.copy()
         if matrix.network.objective.maximises_value:
@@ -34,7 +34,7 @@ class DemandPinning(ByLargest):
             pinned = np.where(free[:, None], 0, all_on_first(matrix))
             paths = path_program(matrix, free, matrix.capacity, matrix.loads(pinned))
         found = solve_program(paths.program, self.how)
-        return Answer(pinned + paths.flow(found), status=as_part(found.status), build_s=paths.build_s)
+        return MatrixResult(pinned + paths.flow(found), status=as_part(found.status), build_s=paths.build_s)
 
 
 def make(spec: Spec, model: Path | None) -> DemandPinning:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from baselines.matrix import Array, Matrix
-from teal.parallel import kernel
+from teal.runtime.parallel import kernel
 
 
 @kernel

@@ -7,12 +7,12 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from baselines.linear_program import Solver, solver_options
-from baselines.matrix import Answer, Array, Matrix, only, per_matrix
+from baselines.linear_program import LpSettings, solver_options
+from baselines.matrix import Array, Matrix, MatrixResult, only, per_matrix
 from baselines.path_program import KNOWN
-from teal.allocation import Allocation
 from teal.errors import InputError
 from teal.problem import Problem
+from teal.problem.allocation import Allocation
 from teal.spec import Spec
 
 _COUNTS = 1e-3  # demands of less Gbit/s are not ranked
@@ -30,7 +30,7 @@ class ByLargest:
 
     name: ClassVar[str]
     alpha: float = 0.1
-    how: Solver = dataclasses.field(default_factory=Solver)
+    how: LpSettings = dataclasses.field(default_factory=LpSettings)
 
     def solve(self, problem: Problem) -> Allocation:
         """Allocate every matrix.
@@ -42,7 +42,7 @@ class ByLargest:
         only(self.name, problem.objective, *KNOWN)
         return per_matrix(problem, self._solve)
 
-    def _solve(self, matrix: Matrix) -> Answer:
+    def _solve(self, matrix: Matrix) -> MatrixResult:
         raise NotImplementedError
 
     @classmethod

@@ -11,8 +11,8 @@ import scipy.sparse as sp
 from scipy.optimize import linprog
 
 from baselines.matrix import Array
-from teal.allocation import Status
 from teal.errors import InputError, SolverError
+from teal.problem.allocation import Status
 from teal.spec import Spec
 
 SOLVERS = ("highs", "gurobi")
@@ -23,7 +23,7 @@ _GUROBI_METHODS = {"auto": -1, "simplex": 1, "ipm": 2}
 
 
 @dataclasses.dataclass(frozen=True)
-class Solver:
+class LpSettings:
     """Which solver, and how.
 
     Attributes:
@@ -49,7 +49,7 @@ class Solver:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Solution:
+class LpSolution:
     """What came of a program: x, multipliers (>= 0) of the rows of a_ub, how it ended, seconds."""
 
     x: Array
@@ -59,7 +59,7 @@ class Solution:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Program:
+class LinearProgram:
     """min cost x  s.t.  a_ub x <= b_ub,  a_eq x = b_eq,  0 <= x <= upper; None for no such rows or limits."""
 
     cost: Array
@@ -70,27 +70,27 @@ class Program:
     upper: Array | None = None
 
 
-def solve_program(program: Program, how: Solver) -> Solution:
+def solve_program(program: LinearProgram, how: LpSettings) -> LpSolution:
     """Solve it; x and multipliers are 0 where there is no optimum.
 
     Raises:
         SolverError: the solver is not installed, or its licence does not cover the program.
     """
     if not len(program.cost):
-        return Solution(np.zeros(0), np.zeros(len(program.b_ub)), Status.OPTIMAL, 0.0)
+        return LpSolution(np.zeros(0), np.zeros(len(program.b_ub)), Status.OPTIMAL, 0.0)
     begin = time.perf_counter()
     x, dual, status = (_by_gurobi if how.solver == "gurobi" else _by_highs)(program, how)
-    return Solution(x, dual, status, time.perf_counter() - begin)
+    return LpSolution(x, dual, status, time.perf_counter() - begin)
 
 
-def solver_options(spec: Spec, **defaults: int | float | str | bool) -> tuple[dict[str, Any], Solver]:
+def solver_options(spec: Spec, **defaults: int | float | str | bool) -> tuple[dict[str, Any], LpSettings]:
     """The options of a scheme, and its ``solver``, ``method`` and ``time_limit``."""
-    options: dict[str, Any] = spec.take(**defaults, **dataclasses.asdict(Solver()))
-    how = Solver(**{field.name: options.pop(field.name) for field in dataclasses.fields(Solver)})
+    options: dict[str, Any] = spec.take(**defaults, **dataclasses.asdict(LpSettings()))
+    how = LpSettings(**{field.name: options.pop(field.name) for field in dataclasses.fields(LpSettings)})
     return options, how
 
 
-def _by_highs(program: Program, how: Solver) -> tuple[Array, Array, Status]:
+def _by_highs(program: LinearProgram, how: LpSettings) -> tuple[Array, Array, Status]:
     columns = len(program.cost)
     method = METHODS[how.method] or ("highs-ds" if columns <= _SIMPLEX_UP_TO else "highs-ipm")
     options = {"time_limit": how.time_limit} if how.time_limit else {}
@@ -104,11 +104,11 @@ def _by_highs(program: Program, how: Solver) -> tuple[Array, Array, Status]:
     return np.maximum(found.x, 0), np.maximum(-found.ineqlin.marginals, 0), Status.OPTIMAL
 
 
-def _upper(program: Program) -> Array:
+def _upper(program: LinearProgram) -> Array:
     return np.full(len(program.cost), np.inf) if program.upper is None else program.upper
 
 
-def _by_gurobi(program: Program, how: Solver) -> tuple[Array, Array, Status]:
+def _by_gurobi(program: LinearProgram, how: LpSettings) -> tuple[Array, Array, Status]:
     try:
         import gurobipy
     except ImportError as error:

@@ -17,9 +17,9 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from teal.allocation import Allocation, Status
 from teal.errors import InputError, SolverError
 from teal.problem import Problem
+from teal.problem.allocation import Allocation, Status
 from teal.spec import Spec
 
 SOLVERS = {"highs": "HIGHS", "gurobi": "GUROBI", "cuopt": "CUOPT"}

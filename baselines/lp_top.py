@@ -9,7 +9,7 @@ import numpy as np
 from baselines.greedy import all_on_first, place
 from baselines.largest import ByLargest, largest
 from baselines.linear_program import solve_program
-from baselines.matrix import Answer, Matrix, as_part
+from baselines.matrix import Matrix, MatrixResult, as_part
 from baselines.path_program import path_program
 from teal.spec import Spec
 
@@ -19,7 +19,7 @@ class LpTop(ByLargest):
 
     name = "lp-top"
 
-    def _solve(self, matrix: Matrix) -> Answer:
+    def _solve(self, matrix: Matrix) -> MatrixResult:
         top = largest(matrix.demand, self.alpha)
         paths = path_program(matrix, top, matrix.capacity)
         found = solve_program(paths.program, self.how)
@@ -29,7 +29,7 @@ class LpTop(ByLargest):
             flow = flow + place(matrix, np.flatnonzero(~top), left, whole=False, first_only=True)
         else:
             flow = flow + np.where(top[:, None], 0, all_on_first(matrix))
-        return Answer(flow, status=as_part(found.status), build_s=paths.build_s)
+        return MatrixResult(flow, status=as_part(found.status), build_s=paths.build_s)
 
 
 def make(spec: Spec, model: Path | None) -> LpTop:

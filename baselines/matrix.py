@@ -13,16 +13,16 @@ import numpy.typing as npt
 import scipy.sparse as sp
 import torch
 
-from teal.allocation import Allocation, Status
 from teal.errors import InputError
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
+from teal.problem.allocation import Allocation, Status
 
 Array = npt.NDArray[Any]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Network:
+class PathArrays:
     """What the matrices of a problem share, as arrays.
 
     Attributes:
@@ -39,7 +39,7 @@ class Network:
     value: Array
 
     @classmethod
-    def of(cls, problem: Problem) -> Network:
+    def of(cls, problem: Problem) -> PathArrays:
         """Of a problem with any number of matrices."""
         path, link = problem.paths.incidences()
         places = problem.paths.leaf.size
@@ -63,7 +63,7 @@ class Matrix:
         mask: (D, K) true where a path exists and works.
     """
 
-    network: Network
+    network: PathArrays
     demand: Array
     capacity: Array
     mask: Array
@@ -73,7 +73,7 @@ class Matrix:
         """(D,) whether any path is left."""
         return np.asarray(self.mask.any(1))
 
-    def columns(self, chosen: Array) -> Columns:
+    def columns(self, chosen: Array) -> PathVariables:
         """The paths that work of the ``chosen`` demands (D,) that want anything: the variables of a program."""
         network, places = self.network, self.mask.shape[1]
         wanted = np.asarray(chosen, bool) & (self.demand > 0)
@@ -82,7 +82,7 @@ class Matrix:
         counts = network.path_ptr[place + 1] - network.path_ptr[place]
         starts = np.repeat(network.path_ptr[place] - (np.cumsum(counts) - counts), counts)
         link = network.path_links[starts + np.arange(counts.sum())]
-        return Columns(place, rows, row, link, np.repeat(np.arange(len(place)), counts))
+        return PathVariables(place, rows, row, link, np.repeat(np.arange(len(place)), counts))
 
     def loads(self, flow: Array) -> Array:
         """(E,) of flows (D, K)."""
@@ -96,7 +96,7 @@ class Matrix:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Columns:
+class PathVariables:
     """Paths as the n variables of a program.
 
     Attributes:
@@ -126,7 +126,7 @@ def ones(row: Array, column: Array, shape: tuple[int, int]) -> sp.csr_array:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Answer:
+class MatrixResult:
     """Of one matrix.
 
     Attributes:
@@ -145,13 +145,13 @@ class Answer:
 
 def matrices(problem: Problem) -> Iterator[Matrix]:
     """Those of a problem in float64, one after the other."""
-    network = Network.of(problem)
+    network = PathArrays.of(problem)
     masks, demands, capacities = (v.cpu().numpy() for v in (problem.path_mask, problem.demand, problem.capacity))
     for demand, capacity, mask in zip(demands, capacities, masks, strict=True):
         yield Matrix(network, demand, capacity, mask)
 
 
-def per_matrix(problem: Problem, solve: Callable[[Matrix], Answer]) -> Allocation:
+def per_matrix(problem: Problem, solve: Callable[[Matrix], MatrixResult]) -> Allocation:
     """Run ``solve`` on one matrix after the other.
 
     An answer's flows become splits; where it gives no time of its own, solving takes what is not building.

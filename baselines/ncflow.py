@@ -29,16 +29,16 @@ import torch
 from scipy.sparse.csgraph import dijkstra
 
 from baselines.clusters import METHODS
-from baselines.contraction import Contraction, Links, contract
-from baselines.linear_program import Program, Solution, Solver, solve_program
+from baselines.contraction import Contraction, LinkPath, contract
+from baselines.linear_program import LinearProgram, LpSettings, LpSolution, solve_program
 from baselines.matrix import Array, Matrix, matrices, ones, only
 from baselines.ncflow_clusters import ENTERS, INSIDE, LEAVES, PASSES, Commodity, cluster_program
 from baselines.own_paths import with_flows
 from baselines.workers import solve_all
-from teal.allocation import Allocation, Status
 from teal.errors import InputError
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
+from teal.problem.allocation import Allocation, Status
 from teal.spec import Spec
 
 _ENOUGH = 0.05  # share of the demand that is left, or of the flow that is won, at which it stops
@@ -52,7 +52,7 @@ class Bundle:
 
     demands: Array
     clusters: tuple[int, ...]
-    links: Links
+    links: LinkPath
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +75,7 @@ class NcFlow:
     num_paths: int = 4
     seed: int = 0
     workers: int = 0
-    how: Solver = dataclasses.field(default_factory=Solver)
+    how: LpSettings = dataclasses.field(default_factory=LpSettings)
 
     def solve(self, problem: Problem) -> Allocation:
         """Allocate every matrix, over paths of its own.
@@ -120,7 +120,7 @@ class _Run:
         self._want, self._left = matrix.demand.copy(), matrix.capacity.copy()
         self._least = _NOTHING * max(1e-300, float(matrix.demand.max(initial=0)))
         self._gamma = 0.01 / max(1.0, float(matrix.demand.max(initial=0)))
-        self.won: list[dict[Links, float]] = [{} for _ in range(len(matrix.demand))]  # Gbit/s by path
+        self.won: list[dict[LinkPath, float]] = [{} for _ in range(len(matrix.demand))]  # Gbit/s by path
         self.parallel_s = 0.0
 
     def go(self) -> None:
@@ -185,9 +185,9 @@ class _Run:
         links, row = np.unique(on[:, 0], return_inverse=True)
         wanted = np.array([self._want[bundle.demands].sum() for bundle in bundles])
         loads = ones(row, on[:, 1], (len(links), len(bundles)))
-        return self._solved(Program(-np.ones(len(bundles)), loads, self._left[links], upper=wanted)).x
+        return self._solved(LinearProgram(-np.ones(len(bundles)), loads, self._left[links], upper=wanted)).x
 
-    def _solved(self, program: Program) -> Solution:
+    def _solved(self, program: LinearProgram) -> LpSolution:
         return solve_program(program, self._scheme.how)
 
     def _commodities(self, bundles: list[Bundle], between: Array) -> dict[int, list[Commodity]]:
@@ -238,7 +238,7 @@ class _Run:
                                 self._win(d, links, flow * part)
         return gain
 
-    def _win(self, demand: int, links: Links, flow: float) -> None:
+    def _win(self, demand: int, links: LinkPath, flow: float) -> None:
         won = self.won[demand]
         won[links] = won.get(links, 0.0) + flow
         self._want[demand] = max(0.0, self._want[demand] - flow)
@@ -267,7 +267,7 @@ class _Run:
             upper.append(self._want[bundle.demands])
             place += len(numbers)
         a = ones(np.concatenate(rows), np.concatenate(columns), (len(caps), place))
-        found = self._solved(Program(-np.ones(place), a, np.array(caps), upper=np.concatenate(upper)))
+        found = self._solved(LinearProgram(-np.ones(place), a, np.array(caps), upper=np.concatenate(upper)))
         cuts = np.cumsum([len(bundles[b].demands) for b in chunk])[:-1]
         return dict(zip(chunk, np.split(found.x, cuts), strict=True))
 
@@ -286,7 +286,7 @@ class _Run:
         return found
 
 
-_Shares = list[tuple[Links, float]]
+_Shares = list[tuple[LinkPath, float]]
 _Taken = dict[tuple[int, str, int, int], tuple[float, _Shares]]
 
 
@@ -325,7 +325,7 @@ def make(spec: Spec, model: Path | None) -> NcFlow:
     options: dict[str, Any] = spec.take(
         clusters=0, method="modularity", iterations=6, num_paths=4, seed=0, workers=0, solver="highs", time_limit=0.0
     )
-    how = Solver(solver=options.pop("solver"), time_limit=options.pop("time_limit"))
+    how = LpSettings(solver=options.pop("solver"), time_limit=options.pop("time_limit"))
     if options["method"] not in METHODS:
         raise InputError(spec.text, "method", " or ".join(METHODS), repr(options["method"]))
     for option, least in (("clusters", 0), ("iterations", 1), ("num_paths", 1), ("seed", 0), ("workers", 0)):

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import scipy.sparse as sp
 
-from baselines.contraction import Cluster, Links
-from baselines.linear_program import Program, Solution
+from baselines.contraction import Cluster, LinkPath
+from baselines.linear_program import LinearProgram, LpSolution
 from baselines.matrix import Array, ones
 
 INSIDE, LEAVES, ENTERS, PASSES = "inside", "leaves", "enters", "passes"
@@ -41,11 +41,11 @@ class Commodity:
 class ClusterFlows:
     """A program, what its variables are, and, once it is solved, the path flows of each commodity."""
 
-    program: Program
+    program: LinearProgram
     commodities: Sequence[Commodity]
-    routes: Sequence[list[Links]]
+    routes: Sequence[list[LinkPath]]
 
-    def taken(self, found: Solution) -> dict[tuple[str, int, int], tuple[float, list[tuple[Links, float]]]]:
+    def taken(self, found: LpSolution) -> dict[tuple[str, int, int], tuple[float, list[tuple[LinkPath, float]]]]:
         """(kind, bundle, key) -> Gbit/s, and (links inside the cluster, Gbit/s) path by path."""
         place, taken = 0, {}
         for commodity, routes in zip(self.commodities, self.routes, strict=True):
@@ -90,7 +90,7 @@ def cluster_program(
     above = ones(np.arange(len(wide)), wide, (len(wide), total)) - ones(
         np.arange(len(wide)), most[owner[wide]], (len(wide), total)
     )
-    program = Program(
+    program = LinearProgram(
         np.append(-np.ones(width), np.full(len(spread), gamma)),
         sp.vstack(
             [

@@ -6,13 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from baselines.contraction import Links
+from baselines.contraction import LinkPath
 from teal.network import PathSet
 from teal.network.extension import with_more_paths
 from teal.problem import Problem
 
 
-def with_flows(problem: Problem, flows: list[list[dict[Links, float]]]) -> tuple[PathSet, Tensor]:
+def with_flows(problem: Problem, flows: list[list[dict[LinkPath, float]]]) -> tuple[PathSet, Tensor]:
     """The candidate paths with all that carry anything, and the splits (B, D, K') over them.
 
     Args:
@@ -38,5 +38,5 @@ def with_flows(problem: Problem, flows: list[list[dict[Links, float]]]) -> tuple
     return paths, torch.from_numpy(splits).to(problem.demand)
 
 
-def _places(paths: PathSet, demand: int) -> dict[Links, int]:
+def _places(paths: PathSet, demand: int) -> dict[LinkPath, int]:
     return {tuple(paths.path_links(demand, k)): k for k in np.flatnonzero(paths.mask[demand]).tolist()}

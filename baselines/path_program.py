@@ -12,7 +12,7 @@ import time
 import numpy as np
 import scipy.sparse as sp
 
-from baselines.linear_program import Program, Solution
+from baselines.linear_program import LinearProgram, LpSolution
 from baselines.matrix import Array, Matrix
 from teal.objectives import ObjectiveName
 
@@ -36,18 +36,18 @@ class PathProgram:
     """
 
     matrix: Matrix
-    program: Program
+    program: LinearProgram
     columns: Array
     links: Array
     build_s: float
 
-    def flow(self, found: Solution) -> Array:
+    def flow(self, found: LpSolution) -> Array:
         """(D, K), 0 for demands that took no part."""
         flow = np.zeros(self.matrix.mask.shape)
         flow.reshape(-1)[self.columns] = found.x[: len(self.columns)]
         return flow
 
-    def prices(self, found: Solution) -> Array:
+    def prices(self, found: LpSolution) -> Array:
         """(E,) value of one more Gbit/s."""
         prices = np.zeros(len(self.matrix.capacity))
         prices[self.links] = found.dual[: len(self.links)]
@@ -67,7 +67,7 @@ def path_program(matrix: Matrix, chosen: Array, capacity: Array, background: Arr
     loads, served = paths.loads(len(capacity))[links], paths.served()
     width, demand = len(paths.place), matrix.demand[paths.demands]
     if matrix.network.objective.maximises_value:
-        program = Program(
+        program = LinearProgram(
             -matrix.network.value.reshape(-1)[paths.place],
             sp.vstack([loads, served], format="csr"),
             np.concatenate([capacity[links], demand]),
@@ -77,7 +77,7 @@ def path_program(matrix: Matrix, chosen: Array, capacity: Array, background: Arr
     there = np.zeros(len(capacity)) if background is None else background
     least = np.divide(there, capacity, out=np.zeros_like(there), where=capacity > 0).max(initial=0.0)
     floor = sp.csr_array(([-1.0], ([0], [width])), shape=(1, width + 1))  # theta is no less than what is there
-    program = Program(
+    program = LinearProgram(
         np.append(np.zeros(width), 1.0),
         sp.vstack([sp.hstack([loads, theta]), floor], format="csr"),
         np.append(-there[links], -least),

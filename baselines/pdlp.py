@@ -20,11 +20,11 @@ import scipy.sparse as sp
 import torch
 
 from baselines import pdlp_worker
-from baselines.matrix import Answer, Matrix, only, per_matrix
+from baselines.matrix import Matrix, MatrixResult, only, per_matrix
 from baselines.path_program import KNOWN, path_program
-from teal.allocation import Allocation, Status
 from teal.errors import InputError, SolverError
 from teal.problem import Problem
+from teal.problem.allocation import Allocation, Status
 from teal.solvers.projection import project
 from teal.spec import Spec
 
@@ -56,11 +56,11 @@ class Pdlp:
         found = per_matrix(problem, self._solve)
         return dataclasses.replace(found, splits=project(problem.to(torch.float64), found.splits, refill=0))
 
-    def _solve(self, matrix: Matrix) -> Answer:
+    def _solve(self, matrix: Matrix) -> MatrixResult:
         paths = path_program(matrix, matrix.routable, matrix.capacity)
         program, width = paths.program, len(paths.columns)
         if not width:
-            return Answer(np.zeros(matrix.mask.shape), np.zeros(len(matrix.capacity)), build_s=paths.build_s)
+            return MatrixResult(np.zeros(matrix.mask.shape), np.zeros(len(matrix.capacity)), build_s=paths.build_s)
         # Shares in place of rates, rows over their limits: everything of order 1.
         rates = np.append(matrix.demand[paths.columns // matrix.mask.shape[1]], np.ones(len(program.cost) - width))
         own = len(paths.links)
@@ -81,7 +81,7 @@ class Pdlp:
         flow.reshape(-1)[paths.columns] = np.maximum(x[:width], 0) * rates[:width]
         prices[paths.links] = np.maximum(dual[:own], 0) * scale / limits[:own]
         status = Status.FAILED if ended == "failed" else Status.FEASIBLE
-        return Answer(flow, prices, status, paths.build_s, seconds)
+        return MatrixResult(flow, prices, status, paths.build_s, seconds)
 
 
 @lru_cache(maxsize=1)

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from baselines.linear_program import Solver, solver_options
-from baselines.matrix import Answer, Array, Matrix, only, per_matrix
+from baselines.linear_program import LpSettings, solver_options
+from baselines.matrix import Array, Matrix, MatrixResult, only, per_matrix
 from baselines.path_program import KNOWN, path_program
 from baselines.workers import solve_all
-from teal.allocation import Allocation, Status
 from teal.errors import InputError
 from teal.problem import Problem
+from teal.problem.allocation import Allocation, Status
 from teal.spec import Spec
 
 
@@ -40,7 +40,7 @@ class Pop:
     phi: float = 0.25
     seed: int = 0
     workers: int = 0
-    how: Solver = dataclasses.field(default_factory=Solver)
+    how: LpSettings = dataclasses.field(default_factory=LpSettings)
 
     def solve(self, problem: Problem) -> Allocation:
         """Allocate every matrix.
@@ -52,7 +52,7 @@ class Pop:
         only("pop", problem.objective, *KNOWN)
         return per_matrix(problem, self._solve)
 
-    def _solve(self, matrix: Matrix) -> Answer:
+    def _solve(self, matrix: Matrix) -> MatrixResult:
         begin, count = time.perf_counter(), self.replicas
         shares = split(matrix.demand, count, self.phi, self.seed)
         shared_s = time.perf_counter() - begin
@@ -63,7 +63,7 @@ class Pop:
         ended = [solution.status for solution in found]
         status = next((s for s in ended if not s.usable), Status.OPTIMAL if count == 1 else Status.FEASIBLE)
         pairs = list(zip(parts, found, strict=True))
-        return Answer(
+        return MatrixResult(
             sum((part.flow(solution) for part, solution in pairs), np.zeros(matrix.mask.shape)),
             sum((part.prices(solution) for part, solution in pairs), np.zeros(len(capacity))) / count,
             status,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from teal.allocation import Allocation
 from teal.problem import Problem
+from teal.problem.allocation import Allocation
 from teal.solvers.projection import project
 from teal.spec import Spec
 

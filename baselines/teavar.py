@@ -21,12 +21,12 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from baselines.linear_program import Program, Solver, solve_program, solver_options
-from baselines.matrix import Answer, Array, Matrix, as_part, ones, only, per_matrix
-from teal.allocation import Allocation
+from baselines.linear_program import LinearProgram, LpSettings, solve_program, solver_options
+from baselines.matrix import Array, Matrix, MatrixResult, as_part, ones, only, per_matrix
 from teal.errors import InputError
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
+from teal.problem.allocation import Allocation
 from teal.spec import Spec
 
 _MOST_ROWS = 2_000_000
@@ -58,7 +58,7 @@ class Teavar:
     failure: float = 0.004
     single: bool = False
     seed: int = 0
-    how: Solver = dataclasses.field(default_factory=Solver)
+    how: LpSettings = dataclasses.field(default_factory=LpSettings)
 
     def solve(self, problem: Problem) -> Allocation:
         """Allocate every matrix.
@@ -72,14 +72,14 @@ class Teavar:
             raise InputError("teavar", "K", f"at most {_MOST_PATHS} paths a demand", problem.paths.num_paths)
         return per_matrix(problem, self._solve)
 
-    def _solve(self, matrix: Matrix) -> Answer:
+    def _solve(self, matrix: Matrix) -> MatrixResult:
         begin = time.perf_counter()
         program, columns = self._program(matrix, self.scenarios(matrix))
         build_s = time.perf_counter() - begin
         found = solve_program(program, self.how)
         flow = np.zeros(matrix.mask.shape)
         flow.reshape(-1)[columns] = found.x[: len(columns)]
-        return Answer(flow, status=as_part(found.status), build_s=build_s)
+        return MatrixResult(flow, status=as_part(found.status), build_s=build_s)
 
     def scenarios(self, matrix: Matrix) -> Scenarios:
         """Those of a matrix; links that are down already stay down."""
@@ -99,7 +99,7 @@ class Teavar:
                 left[row, cables[cable]] = False
         return Scenarios(np.array([probability for probability, _ in found]), left)
 
-    def _program(self, matrix: Matrix, scenarios: Scenarios) -> tuple[Program, Array]:
+    def _program(self, matrix: Matrix, scenarios: Scenarios) -> tuple[LinearProgram, Array]:
         paths = matrix.columns(matrix.routable)
         count, width, demands = len(scenarios.probability), len(paths.place), len(paths.demands)
         links, demand = len(matrix.capacity), matrix.demand[paths.demands]
@@ -133,7 +133,7 @@ class Teavar:
         cost, upper = np.zeros(total), np.full(total, np.inf)
         cost[width + losses : -1] = scenarios.probability / (1 - self.beta)
         cost[-1], upper[-1] = 1 - rest / (1 - self.beta), demand.sum()
-        return Program(cost, rows, limits, upper=upper), paths.place
+        return LinearProgram(cost, rows, limits, upper=upper), paths.place
 
 
 def likeliest(chance: Array, coverage: float, most: int = 1_000_000) -> list[tuple[float, tuple[int, ...]]]:

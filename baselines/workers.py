@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache, partial
 
-from baselines.linear_program import Program, Solution, Solver, solve_program
+from baselines.linear_program import LinearProgram, LpSettings, LpSolution, solve_program
 
 
-def solve_all(programs: Sequence[Program], how: Solver, workers: int = 0) -> list[Solution]:
+def solve_all(programs: Sequence[LinearProgram], how: LpSettings, workers: int = 0) -> list[LpSolution]:
     """Solve ``programs``, at most ``workers`` at a time; 0 for one a core, 1 for this process alone.
 
     Raises:

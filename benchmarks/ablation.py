@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import teal
-from teal.allocator import Allocator, AllocatorConfig
 from teal.config import TrainConfig
-from teal.learning.checkpoint import load_model
-from teal.learning.trainer import Trainer
+from teal.learning.train import Trainer
 from teal.network.traffic import spread
+from teal.nn.checkpoint import load_flow_gnn
+from teal.schemes.flow_gnn import FlowGnnScheme, FlowGnnSchemeConfig
 
 FILES = {"UsCarrier": "UsCarrier.json", "Kdl": "Kdl.json"}
 NETWORKS = {"b4": 0.5, "topohub:sndlib/geant": 1.0, "UsCarrier": 5.0, "Kdl": 10.0}  # minutes of training
@@ -37,9 +37,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "direct in place of coma": {"form": "feedback", "learner": "direct"},
 }
 REPAIRS = {
-    "raw": AllocatorConfig(repair="none", refill=0),
-    "admm": AllocatorConfig(),
-    "pdhg": AllocatorConfig(repair="pdhg", gap=0.0, iterations=5),
+    "raw": FlowGnnSchemeConfig(repair="none", refill=0),
+    "admm": FlowGnnSchemeConfig(),
+    "pdhg": FlowGnnSchemeConfig(repair="pdhg", gap=0.0, iterations=5),
 }
 HEADS = ("network", "variant", "seed", "steps", "repair", "of_optimum", "worst", "certified_gap")
 
@@ -111,9 +111,9 @@ def main() -> None:
                     )  # fmt: skip
                     trainer = Trainer(problems[0], traffic, split, config)
                     trainer.train(Path(folder), progress=False)
-                    model, _ = load_model(Path(folder))
+                    model, _ = load_flow_gnn(Path(folder))
                 for repair, finish in REPAIRS.items():
-                    figures = measured(Allocator(model, finish), problems, optima)
+                    figures = measured(FlowGnnScheme(model, finish), problems, optima)
                     record(name, variant, seed, trainer.state.step, repair, *figures)
     print()
     keys = dict.fromkeys((row["network"], row["variant"], row["repair"]) for row in rows)

@@ -137,8 +137,8 @@ def solver(kind: str, name: str, data: Path, limit: float) -> Iterator[tuple[str
     if kind == "pdlp":
         yield from _pdlp(problem, limit)
         return
-    from teal.assessment import assess
-    from teal.schemes import make_scheme
+    from teal.problem.assessment import assess
+    from teal.schemes.registry import make_scheme
 
     scheme = make_scheme(f"lp-all:solver=highs,method={kind.removeprefix('highs-')},time_limit={limit}")
     allocation = scheme.solve(problem)

@@ -27,8 +27,8 @@ import numba
 import torch
 
 import teal
-from teal import cuda
 from teal.pathops import make_path_ops
+from teal.runtime import cuda
 from teal.solvers.pdhg.cuda_engine import CudaEngine
 from teal.solvers.pdhg.dense import bytes_needed
 from teal.solvers.pdhg.plain import PlainEngine
@@ -176,7 +176,7 @@ def iteration(report: Report, problem: Any, name: str, bandwidth: float, aim: st
     torch.cuda.reset_peak_memory_stats()
     engine, batch = CudaEngine(problem, None, torch.float32), problem.batch
     engine.advance(2)
-    engine.look(1)
+    engine.check(1)
     buffers = engine._buffers
     taken = by_events(lambda: buffers.advance(20)) / 20
     report.add("iteration", f"{name}, batch {batch}, per matrix", taken / batch, "ms", aim)
@@ -204,9 +204,9 @@ def cold(report: Report, problem: Any, name: str, aim: str) -> None:
 
 def forward(report: Report, problem: Any, name: str, aim: str) -> None:
     """FlowGNN in evaluation."""
-    from teal.nn import ModelConfig, TealModel
+    from teal.nn import FlowGnnConfig, TealModel
 
-    model = TealModel(ModelConfig(problem.paths.num_paths)).to(DEVICE).eval()
+    model = TealModel(FlowGnnConfig(problem.paths.num_paths)).to(DEVICE).eval()
     narrow = problem.row(0).to(torch.float32)
     with torch.no_grad():
         report.add("FlowGNN", f"forward, {name}", by_events(lambda: model(narrow), 20), "ms", aim)
@@ -216,10 +216,10 @@ def training(report: Report, problem: Any, name: str, aim: str) -> None:
     """One optimiser step of the learner ``direct`` over the whole batch."""
     from teal.learning.direct import direct_loss
     from teal.learning.losses import bound_loss
-    from teal.nn import ModelConfig, TealModel
+    from teal.nn import FlowGnnConfig, TealModel
 
     narrow = problem.to(torch.float32)
-    model = TealModel(ModelConfig(problem.paths.num_paths)).to(DEVICE)
+    model = TealModel(FlowGnnConfig(problem.paths.num_paths)).to(DEVICE)
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
 
     def step() -> None:

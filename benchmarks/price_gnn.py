@@ -23,12 +23,12 @@ import numpy as np
 from tqdm import tqdm
 
 import teal
-from teal.calibration import calibration_factor
-from teal.learning.checkpoint import load_price_model
-from teal.learning.universe import group_of, sizes, universe
+from teal.evaluation.calibration import calibration_factor
+from teal.learning.network_pool import group_of, network_sizes, topohub_pool
 from teal.network.disturbances import flash_crowd
-from teal.price_allocator import PriceAllocator, PriceAllocatorConfig
-from teal.storage import model_folder
+from teal.nn.checkpoint import load_price_gnn
+from teal.runtime.storage import model_folder
+from teal.schemes.price_gnn import PriceGnnScheme, PriceGnnSchemeConfig
 
 FILES = {"UsCarrier": "UsCarrier.json", "Kdl": "Kdl.json", "ASN": "ASN2k.json"}
 ZOO = ("topozoo", "sndlib")
@@ -59,7 +59,7 @@ def cases(
         yield kind, teal.Problem.create(topology, paths, program, rates, capacity=capacity, weight=weight)
 
 
-def measure(scheme: PriceAllocator, name: str, seed: int, objective: str) -> Iterator[Row]:
+def measure(scheme: PriceGnnScheme, name: str, seed: int, objective: str) -> Iterator[Row]:
     """Rows of one network: share of the optimum, bound over it, certified gap, seconds."""
     topology = teal.load_topology(name)
     large = topology.num_nodes >= LARGE
@@ -91,12 +91,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("price_gnn.csv"))
     options = parser.parse_args()
-    model, card = load_price_model(model_folder(options.model))
-    scheme = PriceAllocator(model, PriceAllocatorConfig(*options.rounds))
-    held_out = universe().held_out
+    model, card = load_price_gnn(model_folder(options.model))
+    scheme = PriceGnnScheme(model, PriceGnnSchemeConfig(*options.rounds))
+    held_out = topohub_pool().held_out
     assert set(card.held_out) >= set(held_out), "the model has seen some of these networks"
     groups = {"zoo, sndlib": [f"topohub:{n}" for n in held_out if group_of(n) in ZOO]}
-    small = [n for n in held_out if sizes()[n] <= MIDDLE]
+    small = [n for n in held_out if network_sizes()[n] <= MIDDLE]
     groups |= {g: [f"topohub:{n}" for n in small if group_of(n) == g] for g in ("caida", "gabriel")}
     groups["gabriel"] = groups["gabriel"][::4]
     wanted = FILES if options.data else {}

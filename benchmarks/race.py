@@ -15,11 +15,11 @@ import torch
 from rich.console import Console
 
 import teal
-from teal.instance import Instance
-from teal.race import TARGETS, Lap, race, standings
-from teal.reports.race import plot_race, render_standings
-from teal.reports.results import write_csv
-from teal.schemes import make_scheme
+from teal.evaluation.instance import Instance
+from teal.evaluation.race import TARGETS, RaceRun, race, times_to_gap
+from teal.formats.rows import write_csv
+from teal.reports.race import plot_race, render_times_to_gap
+from teal.schemes.registry import make_scheme
 
 FILES = {"UsCarrier": "UsCarrier.json", "Kdl": "Kdl.json", "ASN": "ASN2k.json"}
 NETWORKS = ("topohub:sndlib/geant", "topohub:sndlib/germany50", "UsCarrier", "Kdl", "ASN")
@@ -50,7 +50,7 @@ def main() -> None:
     options = parser.parse_args()
     schemes = {name: make_scheme(name, options.model) for name in options.scheme}
     options.out.mkdir(parents=True, exist_ok=True)
-    laps: list[Lap] = []
+    laps: list[RaceRun] = []
     for name in options.networks:
         if name in FILES and options.data is None:
             print(f"{name}: left out, it needs --data")
@@ -60,10 +60,10 @@ def main() -> None:
                 str(options.data / FILES[name]) if name in FILES else name, load, options.seed, options.matrices
             )
             own = race(
-                case, schemes, range(1, options.matrices + 1), seed=options.seed, targets=options.targets, say=print
+                case, schemes, range(1, options.matrices + 1), seed=options.seed, targets=options.targets, notify=print
             )
             print(f"\n{case.topology.name}, load {load:g}, {options.matrices} matrices")
-            Console(width=140).print(render_standings(standings(own, options.gap), options.gap))
+            Console(width=140).print(render_times_to_gap(times_to_gap(own, options.gap), options.gap))
             laps += own
             write_csv(options.out / "race.csv", laps)
             plot_race(options.out / "race.png", laps)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from teal.cli import main as teal
 from teal.evaluation import Row
-from teal.reports.results import read_csv
+from teal.formats.rows import read_csv
 from teal.reports.table import Summary, summarise
 
 NETWORKS = {

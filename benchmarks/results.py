@@ -15,8 +15,8 @@ from pathlib import Path
 
 from teal.cli import main as teal
 from teal.evaluation import Row
-from teal.protocols import Protocol
-from teal.reports.results import read_csv
+from teal.evaluation.cases import Protocol
+from teal.formats.rows import read_csv
 from teal.reports.table import by_level, by_network, percent, summarise, time_text
 
 MODELS = ("price-gnn", "price-gnn:rounds=4,bound_rounds=4", "price-gnn:repair=pdhg,gap=0.01")
@@ -106,7 +106,7 @@ def print_tables(rows: list[Row]) -> None:
         for s in summarise(offline):
             shares = " | ".join(map(percent, (s.satisfied_demand, s.of_optimum, s.worst, s.gap, s.gap_known)))
             unusual = "" if s.status.split(" ", 1)[1] in ("feasible", "optimal") else s.status
-            print(f"| `{s.scheme}` | {shares} | {time_text(s.taken_s)} | {time_text(s.parallel_s)} | {unusual} |")
+            print(f"| `{s.scheme}` | {shares} | {time_text(s.total_s)} | {time_text(s.parallel_s)} | {unusual} |")
         if levels:
             print("\n| satisfied | " + " | ".join(f"{kind} {level}" for kind, level in levels) + " |")
             print("|---|" + "---|" * len(levels))

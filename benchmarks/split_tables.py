@@ -20,11 +20,11 @@ from price_gnn import cases
 from tqdm import tqdm
 
 import teal
-from teal.learning.checkpoint import load_price_model
-from teal.learning.universe import group_of, universe
-from teal.price_allocator import PriceAllocator, PriceAllocatorConfig
+from teal.learning.network_pool import group_of, topohub_pool
+from teal.nn.checkpoint import load_price_gnn
+from teal.runtime.storage import model_folder
+from teal.schemes.price_gnn import PriceGnnScheme, PriceGnnSchemeConfig
 from teal.solvers.split_table import admit
-from teal.storage import model_folder
 
 
 def main() -> None:
@@ -34,10 +34,10 @@ def main() -> None:
     parser.add_argument("--models", type=Path, nargs="+", default=[Path("universal")])
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    how = PriceAllocatorConfig(entries=options.entries)
-    models = {str(name): PriceAllocator(load_price_model(model_folder(name))[0], how) for name in options.models}
+    how = PriceGnnSchemeConfig(entries=options.entries)
+    models = {str(name): PriceGnnScheme(load_price_gnn(model_folder(name))[0], how) for name in options.models}
     shares: dict[tuple[str, str], list[float]] = {}
-    for name in tqdm([n for n in universe().held_out if group_of(n) in ("topozoo", "sndlib")], unit="network"):
+    for name in tqdm([n for n in topohub_pool().held_out if group_of(n) in ("topozoo", "sndlib")], unit="network"):
         topology = teal.load_topology(f"topohub:{name}")
         traffic = teal.load_traffic(f"gravity:seed={options.seed},count=3,load=1", topology)
         paths = teal.compute_paths(topology, traffic.pairs)

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from teal.config import TrainConfig
-from teal.instance import load_instance
-from teal.learning.trainer import Trainer
+from teal.evaluation.instance import load_instance
+from teal.learning.train import Trainer
 
 _YEAR = 365 * 24 * 12
 

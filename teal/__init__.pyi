@@ -1,16 +1,24 @@
 """The public API: what ``import teal`` offers, loaded on first use (``teal --help`` need not wait for torch)."""
 
-from .allocation import Allocation, Status
-from .assessment import Assessment, assess
-from .bounds import all_paths_bound, dual_bound, scaled_dual_bound
 from .errors import InputError, SolverError, TealError
-from .feasibility import Violations, violations
 from .formats import load_topology, load_traffic, save_traffic
 from .network import PathMethod, PathSet, PathWeight, Topology, TrafficMatrices, compute_paths
 from .objectives import Objective, ObjectiveName
 from .pathops import PathOps, make_path_ops
-from .problem import Problem
-from .schemes import Scheme, Starter, make_scheme, register_scheme, scheme_names
+from .problem import (
+    Allocation,
+    Assessment,
+    Figures,
+    Problem,
+    Status,
+    Violations,
+    all_paths_bound,
+    assess,
+    dual_bound,
+    scaled_dual_bound,
+    violations,
+)
+from .schemes import Follower, Scheme, Starter, make_scheme, register_scheme, scheme_names
 from .solvers.pdhg import PdhgResult, PdhgState, solve
 from .solvers.projection import project
 
@@ -19,6 +27,8 @@ __version__: str
 __all__ = [
     "Allocation",
     "Assessment",
+    "Figures",
+    "Follower",
     "InputError",
     "Objective",
     "ObjectiveName",

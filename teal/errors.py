@@ -1,7 +1,7 @@
-"""The three kinds of failure: the user's data, a solver, and our own mistakes.
+"""The errors that Teal raises: faults in the user's input, and failures of a solver.
 
-An :class:`InputError` is the only one that a user is meant to act on; the command line turns it
-into one line and exit code 2.  Anything that is neither of the first two is a bug.
+The command line turns an :class:`InputError` into one line and exit code 2, a :class:`SolverError` into one line and
+exit code 1.  Any other exception is a bug in Teal.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ class TealError(Exception):
 
 
 class InputError(TealError):
-    """Something the user gave us is not what it must be.
+    """A fault in the user's input.
 
     Args:
-        where: the file, name or option that holds the fault.
-        field: the part of it that is wrong, ``""`` if it is the whole.
+        where: the file, name or option with the fault.
+        field: the part of it that is wrong; ``""`` for the whole.
         expected: what would have been accepted.
-        found: what was there.
+        actual: what was there.
     """
 
-    def __init__(self, where: str, field: str, expected: str, found: object) -> None:
-        self.where, self.field, self.expected, self.found = where, field, expected, str(found)
+    def __init__(self, where: str, field: str, expected: str, actual: object) -> None:
+        self.where, self.field, self.expected, self.actual = where, field, expected, str(actual)
         place = f"{where}: {field}" if field else where
-        super().__init__(f"{place}: expected {expected}, found {self.found}")
+        super().__init__(f"{place}: expected {expected}, found {self.actual}")
 
     def __reduce__(self) -> tuple[type[InputError], tuple[str, str, str, str]]:
-        """Errors travel between processes."""
-        return type(self), (self.where, self.field, self.expected, self.found)
+        """How to pickle the error, which Ray passes between processes."""
+        return type(self), (self.where, self.field, self.expected, self.actual)
 
 
 class SolverError(TealError):
-    """A solver could not do what was asked: not installed, no licence, model too large."""
+    """A solver failed: it is not installed, has no licence, or the model is too large."""

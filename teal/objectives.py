@@ -1,4 +1,4 @@
-"""The programs: what is optimised, in which sense, and whether a demand may be shed.
+"""The programs: objective, sense, and whether a demand may be carried in part (shed).
 
 With flows x[d, k] >= 0, capacities c[e] and load[e] the sum of x over the paths through e:
 
@@ -7,10 +7,10 @@ With flows x[d, k] >= 0, capacities c[e] and load[e] the sum of x over the paths
 - max_link_utilisation: min theta  s.t.  sum_k x[d, k] = demand[d], load[e] <= theta c[e];
 - max_concurrent_flow: max alpha <= 1  s.t.  sum_k x[d, k] >= alpha demand[d] (and <= demand[d]),
   load[e] <= c[e].  Scaling all flows alike shows that alpha = min(1, 1 / theta), so that both are
-  solved as one; what capacity is left goes to whoever can use it.
+  solved as one program; capacity that is left over is given to demands that can use it.
 
-The last two, the balanced programs, go over the demands that have a path left.  A demand without one cannot be
-carried by anybody; it is left out of program, bound and validator alike, and seen in the satisfied demand.
+The last two, the balanced programs, include only demands with a live path.  No allocation can carry the others: they
+are left out of program, bound and validator alike, and show in the satisfied demand.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ import dataclasses
 from enum import StrEnum
 
 import numpy as np
-import numpy.typing as npt
 
 from teal.errors import InputError
-
-FloatArray = npt.NDArray[np.floating]
+from teal.runtime.arrays import AnyArray, FloatArray
 
 
 class ObjectiveName(StrEnum):
@@ -41,8 +39,8 @@ class Objective:
     """One of the programs above.
 
     Attributes:
-        name: which.
-        epsilon: of latency_penalised_flow, in [0, 1): what the longest path loses of its value.
+        name: which program.
+        epsilon: for latency_penalised_flow, in [0, 1): share of its value that the path of largest latency loses.
 
     Raises:
         InputError: an unknown name, or ``epsilon`` out of range.
@@ -53,7 +51,7 @@ class Objective:
 
     def __post_init__(self) -> None:
         try:
-            object.__setattr__(self, "name", ObjectiveName(self.name))  # a plain string is as good
+            object.__setattr__(self, "name", ObjectiveName(self.name))  # a plain string is accepted too
         except ValueError:
             raise InputError("objective", "name", ", ".join(ObjectiveName), repr(self.name)) from None
         if not 0 <= self.epsilon < 1:
@@ -61,7 +59,7 @@ class Objective:
 
     @property
     def maximises_value(self) -> bool:
-        """True for the three programs that maximise a sum over flows: there solvers and policies reject demand."""
+        """True for the three programs that maximise a sum over flows; solvers and policies may reject demand there."""
         return not self.is_balanced
 
     @property
@@ -76,11 +74,14 @@ class Objective:
 
     @property
     def may_shed(self) -> bool:
-        """Whether an allocation may carry a demand in part, and must then respect capacities."""
+        """Whether an allocation may carry a demand in part; loads must then stay within capacities.
+
+        Differs from :attr:`maximises_value` for max_concurrent_flow, which sheds but is solved as a balanced program.
+        """
         return self.higher_is_better
 
-    def demand_value(self, weight: FloatArray | None, demands: int) -> FloatArray:
-        """(D,) what one Gbit/s of each demand is worth: its weight, else 1; 0 for the balanced programs.
+    def demand_value(self, weight: AnyArray | None, demands: int) -> FloatArray:
+        """(D,) value of one Gbit/s of each demand: its weight, else 1; 0 for the balanced programs.
 
         Raises:
             InputError: weighted_flow without weights.
@@ -93,13 +94,13 @@ class Objective:
             raise InputError("objective weighted_flow", "weight", "a weight for each demand", "none")
         return np.asarray(weight, dtype=np.float64)
 
-    def link_cost(self, latency: FloatArray, longest: float) -> FloatArray:
-        """(E,) what one Gbit/s loses on each link: epsilon * latency / longest under latency_penalised_flow.
+    def link_cost(self, latency: FloatArray, max_latency: float) -> FloatArray:
+        """(E,) value that one Gbit/s loses on each link: epsilon * latency / max_latency, 0 for other objectives.
 
         Args:
             latency: (E,) ms.
-            longest: ms, largest latency of a candidate path; other candidates, another scale of costs.
+            max_latency: largest latency of a candidate path, ms.
         """
-        if self.name is not ObjectiveName.LATENCY_PENALISED_FLOW or longest <= 0:
+        if self.name is not ObjectiveName.LATENCY_PENALISED_FLOW or max_latency <= 0:
             return np.zeros_like(latency)
-        return self.epsilon * latency / longest
+        return self.epsilon * latency / max_latency

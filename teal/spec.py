@@ -1,4 +1,4 @@
-"""The small language in which schemes, topologies and traffic are named: ``name:key=value,key=value``."""
+"""Specifications of schemes, topologies and traffic: ``name:key=value,key=value``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Spec:
     Attributes:
         text: the specification as written, for messages and tables.
         name: the part before the options.
-        options: key to unparsed value; keys use underscores, whatever the user wrote.
+        options: key to unparsed value; dashes in keys are replaced by underscores.
     """
 
     text: str
@@ -25,7 +25,7 @@ class Spec:
     options: Mapping[str, str]
 
     def take(self, **defaults: int | float | str | bool) -> dict[str, int | float | str | bool]:
-        """Return the options, parsed to the types of ``defaults``, which also fills the gaps.
+        """The options, parsed to the types of ``defaults``, which also gives those that are missing.
 
         Raises:
             InputError: an option that is not among ``defaults``, or a value of the wrong type.
@@ -53,7 +53,7 @@ class Spec:
 def parse_spec(text: str, prefix: str = "") -> Spec:
     """Parse ``[prefix]name[:key=value[,key=value...]]``.
 
-    ``prefix`` (``"topohub:"``, say) is dropped first, so that what follows may hold a colon of its own.
+    ``prefix``, such as ``topohub:``, is removed first, so that the rest may contain a colon of its own.
     """
     body = text.removeprefix(prefix)
     name, _, tail = body.partition(":")

@@ -1,4 +1,4 @@
-"""Assertions and small networks for tests, ours and yours.
+"""Assertions and small networks for tests, those of Teal and those of its users.
 
 >>> from teal.testing import assert_feasible, assert_batch_equals_loop, random_problem
 """
@@ -8,24 +8,24 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from teal.allocation import Allocation
-from teal.feasibility import TOLERANCE, violations
 from teal.network import Topology, all_pairs, compute_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
-from teal.schemes import Scheme
+from teal.problem.allocation import Allocation
+from teal.problem.feasibility import TOLERANCE, violations
+from teal.schemes.registry import Scheme
 
 
 def assert_feasible(problem: Problem, allocation: Allocation, tolerance: float = TOLERANCE) -> None:
     """Fail unless every usable allocation keeps every rule to ``tolerance`` of a capacity or demand."""
     if allocation.paths is not None:
         problem = problem.with_paths(allocation.paths)
-    broken = violations(problem, allocation.splits)
+    by_rule = violations(problem, allocation.splits)
     for rule in ("capacity", "demand", "sign", "mask"):
-        worst = getattr(broken, rule)
+        violation = getattr(by_rule, rule)
         for b, status in enumerate(allocation.status):
             if status.usable:
-                assert worst[b] <= tolerance, f"matrix {b}: {rule} violated by {float(worst[b]):.3g}"
+                assert violation[b] <= tolerance, f"matrix {b}: {rule} violated by {float(violation[b]):.3g}"
 
 
 def assert_batch_equals_loop(scheme: Scheme, problem: Problem, tolerance: float = 1e-6) -> None:
@@ -39,7 +39,7 @@ def assert_batch_equals_loop(scheme: Scheme, problem: Problem, tolerance: float 
 def make_topology(
     links: list[tuple[int, int, float]], *, nodes: int = 0, latency: float = 1.0, both: bool = False
 ) -> Topology:
-    """A network from (source, target, capacity) triples; ``both`` adds the reverse of each."""
+    """A network of (source, target, capacity) links; ``both`` adds the reverse of each."""
     if both:
         links = [*links, *((t, s, c) for s, t, c in links)]
     source, target, capacity = (np.array(column) for column in zip(*links, strict=True))
@@ -56,7 +56,7 @@ def make_topology(
 
 
 def random_topology(seed: int, nodes: int = 7, density: float = 0.4) -> Topology:
-    """A random directed network; often with nodes that cannot reach each other."""
+    """A random directed network, often with nodes that cannot reach each other."""
     rng = np.random.default_rng(seed)
     chosen = [
         (i, j, float(rng.uniform(1, 10)))
@@ -81,6 +81,12 @@ def random_problem(
     """A random problem: heavy-tailed demands, some of them 0, some pairs without a path, failed links.
 
     Args:
+        seed: of all random numbers.
+        objective: of the problem.
+        nodes: N.
+        density: probability of a link between two nodes.
+        num_paths: K.
+        batch: B.
         failed: links of capacity 0, different in each matrix; all of them if there are no more.
         idle: share of the demands of rate 0.
     """

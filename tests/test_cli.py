@@ -17,7 +17,7 @@ import pytest
 
 from teal.cli import main
 from teal.evaluation import Row
-from teal.reports.results import read_csv, write_csv
+from teal.formats.rows import read_csv, write_csv
 
 ROOT = Path(__file__).parents[1]
 B4 = ["--topology", "b4", "--traffic", "gravity:seed=0,count=30,load=3"]
@@ -39,7 +39,7 @@ def test_train_evaluate_and_look(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "lp-all:solver=gurobi" in printed
     with (out / "results.csv").open() as stream:
         rows = list(csv.DictReader(stream))
-    assert list(rows[0]) == list(Row.__dataclass_fields__)
+    assert list(rows[0]) == list(Row.COLUMNS)
     write_csv(tmp_path / "again.csv", read_csv(out / "results.csv", Row))
     assert (tmp_path / "again.csv").read_text() == (out / "results.csv").read_text()
     assert len(rows) == 4 * 6, "four schemes, the last fifth of 30 matrices"
@@ -220,8 +220,8 @@ def test_traffic_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 def test_weights_from_a_file(tmp_path: Path) -> None:
     from teal.errors import InputError
+    from teal.evaluation.instance import load_weights
     from teal.formats import load_topology, load_traffic
-    from teal.instance import load_weights
 
     topology = load_topology("b4")
     traffic = load_traffic("gravity:count=1", topology)
@@ -278,7 +278,7 @@ def test_solve_writes_an_allocation_and_says_what_it_is_worth(
     assert main(["solve", *instance, *again]) == 0
     assert "max_concurrent_flow: 0." in capsys.readouterr().out
     assert main(["solve", *instance, "--gap", "0", "--max-iterations", "3"]) == 0
-    assert "not reached: the iteration limit" in capsys.readouterr().err
+    assert "was not reached: stopped by the iteration limit" in capsys.readouterr().err
     assert main(["solve", *instance, "--deadline", "5 s"]) == 2
     assert "--deadline" in capsys.readouterr().err
     assert main(["solve", *instance, "--index", "5", "--traffic", "gravity:count=2"]) == 2

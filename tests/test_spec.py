@@ -1,3 +1,5 @@
+"""Specifications and durations against strings, right and wrong."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,14 +1,19 @@
-"""Every setting of every command: frozen dataclasses, documented field by field.
+"""The settings of every command: frozen dataclasses, one file a command.
 
-The command line is made from these, so a field's docstring is its ``--help``.
+The command line is made from these: the docstring of a field is its text in ``--help``.
 """
 
+from teal.config.allocate import AllocateConfig
 from teal.config.base import CandidateConfig, InstanceConfig, PathConfig, ProgramConfig, seconds
-from teal.config.evaluation import EvaluateConfig, PlanConfig, ReportConfig
-from teal.config.learning import PretrainConfig, TrainConfig
-from teal.config.serving import ServeConfig
-from teal.config.solving import AllocateConfig, ImproveConfig, PathsConfig, SolveConfig
+from teal.config.evaluate import EvaluateConfig
+from teal.config.paths import ImproveConfig, PathsConfig
+from teal.config.plan import PlanConfig
+from teal.config.pretrain import PretrainConfig
+from teal.config.report import ReportConfig
+from teal.config.serve import ServeConfig
+from teal.config.solve import SolveConfig
 from teal.config.traffic import TrafficConfig, TrafficConvertConfig, TrafficGenerateConfig
+from teal.config.train import TrainConfig
 
 __all__ = [
     "AllocateConfig",

@@ -1,4 +1,4 @@
-"""A network, its paths, its traffic, and what to optimise; and what all settings need."""
+"""Settings that several commands share: network, traffic, paths, objective; and checks of settings."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class PathConfig:
     """Candidate paths."""
 
     num_paths: int = 4
-    """K, candidate paths a demand at most."""
+    """K, the number of candidate paths of a demand, at most."""
     path_method: PathMethod = PathMethod.DISJOINT
-    """edge-disjoint (a shortest path, then another without its links, ...) or yen (K shortest loopless)."""
+    """edge-disjoint (a shortest path, then one without the links of the first, ...) or yen (K shortest loopless)."""
     path_weight: PathWeight = PathWeight.HOPS
-    """What a short path has least of: hops, latency or inverse-capacity."""
+    """What shortest paths minimise: hops, latency or inverse-capacity."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,23 +28,23 @@ class CandidateConfig(PathConfig):
     """Candidate paths, computed or read."""
 
     paths: Path | None = None
-    """A .npz file of candidate paths, as teal paths improve writes it, in place of the three settings above."""
+    """A .npz file of candidate paths, written by teal paths improve; replaces the three settings above."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProgramConfig(CandidateConfig):
-    """What to optimise, on any network."""
+    """The program to solve."""
 
     objective: ObjectiveName = ObjectiveName.TOTAL_FLOW
     """total_flow, weighted_flow, latency_penalised_flow, max_link_utilisation or max_concurrent_flow."""
     epsilon: float = 0.5
-    """Of latency_penalised_flow: what the path of largest latency loses of its value, in [0, 1)."""
+    """For latency_penalised_flow, in [0, 1): share of its value that the path of largest latency loses."""
     weights: str = "random:seed=0"
-    """Of weighted_flow: a CSV file of source,target,weight, or random:seed=0 (priorities 1, 2 and 4 by lot)."""
+    """For weighted_flow: a CSV file of source,target,weight, or random:seed=0 (weights 1, 2 and 4 drawn at random)."""
     calibrate: float | None = None
     """Scale all demands so that the optimal total flow satisfies this share of the median training matrix."""
     default_capacity: float | None = None
-    """Gbit/s for links whose file gives no capacity; without it such a file is refused."""
+    """Capacity of links whose file gives none, Gbit/s; without it such a file is refused."""
     device: str = "auto"
     """auto (a GPU if there is one), cpu or cuda."""
 
@@ -59,29 +59,35 @@ class NetworkConfig:
     """An SNDlib archive (.tgz or folder), a .npz, .csv or .parquet file, or gravity:seed=0,count=200,load=4."""
 
 
-# The last base comes first in --help: what must be given.
+# The order of the bases: in --help the fields of the last one, which are required, come first.
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InstanceConfig(ProgramConfig, NetworkConfig):
     """A network, its traffic, and what to optimise."""
 
 
 def require(config: object, field: str, expected: str, good: bool) -> None:
-    """Raise InputError, naming the option and its value, unless ``good``."""
+    """Raise InputError, which names the option of ``field`` and its value, unless ``good``."""
     if not good:
         raise InputError(f"--{field.replace('_', '-')}", "", expected, getattr(config, field))
 
 
-_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SECONDS_PER_UNIT = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def seconds(text: str, option: str = "--time-budget") -> float:
-    """Seconds in a duration such as ``500ms``, ``90s``, ``10m``, ``1h30m`` or ``90``.
+    """Seconds of a duration such as ``500ms``, ``90s``, ``10m``, ``1h30m`` or ``90``.
+
+    Args:
+        text: the duration.
+        option: its option, for the message.
 
     Raises:
-        InputError: anything else, or nothing.
+        InputError: any other text.
     """
     if re.fullmatch(r"\d+(\.\d+)?", text):
         return float(text)
     if not re.fullmatch(r"(\d+(\.\d+)?(ms|[smh]))+", text):
         raise InputError(option, "", "a duration such as 500ms, 90s, 10m or 1h30m", repr(text))
-    return sum(float(number) * _UNITS[unit] for number, _, unit in re.findall(r"(\d+(\.\d+)?)(ms|[smh])", text))
+    return sum(
+        float(number) * _SECONDS_PER_UNIT[unit] for number, _, unit in re.findall(r"(\d+(\.\d+)?)(ms|[smh])", text)
+    )

@@ -1,4 +1,4 @@
-"""Of traffic."""
+"""Settings of `teal traffic`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrafficConfig:
-    """Traffic matrices of a network."""
+    """Describe the traffic matrices of a network."""
 
     topology: str
     """As in train."""
     traffic: str
     """As in train."""
     default_capacity: float | None = None
-    """Gbit/s for links whose file gives no capacity."""
+    """Capacity of links whose file gives none, Gbit/s."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,10 +32,11 @@ class TrafficConvertConfig(TrafficConfig):
 class TrafficGenerateConfig(TrafficConvertConfig):
     """Generate traffic matrices into a file.
 
-    gravity:seed=0,count=200,load=4,interval=300,top=0.88,noise=0.3,correlation=0.9 where load is the
+    gravity:seed=0,count=200,load=4,interval=300,top=0.88,noise=0.3,correlation=0.9, where load is the
     largest link utilisation of the mean matrix under shortest-path routing, interval the seconds from
-    one matrix to the next, and top the share of the volume that the largest tenth of the demands has.
+    one matrix to the next, top the share of the volume of the largest tenth of the demands, noise the standard
+    deviation of the logarithm of a rate, and correlation that of the noise from one matrix to the next.
     """
 
     traffic: str = "gravity:seed=0,count=200,load=4"
-    """The generator's options, all of which have a default."""
+    """The generator's options; all have defaults."""

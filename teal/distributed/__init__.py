@@ -1,1 +1,1 @@
-"""More than one process or machine, through Ray."""
+"""Training and bulk allocation in several processes or on several machines, through Ray."""

@@ -1,4 +1,4 @@
-"""The parts of a history through Ray Data: streamed to processes that each hold the network once."""
+"""`teal allocate` through Ray Data: parts are handed to processes, each of which has loaded the network once."""
 
 from __future__ import annotations
 
@@ -10,37 +10,38 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from teal.bulk import Allocated, Bulk
 from teal.config import AllocateConfig
 from teal.distributed.cluster import cause, connected, require_units, units
 from teal.errors import InputError
-from teal.parallel import limit_threads
+from teal.evaluation.allocate import AllocatedMatrix, HistoryAllocator
+from teal.runtime.parallel import limit_threads
 
-_AGAIN = 3  # restarts of a process, and how often a part is tried again: one that kills it would do so for ever
-_CPUS = 0.5  # of a process: with whole ones none would be left for what Ray Data does beside them
+_MAX_RETRIES = 3  # restarts of a process, and retries of a part, which may be what kills the process
+_CPUS_PER_WORKER = 0.5  # that a process reserves; if all CPUs were reserved, Ray Data itself could not run
 
 
 class _Worker:
-    """One process: the network is loaded once, then part after part is worked on."""
+    """One process: it loads the network once, then allocates one part after another."""
 
     def __init__(self, config: AllocateConfig, threads: int, folder: str) -> None:
-        os.chdir(folder)  # of the command: Ray gives each process one of its own
+        os.chdir(folder)  # that of the command, because relative paths refer to it; Ray starts processes elsewhere
         limit_threads(threads)
-        self._bulk = Bulk(config)
+        self._allocator = HistoryAllocator(config)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         part = int(row["part"])
-        found = self._bulk.work(part)
-        return {"part": part, "found": json.dumps([dataclasses.asdict(one) for one in found])}
+        matrices = self._allocator.allocate_part(part)
+        return {"part": part, "matrices": json.dumps([dataclasses.asdict(matrix) for matrix in matrices])}
 
 
-def allocate(config: AllocateConfig, parts: Sequence[int]) -> Iterator[tuple[int, list[Allocated]]]:
-    """Work on some parts, in as many processes as ``config.workers`` says; each as it is done, in any order.
+def allocate(config: AllocateConfig, parts: Sequence[int]) -> Iterator[tuple[int, list[AllocatedMatrix]]]:
+    """Allocate ``parts`` in ``config.workers`` processes; yields each part when it is done, in any order.
 
     Raises:
-        SolverError: a process died again and again; InputError: what one of them met.
+        SolverError: a process died more than three times.
+        InputError: raised by one of the processes.
     """
-    # Else Ray warns of how Ray Data starts its processes.
+    # Without it, Ray prints warnings about the way in which Ray Data starts its processes.
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     with connected() as ray:
         import ray.data as data
@@ -55,19 +56,19 @@ def allocate(config: AllocateConfig, parts: Sequence[int]) -> Iterator[tuple[int
             require_units(ray, "GPU", config.workers or 1, "--workers")
         workers = min(config.workers or (gpus if on_gpu else cpus), len(parts))
         settings = dataclasses.replace(config, out=config.out.resolve(), device="cuda" if on_gpu else "cpu")
-        # One block a part: blocks are what Ray Data hands out, and makes again when a process dies.
-        asked = data.from_items([{"part": part} for part in parts], override_num_blocks=len(parts))
-        worked = asked.map(
+        # One block a part: Ray Data hands out blocks, and repeats those of a process that died.
+        dataset = data.from_items([{"part": part} for part in parts], override_num_blocks=len(parts))
+        allocated = dataset.map(
             _Worker,
             fn_constructor_args=(settings, max(1, cpus // workers), str(Path.cwd())),
             compute=data.ActorPoolStrategy(size=workers),
-            num_cpus=_CPUS,
+            num_cpus=_CPUS_PER_WORKER,
             num_gpus=1 if on_gpu else 0,
-            max_restarts=_AGAIN,
-            max_task_retries=_AGAIN,
+            max_restarts=_MAX_RETRIES,
+            max_task_retries=_MAX_RETRIES,
         )
         try:
-            for row in worked.iter_rows():
-                yield int(row["part"]), [Allocated(**one) for one in json.loads(row["found"])]
+            for row in allocated.iter_rows():
+                yield int(row["part"]), [AllocatedMatrix(**matrix) for matrix in json.loads(row["matrices"])]
         except (ray.exceptions.RayError, InputError) as error:
-            raise cause(error, f"allocating on Ray, after {_AGAIN} restarts of a process") from None
+            raise cause(error, f"allocating on Ray, after {_MAX_RETRIES} restarts of a process") from None

@@ -1,4 +1,4 @@
-"""Ray, here or elsewhere."""
+"""Connecting to Ray: to a cluster, or to a new local instance."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from teal.errors import InputError, SolverError, TealError
 
 @contextlib.contextmanager
 def connected(extra: str = "ray") -> Iterator[Any]:
-    """Ray's module, connected: to the cluster of ``RAY_ADDRESS``, or to a new one on this machine's loopback address.
+    """The module ray, connected to the cluster of ``RAY_ADDRESS`` or to a new local one on the loopback address.
 
     Args:
-        extra: the optional dependencies of Teal that bring Ray.
+        extra: name of Teal's optional dependencies that contain Ray, for the message.
 
     Raises:
-        InputError: Ray is not installed, or there is no such cluster.
+        InputError: Ray is not installed, or the cluster does not answer.
     """
     guard()
     try:
         import ray
     except ImportError as error:
         raise InputError("Ray", "", f"its package: pip install 'teal-te[{extra}]'", error) from None
-    ours = not ray.is_initialized()
-    if ours:
+    must_connect = not ray.is_initialized()
+    if must_connect:
         address = os.environ.get("RAY_ADDRESS", "")
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
-        # "local": not one that happens to run on this machine.
-        here: dict[str, Any] = {"address": "local", "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        # "local": a new instance, not a cluster that happens to run on this machine.
+        local: dict[str, Any] = {"address": "local", "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
         try:
-            ray.init(namespace="teal", **quiet, **({} if address else here))
+            ray.init(namespace="teal", **quiet, **({} if address else local))
         except (ConnectionError, ValueError, RuntimeError) as error:
             if not address:
                 raise
@@ -41,29 +41,29 @@ def connected(extra: str = "ray") -> Iterator[Any]:
     try:
         yield ray
     finally:
-        if ours:
+        if must_connect:
             ray.shutdown()
 
 
 def units(ray: Any, kind: str) -> int:
-    """How many CPUs or GPUs the cluster has."""
+    """Number of units of ``kind``, CPU or GPU, in the cluster."""
     return int(ray.cluster_resources().get(kind, 0))
 
 
 def require_units(ray: Any, kind: str, count: int, option: str) -> None:
-    """Raise InputError unless the cluster has so many CPUs or GPUs: Ray would wait for them for ever."""
-    there = units(ray, kind)
-    if there < count:
+    """Raise InputError unless the cluster has ``count`` units of ``kind``; Ray would wait for them without end."""
+    available = units(ray, kind)
+    if available < count:
         hint = " (or --device cpu)" if kind == "GPU" else ""
-        raise InputError(option, "", f"at most {there}, the {kind}s of the cluster{hint}", count)
+        raise InputError(option, "", f"at most {available}, the {kind}s of the cluster{hint}", count)
 
 
 def cause(error: BaseException, text: str) -> TealError:
-    """An error of Teal that Ray has wrapped, or ``text`` and what else it was."""
+    """The error of Teal that Ray has wrapped in ``error``; if there is none, a SolverError with ``text``."""
     inner: BaseException | None = error
     while inner is not None:
         if isinstance(inner, TealError):
             return inner
         inner = getattr(inner, "cause", None) or inner.__cause__
-    failures = list(getattr(error, "worker_failures", {}).values())  # of Ray Train
+    failures = list(getattr(error, "worker_failures", {}).values())  # only errors of Ray Train have them
     return SolverError(f"{text}: {(failures or [error])[-1]}")

@@ -1,4 +1,4 @@
-"""What must stand in the environment before Ray is imported, which reads it then and never again."""
+"""Environment variables that must be set before Ray is imported, because Ray reads them at import only."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import os
 import secrets
 from pathlib import Path
 
-from teal.storage import cache_dir
+from teal.runtime.storage import cache_dir
 
 
 def guard() -> Path | None:
-    """Keep Ray on the loopback address, and let its processes ask each other for a token of this user's own.
+    """Bind Ray to the loopback address, and make its processes authenticate with a token of this user.
 
     Returns:
-        the file of the token, which its owner alone may read; None where ``RAY_ADDRESS`` names a cluster.
+        the file of the token, which only its owner may read; None if ``RAY_ADDRESS`` names a cluster.
     """
-    if os.environ.get("RAY_ADDRESS"):  # a cluster of the user's, and under rules of its own
+    if os.environ.get("RAY_ADDRESS"):  # the user's cluster has its own configuration
         return None
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     file = cache_dir("serve") / "ray-token"

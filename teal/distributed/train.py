@@ -1,8 +1,8 @@
-"""The training loop in several processes, kept going by Ray Train.
+"""`teal train` in several processes, through Ray Train.
 
-Ray starts the processes, connects them (torch.distributed), and starts them anew when one dies; everything else is
-:class:`teal.learning.trainer.Trainer`, which knows no Ray.  They go on from the state in the run's folder, which rank 0
-writes at each validation: steps since then are made again, the same ones.
+Ray starts the processes, connects them (torch.distributed), and starts all of them again when one dies; everything else
+is :class:`teal.learning.train.Trainer`, which does not depend on Ray.  Restarted processes continue from the state in
+the run's folder, which rank 0 writes at each validation, and repeat the steps made since then.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ from tqdm import tqdm
 from teal.config import TrainConfig
 from teal.distributed.cluster import cause, connected, require_units, units
 from teal.errors import InputError
-from teal.learning.checkpoint import RUN
-from teal.learning.trainer import TrainState
-from teal.parallel import limit_threads
-from teal.storage import atomic_file
+from teal.learning.run_state import RUN
+from teal.learning.train import TrainState
+from teal.runtime.parallel import limit_threads
+from teal.runtime.storage import atomic_file
 
-_RESTARTS = 3
-_SAY_EVERY_S = 0.5
+_MAX_RESTARTS = 3  # of the processes
+_PROGRESS_EVERY_S = 0.5  # seconds between two updates of the progress
+# Files in OUT by which the processes tell the command how far they are, and which fault of the user they met.
 _PROGRESS, _FAULT = "progress.json", "fault.json"
 
 
 def train(config: TrainConfig, progress: bool = True) -> TrainState:
-    """Train with ``config.workers`` processes; goes on with the state that is in the folder, if there is one.
+    """Train in ``config.workers`` processes, from the state in the folder if there is one.
 
-    The same steps as of one process, to rounding: each process works on a part of every batch, and what is drawn for a
-    matrix does not depend on where.
+    The steps are those of one process, to rounding: each process takes a part of every batch, and the random numbers
+    for a matrix do not depend on the process.
 
     Raises:
         InputError: a fault in the settings, or fewer CPUs or GPUs than workers.
@@ -54,7 +55,7 @@ def train(config: TrainConfig, progress: bool = True) -> TrainState:
 
         out = config.out.resolve()
         settings = dataclasses.replace(config, out=out, device="cuda" if use_gpu else "cpu")
-        scratch = out / ".ray"  # Ray's own notes; the state of the run is ours
+        scratch = out / ".ray"  # Ray's own files; the state of the run is not among them
         resources = {"CPU": 1.0, "GPU": 1.0} if use_gpu else {"CPU": 1.0}
         trainer = TorchTrainer(
             _work,
@@ -62,19 +63,21 @@ def train(config: TrainConfig, progress: bool = True) -> TrainState:
             torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo"),
             scaling_config=ScalingConfig(num_workers=config.workers, use_gpu=use_gpu, resources_per_worker=resources),
             run_config=RunConfig(
-                name=uuid.uuid4().hex, storage_path=str(scratch), failure_config=FailureConfig(max_failures=_RESTARTS)
+                name=uuid.uuid4().hex,
+                storage_path=str(scratch),
+                failure_config=FailureConfig(max_failures=_MAX_RESTARTS),
             ),
         )
         (out / _FAULT).unlink(missing_ok=True)
         try:
-            with _watched(out, config.max_steps, progress) as bar:
-                _beside(trainer.fit).result()
+            with _progress_bar(out, config.max_steps, progress) as bar:
+                _in_thread(trainer.fit).result()
                 if (out / _FAULT).exists():
                     raise InputError(*json.loads((out / _FAULT).read_text(encoding="utf-8")))
                 state = TrainState(**json.loads((out / _PROGRESS).read_text(encoding="utf-8")))
                 bar.update(state.step - bar.n)
         except Exception as error:
-            raise cause(error, f"training on Ray ended after {_RESTARTS} restarts") from None
+            raise cause(error, f"training on Ray ended after {_MAX_RESTARTS} restarts") from None
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
             for name in (_PROGRESS, _FAULT):
@@ -82,8 +85,8 @@ def train(config: TrainConfig, progress: bool = True) -> TrainState:
         return state
 
 
-def _beside(function: Callable[[], Any]) -> Future[Any]:
-    """Run in another thread: in the main one Ray Train makes of Ctrl-C an end of its own, without an exception."""
+def _in_thread(function: Callable[[], Any]) -> Future[Any]:
+    """Run ``function`` in another thread: in the main thread Ray Train handles Ctrl-C itself and raises nothing."""
     future: Future[Any] = Future()
 
     def run() -> None:
@@ -97,44 +100,44 @@ def _beside(function: Callable[[], Any]) -> Future[Any]:
 
 
 def _work(settings: dict[str, Any]) -> None:
-    """What each process does.
+    """The work of each process.
 
-    A fault of the user's ends the run, and is no reason to start processes anew: it is left in a file.
+    A fault in the user's input is written to a file and ends the run, since a restart would not help.
     """
     from torch import distributed
 
     config: TrainConfig = settings["config"]
     if (config.out / _FAULT).exists():
         return
-    os.chdir(settings["folder"])  # of the command: Ray gives each process one of its own
+    os.chdir(settings["folder"])  # that of the command, because relative paths refer to it
     try:
         _train(config)
     except InputError as error:
         with atomic_file(config.out / _FAULT) as temporary:
-            temporary.write_text(json.dumps([error.where, error.field, error.expected, error.found]), encoding="utf-8")
-        distributed.destroy_process_group()  # those who wait for this one must not wait for ever
+            temporary.write_text(json.dumps([error.where, error.field, error.expected, error.actual]), encoding="utf-8")
+        distributed.destroy_process_group()  # or the other processes would wait for this one without end
 
 
 def _train(config: TrainConfig) -> None:
     import ray.train
 
-    from teal.instance import load_instance
-    from teal.learning.peers import Group
-    from teal.learning.trainer import Trainer
+    from teal.evaluation.instance import load_instance
+    from teal.learning.peers import ProcessGroup
+    from teal.learning.train import Trainer
 
     context = ray.train.get_context()
     limit_threads((os.cpu_count() or 1) // context.get_local_world_size())
     instance = load_instance(config)
     first = instance.problem(instance.traffic.read(instance.split.train[:1]))
-    trainer = Trainer(first, instance.traffic, instance.split, config, Group(instance.device))
+    trainer = Trainer(first, instance.traffic, instance.split, config, ProcessGroup(instance.device))
     if (config.out / RUN).exists():
         trainer.resume(config.out)
-    said = 0.0
+    last_progress = 0.0
 
     def watch(state: TrainState, last: bool = False) -> None:
-        nonlocal said
-        if context.get_world_rank() == 0 and (last or time.monotonic() > said + _SAY_EVERY_S):
-            said = time.monotonic()
+        nonlocal last_progress
+        if context.get_world_rank() == 0 and (last or time.monotonic() > last_progress + _PROGRESS_EVERY_S):
+            last_progress = time.monotonic()
             with atomic_file(config.out / _PROGRESS) as temporary:
                 temporary.write_text(json.dumps(dataclasses.asdict(state)), encoding="utf-8")
 
@@ -142,16 +145,16 @@ def _train(config: TrainConfig) -> None:
 
 
 @contextlib.contextmanager
-def _watched(out: Path, total: int, progress: bool) -> Iterator[Any]:
-    """A bar that follows what rank 0 writes."""
+def _progress_bar(out: Path, total: int, progress: bool) -> Iterator[Any]:
+    """A progress bar that shows what rank 0 writes."""
     done = threading.Event()
 
     def follow(bar: Any) -> None:
-        while not done.wait(_SAY_EVERY_S):
-            with contextlib.suppress(OSError, ValueError):  # not there yet
-                found = json.loads((out / _PROGRESS).read_text(encoding="utf-8"))
-                bar.update(found["step"] - bar.n)
-                bar.set_postfix(best=f"{found['best']:.4f}")
+        while not done.wait(_PROGRESS_EVERY_S):
+            with contextlib.suppress(OSError, ValueError):  # not written yet
+                state = json.loads((out / _PROGRESS).read_text(encoding="utf-8"))
+                bar.update(state["step"] - bar.n)
+                bar.set_postfix(best=f"{state['best']:.4f}")
 
     with tqdm(total=total or None, desc="training", unit="step", disable=not progress) as bar:
         thread = threading.Thread(target=follow, args=(bar,))

@@ -1,4 +1,4 @@
-"""Files and names -> topologies and traffic.  The only place that knows formats and units."""
+"""Reading and writing topologies, traffic and allocations.  File formats and units are handled in this room only."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from teal.formats.npz import read_npz, write_npz
 from teal.formats.sndlib import is_sndlib, read_sndlib_topology, read_sndlib_traffic
 from teal.formats.tables import read_table, write_table
 from teal.network import Topology, TrafficMatrices
-from teal.storage import packaged
+from teal.runtime.storage import packaged
 
 __all__ = ["TRAFFIC_SUFFIXES", "is_named", "load_topology", "load_traffic", "save_traffic"]
 
 TRAFFIC_SUFFIXES = (".npz", ".csv", ".parquet")
 BUILT_IN = {"b4": "data/b4.json"}
-_TOPOLOGY_FORMS = "a .json, .graphml or SNDlib .xml file, topohub:GROUP/NAME, or one of: " + ", ".join(BUILT_IN)
-_TRAFFIC_FORMS = "an SNDlib .tgz or folder, a .npz, .csv or .parquet file, or gravity:seed=0,count=200,load=4"
+_EXPECTED_TOPOLOGY = "a .json, .graphml or SNDlib .xml file, topohub:GROUP/NAME, or one of: " + ", ".join(BUILT_IN)
+_EXPECTED_TRAFFIC = "an SNDlib .tgz or folder, a .npz, .csv or .parquet file, or gravity:seed=0,count=200,load=4"
 
 
 def is_named(text: str) -> bool:
-    """Whether a topology is one that comes with Teal or topohub, under this name, and no file."""
+    """Whether ``text`` names a topology that comes with Teal or topohub, and not a file."""
     return text.startswith(topohub_names.PREFIX) or text.lower() in BUILT_IN
 
 
 def load_topology(text: str, default_capacity: float | None = None) -> Topology:
-    """The topology that a file or name stands for.
+    """The topology of a file or name.
 
     Args:
         text: a node-link ``.json``, ``.graphml`` or SNDlib ``.xml`` file; ``topohub:GROUP/NAME``; ``b4``.
@@ -43,7 +43,7 @@ def load_topology(text: str, default_capacity: float | None = None) -> Topology:
         return read_node_link(packaged(BUILT_IN[text.lower()]))
     path = Path(text).expanduser()
     if not path.is_file():
-        raise InputError(text, "topology", _TOPOLOGY_FORMS, "no such file or name")
+        raise InputError(text, "topology", _EXPECTED_TOPOLOGY, "no such file or name")
     match path.suffix.lower():
         case ".json":
             return read_node_link(path, default_capacity)
@@ -51,11 +51,11 @@ def load_topology(text: str, default_capacity: float | None = None) -> Topology:
             return read_graphml(path, default_capacity)
         case ".xml" if is_sndlib(path):
             return read_sndlib_topology(path, default_capacity)
-    raise InputError(text, "topology", _TOPOLOGY_FORMS, f"another kind of file ({path.suffix or 'no suffix'})")
+    raise InputError(text, "topology", _EXPECTED_TOPOLOGY, f"another kind of file ({path.suffix or 'no suffix'})")
 
 
 def load_traffic(text: str, topology: Topology, progress: bool = False) -> TrafficMatrices:
-    """The traffic matrices that a file, folder or name stands for, over the nodes of ``topology``.
+    """The traffic matrices of a file, folder or name, over the nodes of ``topology``.
 
     Raises:
         InputError: no such file or name, or a fault in it.
@@ -66,13 +66,13 @@ def load_traffic(text: str, topology: Topology, progress: bool = False) -> Traff
     if path.is_dir() or (path.name.lower().endswith((".tgz", ".tar.gz", ".tar")) and path.is_file()):
         return read_sndlib_traffic(path, topology, progress)
     if not path.is_file():
-        raise InputError(text, "traffic", _TRAFFIC_FORMS, "no such file or name")
+        raise InputError(text, "traffic", _EXPECTED_TRAFFIC, "no such file or name")
     match path.suffix.lower():
         case ".npz":
             return read_npz(path, topology)
         case ".csv" | ".parquet":
             return read_table(path, topology, progress)
-    raise InputError(text, "traffic", _TRAFFIC_FORMS, f"another kind of file ({path.suffix or 'no suffix'})")
+    raise InputError(text, "traffic", _EXPECTED_TRAFFIC, f"another kind of file ({path.suffix or 'no suffix'})")
 
 
 def save_traffic(path: Path, traffic: TrafficMatrices, topology: Topology) -> None:

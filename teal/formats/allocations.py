@@ -1,15 +1,15 @@
-"""Allocations as tables: one row for each path that carries something.
+"""Allocations as tables: one row for each path that carries traffic.
 
 Columns ``source``, ``target``, ``k`` (which of the demand's paths), ``nodes`` (along it: a list in Parquet,
 separated by spaces in CSV), ``split`` (share of the demand) and ``flow`` (Gbit/s).
 
-Of many matrices: a Parquet file of the paths, ``source``, ``target``, ``demand``, ``k`` and ``nodes``, and files with
-one row a matrix, whose ``splits`` (or ``weights``) are D x K numbers, that of demand d and path k at d K + k.
+For many matrices there is one Parquet file of the paths, with ``source``, ``target``, ``demand``, ``k`` and ``nodes``,
+and files with one row a matrix, whose ``splits`` (or ``weights``) are D * K numbers, that of demand d and path k at
+position d * K + k.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from teal.formats.rows import columns_of
 from teal.network import PathSet, Topology
-from teal.network.topology import FloatArray
-from teal.storage import atomic_file
+from teal.runtime.arrays import FloatArray
+from teal.runtime.storage import atomic_file
 
 ALLOCATION_SUFFIXES = (".parquet", ".csv")
 
@@ -28,6 +29,9 @@ def write_allocation(file: Path, topology: Topology, paths: PathSet, demand: Flo
     """Write the allocation of one matrix; the number of rows.
 
     Args:
+        file: .csv or .parquet.
+        topology: for names.
+        paths: of the splits.
         demand: (D,) Gbit/s.
         splits: (D, K).
     """
@@ -60,11 +64,11 @@ def write_candidates(file: Path, topology: Topology, paths: PathSet) -> None:
 
 
 class MatrixFile:
-    """Rows, one a matrix, on their way into a Parquet file: the fields of a dataclass, and (D, K) shares.
+    """A Parquet file that is being written, one row a matrix: the fields of a dataclass, and (D, K) shares.
 
     Args:
-        file: where to.
-        name: of the column of shares.
+        file: path of the file.
+        name: of the column with the shares.
     """
 
     def __init__(self, file: Path, name: str) -> None:
@@ -72,11 +76,11 @@ class MatrixFile:
         self._writer: Any = None
 
     def add(self, rows: Sequence[Any], shares: npt.NDArray[Any] | None) -> None:
-        """Write B rows and their shares (B, D, K), or None of all of them, as a group."""
+        """Write B rows and their shares (B, D, K); None, the same for all rows of the file, for no shares."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        fields = [field.name for field in dataclasses.fields(rows[0])]
+        fields = columns_of(rows[0])
         columns: dict[str, Any] = {field: [getattr(row, field) for row in rows] for field in fields}
         if shares is not None:
             flat = pa.array(np.ascontiguousarray(shares).reshape(-1))
@@ -87,31 +91,31 @@ class MatrixFile:
         self._writer.write_table(table)
 
     def close(self) -> None:
-        """Write what belongs at the end."""
+        """Finish the file."""
         if self._writer is not None:
             self._writer.close()
 
 
 def _path_columns(topology: Topology, paths: PathSet, row: npt.NDArray[Any], k: npt.NDArray[Any]) -> dict[str, Any]:
-    """Of path k of each demand in ``row``: source, target, k, and the nodes along it."""
+    """Columns source, target, k and nodes, of path ``k[i]`` of demand ``row[i]`` for each i."""
     import pyarrow as pa
 
     names = pa.array(topology.node_names)
     ends = paths.pairs[row]
-    # The nodes along each path, filled in from its end: entry 0 is the source.
+    # The nodes along each path are filled in from its end; the first one is the source.
     node, length = paths.leaf[row, k].astype(np.int64), paths.hops[row, k].astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(length + 1)])
-    along = np.empty(offsets[-1], dtype=np.int32)
-    along[offsets[:-1]] = ends[:, 0]
+    path_nodes = np.empty(offsets[-1], dtype=np.int32)
+    path_nodes[offsets[:-1]] = ends[:, 0]
     place = offsets[:-1] + length
     while len(node):
-        along[place] = topology.link_target[paths.trie.link[node]]
+        path_nodes[place] = topology.link_target[paths.trie.link[node]]
         node, place = paths.trie.parent[node].astype(np.int64), place - 1
-        going_on = node >= 0
-        node, place = node[going_on], place[going_on]
+        is_inside = node >= 0
+        node, place = node[is_inside], place[is_inside]
     return {
         "source": names.take(pa.array(ends[:, 0])),
         "target": names.take(pa.array(ends[:, 1])),
         "k": pa.array(k.astype(np.int32)),
-        "nodes": pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), names.take(pa.array(along))),
+        "nodes": pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), names.take(pa.array(path_nodes))),
     }

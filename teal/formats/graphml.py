@@ -1,8 +1,8 @@
 """GraphML as in the Internet Topology Zoo.
 
-A node is named by its ``label`` where the labels are distinct, else by its id; ``Longitude`` and
-``Latitude`` place it.  Capacity is ``capacity`` (Gbit/s) or the Zoo's ``LinkSpeedRaw`` (bit/s).  Most
-Zoo files give it for few links or none: say ``default_capacity`` to fill the rest.
+The name of a node is its ``label`` if all labels are distinct, else its id; its position is ``Longitude`` and
+``Latitude``.  Capacity is ``capacity`` (Gbit/s) or the Zoo's ``LinkSpeedRaw`` (bit/s).  Most Zoo files have it for few
+links or none; ``default_capacity`` gives that of the others.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def read_graphml(path: Path, default_capacity: float | None = None) -> Topology:
         labels = {node: str(node) for node in labels}
     nodes: dict[str, tuple[float, float] | None] = {}
     for node, data in graph.nodes(data=True):
-        placed = "Longitude" in data and "Latitude" in data
+        has_position = "Longitude" in data and "Latitude" in data
         field = f"node {labels[node]}"
         nodes[labels[node]] = (
-            (number(data["Longitude"], where, field), number(data["Latitude"], where, field)) if placed else None
+            (number(data["Longitude"], where, field), number(data["Latitude"], where, field)) if has_position else None
         )
     records = []
     for source, target, data in graph.edges(data=True):

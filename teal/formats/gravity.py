@@ -1,4 +1,4 @@
-"""A seeded generator of traffic, for when there is none measured.
+"""A seeded generator of traffic matrices.
 
 ``gravity:seed=0,count=200,load=4`` with options:
 
@@ -24,19 +24,21 @@ from tqdm import tqdm
 from teal.errors import InputError
 from teal.formats.rate_store import RateArray, RateFile, make_rates
 from teal.network import Topology, TrafficMatrices, all_pairs, compute_paths
-from teal.network.topology import FloatArray
 from teal.pathops import make_path_ops
+from teal.runtime.arrays import FloatArray
+from teal.runtime.storage import content_key
 from teal.spec import parse_spec
-from teal.storage import content_key
 
-_FORMAT = 1
-_START = np.datetime64("2024-01-01T00:00:00", "s")  # a Monday
-_DAY, _WEEKEND, _SWING = 86400, 0.75, 0.4
+_FORMAT = 1  # part of the cache key: raise it when the generator changes
+_START = np.datetime64("2024-01-01T00:00:00", "s")  # time of the first matrix, a Monday
+_DAY = 86400  # seconds
+_WEEKEND_FACTOR = 0.75  # rate on Saturdays and Sundays over that on other days
+_DAILY_SWING = 0.4  # amplitude of the daily cycle, share of the mean rate
 
 
 @dataclasses.dataclass(frozen=True)
 class Gravity:
-    """The options above."""
+    """The options of the generator; see the module."""
 
     seed: int = 0
     count: int = 200
@@ -81,13 +83,13 @@ def generate_traffic(text: str, topology: Topology, progress: bool = False) -> T
     def fill(rates: RateFile | RateArray) -> None:
         noise_rng = np.random.default_rng(noise_seed)
         state = noise_rng.standard_normal(len(pairs), dtype=np.float32)
-        fresh = np.float32(np.sqrt(1 - model.correlation**2))
+        innovation = np.float32(np.sqrt(1 - model.correlation**2))  # keeps the variance of the AR(1) noise at 1
         rows = tqdm(range(model.count), desc="generating traffic", unit="matrix", disable=not progress)
         for row in rows:
             if row:
                 state = np.float32(model.correlation) * state
-                state += fresh * noise_rng.standard_normal(len(pairs), dtype=np.float32)
-            # Mean 1, whatever the noise.
+                state += innovation * noise_rng.standard_normal(len(pairs), dtype=np.float32)
+            # Log-normal with mean 1, for every standard deviation.
             jitter = np.exp(np.float32(model.noise) * state - np.float32(model.noise**2 / 2))
             rates.write(row, (base * _cycle(row * model.interval, peak) * jitter)[None])
 
@@ -107,7 +109,7 @@ def generate_traffic(text: str, topology: Topology, progress: bool = False) -> T
 
 
 def shortest_path_load(topology: Topology, traffic: TrafficMatrices, rates: FloatArray) -> float:
-    """Largest link utilisation when each demand (D,) takes its path of fewest hops."""
+    """Largest link utilisation if each demand of ``rates`` (D,) takes its path of fewest hops."""
     paths = compute_paths(topology, traffic.pairs, num_paths=1)
     flow = torch.from_numpy(np.ascontiguousarray(rates, np.float64)).view(1, -1, 1)
     load = make_path_ops(paths).link_sum(flow)[0].numpy()
@@ -116,21 +118,21 @@ def shortest_path_load(topology: Topology, traffic: TrafficMatrices, rates: Floa
 
 
 def _mean_rates(rng: np.random.Generator, nodes: int, pairs: np.ndarray, top: float) -> FloatArray:
-    """(D,) gravity rates, mean 1, the largest tenth of which carry the share ``top``."""
+    """(D,) gravity rates with mean 1, of which the largest tenth has the share ``top``."""
     send, receive = rng.standard_normal((2, nodes))
     shape = send[pairs[:, 0]] + receive[pairs[:, 1]] + rng.standard_normal(len(pairs))
     tenth = max(1, round(len(pairs) / 10))
     order = np.sort(shape - shape.max())[::-1]
-    low, high = 0.0, 64.0  # the share grows with the power: bisect
+    low, high = 0.0, 64.0  # bracket of the power; the share of the largest tenth grows with it
     for _ in range(60):
         power = (low + high) / 2
-        grown = np.exp(power * order)
-        low, high = (power, high) if grown[:tenth].sum() < top * grown.sum() else (low, power)
+        trial = np.exp(power * order)
+        low, high = (power, high) if trial[:tenth].sum() < top * trial.sum() else (low, power)
     rates = np.exp(high * (shape - shape.max()))
     return rates / rates.mean()
 
 
 def _cycle(second: int, peak: FloatArray) -> FloatArray:
-    """Daily and weekly factor at a time, for sources that peak at second ``peak`` of the day."""
-    daily = 1 + _SWING * np.cos(2 * np.pi * (second - peak) / _DAY)
-    return daily * (_WEEKEND if (second // _DAY) % 7 >= 5 else 1.0)
+    """(D,) daily and weekly factor at ``second``, for demands that peak at second ``peak`` of the day."""
+    daily = 1 + _DAILY_SWING * np.cos(2 * np.pi * (second - peak) / _DAY)
+    return daily * (_WEEKEND_FACTOR if (second // _DAY) % 7 >= 5 else 1.0)

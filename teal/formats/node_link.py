@@ -32,7 +32,7 @@ def read_node_link(path: Path, default_capacity: float | None = None) -> Topolog
 
 
 def topology_from_node_link(data: Any, name: str, where: str, default_capacity: float | None = None) -> Topology:
-    """The same from parsed JSON."""
+    """Build a topology from parsed node-link JSON; errors name ``where``."""
     if not isinstance(data, dict) or not isinstance(data.get("nodes"), list):
         raise InputError(where, "nodes", "a list of nodes (networkx node-link data)", "none")
     links = data.get("links", data.get("edges"))
@@ -80,8 +80,8 @@ def topology_to_node_link(topology: Topology) -> dict[str, Any]:
     names = topology.node_names
     nodes: list[dict[str, Any]] = []
     for name, (x, y) in zip(names, topology.coordinates.tolist(), strict=True):
-        known = math.isfinite(x) and math.isfinite(y)
-        nodes.append({"id": name, "pos": [x, y]} if known else {"id": name})
+        has_position = math.isfinite(x) and math.isfinite(y)
+        nodes.append({"id": name, "pos": [x, y]} if has_position else {"id": name})
     ends = zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
     figures = zip(topology.capacity.tolist(), topology.latency.tolist(), strict=True)
     links = [

@@ -1,7 +1,7 @@
 """Traffic as .npz: ``rates`` (T, D) in Gbit/s, ``timestamps`` (T,) in seconds since 1970 (UTC),
 ``sources`` and ``targets`` (D,) node names, and perhaps ``interval_s``.
 
-The rates of an uncompressed file (what :func:`write_npz` writes) are read row by row where they lie;
+The rates of an uncompressed file, as :func:`write_npz` writes it, are read row by row from that file;
 compressed ones are unpacked once, into the cache if they are many.
 """
 
@@ -22,7 +22,7 @@ from teal.formats.rate_store import RateArray, RateFile, make_rates
 from teal.network import Topology, TrafficMatrices
 from teal.network.rates import FileRates, Rates
 from teal.network.traffic import usual_interval
-from teal.storage import atomic_file, content_key, file_key
+from teal.runtime.storage import atomic_file, content_key, file_key
 
 _FIELDS = ("rates", "timestamps", "sources", "targets")
 
@@ -67,7 +67,7 @@ def read_npz(path: Path, topology: Topology) -> TrafficMatrices:
         key=content_key(content, topology.node_names),
         source=where,
     )
-    for _ in traffic.chunks():  # reading checks every rate
+    for _ in traffic.chunks():  # reads, and thereby checks, every rate
         pass
     return traffic
 
@@ -75,14 +75,14 @@ def read_npz(path: Path, topology: Topology) -> TrafficMatrices:
 def write_npz(path: Path, traffic: TrafficMatrices, topology: Topology) -> None:
     """Write traffic matrices, a chunk at a time, in float32."""
     names = np.array(topology.node_names)
-    small = {
+    header_fields = {
         "timestamps": traffic.timestamps.astype("datetime64[s]").astype(np.int64),
         "sources": names[traffic.pairs[:, 0]],
         "targets": names[traffic.pairs[:, 1]],
         "interval_s": np.array(traffic.interval_s),
     }
     with atomic_file(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
-        for field, values in small.items():
+        for field, values in header_fields.items():
             with archive.open(f"{field}.npy", "w") as stream:
                 npy.write_array(stream, values, allow_pickle=False)
         with archive.open("rates.npy", "w", force_zip64=True) as stream:
@@ -93,7 +93,7 @@ def write_npz(path: Path, traffic: TrafficMatrices, topology: Topology) -> None:
 
 
 class _Reordered:
-    """Rates with their columns in another order."""
+    """Rates whose columns are permuted: column i is column ``order[i]`` of ``rates``."""
 
     def __init__(self, rates: Rates, order: npt.NDArray[np.int64]) -> None:
         self._rates, self._order = rates, order
@@ -107,11 +107,10 @@ class _Reordered:
 
 
 def _rates(path: Path, content: str) -> Rates:
-    """The rates, never all in memory unless they are few.
+    """The rates of the file: in place if they are stored uncompressed, else unpacked row by row (see the module).
 
-    Where they lie in the file if they are stored as they are; else unpacked row by row, into the
-    cache if they are many.  Raises ValueError for an array that is not two-dimensional or whose
-    rows do not follow each other.
+    Raises:
+        ValueError: an array that is not two-dimensional or not in C order, or a truncated file.
     """
     with zipfile.ZipFile(path) as archive:
         entry = archive.getinfo("rates.npy")
@@ -136,7 +135,7 @@ def _rates(path: Path, content: str) -> Rates:
 
                 return make_rates((shape[0], shape[1]), content, unpack)
     with path.open("rb") as raw:
-        raw.seek(entry.header_offset + 26)  # the local header's own lengths may differ from the directory's
+        raw.seek(entry.header_offset + 26)  # the local header's lengths may differ from those in the directory
         name_length, extra_length = struct.unpack("<HH", raw.read(4))
     offset = entry.header_offset + 30 + name_length + extra_length + header
     if offset + shape[0] * shape[1] * dtype.itemsize > path.stat().st_size:

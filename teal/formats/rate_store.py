@@ -1,4 +1,4 @@
-"""Where rates go that are too many to hold: a file of float32 rows in the cache, written once."""
+"""Rates while they are read or generated: in memory if they are few, else in a file of float32 rows in the cache."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable
 import numpy as np
 
 from teal.network.rates import ArrayRates, FileRates, Rates
-from teal.network.topology import FloatArray
-from teal.storage import atomic_file, cache_dir
+from teal.runtime.arrays import FloatArray
+from teal.runtime.storage import atomic_file, cache_dir
 
-IN_MEMORY_BYTES = 256 << 20
+IN_MEMORY_BYTES = 256 << 20  # rates up to this size, as float64, are kept in memory
 
 
 class RateFile:
-    """A file of T rows of D float32, open for reading and writing of whole rows."""
+    """An open file of T rows of D float32, of which whole rows are read and written."""
 
     def __init__(self, file: int, shape: tuple[int, int]) -> None:
         self._file, self.shape, self._stride = file, shape, 4 * shape[1]
@@ -33,7 +33,7 @@ class RateFile:
 
 
 class RateArray:
-    """The same interface in memory, float64."""
+    """The interface of RateFile over an array in memory, float64."""
 
     def __init__(self, shape: tuple[int, int]) -> None:
         self.shape, self.values = shape, np.zeros(shape)
@@ -48,14 +48,14 @@ class RateArray:
 
 
 def make_rates(shape: tuple[int, int], key: str, fill: Callable[[RateFile | RateArray], None]) -> Rates:
-    """Rates of ``shape`` as ``fill`` writes them: in memory if they fit, else in the cache under ``key``.
+    """Rates of ``shape`` that ``fill`` writes: in memory if they are few, else in the cache under ``key``.
 
-    A file that ``fill`` finished once is not filled again; one that it did not finish is not kept.
+    A complete file in the cache is used without calling ``fill``; an incomplete one is not kept.
     """
     if shape[0] * shape[1] * 8 <= IN_MEMORY_BYTES:
-        held = RateArray(shape)
-        fill(held)
-        return ArrayRates(held.values)
+        array = RateArray(shape)
+        fill(array)
+        return ArrayRates(array.values)
     path = cache_dir("traffic") / f"{key}.f4"
     if not path.exists() or path.stat().st_size != shape[0] * shape[1] * 4:
         with atomic_file(path) as temporary:

@@ -1,4 +1,4 @@
-"""What every topology format is read into before it becomes a Topology, and the rules they share."""
+"""The records that every topology format is read into, and the rules by which they become a Topology."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from teal.errors import InputError
 from teal.formats.units import fibre_latency_ms, great_circle_km
 from teal.network import Topology
 
-_DEFAULT_LATENCY_MS = 1.0
+_DEFAULT_LATENCY_MS = 1.0  # of a link whose latency and coordinates are unknown
 
 
 @dataclasses.dataclass(frozen=True)
 class LinkRecord:
-    """One link as its file gives it, units converted.
+    """One link of a file, units converted.
 
     Attributes:
-        source, target: node names.
+        source: name of the node where it starts.
+        target: name of the node where it ends.
         capacity: Gbit/s; None if the file has none.
         latency: ms; None to derive it from the coordinates.
-        field: where in the file, for messages.
+        field: its place in the file, for messages.
     """
 
     source: str
@@ -51,14 +52,20 @@ def topology_from_records(
     great circle where both ends have coordinates, else 1 ms.
 
     Args:
+        name: of the network.
+        where: the file or name, for messages.
         nodes: name to (longitude, latitude), None where unknown.
+        links: in the order of the file.
+        directed: whether a link leads in one direction only.
+        geographical: whether coordinates are longitudes and latitudes.
         default_capacity: Gbit/s for links that have none; None to refuse them.
+        notes: of the topology, to which those about dropped links and assumed capacities are added.
 
     Raises:
         InputError: an unknown node; a missing, zero, negative or NaN capacity.
     """
     index = {node: i for i, node in enumerate(nodes)}
-    found = list(nodes.items())
+    positions = list(nodes.values())
     ends: list[tuple[int, int]] = []
     capacity: list[float] = []
     latency: list[float] = []
@@ -71,24 +78,24 @@ def topology_from_records(
         if record.source == record.target:
             loops += 1
             continue
-        here = record.capacity
-        if here is None:
+        link_capacity = record.capacity
+        if link_capacity is None:
             if default_capacity is None:
                 raise InputError(where, f"{record.field}: capacity", "a capacity > 0", "none")
-            here, assumed = default_capacity, assumed + 1
-        if not math.isfinite(here) or here <= 0:
-            raise InputError(where, f"{record.field}: capacity", "a capacity > 0", here)
+            link_capacity, assumed = default_capacity, assumed + 1
+        if not math.isfinite(link_capacity) or link_capacity <= 0:
+            raise InputError(where, f"{record.field}: capacity", "a capacity > 0", link_capacity)
         a, b = index[record.source], index[record.target]
         delay = record.latency
         if delay is None:
-            p, q = found[a][1], found[b][1]
-            known = geographical and p is not None and q is not None
-            delay = fibre_latency_ms(great_circle_km(p, q)) if known and p and q else _DEFAULT_LATENCY_MS
+            p, q = positions[a], positions[b]
+            has_positions = geographical and p is not None and q is not None
+            delay = fibre_latency_ms(great_circle_km(p, q)) if has_positions and p and q else _DEFAULT_LATENCY_MS
         if not math.isfinite(delay) or delay <= 0:
             raise InputError(where, f"{record.field}: latency", "a latency > 0 ms", delay)
         for pair in [(a, b)] if directed else [(a, b), (b, a)]:
             ends.append(pair)
-            capacity.append(here)
+            capacity.append(link_capacity)
             latency.append(delay)
     if loops:
         notes += (f"{loops} links from a node to itself were dropped.",)
@@ -103,14 +110,14 @@ def topology_from_records(
         link_target=np.ascontiguousarray(array[:, 1]),
         capacity=np.array(capacity),
         latency=np.array(latency),
-        coordinates=np.array([point or unknown for _, point in found], dtype=np.float64).reshape(-1, 2),
+        coordinates=np.array([point or unknown for point in positions], dtype=np.float64).reshape(-1, 2),
         source=where,
         notes=notes,
     )
 
 
 def number(text: object, where: str, field: str, expected: str = "a number") -> float:
-    """Parse a number out of a file, or say where it is not one."""
+    """``text`` as a number; InputError, naming ``where`` and ``field``, if it is none."""
     try:
         return float(str(text))
     except ValueError:

@@ -18,7 +18,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
-import numpy.typing as npt
 from tqdm import tqdm
 
 from teal.errors import InputError
@@ -26,19 +25,17 @@ from teal.formats.rate_store import RateArray, RateFile, make_rates
 from teal.formats.records import LinkRecord, number, topology_from_records
 from teal.formats.units import gbps_per_unit
 from teal.network import Topology, TrafficMatrices
-from teal.storage import content_key, file_key
-
-IntVector = npt.NDArray[np.int64]
-FloatVector = npt.NDArray[np.float64]
+from teal.runtime.arrays import FloatArray, Int64Array
+from teal.runtime.storage import content_key, file_key
 
 _NAMESPACE = "{http://sndlib.zib.de/network}"
-_DEFAULT_UNIT = "MBITPERSEC"
-_INTERVALS = {"min": 60, "hour": 3600, "day": 86400, "month": 2592000, "year": 31536000}
-_MAX_XML = 64 << 20  # bytes of one matrix; anything larger is not one
+_DEFAULT_UNIT = "MBITPERSEC"  # of a file that names none
+_SECONDS_PER_UNIT = {"min": 60, "hour": 3600, "day": 86400, "month": 2592000, "year": 31536000}
+_MAX_XML_BYTES = 64 << 20  # of the file of one matrix; a larger one is refused
 
 
 def is_sndlib(path: Path) -> bool:
-    """Whether an XML file looks like SNDlib's."""
+    """Whether an XML file names SNDlib's namespace near its beginning."""
     with path.open("rb") as stream:
         return b"sndlib.zib.de/network" in stream.read(4096)
 
@@ -80,26 +77,26 @@ def read_sndlib_topology(path: Path, default_capacity: float | None = None) -> T
 
 @dataclasses.dataclass(frozen=True)
 class _Matrix:
-    """One parsed file: its demands are empty where the collection had a gap."""
+    """One parsed file; it has no demands where the measurement had a gap."""
 
     name: str
     time: np.datetime64
     interval_s: int
-    pairs: IntVector  # source * N + target, sorted
-    rates: FloatVector
+    pairs: Int64Array  # source * N + target of each demand, sorted
+    rates: FloatArray
 
 
 def read_sndlib_traffic(path: Path, topology: Topology, progress: bool = False) -> TrafficMatrices:
-    """Read a dynamic traffic archive: a .tgz, or a folder of its files, nested as deep as it may be.
+    """Read a dynamic traffic archive: a .tgz, or a folder with its files at any depth.
 
-    A file without demands, which GEANT's archive has, is skipped, counted, and named in ``skipped``.
+    A file without demands, as in GEANT's archive, is skipped and named in ``skipped``.
 
     Raises:
         InputError: a truncated archive; a file that is not SNDlib XML; a node that the topology
             does not have; a negative or NaN rate; two matrices of one time; no matrix at all.
     """
     where, index = str(path), topology.node_index()
-    rows: dict[np.datetime64, tuple[IntVector, FloatVector]] = {}
+    rows: dict[np.datetime64, tuple[Int64Array, FloatArray]] = {}
     skipped, intervals = [], []
     total = None if path.is_file() else sum(1 for _ in path.rglob("*.xml"))
     members = tqdm(_files(path), desc=f"reading {path.name}", unit="matrix", total=total, disable=not progress)
@@ -121,10 +118,10 @@ def read_sndlib_traffic(path: Path, topology: Topology, progress: bool = False) 
 
     def fill(store: RateFile | RateArray) -> None:
         for row, time in enumerate(sorted(rows)):
-            own, values = rows[time]
-            full = np.zeros(len(pairs))
-            full[np.searchsorted(pairs, own)] = values
-            store.write(row, full[None])
+            matrix_pairs, rates = rows[time]
+            all_rates = np.zeros(len(pairs))
+            all_rates[np.searchsorted(pairs, matrix_pairs)] = rates
+            store.write(row, all_rates[None])
 
     return TrafficMatrices(
         name=name,
@@ -139,7 +136,7 @@ def read_sndlib_traffic(path: Path, topology: Topology, progress: bool = False) 
 
 
 def _files(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Name and content of every XML file of a folder or archive, streamed."""
+    """Name and content of every XML file of a folder or archive, one at a time."""
     if path.is_dir():
         for file in sorted(path.rglob("*.xml")):
             yield file.name, file.read_bytes()
@@ -149,8 +146,8 @@ def _files(path: Path) -> Iterator[tuple[str, bytes]]:
             for member in archive:
                 if member.isfile() and member.name.endswith(".xml"):
                     name = Path(member.name).name
-                    if member.size > _MAX_XML:
-                        raise InputError(str(path), name, f"at most {_MAX_XML} bytes", member.size)
+                    if member.size > _MAX_XML_BYTES:
+                        raise InputError(str(path), name, f"at most {_MAX_XML_BYTES} bytes", member.size)
                     stream = archive.extractfile(member)
                     yield name, stream.read() if stream else b""
     except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -172,7 +169,7 @@ def _read_matrix(name: str, content: bytes, archive: str, index: dict[str, int],
         raise InputError(where, "time", "a date and time", repr(text)) from None
     granularity = root.findtext(f"{_NAMESPACE}meta/{_NAMESPACE}granularity", "").strip()
     step = re.fullmatch(r"(\d+)\s*(min|hour|day|month|year)s?", granularity)
-    interval_s = int(step[1]) * _INTERVALS[step[2]] if step else 0
+    interval_s = int(step[1]) * _SECONDS_PER_UNIT[step[2]] if step else 0
     rates: dict[tuple[int, int], float] = {}
     for demand in root.iterfind(f"{_NAMESPACE}demands/{_NAMESPACE}demand"):
         field = f"demand {demand.get('id')}"

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from tqdm import tqdm
 
 from teal.errors import InputError
 from teal.formats.rate_store import RateArray, RateFile, make_rates
 from teal.network import Topology, TrafficMatrices
 from teal.network.traffic import usual_interval
-from teal.storage import atomic_file, content_key, file_key
+from teal.runtime.arrays import FloatArray, Int64Array
+from teal.runtime.storage import atomic_file, content_key, file_key
 
-_ROWS = 1 << 20  # of a table in memory
+_BATCH_ROWS = 1 << 20  # rows of a table in memory at a time
 _COLUMNS = ("timestamp", "source", "target", "rate")
-_Batch = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float64]]
+_Batch = tuple[Int64Array, Int64Array, FloatArray]  # timestamp, source * N + target, rate
 
 
 def read_table(path: Path, topology: Topology, progress: bool = False) -> TrafficMatrices:
@@ -43,23 +43,23 @@ def read_table(path: Path, topology: Topology, progress: bool = False) -> Traffi
         raise InputError(where, "", "at least one row", "none")
 
     def fill(rates: RateFile | RateArray) -> None:
-        begun = np.zeros(len(stamps), dtype=bool)
+        is_begun = np.zeros(len(stamps), dtype=bool)  # matrices of which some rows were read
         for stamp, pair, rate in tqdm(
             _batches(path, topology), desc=f"reading {path.name}", unit="batch", disable=not progress
         ):
             order = np.argsort(stamp, kind="stable")
-            at, starts = np.unique(stamp[order], return_index=True)
+            batch_stamps, starts = np.unique(stamp[order], return_index=True)
             columns = np.searchsorted(pairs_seen, pair)
-            for value, part in zip(at, np.split(order, starts[1:]), strict=True):
+            for value, part in zip(batch_stamps, np.split(order, starts[1:]), strict=True):
                 row = int(np.searchsorted(stamps, value))
-                filled = rates.read(row).copy() if begun[row] else np.full(len(pairs_seen), np.nan)
+                filled = rates.read(row).copy() if is_begun[row] else np.full(len(pairs_seen), np.nan)
                 column = columns[part]
                 if np.isfinite(filled[column]).any() or len(np.unique(column)) < len(column):
-                    again = np.datetime64(int(value), "s")
-                    raise InputError(where, f"timestamp {again}", "each source and target once", "a pair twice")
+                    time = np.datetime64(int(value), "s")
+                    raise InputError(where, f"timestamp {time}", "each source and target once", "a pair twice")
                 filled[column] = rate[part]
                 rates.write(row, filled[None])
-                begun[row] = True
+                is_begun[row] = True
         for row in range(len(stamps)):
             rates.write(row, np.nan_to_num(rates.read(row))[None])
 
@@ -77,7 +77,7 @@ def read_table(path: Path, topology: Topology, progress: bool = False) -> Traffi
 
 
 def _batches(path: Path, topology: Topology) -> Iterator[_Batch]:
-    """(timestamp, source * N + target, rate) arrays, checked."""
+    """The table in batches of (timestamp, source * N + target, rate) arrays, checked."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.csv as csv
@@ -87,7 +87,7 @@ def _batches(path: Path, topology: Topology) -> Iterator[_Batch]:
     batches: Any
     try:
         if path.suffix.lower() == ".parquet":
-            batches = pq.ParquetFile(path).iter_batches(_ROWS)
+            batches = pq.ParquetFile(path).iter_batches(_BATCH_ROWS)
         else:
             text = {column: pa.string() for column in ("source", "target", "rate")}
             batches = csv.open_csv(path, convert_options=csv.ConvertOptions(column_types=text))
@@ -114,7 +114,7 @@ def _batches(path: Path, topology: Topology) -> Iterator[_Batch]:
         raise InputError(where, "", "a table of " + ", ".join(_COLUMNS), first_line) from None
 
 
-def _rates(column: Any, where: str, pa: Any) -> npt.NDArray[np.float64]:
+def _rates(column: Any, where: str, pa: Any) -> FloatArray:
     try:
         rate = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
     except pa.ArrowInvalid as error:
@@ -125,7 +125,7 @@ def _rates(column: Any, where: str, pa: Any) -> npt.NDArray[np.float64]:
     return rate
 
 
-def _seconds(column: Any, where: str, pa: Any) -> npt.NDArray[np.int64]:
+def _seconds(column: Any, where: str, pa: Any) -> Int64Array:
     """Seconds since 1970 of timestamps, integers or ISO text."""
     if column.null_count:
         raise InputError(where, "timestamp", "a time in every row", "an empty one")
@@ -141,7 +141,7 @@ def _seconds(column: Any, where: str, pa: Any) -> npt.NDArray[np.int64]:
 
 
 def write_table(path: Path, traffic: TrafficMatrices, topology: Topology) -> None:
-    """Write a CSV or Parquet table, about a million rows at a time; demands of rate 0 are left out of no row."""
+    """Write a CSV or Parquet table, about a million rows at a time, with a row for demands of rate 0 too."""
     import pyarrow as pa
     import pyarrow.csv as csv
     import pyarrow.parquet as pq
@@ -151,7 +151,7 @@ def write_table(path: Path, traffic: TrafficMatrices, topology: Topology) -> Non
     )
     names = np.array(topology.node_names)
     source, target = (names[traffic.pairs[:, side]] for side in (0, 1))
-    step = max(1, _ROWS // traffic.num_demands)
+    step = max(1, _BATCH_ROWS // traffic.num_demands)
     with atomic_file(path) as temporary:
         writer: Any = (pq.ParquetWriter if path.suffix.lower() == ".parquet" else csv.CSVWriter)(str(temporary), schema)
         with writer:

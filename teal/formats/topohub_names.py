@@ -1,8 +1,7 @@
 """Topologies of the package ``topohub`` (Jurkiewicz, 2023) by name: ``topohub:sndlib/geant``.
 
-topohub has positions and link lengths but no capacities.  Every link gets the same one, 100 Gbit/s
-or ``topohub:NAME,capacity=40``; under ``--calibrate`` only the ratios matter, so all links are alike.
-Latency is light's time through fibre of the link's length.
+topohub has positions and link lengths but no capacities.  Every link gets the same one: 100 Gbit/s, or the one in
+``topohub:NAME,capacity=40``.  Latency is the time of light through fibre of the link's length.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ PREFIX = "topohub:"
 
 
 def topohub_folder(where: str, field: str) -> Traversable:
-    """The package's files, a folder a group.
+    """The folder of the package's files, which contains a folder for each group.
 
     Raises:
-        InputError: it is not installed; names ``where`` and ``field``.
+        InputError: the package is not installed; the message names ``where`` and ``field``.
     """
     try:
         return resources.files("topohub") / "data"
@@ -35,7 +34,7 @@ def topohub_folder(where: str, field: str) -> Traversable:
 
 
 def _stored(text: str, name: str) -> dict[str, Any]:
-    """The package's JSON for ``name``, read as a file: its own reader leaves the file open."""
+    """The package's JSON for ``name``.  It is read as a file, because the package's reader leaves the file open."""
     folder = topohub_folder(text, "topology")
     parts = name.split("/")
     file = folder.joinpath(*parts[:-1], f"{parts[-1]}.json")
@@ -47,7 +46,7 @@ def _stored(text: str, name: str) -> dict[str, Any]:
 
 
 def load_topohub(text: str) -> Topology:
-    """The topology that ``topohub:GROUP/NAME[,capacity=GBPS]`` names; some groups have folders in them.
+    """The topology named by ``topohub:GROUP/NAME[,capacity=GBPS]``; some groups contain folders.
 
     Raises:
         InputError: the package is not installed, an unknown name, a capacity that is not positive.

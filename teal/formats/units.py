@@ -1,4 +1,4 @@
-"""Units of files, converted at this border and nowhere else: Gbit/s and ms inside."""
+"""Conversion of the units in files to Gbit/s and ms, which all other code uses."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _TO_GBPS = {
 }
 _ALIASES = {"BPS": "BITPERSEC", "BITS": "BITPERSEC", "BIT": "BITPERSEC"}
 _EARTH_RADIUS_KM = 6371.0
-_MS_PER_KM = 1 / 200.0  # light in fibre
-SHORTEST_MS = 0.01
+_MS_PER_KM = 1 / 200.0  # time of light in fibre
+MIN_LATENCY_MS = 0.01  # of a link: latencies must be positive
 
 
 def gbps_per_unit(unit: str, where: str) -> float:
-    """Gbit/s in one of ``unit``: MBITPERSEC, Mbit/s, Mbps, Gb/s and the like.
+    """Gbit/s in one ``unit``, such as MBITPERSEC, Mbit/s, Mbps or Gb/s.
 
     Raises:
         InputError: a unit that is not a rate of bits.
@@ -36,12 +36,12 @@ def gbps_per_unit(unit: str, where: str) -> float:
 
 
 def fibre_latency_ms(kilometres: float) -> float:
-    """Time of light through so much fibre, at least 0.01 ms."""
-    return max(kilometres * _MS_PER_KM, SHORTEST_MS)
+    """Time of light through fibre of this length, at least 0.01 ms."""
+    return max(kilometres * _MS_PER_KM, MIN_LATENCY_MS)
 
 
 def great_circle_km(a: tuple[float, float], b: tuple[float, float]) -> float:
-    """Distance of two (longitude, latitude) points in degrees."""
+    """Distance between two (longitude, latitude) points, which are in degrees."""
     (lon1, lat1), (lon2, lat2) = (tuple(map(math.radians, point)) for point in (a, b))
     h = math.sin((lat2 - lat1) / 2) ** 2 + math.cos(lat1) * math.cos(lat2) * math.sin((lon2 - lon1) / 2) ** 2
     return 2 * _EARTH_RADIUS_KM * math.asin(min(1.0, math.sqrt(h)))

@@ -1,1 +1,1 @@
-"""How models learn: learners, losses, the training loop, checkpoints."""
+"""How models learn: losses, learners, the training loops of `teal train` and `teal pretrain`, the state of a run."""

@@ -1,4 +1,4 @@
-"""The ``direct`` learner: the gradient of the surrogate itself, no exploration."""
+"""The learner ``direct``: the gradient of the surrogate, without exploration."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ def direct_loss(problem: Problem, means: Tensor) -> Tensor:
     Args:
         means: (B, D, K) from the policy.
     """
-    return -reward(problem, action_splits(means, problem.path_mask, may_shed=problem.objective.maximises_value))
+    return -reward(problem, action_splits(means, problem.path_mask, maximises_value=problem.objective.maximises_value))

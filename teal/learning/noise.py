@@ -1,4 +1,4 @@
-"""Random numbers of training, that do not depend on how a batch is divided over memory or machines."""
+"""Random numbers for training that do not depend on how a batch is divided over micro-batches or processes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class Noise(Protocol):
     """A source of standard normal numbers."""
 
     def normal(self, like: Tensor) -> Tensor:
-        """Independent ones in the shape (B, ...) and type of ``like``, and where it is."""
+        """Independent standard normal numbers with shape (B, ...), type and device of ``like``."""
         ...
 
 
 class Stream:
-    """One stream for all rows.
+    """One random stream for all rows.
 
     Args:
         seed: of the stream.
-        device: of the tensors that will be asked for.
+        device: of the tensors that will be requested.
     """
 
     def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
@@ -35,12 +35,12 @@ class Stream:
 
 
 class RowStreams:
-    """A stream for each row of a batch, from (seed, step, row): the same wherever the row is worked on.
+    """A random stream for each row of a batch, seeded by (seed, step, row): the same in whichever process the row is.
 
     Args:
         seed: of the run.
-        step: of the optimiser.
-        rows: B numbers of matrices, in the order of the tensors that will be asked for.
+        step: optimiser step.
+        rows: row numbers of the B matrices, in the order of the tensors that will be requested.
         device: of those tensors.
     """
 

@@ -1,4 +1,4 @@
-"""Who trains together: one process, or several that each take a part of every batch."""
+"""The processes of a training run: one, or several that each take a part of every batch."""
 
 from __future__ import annotations
 
@@ -10,39 +10,44 @@ from torch import Tensor
 
 
 class Peers(Protocol):
-    """Processes that go through the same steps; each has a ``rank`` from 0 to ``size`` - 1, and 0 writes files."""
+    """Processes that make the same steps together.
+
+    Attributes:
+        rank: number of this process, from 0 to ``size`` - 1; rank 0 writes the files.
+        size: number of processes.
+    """
 
     rank: int
     size: int
 
-    def add_up(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each by its sum over all processes."""
+    def all_reduce_sum(self, tensors: Sequence[Tensor]) -> None:
+        """Replace each tensor by its sum over all processes."""
         ...
 
-    def agree(self, number: float) -> float:
-        """What rank 0 says."""
+    def broadcast(self, number: float) -> float:
+        """The number of rank 0, in every process."""
         ...
 
 
-class Alone:
-    """One process."""
+class SingleProcess:
+    """A run of one process."""
 
     rank, size = 0, 1
 
-    def add_up(self, tensors: Sequence[Tensor]) -> None:
-        """Nothing to add."""
+    def all_reduce_sum(self, tensors: Sequence[Tensor]) -> None:
+        """The sum over one process: nothing changes."""
 
-    def agree(self, number: float) -> float:
-        """The number."""
+    def broadcast(self, number: float) -> float:
+        """The number itself."""
         return number
 
 
-class Group:
+class ProcessGroup:
     """The default process group of torch.distributed.
 
-    Gradients are added up in one all-reduce a step, after the last part of a batch.  DistributedDataParallel would
-    begin while the gradients of earlier layers are computed; of a model of some thousand numbers that hides nothing,
-    and it wants every process to have a part of every batch.
+    Gradients are summed in one all-reduce a step, after the last micro-batch.  DistributedDataParallel would start
+    to communicate while gradients are still computed, which gains nothing for a model of some thousand numbers, and
+    it requires every process to have a part of every batch.
 
     Args:
         device: where tensors live.
@@ -54,21 +59,21 @@ class Group:
         self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
         self._device = device
 
-    def add_up(self, tensors: Sequence[Tensor]) -> None:
-        """See :class:`Peers`; in one message for each type of number."""
+    def all_reduce_sum(self, tensors: Sequence[Tensor]) -> None:
+        """See :class:`Peers`; one message for each floating-point type."""
         from torch import distributed
 
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):  # the same order in every process
-            alike = [tensor for tensor in tensors if tensor.dtype == dtype]
-            flat = torch.cat([tensor.detach().reshape(-1).to(self._device) for tensor in alike])
+            group = [tensor for tensor in tensors if tensor.dtype == dtype]
+            flat = torch.cat([tensor.detach().reshape(-1).to(self._device) for tensor in group])
             distributed.all_reduce(flat)
-            for tensor, summed in zip(alike, flat.split([tensor.numel() for tensor in alike]), strict=True):
+            for tensor, summed in zip(group, flat.split([tensor.numel() for tensor in group]), strict=True):
                 tensor.detach().copy_(summed.view_as(tensor))
 
-    def agree(self, number: float) -> float:
+    def broadcast(self, number: float) -> float:
         """See :class:`Peers`."""
         from torch import distributed
 
-        said = torch.tensor([number], dtype=torch.float64, device=self._device)
-        distributed.broadcast(said, src=0)
-        return float(said)
+        value = torch.tensor([number], dtype=torch.float64, device=self._device)
+        distributed.broadcast(value, src=0)
+        return float(value)

@@ -1,4 +1,4 @@
-"""What the world is: topologies, traffic, candidate paths.  Validated once."""
+"""Networks: topologies, traffic matrices, candidate paths.  Validated when they are made, trusted afterwards."""
 
 from teal.network.path_set import PathSet
 from teal.network.paths import PathMethod, PathWeight, all_pairs, compute_paths

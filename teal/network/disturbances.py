@@ -1,19 +1,23 @@
-"""What happens to matrices and networks: failures, crowds, noise, demand that moves.  Seeded by the caller."""
+"""Changes to matrices and networks for experiments: failures, flash crowds, noise, moved demand.
+
+The caller passes the random generator, so that every change can be repeated.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from teal.network.topology import FloatArray, Topology
+from teal.network.topology import Topology
+from teal.runtime.arrays import FloatArray
 
-_MOVED = 0.1  # share of the demands whose volume moves
+_LARGEST_SHARE = 0.1  # share of the demands, the largest ones, whose part of the volume `redistribute` sets
 
 
 def fail_cables(topology: Topology, count: int, rng: np.random.Generator) -> list[int]:
     """The links of ``count`` random cables, both directions of each (see :meth:`Topology.cables`).
 
     Raises:
-        ValueError: the network has no so many.
+        ValueError: the network has fewer cables.
     """
     cables = topology.cables()
     chosen = rng.choice(len(cables), count, replace=False)
@@ -23,32 +27,35 @@ def fail_cables(topology: Topology, count: int, rng: np.random.Generator) -> lis
 def flash_crowd(
     demand: FloatArray, rng: np.random.Generator, *, share: float = 0.1, factor: float = 10.0
 ) -> FloatArray:
-    """Each demand, (..., D) Gbit/s, times ``factor`` with probability ``share``."""
+    """Multiply each demand, (..., D) Gbit/s, by ``factor`` with probability ``share``."""
     return np.where(rng.random(demand.shape) < share, factor * demand, demand)
 
 
 def temporal_noise(demand: FloatArray, variance: FloatArray, factor: float, rng: np.random.Generator) -> FloatArray:
-    """max(0, demand + N(0, factor * variance)): changes ``factor`` times as large, in variance, as the usual ones.
+    """max(0, demand + N(0, factor * variance)) (Xu et al., "Teal", SIGCOMM 2023, section 5.3).
 
     Args:
         demand: (D,) Gbit/s.
-        variance: (D,) of the change from one matrix to the next, (Gbit/s)^2.
-        factor: 2, 5, 10 and 20 in Teal's paper (section 5.3).
+        variance: (D,) variance of the change from one matrix to the next, (Gbit/s)^2.
+        factor: multiple of that variance; the paper uses 2, 5, 10 and 20.
+        rng: source of the noise.
     """
     return np.maximum(demand + np.sqrt(factor * variance) * rng.standard_normal(demand.shape), 0.0)
 
 
 def redistribute(demand: FloatArray, share: float) -> FloatArray:
-    """The same total, of which the largest tenth of the demands have ``share``; proportions inside both parts stay.
+    """Scale the largest tenth of the demands to ``share`` of the volume and the others to the rest.
+
+    The total and the proportions inside both parts stay (Xu et al., "Teal", SIGCOMM 2023, section 5.3).
 
     Args:
         demand: (D,) Gbit/s.
-        share: 0.8, 0.6, 0.4 and 0.2 in Teal's paper (section 5.3), against 0.88 of the original.
+        share: the paper uses 0.8, 0.6, 0.4 and 0.2; its measured traffic has 0.88.
     """
-    top = np.zeros(len(demand), bool)
-    top[np.argsort(-demand, kind="stable")[: max(1, round(_MOVED * len(demand)))]] = True
-    total, above = demand.sum(), demand[top].sum()
-    below = total - above
-    if not above or not below:  # one part has nothing that could be scaled
+    is_large = np.zeros(len(demand), bool)
+    is_large[np.argsort(-demand, kind="stable")[: max(1, round(_LARGEST_SHARE * len(demand)))]] = True
+    total, large = demand.sum(), demand[is_large].sum()
+    small = total - large
+    if not large or not small:  # one part is 0 and cannot be scaled
         return demand
-    return np.where(top, demand * (share * total / above), demand * ((1 - share) * total / below))
+    return np.where(is_large, demand * (share * total / large), demand * ((1 - share) * total / small))

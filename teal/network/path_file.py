@@ -1,4 +1,4 @@
-"""Files of candidate paths, checked as they are read: kernels trust a path set and test no index."""
+"""Files of candidate paths.  They are checked as they are read, because kernels test no index of a path set."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from teal.errors import InputError
-from teal.network.packed import MOST_PATHS
+from teal.network.packed import MAX_PATHS
 from teal.network.path_set import PathSet
-from teal.network.topology import IntArray, Topology
+from teal.network.topology import Topology
 from teal.network.trie import Trie
-from teal.storage import atomic_file
+from teal.runtime.arrays import IntArray
+from teal.runtime.storage import atomic_file
 
-_PATH_FILE = "a file of paths, as `teal paths improve` writes it"
+_EXPECTED_FILE = "a file of paths, as `teal paths improve` writes it"
 
 
 def save_paths(file: Path, paths: PathSet) -> None:
@@ -46,9 +47,9 @@ def load_paths(file: Path, topology: Topology) -> PathSet:
                 stored["pairs"], stored["leaf"], trie, stored["demand_ptr"], topology.num_links, key, network
             )
     except OSError as error:
-        raise InputError(str(file), "", _PATH_FILE, error.strerror or error) from None
+        raise InputError(str(file), "", _EXPECTED_FILE, error.strerror or error) from None
     except (EOFError, ValueError, KeyError, zipfile.BadZipFile):
-        raise InputError(str(file), "", _PATH_FILE, "something else") from None
+        raise InputError(str(file), "", _EXPECTED_FILE, "another file") from None
     if network != topology.shape_key():
         raise InputError(str(file), "paths", f"paths over the links of {topology.name}", "those of another network")
     _check(str(file), paths, topology)
@@ -56,7 +57,7 @@ def load_paths(file: Path, topology: Topology) -> PathSet:
 
 
 def check_pairs(topology: Topology, pairs: IntArray) -> None:
-    """Raise InputError unless ``pairs`` are node pairs in order, each once."""
+    """Raise InputError unless ``pairs`` (D, 2) are node pairs sorted by source and target, each once."""
     if pairs.ndim != 2 or pairs.shape[1] != 2 or len(pairs) == 0:
         raise InputError("paths", "pairs", "(D, 2) node pairs, D >= 1", pairs.shape)
     if pairs.min() < 0 or pairs.max() >= topology.num_nodes:
@@ -67,11 +68,11 @@ def check_pairs(topology: Topology, pairs: IntArray) -> None:
 
 
 def _check(where: str, paths: PathSet, topology: Topology) -> None:
-    """Raise InputError unless every leaf ends a walk over links from its demand's source to its target."""
+    """Raise InputError unless every leaf ends a path of links from its demand's source to its target."""
 
     def require(good: bool, field: str, expected: str) -> None:
         if not good:
-            raise InputError(where, field, expected, "something else")
+            raise InputError(where, field, expected, "another file")
 
     trie, leaf = paths.trie, paths.leaf
     for field, array, axes in (
@@ -80,33 +81,41 @@ def _check(where: str, paths: PathSet, topology: Topology) -> None:
     ):  # fmt: skip
         require(array.dtype == np.int32 and array.ndim == axes, field, f"{axes} axes of 32-bit integers")
     check_pairs(topology, paths.pairs)
-    require(len(leaf) == len(paths.pairs) and 1 <= leaf.shape[1] <= MOST_PATHS, "leaf", "a row for each pair")
+    require(len(leaf) == len(paths.pairs) and 1 <= leaf.shape[1] <= MAX_PATHS, "leaf", "a row for each pair")
     require(len(trie.link) == len(trie.parent), "link", "one for each node")
     require(len(paths.demand_ptr) == len(trie.source_ptr) > 1, "demand_ptr", "as many as source_ptr")
     for field, ptr, end in (
         ("source_ptr", trie.source_ptr, trie.num_nodes),
         ("demand_ptr", paths.demand_ptr, len(leaf)),
     ):
-        rising = ptr[0] == 0 and ptr[-1] == end and (np.diff(ptr) >= 0).all()
-        require(bool(rising), field, f"numbers that rise from 0 to {end}")
+        is_rising = ptr[0] == 0 and ptr[-1] == end and (np.diff(ptr) >= 0).all()
+        require(bool(is_rising), field, f"numbers that rise from 0 to {end}")
     sources = np.unique(paths.pairs[:, 0])
     require(len(sources) == len(paths.demand_ptr) - 1, "demand_ptr", "the demands by source")
     by_source = np.repeat(sources, np.diff(paths.demand_ptr))
     require(np.array_equal(by_source, paths.pairs[:, 0]), "demand_ptr", "the demands by source")
-    owner = np.repeat(np.arange(len(sources)), np.diff(trie.source_ptr))  # of each node
+    source_of_node = np.repeat(np.arange(len(sources)), np.diff(trie.source_ptr))
     node = np.arange(trie.num_nodes)
-    inside = (trie.parent >= -1) & (trie.parent < node)
-    require(bool(inside.all()), "parent", "nodes above their children")
+    is_earlier = (trie.parent >= -1) & (trie.parent < node)
+    require(bool(is_earlier.all()), "parent", "parents that come before their children")
     require(bool(((trie.link >= 0) & (trie.link < topology.num_links)).all()), "link", "links of the network")
-    below = trie.parent >= 0
-    require(np.array_equal(owner[trie.parent[below]], owner[below]), "parent", "nodes of the same source")
-    tail = sources[owner]
-    tail[below] = topology.link_target[trie.link[trie.parent[below]]]
-    require(np.array_equal(topology.link_source[trie.link], tail), "link", "links that continue the path above")
+    has_parent = trie.parent >= 0
+    require(
+        np.array_equal(source_of_node[trie.parent[has_parent]], source_of_node[has_parent]),
+        "parent",
+        "nodes of the same source",
+    )
+    tail = sources[source_of_node]
+    tail[has_parent] = topology.link_target[trie.link[trie.parent[has_parent]]]
+    require(
+        np.array_equal(topology.link_source[trie.link], tail),
+        "link",
+        "links that start where the parent node's link ends",
+    )
     mask = leaf >= 0
     require(bool((np.diff(mask.astype(np.int8), axis=1) <= 0).all()), "leaf", "paths in the first places")
     ends, row = leaf[mask], np.nonzero(mask)[0]
     require(bool((ends < trie.num_nodes).all()), "leaf", f"nodes below {trie.num_nodes}")
     require(int(np.bincount(ends).max(initial=0)) <= 1, "leaf", "a node for each path")
-    require(np.array_equal(sources[owner[ends]], paths.pairs[row, 0]), "leaf", "nodes of the demand's source")
+    require(np.array_equal(sources[source_of_node[ends]], paths.pairs[row, 0]), "leaf", "nodes of the demand's source")
     require(np.array_equal(topology.link_target[trie.link[ends]], paths.pairs[row, 1]), "leaf", "nodes at the target")

@@ -1,4 +1,4 @@
-"""Candidate paths: up to K per demand, kept as a trie."""
+"""Candidate paths: up to K for each demand, stored as a trie."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import dataclasses
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from teal.network.levels import LevelTrie, by_level
 from teal.network.packed import PackedPaths, pack
-from teal.network.topology import IntArray
 from teal.network.trie import Trie
+from teal.runtime.arrays import BoolArray, Int64Array, IntArray
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PathSet:
     """Up to K paths for each of D demands, as a trie of T nodes.
 
-    A demand with fewer than K paths has ``leaf`` -1 in the last places: a mask, no copies.
+    A demand with fewer than K paths has ``leaf`` -1 in its last columns; no path is stored twice.
 
     Attributes:
         pairs: (D, 2) source and target node index of each demand, sorted.
@@ -26,7 +25,8 @@ class PathSet:
         trie: the paths, prefixes shared per source.
         demand_ptr: (S + 1,) the demands of the i-th source of the trie.
         num_links: E.
-        key: content key; topology_key: that of the network's nodes and links.
+        key: content key of the paths.
+        topology_key: content key of the network's nodes and links.
     """
 
     pairs: IntArray
@@ -44,29 +44,29 @@ class PathSet:
 
     @property
     def num_paths(self) -> int:
-        """K, the most that a demand can have."""
+        """K, the number of columns: no demand has more paths."""
         return self.leaf.shape[1]
 
     @cached_property
-    def mask(self) -> npt.NDArray[np.bool_]:
+    def mask(self) -> BoolArray:
         """(D, K) true where there is a path."""
         return self.leaf >= 0
 
     @cached_property
     def hops(self) -> IntArray:
-        """(D, K) links along each path, 0 where there is none."""
+        """(D, K) number of links along each path, 0 where there is no path."""
         if not self.trie.num_nodes:
             return np.zeros_like(self.leaf)
         return np.where(self.mask, self.trie.depth[self.leaf], 0).astype(np.int32)
 
     @cached_property
     def packed(self) -> PackedPaths:
-        """The same paths as compiled scans read them."""
+        """The same paths in the layout of compiled CPU scans."""
         return pack(self.leaf, self.trie, self.demand_ptr, self.num_links)
 
     @cached_property
     def levels(self) -> LevelTrie:
-        """The same paths as a GPU reads them."""
+        """The same paths in the layout of GPU scans."""
         return by_level(self.packed, self.num_paths)
 
     @property
@@ -82,10 +82,10 @@ class PathSet:
             node = int(self.trie.parent[node])
         return links[::-1]
 
-    def incidences(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def incidences(self) -> tuple[Int64Array, Int64Array]:
         """Every (path, link) pair explicitly: path number ``d * K + k`` and link number.
 
-        For LP solvers and tests; everything else goes through the trie.
+        For LP solvers and tests; the other code scans the trie.
         """
         node = self.leaf.reshape(-1).copy()
         path = np.flatnonzero(node >= 0)

@@ -1,4 +1,4 @@
-"""Finding candidate paths, once: the result is cached on disk by content."""
+"""Finding candidate paths; the result is cached on disk by content."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ import numpy as np
 from tqdm import tqdm
 
 from teal.errors import InputError
-from teal.memory import require
 from teal.network import path_search
-from teal.network.packed import MOST_PATHS
+from teal.network.packed import MAX_PATHS
 from teal.network.path_file import check_pairs, load_paths, save_paths
 from teal.network.path_set import PathSet
-from teal.network.shortest import csr, shortest_trees
-from teal.network.topology import FloatArray, IntArray, Topology
+from teal.network.shortest import make_graph, shortest_trees
+from teal.network.topology import Topology
 from teal.network.trie import Trie
-from teal.storage import cache_dir, content_key
+from teal.runtime.arrays import FloatArray, IntArray
+from teal.runtime.memory import require
+from teal.runtime.storage import cache_dir, content_key
 
 _FORMAT = 3  # part of every cache key: raise it when the search or the file changes
-_SAMPLE, _LARGE = 8, 20_000_000  # sources; places of paths above which it is worth sampling
-_PER_PAIR, _PER_PLACE, _PER_NODE, _BASE = 70, 48, 32, 1 << 29  # bytes, fitted to peaks that were measured
+_LARGE = 20_000_000  # D * K, from which on the memory is estimated before the search
+_SAMPLE_SOURCES = 8  # sources whose tries are built for that estimate
+# Memory model in bytes, fitted to measured peaks of processes that found paths and solved one matrix.
+_BYTES_PER_PAIR, _BYTES_PER_PATH_SLOT, _BYTES_PER_TRIE_NODE, _BYTES_FIXED = 70, 48, 32, 1 << 29
 _CHUNK = 64  # sources per call of the search kernel: one step of the progress bar
 
 
@@ -55,20 +58,20 @@ def compute_paths(
     shortest loopless paths (Yen, "Finding the K shortest loopless paths in a network", 1971).
 
     Args:
-        topology: where.
+        topology: the network.
         pairs: (D, 2) node index pairs, sorted by source and target; None for all N (N - 1).
         num_paths: K.
         method: edge-disjoint or Yen's.
         weight: what the shortest path minimises.  Inverse capacity leaves failed links out.
         cache: keep the result on disk and take it from there.  The key is the content of whatever
-            the search reads, so that a change of capacities costs nothing under hops or latency.
+            the search reads, so that paths by hops or latency are reused when capacities change.
         progress: show a bar.
 
     Raises:
         InputError: ``num_paths`` below 1, or pairs that are not sorted or not in the topology.
     """
-    if not 1 <= num_paths <= MOST_PATHS:
-        raise InputError("paths", "K", f"at least 1 path a demand and at most {MOST_PATHS}", num_paths)
+    if not 1 <= num_paths <= MAX_PATHS:
+        raise InputError("paths", "K", f"at least 1 path a demand and at most {MAX_PATHS}", num_paths)
     pairs = all_pairs(topology) if pairs is None else np.ascontiguousarray(pairs, dtype=np.int32)
     check_pairs(topology, pairs)
     weights = _link_weights(topology, weight)
@@ -78,7 +81,7 @@ def compute_paths(
         try:
             return load_paths(file, topology)
         except InputError:
-            file.unlink(missing_ok=True)  # a damaged cache entry is made again
+            file.unlink(missing_ok=True)  # a damaged cache entry is computed again
     _check_memory(topology, pairs, num_paths, method, weight, weights)
     paths = _search(topology, pairs, num_paths, method, weight, weights, key, progress)
     if file is not None:
@@ -94,21 +97,26 @@ def all_pairs(topology: Topology) -> IntArray:
 
 
 def memory_needed(pairs: int, num_paths: int, trie_nodes: float) -> int:
-    """Bytes, about, to find the paths of so many pairs and allocate one matrix over them."""
-    return int(_BASE + _PER_PAIR * pairs + _PER_PLACE * pairs * num_paths + _PER_NODE * trie_nodes)
+    """Estimated bytes to find the paths of ``pairs`` pairs and to allocate one matrix over them."""
+    return int(
+        _BYTES_FIXED
+        + _BYTES_PER_PAIR * pairs
+        + _BYTES_PER_PATH_SLOT * pairs * num_paths
+        + _BYTES_PER_TRIE_NODE * trie_nodes
+    )
 
 
 def _check_memory(
     topology: Topology, pairs: IntArray, num_paths: int, method: PathMethod, weight: PathWeight, weights: FloatArray
 ) -> None:
-    """Refuse what would not fit, judged by the tries of a few sources."""
+    """Raise InputError if the search would need too much memory, estimated from the tries of a few sources."""
     if len(pairs) * num_paths < _LARGE:
         return
     sources = np.unique(pairs[:, 0])
-    few = sources[np.unique(np.linspace(0, len(sources) - 1, _SAMPLE).astype(int))]
-    own = pairs[np.isin(pairs[:, 0], few)]
-    sample = _search(topology, own, num_paths, method, weight, weights, "", progress=False)
-    nodes = sample.trie.num_nodes / len(own)
+    sampled = sources[np.unique(np.linspace(0, len(sources) - 1, _SAMPLE_SOURCES).astype(int))]
+    sample_pairs = pairs[np.isin(pairs[:, 0], sampled)]
+    sample = _search(topology, sample_pairs, num_paths, method, weight, weights, "", progress=False)
+    nodes = sample.trie.num_nodes / len(sample_pairs)
     needed = memory_needed(len(pairs), num_paths, nodes * len(pairs))
     least = memory_needed(len(pairs), 1, min(1.0, nodes) * len(pairs)) / (1 << 30)
     remedy = f"fewer pairs (those that carry traffic) or a smaller K would need less (K = 1: {least:.1f} GiB)"
@@ -121,7 +129,7 @@ def _link_weights(topology: Topology, weight: PathWeight) -> FloatArray:
     if weight is PathWeight.LATENCY:
         return topology.latency
     with np.errstate(divide="ignore"):
-        return 1.0 / topology.capacity  # infinite for a failed link: never taken
+        return 1.0 / topology.capacity  # infinite for a failed link, which no path uses then
 
 
 def _search(
@@ -136,20 +144,19 @@ def _search(
 ) -> PathSet:
     sources, starts = np.unique(pairs[:, 0], return_index=True)
     demand_ptr = np.append(starts, len(pairs)).astype(np.int32)
-    out_ptr, out_link = csr(topology.link_source, topology.num_nodes)
     tail, head = topology.link_source, topology.link_target
+    graph = make_graph(topology.num_nodes, tail, head)
     if method is PathMethod.YEN:
-        code = path_search.YEN
+        method_code = path_search.YEN
     elif weight is PathWeight.HOPS:
-        code = path_search.HOPS_DISJOINT
+        method_code = path_search.HOPS_DISJOINT
     else:
-        code = path_search.WEIGHTED_DISJOINT
+        method_code = path_search.WEIGHTED_DISJOINT
     potential = np.zeros((1, 1))
-    in_ptr, in_link = csr(topology.link_target, topology.num_nodes)
-    if code != path_search.HOPS_DISJOINT:
-        everyone = np.arange(topology.num_nodes, dtype=np.int32)
-        potential, _ = shortest_trees(topology.num_nodes, head, tail, weights, everyone)  # to everyone
-        potential *= 1 - 1e-9  # still a lower bound, and consistent in spite of rounding
+    if method_code != path_search.HOPS_DISJOINT:
+        every_node = np.arange(topology.num_nodes, dtype=np.int32)
+        potential, _ = shortest_trees(topology.num_nodes, head, tail, weights, every_node)  # weights to every node
+        potential *= 1 - 1e-9  # a margin for rounding, so that A*'s potential stays a lower bound
     leaf = np.empty((len(pairs), num_paths), dtype=np.int32)
     parents: list[IntArray] = []
     links: list[IntArray] = []
@@ -165,14 +172,14 @@ def _search(
                 parent = np.empty((len(chunk), room), dtype=np.int32)
                 link = np.empty((len(chunk), room), dtype=np.int32)
                 path_search.search_sources(
-                    code, chunk, ptr, np.ascontiguousarray(pairs[first:last, 1]), num_paths, out_ptr, out_link,
-                    in_ptr, in_link, tail, head, weights, potential, parent, link, counts, leaf[first:last],
+                    method_code, chunk, ptr, np.ascontiguousarray(pairs[first:last, 1]), num_paths, graph, weights,
+                    potential, parent, link, counts, leaf[first:last],
                 )  # fmt: skip
                 room = room if (counts >= 0).all() else 2 * room
             offset = sum(map(len, parents))
             for i, count in enumerate(counts):
-                below = slice(ptr[i] + first, ptr[i + 1] + first)
-                leaf[below] = np.where(leaf[below] >= 0, leaf[below] + offset, -1)
+                demands = slice(ptr[i] + first, ptr[i + 1] + first)
+                leaf[demands] = np.where(leaf[demands] >= 0, leaf[demands] + offset, -1)
                 parents.append(np.where(parent[i, :count] >= 0, parent[i, :count] + offset, -1).astype(np.int32))
                 links.append(link[i, :count].copy())
                 offset += int(count)

@@ -1,7 +1,8 @@
-"""Row storage for traffic matrices: in memory when small, read row by row from disk when not.
+"""Row storage for traffic matrices: in memory if they are few, else read row by row from a file.
 
 A year of 5-minute matrices over the 24,806 pairs of a 158-node network takes 10 GB.  Rows are
-fetched with ``pread`` and not by memory mapping, so that the pages touched do not count as ours.
+fetched with ``pread`` and not by memory mapping, so that pages of the file do not count towards the memory of this
+process.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from teal.runtime.arrays import FloatArray, Int64Array
+
 
 class Rates(Protocol):
     """T rows of D rates, readable by row."""
@@ -24,7 +27,7 @@ class Rates(Protocol):
         """(T, D)."""
         ...
 
-    def read(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    def read(self, rows: Int64Array) -> FloatArray:
         """The given rows, in the order given: (len(rows), D), in the unit of the store."""
         ...
 
@@ -40,7 +43,7 @@ class ArrayRates:
         """(T, D)."""
         return self._values.shape[0], self._values.shape[1]
 
-    def read(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    def read(self, rows: Int64Array) -> FloatArray:
         """The given rows, (len(rows), D)."""
         return self._values[rows].astype(np.float64)
 
@@ -58,7 +61,7 @@ class FileRates:
         """(T, D)."""
         return self._shape
 
-    def read(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    def read(self, rows: Int64Array) -> FloatArray:
         """The given rows, (len(rows), D); consecutive rows are fetched together."""
         width = self._shape[1]
         out = np.empty((len(rows), width), dtype=np.float64)
@@ -75,7 +78,7 @@ class FileRates:
 
 
 def _pread_all(file: int, size: int, position: int) -> bytes:
-    """``pread`` that never returns less (Linux caps one call at 2 GiB)."""
+    """``pread`` until all bytes are read (one call returns at most 2 GiB on Linux)."""
     parts = []
     while size:
         part = os.pread(file, min(size, 1 << 30), position)

@@ -1,40 +1,105 @@
-"""Shortest paths: A* and Dijkstra's algorithm over a CSR graph, compiled.
+"""Shortest paths: A* and Dijkstra's algorithm over a graph in compressed sparse row (CSR) form, compiled.
 
-The links out of node n are ``out_link[out_ptr[n]:out_ptr[n + 1]]``; a path is an array of link numbers.
-"Banned" arrays hold a stamp: an entry is banned while it equals the current stamp, so that lifting
-all bans is one increment.
+A path is an array of link numbers.  Links and nodes are banned by stamps: an entry of a stamp array is banned
+while it equals the current stamp, so that raising the stamp by one lifts all bans at once.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from teal.network.topology import FloatArray, IntArray
-from teal.parallel import kernel, parallel_kernel, prange
+from teal.runtime.arrays import FloatArray, IntArray
+from teal.runtime.parallel import kernel, parallel_kernel, prange
 
-# mypy cannot see through Numba's types; these kernels are checked by their tests.
-# mypy: disable-error-code="no-untyped-def"
+
+class Graph(NamedTuple):
+    """N nodes and E directed links.
+
+    Attributes:
+        out_ptr: (N + 1,) the links out of node n are ``out_link[out_ptr[n]:out_ptr[n + 1]]``.
+        out_link: (E,) link numbers.
+        in_ptr: (N + 1,) the links into node n are ``in_link[in_ptr[n]:in_ptr[n + 1]]``.
+        in_link: (E,) link numbers.
+        tail: (E,) node where each link starts.
+        head: (E,) node where each link ends.
+    """
+
+    out_ptr: IntArray
+    out_link: IntArray
+    in_ptr: IntArray
+    in_link: IntArray
+    tail: IntArray
+    head: IntArray
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        return len(self.out_ptr) - 1
+
+
+class SearchScratch(NamedTuple):
+    """Memory of one best-first search; what it holds before a search does not matter, but for the stamps.
+
+    Attributes:
+        banned_links: (E,) stamps; a link is not used while its stamp equals the search's ``link_stamp``.
+        banned_nodes: (N,) stamps; the same for nodes and ``node_stamp``.
+        distance: (N,) least weight from the source found so far.
+        heap_keys: priorities of the binary heap.
+        heap_nodes: its nodes.
+    """
+
+    banned_links: IntArray
+    banned_nodes: IntArray
+    distance: FloatArray
+    heap_keys: FloatArray
+    heap_nodes: IntArray
+
+
+def make_graph(num_nodes: int, tail: IntArray, head: IntArray) -> Graph:
+    """The graph of links that lead from ``tail`` (E,) to ``head`` (E,)."""
+    return Graph(*_group_by_node(tail, num_nodes), *_group_by_node(head, num_nodes), tail, head)
+
+
+def _group_by_node(nodes: IntArray, num_nodes: int) -> tuple[IntArray, IntArray]:
+    """CSR pointers (N + 1,) and link numbers (E,), grouped by the node of each link."""
+    counts = np.bincount(nodes, minlength=num_nodes)
+    ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    return ptr, np.argsort(nodes, kind="stable").astype(np.int32)
 
 
 @kernel
-def heap_push(keys, items, size, key, item):
-    """Insert ``item``; the new size."""
+def make_scratch(num_nodes: int, num_links: int) -> SearchScratch:
+    """Scratch with no stamps set (-1).  The heap has room for two pushes a link: rounding may reopen a node."""
+    return SearchScratch(
+        np.full(num_links, -1, dtype=np.int32),
+        np.full(num_nodes, -1, dtype=np.int32),
+        np.empty(num_nodes),
+        np.empty(2 * num_links + 2),
+        np.empty(2 * num_links + 2, dtype=np.int32),
+    )
+
+
+@kernel
+def _heap_push(keys: FloatArray, nodes: IntArray, size: int, key: float, node: int) -> int:
+    """Insert ``node`` with priority ``key``; the new size."""
     i = size
     while i > 0:
         above = (i - 1) // 2
         if keys[above] <= key:
             break
-        keys[i], items[i] = keys[above], items[above]
+        keys[i], nodes[i] = keys[above], nodes[above]
         i = above
-    keys[i], items[i] = key, item
+    keys[i], nodes[i] = key, node
     return size + 1
 
 
 @kernel
-def heap_pop(keys, items, size):
-    """Remove the smallest; the caller has read ``keys[0], items[0]``."""
+def _heap_pop(keys: FloatArray, nodes: IntArray, size: int) -> int:
+    """Remove the smallest entry, which the caller has read from ``keys[0], nodes[0]``; the new size."""
     size -= 1
-    key, item = keys[size], items[size]
+    key, node = keys[size], nodes[size]
     i = 0
     while 2 * i + 1 < size:
         child = 2 * i + 1
@@ -42,15 +107,15 @@ def heap_pop(keys, items, size):
             child += 1
         if keys[child] >= key:
             break
-        keys[i], items[i] = keys[child], items[child]
+        keys[i], nodes[i] = keys[child], nodes[child]
         i = child
-    keys[i], items[i] = key, item
+    keys[i], nodes[i] = key, node
     return size
 
 
 @kernel
-def walk_back(source, target, into, tail, path):
-    """Write the links that ``into`` (node -> link into it) leads along into ``path``; their number."""
+def walk_back(source: int, target: int, into: IntArray, tail: IntArray, path: IntArray) -> int:
+    """Write the path that ``into`` (N,), the link into each node, describes into ``path``; its number of links."""
     length, node = 0, target
     while node != source:
         path[length] = into[node]
@@ -62,56 +127,65 @@ def walk_back(source, target, into, tail, path):
 
 
 @kernel
-def heap_of(num_links):
-    """Room for one push a link, twice over: rounding may reopen a node of equal length."""
-    return np.empty(2 * num_links + 2), np.empty(2 * num_links + 2, dtype=np.int32)
-
-
-@kernel
 def best_first(
-    source, target, out_ptr, out_link, head, weight, potential, banned, ban, closed, shut, distance, into, keys, items
-):
-    """A* from ``source`` to ``target``: ``potential`` (N,) is a lower bound of the way that remains.
+    source: int,
+    target: int,
+    graph: Graph,
+    weight: FloatArray,
+    potential: FloatArray,
+    link_stamp: int,
+    node_stamp: int,
+    scratch: SearchScratch,
+    into: IntArray,
+) -> float:
+    """A* from ``source`` to ``target``: the least weight of a path without banned links and nodes, infinite if none.
 
-    Links with ``banned == ban`` and nodes with ``closed == shut`` are not used.  Returns the length,
-    infinity if there is no way; ``into`` then leads back along it.
+    Args:
+        source: node where the path starts.
+        target: node where it ends; -1 finds paths to all nodes.
+        graph: the network.
+        weight: (E,) of each link, at least 0.
+        potential: (N,) lower bound of the weight from each node to the target.
+        link_stamp: links with this stamp are banned.
+        node_stamp: nodes with this stamp are banned.
+        scratch: memory, with the stamps.
+        into: (N,) receives the link into each node on a shortest path.
     """
+    distance, keys, nodes = scratch.distance, scratch.heap_keys, scratch.heap_nodes
     distance[:] = np.inf
     if not np.isfinite(potential[source]):
         return np.inf
     distance[source] = 0.0
-    size = heap_push(keys, items, 0, potential[source], source)
+    size = _heap_push(keys, nodes, 0, potential[source], source)
     while size:
-        key, node = keys[0], items[0]
-        size = heap_pop(keys, items, size)
+        key, node = keys[0], nodes[0]
+        size = _heap_pop(keys, nodes, size)
         if node == target:
             return distance[target]
         if key > distance[node] + potential[node]:
-            continue
-        for i in range(out_ptr[node], out_ptr[node + 1]):
-            link = out_link[i]
-            other = head[link]
-            if banned[link] == ban or closed[other] == shut or not np.isfinite(potential[other]):
+            continue  # the node was reached by a shorter path since this entry was pushed
+        for i in range(graph.out_ptr[node], graph.out_ptr[node + 1]):
+            link = graph.out_link[i]
+            other = graph.head[link]
+            is_banned = scratch.banned_links[link] == link_stamp or scratch.banned_nodes[other] == node_stamp
+            if is_banned or not np.isfinite(potential[other]):
                 continue
             length = distance[node] + weight[link]
             if length < distance[other]:
                 distance[other], into[other] = length, link
-                size = heap_push(keys, items, size, length + potential[other], other)
+                size = _heap_push(keys, nodes, size, length + potential[other], other)
     return np.inf
 
 
 @parallel_kernel
-def _trees(sources, out_ptr, out_link, tail, head, weight, distance, into):
-    nodes = len(out_ptr) - 1
-    for i in prange(len(sources)):
-        keys, items = heap_of(len(tail))
-        banned, closed = np.zeros(len(tail), dtype=np.int32), np.zeros(nodes, dtype=np.int32)
-        zero = np.zeros(nodes)
+def _trees(roots: IntArray, graph: Graph, weight: FloatArray, distance: FloatArray, into: IntArray) -> None:
+    nodes, links = len(graph.out_ptr) - 1, len(graph.tail)
+    for i in prange(len(roots)):
+        scratch = make_scratch(nodes, links)
+        no_potential = np.zeros(nodes)
         into[i] = -1
-        best_first(
-            sources[i], -1, out_ptr, out_link, head, weight, zero, banned, 1, closed, 1, distance[i], into[i], keys,
-            items,
-        )  # fmt: skip
+        best_first(roots[i], -1, graph, weight, no_potential, 0, 0, scratch, into[i])
+        distance[i] = scratch.distance
 
 
 def shortest_trees(
@@ -121,21 +195,15 @@ def shortest_trees(
 
     Args:
         num_nodes: N.
-        tail, head: (E,) node where each link starts and ends; swapped, distances go to the roots.
+        tail: (E,) node where each link starts.
+        head: (E,) node where each link ends; with tail and head swapped, weights are those of paths to the roots.
         weight: (E,) at least 0, infinite for a link that may not be used.
-        roots: (R,).
+        roots: (R,) nodes.
 
     Returns:
-        distance (R, N), infinite where no way leads, and the link into each node (R, N), -1 there.
+        distance (R, N), infinite where there is no path, and the link into each node (R, N), -1 there.
     """
-    out_ptr, out_link = csr(tail, num_nodes)
+    graph = make_graph(num_nodes, tail, head)
     distance, into = np.empty((len(roots), num_nodes)), np.empty((len(roots), num_nodes), dtype=np.int32)
-    _trees(np.asarray(roots, dtype=np.int32), out_ptr, out_link, tail, head, weight, distance, into)
+    _trees(np.asarray(roots, dtype=np.int32), graph, weight, distance, into)
     return distance, into
-
-
-def csr(nodes: IntArray, num_nodes: int) -> tuple[IntArray, IntArray]:
-    """Links grouped by a node of theirs: (ptr, links)."""
-    counts = np.bincount(nodes, minlength=num_nodes)
-    ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    return ptr, np.argsort(nodes, kind="stable").astype(np.int32)

@@ -6,20 +6,17 @@ import dataclasses
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 
 from teal.errors import InputError
-from teal.storage import content_key
-
-IntArray = npt.NDArray[np.int32]
-FloatArray = npt.NDArray[np.float64]
+from teal.runtime.arrays import BoolArray, FloatArray, IntArray
+from teal.runtime.storage import content_key
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Topology:
-    """N nodes and E directed links.  Validated once, here; everything else may trust it.
+    """N nodes and E directed links.  The constructor validates it; other code relies on that.
 
-    Parallel links are links of their own; a link from a node to itself is not a link.
+    Parallel links are allowed and separate; a link from a node to itself is not allowed.
 
     Attributes:
         name: short name for tables and plots.
@@ -52,8 +49,8 @@ class Topology:
         if nodes < 2:
             raise InputError(where, "nodes", "at least 2 nodes", nodes)
         if len(set(self.node_names)) != nodes:
-            twice = next(n for i, n in enumerate(self.node_names) if n in self.node_names[:i])
-            raise InputError(where, "nodes", "distinct node names", f"{twice!r} twice")
+            duplicate = next(n for i, n in enumerate(self.node_names) if n in self.node_names[:i])
+            raise InputError(where, "nodes", "distinct node names", f"{duplicate!r} twice")
         if links == 0:
             raise InputError(where, "links", "at least 1 link", "none")
         for field, shape in (
@@ -75,13 +72,11 @@ class Topology:
         positive = np.isfinite(self.latency) & (self.latency > 0)
         self._require(positive, "latency", "a positive latency", self.latency)
 
-    def _require(
-        self, good: npt.NDArray[np.bool_], field: str, expected: str, values: FloatArray | None = None
-    ) -> None:
+    def _require(self, good: BoolArray, field: str, expected: str, values: FloatArray | None = None) -> None:
         if not good.all():
             bad = int(np.argmin(good))
-            found = self.link_name(bad) if values is None else values[bad]
-            raise InputError(self.source or self.name, f"link {self.link_name(bad)}: {field}", expected, found)
+            actual = self.link_name(bad) if values is None else values[bad]
+            raise InputError(self.source or self.name, f"link {self.link_name(bad)}: {field}", expected, actual)
 
     @property
     def num_nodes(self) -> int:
@@ -124,22 +119,22 @@ class Topology:
         i, j = index[a], index[b]
         forth = (self.link_source == i) & (self.link_target == j)
         back = (self.link_source == j) & (self.link_target == i)
-        found = np.flatnonzero(forth | back).tolist()
-        if not found:
+        links = np.flatnonzero(forth | back).tolist()
+        if not links:
             raise InputError(self.source or self.name, "link", f"a link between {a} and {b}", "none")
-        return found
+        return links
 
     def cables(self) -> list[list[int]]:
         """The links that fail together: for each pair of neighbours all links between the two, in both directions."""
-        found: dict[tuple[int, int], list[int]] = {}
+        by_ends: dict[tuple[int, int], list[int]] = {}
         for link, (a, b) in enumerate(zip(self.link_source.tolist(), self.link_target.tolist(), strict=True)):
-            found.setdefault((min(a, b), max(a, b)), []).append(link)
-        return list(found.values())
+            by_ends.setdefault((min(a, b), max(a, b)), []).append(link)
+        return list(by_ends.values())
 
     def shape_key(self) -> str:
-        """Content key of nodes and links, without capacities: what candidate paths by hops depend on."""
+        """Content key of nodes and links without capacities: all that candidate paths by hops depend on."""
         return content_key(self.num_nodes, self.link_source, self.link_target)
 
     def content_key(self) -> str:
-        """Content key of everything that an allocation can depend on."""
+        """Content key of nodes, links, capacities and latencies: all that an allocation can depend on."""
         return content_key(self.node_names, self.link_source, self.link_target, self.capacity, self.latency)

@@ -1,4 +1,4 @@
-"""Traffic matrices: time x demand."""
+"""Traffic matrices: T matrices of D demands."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ import numpy.typing as npt
 
 from teal.errors import InputError
 from teal.network.rates import ArrayRates, Rates
-from teal.network.topology import FloatArray, IntArray
-from teal.storage import content_key
-
-Rows = npt.NDArray[np.int64]
+from teal.runtime.arrays import FloatArray, Int64Array, IntArray
+from teal.runtime.storage import content_key
 
 
 class Gap(NamedTuple):
-    """Matrices that are missing between two that are there."""
+    """A place in the series where matrices are missing.
+
+    Attributes:
+        after: time of the last matrix before the gap.
+        missing: number of matrices.
+    """
 
     after: np.datetime64
     missing: int
@@ -27,9 +30,9 @@ class Gap(NamedTuple):
 class Split(NamedTuple):
     """Row numbers of the three parts, in time order."""
 
-    train: Rows
-    validation: Rows
-    test: Rows
+    train: Int64Array
+    validation: Int64Array
+    test: Int64Array
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,7 +43,7 @@ class TrafficMatrices:
         name: short name for tables.
         pairs: (D, 2) source and target node index, sorted, without repetition.
         timestamps: (T,) datetime64[s], strictly increasing.
-        rates: the store, T x D, before ``scale``.
+        rates: the stored rates (T, D) in Gbit/s, before ``scale``.
         interval_s: seconds from one matrix to the next when none is missing; 0 if unknown.
         scale: factor that :meth:`read` applies.
         skipped: one line for each matrix that its publisher left empty or that could not be used.
@@ -69,9 +72,9 @@ class TrafficMatrices:
             raise InputError(where, "demands", "at least one demand", "none")
         if np.isnat(self.timestamps).any():
             raise InputError(where, "timestamp", "a time for every matrix", "none")
-        late = np.flatnonzero(np.diff(self.timestamps) <= np.timedelta64(0, "s"))
-        if len(late):
-            raise InputError(where, "timestamp", "increasing timestamps", self.timestamps[late[0] + 1])
+        not_later = np.flatnonzero(np.diff(self.timestamps) <= np.timedelta64(0, "s"))
+        if len(not_later):
+            raise InputError(where, "timestamp", "increasing timestamps", self.timestamps[not_later[0] + 1])
         if not self.scale > 0 or not np.isfinite(self.scale):
             raise InputError(where, "scale", "a positive factor", self.scale)
         order = self.pairs[:, 0].astype(np.int64) * (1 << 32) + self.pairs[:, 1]
@@ -92,14 +95,14 @@ class TrafficMatrices:
 
     @property
     def gaps(self) -> list[Gap]:
-        """Where matrices are missing, by the timestamps and the interval."""
+        """The places where matrices are missing, judged by timestamps and interval."""
         if not self.interval_s:
             return []
         steps = np.diff(self.timestamps).astype(np.int64)
         missing = np.round(steps / self.interval_s).astype(int) - 1
         return [Gap(self.timestamps[i], int(missing[i])) for i in np.flatnonzero(missing > 0)]
 
-    def read(self, rows: Rows | list[int] | slice) -> FloatArray:
+    def read(self, rows: Int64Array | list[int] | slice) -> FloatArray:
         """Rates of the given matrices: (B, D) Gbit/s.
 
         Raises:
@@ -120,14 +123,14 @@ class TrafficMatrices:
             )
         return values * self.scale
 
-    def chunks(self, rows: Rows | None = None, size: int = 0) -> Iterator[FloatArray]:
-        """Read ``rows`` (all of them if None) some at a time, about 32 MB each unless ``size`` says."""
+    def chunks(self, rows: Int64Array | None = None, size: int = 0) -> Iterator[FloatArray]:
+        """Read ``rows`` (None: all) in chunks of ``size`` matrices, or of about 32 MB (4 Mi rates) if that is 0."""
         rows = np.arange(self.num_matrices) if rows is None else rows
         size = size or max(1, (1 << 22) // self.num_demands)
         for begin in range(0, len(rows), size):
             yield self.read(rows[begin : begin + size])
 
-    def mean(self, rows: Rows | None = None) -> FloatArray:
+    def mean(self, rows: Int64Array | None = None) -> FloatArray:
         """Mean rate of each demand over ``rows``: (D,) Gbit/s."""
         total, count = np.zeros(self.num_demands), 0
         for chunk in self.chunks(rows):
@@ -139,7 +142,7 @@ class TrafficMatrices:
         return dataclasses.replace(self, scale=self.scale * factor)
 
     def carrying(self, row: int) -> TrafficMatrices:
-        """One matrix, with the demands that are not 0 in it and no others."""
+        """One matrix alone, with only those demands that are not 0 in it."""
         rates = self.read([row])
         return dataclasses.replace(
             self,
@@ -153,22 +156,22 @@ class TrafficMatrices:
     def split(self, train: float = 0.7, validation: float = 0.1) -> Split:
         """Row numbers of training, validation and test part, in time order.
 
-        Every part has a row where there are at least three; with fewer, the parts share them.
+        Every part has at least one row if there are three or more; with fewer, all three parts are all rows.
         """
         count = self.num_matrices
         if count < 3:
-            everything = np.arange(count)
-            return Split(everything, everything, everything)
+            all_rows = np.arange(count)
+            return Split(all_rows, all_rows, all_rows)
         first = min(max(1, round(train * count)), count - 2)
         second = min(max(first + 1, round((train + validation) * count)), count - 1)
         return Split(np.arange(first), np.arange(first, second), np.arange(second, count))
 
     def content_key(self) -> str:
-        """Content key of the matrices as :meth:`read` gives them."""
+        """Content key of the matrices that :meth:`read` returns."""
         return content_key(self.key, self.pairs, self.timestamps, self.scale)
 
 
-def spread(rows: Rows, limit: int) -> Rows:
+def spread(rows: Int64Array, limit: int) -> Int64Array:
     """At most ``limit`` of ``rows``, evenly spread; all of them if ``limit`` is 0."""
     if not limit or limit >= len(rows):
         return rows

@@ -7,8 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from teal.network.topology import IntArray
-from teal.parallel import kernel
+from teal.runtime.arrays import IntArray
+from teal.runtime.parallel import kernel
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -19,7 +19,7 @@ class Trie:
     each path is one forward scan and a sum over the paths through each link one backward scan.
 
     Attributes:
-        parent: (T,) node above, -1 below the source itself.
+        parent: (T,) each node's parent, -1 for a node right below the source.
         link: (T,) the link that leads into the node.
         source_ptr: (S + 1,) the nodes of the i-th source are ``source_ptr[i]:source_ptr[i + 1]``.
     """
@@ -40,7 +40,7 @@ class Trie:
 
     @cached_property
     def levels(self) -> list[IntArray]:
-        """The trie nodes of depth 1, 2, ...; what a backend without scans goes through in turn."""
+        """The trie nodes of depth 1, 2, ..., for backends that process all nodes of a level at once."""
         order = np.argsort(self.depth, kind="stable").astype(np.int32)
         ends = np.cumsum(np.bincount(self.depth)[1:]) if self.num_nodes else np.zeros(0, int)
         return [part.astype(np.int32) for part in np.split(order, ends[:-1])] if len(ends) else []
@@ -59,36 +59,36 @@ def _depth(parent: IntArray) -> IntArray:
 def insert_path(  # type: ignore[no-untyped-def]
     path, length, parent, link, first_child, next_sibling, count
 ) -> tuple[int, int]:
-    """Walk ``path[:length]`` down one source's trie, adding what is missing.
+    """Follow ``path[:length]`` down one source's trie and add the nodes that are missing.
 
     Node numbers are local to the source; ``first_child[0]`` belongs to the source itself and
     ``first_child[n + 1]`` to node n.  Returns (node of the path's end, new count), or (-2, count)
     when ``parent`` has no room left.
     """
-    above = -1
+    node = -1
     for i in range(length):
-        child = first_child[above + 1]
+        child = first_child[node + 1]
         while child >= 0 and link[child] != path[i]:
             child = next_sibling[child]
         if child < 0:
             if count == len(parent):
                 return -2, count
             child = count
-            parent[child], link[child] = above, path[i]
-            next_sibling[child] = first_child[above + 1]
-            first_child[above + 1] = child
+            parent[child], link[child] = node, path[i]
+            next_sibling[child] = first_child[node + 1]
+            first_child[node + 1] = child
             first_child[child + 1] = -1
             count += 1
-        above = child
-    return above, count
+        node = child
+    return node, count
 
 
 @kernel
 def sort_by_depth(parent, link, leaf) -> None:  # type: ignore[no-untyped-def]
     """Renumber one source's trie level by level, in place; ``leaf`` (..., K) follows.
 
-    Neighbours in memory then seldom depend on each other, so that a scan can have many nodes in
-    flight: measured, half the time of the order in which paths were found.
+    Nodes that are adjacent in memory then seldom depend on each other, so that the processor overlaps their
+    loads: measured, a scan takes half the time that it takes in the order in which paths were found.
     """
     count = len(parent)
     depth = np.zeros(count, dtype=np.int32)
@@ -99,15 +99,15 @@ def sort_by_depth(parent, link, leaf) -> None:  # type: ignore[no-untyped-def]
         start[depth[node] + 1] += 1
     for level in range(count):
         start[level + 1] += start[level]
-    place = np.empty(count, dtype=np.int32)
+    new_number = np.empty(count, dtype=np.int32)
     old_parent, old_link = parent.copy(), link.copy()
     for node in range(count):
-        place[node] = start[depth[node]]
+        new_number[node] = start[depth[node]]
         start[depth[node]] += 1
-        above = old_parent[node]
-        parent[place[node]] = place[above] if above >= 0 else -1
-        link[place[node]] = old_link[node]
+        old = old_parent[node]
+        parent[new_number[node]] = new_number[old] if old >= 0 else -1
+        link[new_number[node]] = old_link[node]
     for d in range(leaf.shape[0]):
         for k in range(leaf.shape[1]):
             if leaf[d, k] >= 0:
-                leaf[d, k] = place[leaf[d, k]]
+                leaf[d, k] = new_number[leaf[d, k]]

@@ -1,6 +1,6 @@
-"""The networks.  torch_geometric is imported in this room only."""
+"""The neural networks and their checkpoints.  torch_geometric is imported in this room only."""
 
-from teal.nn.model import ModelConfig, TealModel
 from teal.nn.price_gnn import PriceGNN, PriceGnnConfig
+from teal.nn.teal_model import FlowGnnConfig, TealModel
 
-__all__ = ["ModelConfig", "PriceGNN", "PriceGnnConfig", "TealModel"]
+__all__ = ["FlowGnnConfig", "PriceGNN", "PriceGnnConfig", "TealModel"]

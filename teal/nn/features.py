@@ -1,4 +1,4 @@
-"""What a network sees of a problem: one HeteroData with link nodes and path nodes.
+"""The inputs of FlowGNN: one HeteroData with link nodes and path nodes.
 
 The batch comes first everywhere: link features are (B, E, F), path features (B, D, K, F).
 """
@@ -13,7 +13,7 @@ from teal.problem import Problem
 
 RAW_LINK_FEATURES, RAW_PATH_FEATURES = 1, 1
 SCALED_LINK_FEATURES, SCALED_PATH_FEATURES = 3, 4
-_FLOOR = 1e-4  # of a mean capacity: smaller demands all look alike
+_FLOOR = 1e-4  # x mean capacity: demands and capacities below it have nearly the same feature
 
 
 def hetero_data(problem: Problem, *, scaled: bool) -> HeteroData:
@@ -26,13 +26,12 @@ def hetero_data(problem: Problem, *, scaled: bool) -> HeteroData:
     log(demand / c), the largest such utilisation along it, its value over the mean value, and its
     number of links over the mean number.
 
-    ``ops`` are the path operations, so that nobody needs an ``edge_index``; see
-    :func:`explicit_edge_index` for that.
+    ``ops`` are the path operations, which replace an ``edge_index``; :func:`explicit_edge_index` makes one for tests.
     """
     ops, mask, dtype = problem.ops, problem.path_mask, problem.demand.dtype
     count = ops.mask.sum().clamp(min=1)
     data = HeteroData()
-    data.ops, data.mask, data.may_shed = ops, mask, problem.objective.maximises_value
+    data.ops, data.mask, data.maximises_value = ops, mask, problem.objective.maximises_value
     data.demand, data.inverse_capacity = problem.demand, problem.inverse_capacity
     data.path_degree, data.link_degree = ops.hops.to(dtype), ops.paths_through.to(dtype)
     data.value = problem.path_value / problem.mean_value.clamp(min=1e-30)  # (D, K), mean 1
@@ -41,12 +40,12 @@ def hetero_data(problem: Problem, *, scaled: bool) -> HeteroData:
         data["path"].x = (problem.demand[..., None] * mask).unsqueeze(-1)
         return data
     live = problem.capacity > 0
-    unit = problem.mean_capacity.clamp(min=1e-30)
-    pressure = torch.where(live, (problem.pressure + _FLOOR).log(), 0)
-    capacity = torch.where(live, (problem.capacity / unit).clamp(min=_FLOOR).log(), 0)
-    data["link"].x = torch.stack([capacity, pressure, live.to(dtype)], -1)
-    size = (problem.demand / unit + _FLOOR).log()[..., None]
-    tightest = ops.path_max(pressure)[0]
+    mean_capacity = problem.mean_capacity.clamp(min=1e-30)
+    log_utilisation = torch.where(live, (problem.full_path_utilisation + _FLOOR).log(), 0)
+    log_capacity = torch.where(live, (problem.capacity / mean_capacity).clamp(min=_FLOOR).log(), 0)
+    data["link"].x = torch.stack([log_capacity, log_utilisation, live.to(dtype)], -1)
+    size = (problem.demand / mean_capacity + _FLOOR).log()[..., None]
+    tightest = ops.path_max(log_utilisation)[0]
     hops = data.path_degree / (data.path_degree.sum() / count).clamp(min=1e-30)
     features = [feature.expand(mask.shape) for feature in (size, tightest, data.value, hops)]
     data["path"].x = torch.stack(features, -1) * mask[..., None]
@@ -54,6 +53,6 @@ def hetero_data(problem: Problem, *, scaled: bool) -> HeteroData:
 
 
 def explicit_edge_index(problem: Problem) -> Tensor:
-    """(2, incidences) path number ``d * K + k`` and link number: what the trie stands for."""
+    """(2, incidences) path number ``d * K + k`` and link number of every (path, link) pair."""
     path, link = problem.paths.incidences()
     return torch.stack([torch.from_numpy(path), torch.from_numpy(link)]).to(problem.ops.device)

@@ -20,7 +20,7 @@ FORMS = ("published", "scaled", "nonlinear", "feedback")
 
 
 class FlowGNN(nn.Module):
-    """Embeds every link and every path, in one of four forms, each with one thing more than the one before.
+    """Embeds every link and every path, in one of four forms; each form adds one thing to the form before.
 
     ``published``: layer i = 1..6 has width i: a linear map per node kind, the
     symmetric-normalised sum of the other kind added to a node's own, then a dense layer over the K
@@ -32,13 +32,13 @@ class FlowGNN(nn.Module):
     ``nonlinear``: SiLU, and normalisation over nodes.
 
     ``feedback``: before each layer a tentative allocation, whose utilisation and prices the links
-    see, and each path its worst utilisation and profit.  Without that feedback every demand must
-    guess what all others do.
+    see, and each path its worst utilisation and profit.  Without that feedback a demand has no information about
+    what the other demands do.
 
     Args:
         num_paths: K.
         layers: number of layers.
-        width: F, but of ``published``.
+        width: F, except in the form ``published``.
         form: one of :data:`FORMS`.
     """
 
@@ -67,7 +67,7 @@ class FlowGNN(nn.Module):
         incidence: PathOps | Tensor = data.ops if edge_index is None else edge_index
         degrees = (data.path_degree, data.link_degree)
         link, path = data["link"].x, data["path"].x
-        mask = data.mask.unsqueeze(-1).to(path.dtype)  # a bool would be converted in every product
+        mask = data.mask.unsqueeze(-1).to(path.dtype)  # converted once, not in every product
         if self.published:
             for layer in self.layers:
                 new_link, new_path = layer(link, path, degrees, incidence, mask)
@@ -84,7 +84,7 @@ class FlowGNN(nn.Module):
 
 
 class _Layer(nn.Module):
-    """One round between links, paths and demands; ``plain`` leaves out normalisation and nonlinearity."""
+    """One exchange between links, paths and demands; ``plain`` omits normalisation and nonlinearity."""
 
     def __init__(self, num_paths: int, width: int, *, plain: bool) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class _Layer(nn.Module):
         if self.norm_link is not None and self.norm_path is not None:
             link = self.norm_link(link, torch.ones_like(link[..., :1]))
             path = self.norm_path(path, mask)
-        # What stands where there is no path need not be 0 here: link sums do not look at it.
+        # Entries of missing paths need not be 0 here: link_sum ignores them.
         link, path = self.link_linear(link), self.path_linear(path)
         new_link = self.activation(link + self.to_link(path, *degrees, incidence))
         new_path = self.activation(path + self.to_path(link, *degrees, incidence)) * mask
@@ -114,7 +114,7 @@ class _Layer(nn.Module):
 class _NodeNorm(nn.Module):
     """Each feature to mean 0 and variance 1 over the nodes of a matrix, then scaled and shifted.
 
-    Over nodes, not over features: what tells demands apart is how they differ from each other.
+    Normalising over features instead would remove the differences between demands, which the policy depends on.
     """
 
     def __init__(self, width: int) -> None:
@@ -124,7 +124,7 @@ class _NodeNorm(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """(B, ..., F), 0 where there is no node, with a mask (B or 1, ..., 1) of the nodes there are.
 
-        What comes out where there is no node means nothing.
+        The result is undefined where there is no node.
         """
         nodes = tuple(range(1, x.dim() - 1))
         count = mask.sum(nodes, keepdim=True).clamp(min=1)
@@ -135,9 +135,9 @@ class _NodeNorm(nn.Module):
 
 
 class _LoadFeedback(nn.Module):
-    """A tentative allocation before a layer, and what it does to the network.
+    """A tentative allocation before a layer, whose loads the embeddings receive.
 
-    Every link offers a price; a path's profit is its value minus the prices along it; the tentative
+    Every link has a price; a path's profit is its value minus the prices along it; the tentative
     action of a demand is a linear map of its paths' embeddings plus a learned multiple of the
     profits.  Links see the load that follows and their price, paths the worst utilisation along
     themselves and their profit.
@@ -148,21 +148,21 @@ class _LoadFeedback(nn.Module):
         self.action, self.price = nn.Linear(num_paths * width, num_paths), nn.Linear(width, 1)
         self.sharpness = nn.Parameter(torch.tensor(1.0))
         self.link_in, self.path_in = nn.Linear(3, width), nn.Linear(3, width)
-        nn.init.constant_(self.price.bias, -3.0)  # most links are not full
+        nn.init.constant_(self.price.bias, -3.0)  # prices start near 0, because most links are not full
 
     def forward(self, link: Tensor, path: Tensor, mask: Tensor, data: HeteroData) -> tuple[Tensor, Tensor]:
         """(B, E, F) and (B, D, K, F) in and out."""
         price = nn.functional.softplus(self.price(link).squeeze(-1))  # (B, E), mean value = 1
         profit = data.value - data.ops.path_sum(price)  # (B, D, K)
         action = self.action(path.flatten(2)) + self.sharpness.exp() * bounded_profit(profit)
-        splits = action_splits(action, data.mask, may_shed=data.may_shed)
-        use = data.ops.link_sum(splits * data.demand[..., None]) * data.inverse_capacity  # (B, E)
-        worst = data.ops.path_max(use)[0]  # (B, D, K)
-        link = link + self.link_in(_features(use, price))
+        splits = action_splits(action, data.mask, maximises_value=data.maximises_value)
+        utilisation = data.ops.link_sum(splits * data.demand[..., None]) * data.inverse_capacity  # (B, E)
+        worst = data.ops.path_max(utilisation)[0]  # (B, D, K)
+        link = link + self.link_in(_features(utilisation, price))
         return link, path + self.path_in(_features(worst, bounded_profit(profit))) * mask
 
 
 def _features(utilisation: Tensor, third: Tensor) -> Tensor:
-    """Utilisation as two features of order 1, its logarithm and the share of it over capacity; and a third."""
-    over = 1 - 1 / utilisation.clamp(min=1)
-    return torch.stack([torch.log(utilisation + 1e-2), over, third], -1)
+    """Three features of order 1: log utilisation, the share of the load that exceeds capacity, and ``third``."""
+    excess_share = 1 - 1 / utilisation.clamp(min=1)
+    return torch.stack([torch.log(utilisation + 1e-2), excess_share, third], -1)

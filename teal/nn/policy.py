@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-CLAMP = 10.0  # of an action, either way
-_HIDDEN = 24
-_LEAST_PROFIT = -3.0
+CLAMP = 10.0  # largest absolute value of an action
+_HIDDEN = 24  # neurons of the policy's hidden layer
+_LEAST_PROFIT = -3.0  # mean values: lower limit of a bounded profit
 
 
 class Policy(nn.Module):
@@ -31,14 +31,14 @@ class Policy(nn.Module):
 class PriceHead(nn.Module):
     """From the embedding of a link to its share of price, softplus so that it is positive.
 
-    Not in the paper: it is what lets the network certify its own allocation and gives the repair
-    its multipliers.  It learns by the bound itself (:mod:`teal.learning.losses`).
+    Not in the paper.  The prices certify the model's own allocation and are the first multipliers of the repair.
+    The head is trained on the bound itself (:mod:`teal.learning.losses`).
     """
 
     def __init__(self, width: int, hidden: int = 16) -> None:
         super().__init__()
         last = nn.Linear(hidden, 1)
-        nn.init.constant_(last.bias, -3.0)  # most links are not full: start near price 0
+        nn.init.constant_(last.bias, -3.0)  # prices start near 0, because most links are not full
         self.net = nn.Sequential(nn.Linear(width, hidden), nn.SiLU(), last)
 
     def forward(self, link: Tensor) -> Tensor:
@@ -47,23 +47,25 @@ class PriceHead(nn.Module):
 
 
 def bounded_profit(profit: Tensor) -> Tensor:
-    """A path's profit, in mean values; a loss x < 0 becomes x / (1 - x / 3), which stays above -3.
+    """A path's profit over the mean value; a loss x < 0 becomes x / (1 - x / 3), which stays above -3.
 
-    On long paths prices add up to large losses, and actions beyond the clamp would have no gradient.
+    On long paths prices sum to large losses, and actions beyond the clamp would have no gradient.
     """
     return torch.where(profit < 0, profit / (1 + profit.clamp(max=0) / _LEAST_PROFIT), profit)
 
 
-def action_splits(actions: Tensor, mask: Tensor, *, may_shed: bool, clamp: float = CLAMP) -> Tensor:
-    """Softmax over the K paths and, where shedding is allowed, a reject option with action 0: (B, D, K).
+def action_splits(actions: Tensor, mask: Tensor, *, maximises_value: bool, clamp: float = CLAMP) -> Tensor:
+    """Softmax over the K paths and, if ``maximises_value``, a reject option with action 0: (B, D, K).
 
     Args:
-        actions: (B, D, K), clamped to +- ``clamp``.
-        mask: (B, D, K); a missing path gets 0, a demand without paths nothing.
+        actions: (B, D, K).
+        mask: (B, D, K) live paths; the others get 0.
+        maximises_value: whether a demand may be rejected in part.
+        clamp: actions are clamped to +- this.
     """
     logits = torch.where(mask, actions.clamp(-clamp, clamp), -torch.inf)
-    if may_shed:
+    if maximises_value:
         reject = torch.zeros_like(logits[..., :1])
         return torch.cat([logits, reject], -1).softmax(-1)[..., :-1]
-    logits = torch.where(mask.any(-1, keepdim=True), logits, 0)  # softmax over nothing would be NaN
+    logits = torch.where(mask.any(-1, keepdim=True), logits, 0)  # a softmax over no path would be NaN
     return logits.softmax(-1) * mask

@@ -1,11 +1,8 @@
-"""PriceGNN's rounds without gradients, compiled: what demands answer, and then what links make of it.
+"""PriceGNN's update of the links without gradients, compiled; :mod:`teal.pathops.response` is the demands' part.
 
 The same numbers as :class:`teal.nn.price_gnn.PriceGNN` in torch, to rounding, for the programs that maximise value.  In
-torch a round of 70 links takes 0.4 ms, nearly all of it in calling; here 0.02 ms.
+torch a round of 70 links takes 0.4 ms, nearly all of it spent in calls of small operations; here 0.02 ms.
 """
-
-# mypy cannot see through Numba's types.
-# mypy: disable-error-code="no-untyped-def,assignment"
 
 from __future__ import annotations
 
@@ -15,57 +12,80 @@ from typing import NamedTuple, cast
 import numpy as np
 from torch import Tensor, nn
 
-from teal.parallel import inlined_kernel, parallel_kernel, prange, threads_for
-from teal.pathops.response import DEAD, Array, exponentials
+from teal.pathops.response import FAILED_WEIGHT, exponentials
+from teal.runtime.arrays import BoolArray, Float32Array
+from teal.runtime.parallel import inlined_kernel, parallel_kernel, prange, threads_for
 
-_ROWS = 64  # links of a piece of work
+_CHUNK = 64  # links that a thread takes at a time
+_OPERATIONS_PER_NUMBER = 200  # scalar operations for each number in the links' memories, approximately
 
 
-class Weights(NamedTuple):
-    """Of an update, inputs down and outputs across: GRU cell on F features and H numbers, perceptron on H + F.
+class Parameters(NamedTuple):
+    """Weights of an update, with F features and H numbers of memory; matrices have inputs down and outputs across.
 
-    by_feature: (F, 3 H); by_memory: (H, 3 H); bias: (2, 3 H); inner: (H + F, H); inner_bias: (H,); outer: (H,);
-    outer_bias: ().
+    Attributes:
+        by_feature: (F, 3 H) of the GRU cell: reset gate, update gate, candidate.
+        by_memory: (H, 3 H) likewise.
+        bias: (2, 3 H) likewise, of features and memory.
+        inner: (H + F, H) of the perceptron's hidden layer.
+        inner_bias: (H,).
+        outer: (H,) of the perceptron's output.
+        outer_bias: ().
     """
 
-    by_feature: Array
-    by_memory: Array
-    bias: Array
-    inner: Array
-    inner_bias: Array
-    outer: Array
+    by_feature: Float32Array
+    by_memory: Float32Array
+    bias: Float32Array
+    inner: Float32Array
+    inner_bias: Float32Array
+    outer: Float32Array
     outer_bias: float
 
 
-class Links(NamedTuple):
-    """What stays of each link: (B E,) 1 / c, whether it works, cost in mean values; (B E, S) static features."""
+class LinkInputs(NamedTuple):
+    """What does not change from round to round.
 
-    inverse: Array
-    live: Array
-    cost: Array
-    static: Array
+    Attributes:
+        inverse_capacity: (B E,) 1 / c in 1 / (Gbit/s).
+        live: (B E,) whether the link works.
+        cost: (B E,) cost of the link over the mean value.
+        static: (B E, S) static features.
+    """
+
+    inverse_capacity: Float32Array
+    live: BoolArray
+    cost: Float32Array
+    static: Float32Array
 
 
-def weights_of(cell: nn.GRUCell, move: nn.Sequential) -> Weights:
-    """As the kernel reads them."""
+class Constants(NamedTuple):
+    """Constants of :mod:`teal.nn.price_gnn`: ``_PRICE_GAIN`` and ``_TINY``."""
+
+    price_gain: float
+    tiny: float
+
+
+def parameters_of(cell: nn.GRUCell, move: nn.Sequential) -> Parameters:
+    """The weights in the layout of the kernel."""
     inner, outer = cast(nn.Linear, move[0]), cast(nn.Linear, move[2])
-    return Weights(
-        _turned(cell.weight_ih), _turned(cell.weight_hh), np.stack([_plain(cell.bias_ih), _plain(cell.bias_hh)]),
-        _turned(inner.weight), _plain(inner.bias), _plain(outer.weight)[0], float(outer.bias),
+    return Parameters(
+        _transposed(cell.weight_ih), _transposed(cell.weight_hh),
+        np.stack([_array(cell.bias_ih), _array(cell.bias_hh)]), _transposed(inner.weight), _array(inner.bias),
+        _array(outer.weight)[0], float(outer.bias),
     )  # fmt: skip
 
 
-def _plain(values: Tensor) -> Array:
+def _array(values: Tensor) -> Float32Array:
     return values.detach().numpy()
 
 
-def _turned(values: Tensor) -> Array:
-    return np.ascontiguousarray(_plain(values).T)
+def _transposed(values: Tensor) -> Float32Array:
+    return np.ascontiguousarray(_array(values).T)
 
 
 @inlined_kernel
-def _sigmoids(values, work, bits, count):
-    """1 / (1 + exp(-x)) of the first ``count`` values, in place."""
+def _sigmoids(values, work, bits, count):  # type: ignore[no-untyped-def]
+    """1 / (1 + exp(-x)) of the first ``count`` values, in place; ``work`` and ``bits`` are scratch."""
     for i in range(count):
         work[i] = -abs(values[i])
     exponentials(work, bits, count)
@@ -75,8 +95,8 @@ def _sigmoids(values, work, bits, count):
 
 
 @inlined_kernel
-def _add_product(total, vector, length, matrix, first_row):
-    """Total += vector[:length] times rows of matrix from ``first_row`` on."""
+def _add_product(total, vector, length, matrix, first_row):  # type: ignore[no-untyped-def]
+    """Total += vector[:length] times the rows of ``matrix`` from ``first_row`` on."""
     for j in range(length):
         factor = vector[j]
         for o in range(len(total)):
@@ -84,88 +104,115 @@ def _add_product(total, vector, length, matrix, first_row):
 
 
 @parallel_kernel
-def _update(sums, links, used, memory, argument, number, count, weights, gain, tiny, next_weight):
-    inverse, live, cost, static = links
-    by_feature, by_memory, bias, inner, inner_bias, outer, outer_bias = weights
-    rows, hidden, features = len(argument), memory.shape[1], len(by_feature)
-    statics, one = static.shape[1], np.float32(1)
-    for piece in prange((rows + _ROWS - 1) // _ROWS):
-        seen = np.empty(features, dtype=np.float32)
-        own, other = np.empty(3 * hidden, dtype=np.float32), np.empty(3 * hidden, dtype=np.float32)
+def _update(
+    sums: Float32Array,
+    links: LinkInputs,
+    first_pass: Float32Array,
+    memory: Float32Array,
+    argument: Float32Array,
+    number: int,
+    count: int,
+    parameters: Parameters,
+    price_gain: np.float32,
+    tiny: np.float32,
+    next_weight: Float32Array,
+) -> None:
+    rows, hidden, num_features = len(argument), memory.shape[1], len(parameters.by_feature)
+    num_static, one = links.static.shape[1], np.float32(1)
+    for chunk in prange((rows + _CHUNK - 1) // _CHUNK):
+        features = np.empty(num_features, dtype=np.float32)
+        gates, of_memory = np.empty(3 * hidden, dtype=np.float32), np.empty(3 * hidden, dtype=np.float32)
         work, bits = np.empty(3 * hidden, dtype=np.float32), np.empty(3 * hidden, dtype=np.int32)
-        middle, squashed = np.empty(hidden, dtype=np.float32), np.empty(hidden, dtype=np.float32)
-        for row in range(piece * _ROWS, min(rows, (piece + 1) * _ROWS)):
+        inner, activated = np.empty(hidden, dtype=np.float32), np.empty(hidden, dtype=np.float32)
+        for row in range(chunk * _CHUNK, min(rows, (chunk + 1) * _CHUNK)):
             load, elasticity = np.float32(0), np.float32(0)
             for block in range(len(sums)):
                 load += sums[block, 2 * row]
                 elasticity += sums[block, 2 * row + 1]
-            load, elasticity = load * inverse[row], elasticity * inverse[row]
-            price = _price(argument[row]) if live[row] else np.float32(0)
-            excess = load - one
-            for j in range(statics):
-                seen[j] = static[row, j]
-            seen[statics] = math.log(price + np.float32(1e-3)) / np.float32(3)
-            seen[statics + 1] = min(max(math.log(load + tiny), np.float32(-4)), np.float32(4))
-            seen[statics + 2] = math.tanh(excess)
-            seen[statics + 3] = math.log(elasticity + tiny)
-            seen[statics + 4] = math.tanh(np.float32(5) * excess / (elasticity + np.float32(0.05)))
-            seen[statics + 5] = np.float32(number) / np.float32(count)
-            seen[statics + 6] = np.float32(2) / np.float32(count)
-            for j in range(used.shape[1]):
-                seen[statics + 7 + j] = used[row, j]
-            own[:] = bias[0]
-            other[:] = bias[1]
-            _add_product(own, seen, features, by_feature, 0)
-            _add_product(other, memory[row], hidden, by_memory, 0)
+            utilisation = load * links.inverse_capacity[row]
+            elasticity = elasticity * links.inverse_capacity[row]
+            price = _softplus(argument[row]) if links.live[row] else np.float32(0)
+            excess = utilisation - one
+            for j in range(num_static):
+                features[j] = links.static[row, j]
+            features[num_static] = math.log(price + np.float32(1e-3)) / np.float32(3)
+            log_utilisation = np.float32(math.log(utilisation + tiny))
+            features[num_static + 1] = min(max(log_utilisation, np.float32(-4)), np.float32(4))
+            features[num_static + 2] = math.tanh(excess)
+            features[num_static + 3] = math.log(elasticity + tiny)
+            features[num_static + 4] = math.tanh(np.float32(5) * excess / (elasticity + np.float32(0.05)))
+            features[num_static + 5] = np.float32(number) / np.float32(count)
+            features[num_static + 6] = np.float32(2) / np.float32(count)
+            for j in range(first_pass.shape[1]):
+                features[num_static + 7 + j] = first_pass[row, j]
+            gates[:] = parameters.bias[0]
+            of_memory[:] = parameters.bias[1]
+            _add_product(gates, features, num_features, parameters.by_feature, 0)
+            _add_product(of_memory, memory[row], hidden, parameters.by_memory, 0)
             for o in range(2 * hidden):  # reset and update gates
-                own[o] += other[o]
-            _sigmoids(own, work, bits, 2 * hidden)
+                gates[o] += of_memory[o]
+            _sigmoids(gates, work, bits, 2 * hidden)
             for h in range(hidden):  # tanh x = 2 sigmoid(2 x) - 1
-                middle[h] = np.float32(2) * (own[2 * hidden + h] + own[h] * other[2 * hidden + h])
-            _sigmoids(middle, work, bits, hidden)
+                inner[h] = np.float32(2) * (gates[2 * hidden + h] + gates[h] * of_memory[2 * hidden + h])
+            _sigmoids(inner, work, bits, hidden)
             for h in range(hidden):
-                fresh, keep = np.float32(2) * middle[h] - one, own[hidden + h]
-                memory[row, h] = fresh + keep * (memory[row, h] - fresh)
-            middle[:] = inner_bias
-            _add_product(middle, memory[row], hidden, inner, 0)
-            _add_product(middle, seen, features, inner, hidden)
-            squashed[:] = middle
-            _sigmoids(squashed, work, bits, hidden)
-            move = np.float32(outer_bias)
+                candidate, update_gate = np.float32(2) * inner[h] - one, gates[hidden + h]
+                memory[row, h] = candidate + update_gate * (memory[row, h] - candidate)
+            inner[:] = parameters.inner_bias
+            _add_product(inner, memory[row], hidden, parameters.inner, 0)
+            _add_product(inner, features, num_features, parameters.inner, hidden)
+            activated[:] = inner
+            _sigmoids(activated, work, bits, hidden)
+            change = np.float32(parameters.outer_bias)
             for h in range(hidden):
-                move += outer[h] * middle[h] * squashed[h]
-            argument[row] += gain * move
-            next_weight[row] = _price(argument[row]) + cost[row] if live[row] else np.float32(DEAD)
+                change += parameters.outer[h] * inner[h] * activated[h]
+            argument[row] += price_gain * change
+            weight = _softplus(argument[row]) + links.cost[row]
+            next_weight[row] = weight if links.live[row] else np.float32(FAILED_WEIGHT)
 
 
 @inlined_kernel
-def _price(argument):
-    """Softplus, as torch has it."""
+def _softplus(argument):  # type: ignore[no-untyped-def]
+    """log(1 + exp(x)); x above 20, as in torch."""
     return argument if argument > np.float32(20) else np.float32(math.log1p(math.exp(argument)))
 
 
 @parallel_kernel
-def weigh(argument, links, next_weight):
-    """Weights (B E,) that demands see: softplus of the argument, and the link's cost."""
+def compute_weights(argument: Float32Array, links: LinkInputs, next_weight: Float32Array) -> None:
+    """Weights (B E,) that demands respond to: the price, softplus of the argument, plus the link's cost."""
     for row in prange(len(argument)):
-        price = _price(argument[row]) + links.cost[row]
-        next_weight[row] = price if links.live[row] else np.float32(DEAD)
+        weight = _softplus(argument[row]) + links.cost[row]
+        next_weight[row] = weight if links.live[row] else np.float32(FAILED_WEIGHT)
 
 
 def update(
-    sums: Array, links: Links, used: Array, memory: Array, argument: Array, number: int, count: int, weights: Weights,
-    gain: float, tiny: float, next_weight: Array,
-) -> None:  # fmt: skip
-    """Round ``number`` of ``count`` for all links.
+    sums: Float32Array,
+    links: LinkInputs,
+    first_pass: Float32Array,
+    memory: Float32Array,
+    argument: Float32Array,
+    number: int,
+    count: int,
+    parameters: Parameters,
+    constants: Constants,
+    next_weight: Float32Array,
+) -> None:
+    """Update memory and price of all links in round ``number`` of ``count``.
 
     Args:
         sums: (blocks, B, 2 E) of load and elasticity (:mod:`teal.pathops.response`).
-        used: (B E, U) further features.
-        memory: (B E, H), in place; argument: (B E,) of the price, in place.
-        next_weight: (B E,) receives price and cost, or ``DEAD``.
+        links: constant inputs.
+        first_pass: (B E, U) features of the allocating pass; U = 0 in that pass itself.
+        memory: (B E, H), in place.
+        argument: (B E,) whose softplus is the price, in place.
+        number: of this round, from 0.
+        count: rounds of the pass.
+        parameters: weights of the update.
+        constants: of PriceGNN.
+        next_weight: (B E,) receives price plus cost, or ``FAILED_WEIGHT``.
     """
-    with threads_for(memory.size * 200):
+    with threads_for(memory.size * _OPERATIONS_PER_NUMBER):
         _update(
-            sums.reshape(len(sums), -1), links, used, memory, argument, number, count, weights, np.float32(gain),
-            np.float32(tiny), next_weight,
+            sums.reshape(len(sums), -1), links, first_pass, memory, argument, number, count, parameters,
+            np.float32(constants.price_gain), np.float32(constants.tiny), next_weight,
         )  # fmt: skip

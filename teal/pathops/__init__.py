@@ -1,4 +1,4 @@
-"""Sums and maxima along paths and over the paths through links; one file per backend."""
+"""The incidence products: sums and maxima along paths, sums over the paths through links.  One file per backend."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def make_path_ops(paths: PathSet, device: torch.device | str = "cpu", backend: s
         InputError: an unknown backend, or one that does not run on the device.
     """
     device = torch.device(device)
-    chosen = {"cpu": "numba", "cuda": "cuda"}.get(device.type, "torch") if backend == "auto" else backend
-    if chosen == "torch":
+    name = {"cpu": "numba", "cuda": "cuda"}.get(device.type, "torch") if backend == "auto" else backend
+    if name == "torch":
         return PathOps(paths, TorchBackend(paths, device), device)
-    if chosen == "numba":
+    if name == "numba":
         if device.type != "cpu":
             raise InputError("path operations", "backend", f"one that runs on {device}", "numba")
         return PathOps(paths, NumbaBackend(paths, device), device)
-    if chosen != "cuda":
+    if name != "cuda":
         raise InputError("path operations", "backend", "auto, torch, numba or cuda", repr(backend))
-    import teal.cuda as cuda
+    import teal.runtime.cuda as cuda
 
     if backend == "auto" and (reason := cuda.missing()):
-        warnings.warn(f"slower path operations on the GPU: there is no {reason}", stacklevel=2)
+        warnings.warn(f"path operations on the GPU use torch, which is slower: there is no {reason}", stacklevel=2)
         return PathOps(paths, TorchBackend(paths, device), device)
     if device.type != "cuda" and not cuda.SIMULATED:
         raise InputError("path operations", "backend", f"one that runs on {device}", "cuda")

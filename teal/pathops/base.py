@@ -1,4 +1,4 @@
-"""path_sum, link_sum, path_max: the only incidence products of the project.
+"""path_sum, link_sum, path_max: the incidence products that all other code uses.
 
 For link values x (B, E, F) and path values f (B, D, K, F), over the paths that exist:
 
@@ -7,7 +7,7 @@ For link values x (B, E, F) and path values f (B, D, K, F), over the paths that 
 - path_max:  max x[b, e] over the links e of path (d, k), and the first link that attains it.
 
 link_sum is the transpose of path_sum, so each is the other's gradient.  Where a demand has no k-th
-path, path_sum and path_max give 0 (and link -1), and link_sum does not look.
+path, path_sum and path_max give 0 (and link -1), and link_sum ignores the entry.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class _PathMax(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (links,) = ctx.saved_tensors
-        # A spare last column takes what belongs to paths that do not exist.
+        # An extra last column collects the entries of paths that do not exist.
         grad = grads[0].new_zeros(len(links), ctx.num_links + 1)
         index = torch.where(links < 0, ctx.num_links, links).flatten(1)
         return grad.scatter_add_(1, index, grads[0].flatten(1))[:, :-1], None
@@ -91,8 +91,8 @@ class PathOps:
         self.hops = torch.from_numpy(paths.hops).to(device)  # (D, K), 0 where there is no path
 
     @cached_property
-    def count(self) -> Tensor:
-        """(D,) paths of each demand."""
+    def path_count(self) -> Tensor:
+        """(D,) number of paths of each demand."""
         return self.mask.sum(-1)
 
     @cached_property
@@ -115,6 +115,6 @@ class PathOps:
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
         """Maximum along each path and the link that attains it: (B, E) -> (B, D, K) twice.
 
-        Of equal links the one nearest the source is named; only it receives the gradient.
+        Of links with equal values the one nearest the source is returned; it alone receives the gradient.
         """
         return cast(tuple[Tensor, Tensor], _PathMax.apply(link_values, self.backend))

@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-import teal.cuda as cuda
-import teal.memory as memory
+import teal.runtime.cuda as cuda
+import teal.runtime.memory as memory
 from teal.network import PathSet
 from teal.pathops import cuda_kernels as kernels
 
-_SCRATCH_BYTES = 256 << 20  # at most, where a source does not fit into shared memory
-_SHARED, _GLOBAL = (0,), (0, 0)  # told apart by the compiler
+_MAX_SCRATCH_BYTES = 256 << 20  # bytes of global memory for nodes of sources that do not fit into shared memory
+_NODES_PER_THREAD = 8  # trie nodes that a thread adds up for a link of average size, approximately
+_REMEDY = "fewer paths a demand (--num-paths) or only the pairs that carry traffic take less"
+
+
+class BlockLayout(NamedTuple):
+    """How blocks keep their nodes, and how many blocks may run.
+
+    Attributes:
+        memory: argument of the kernels.
+        lanes: values a node that fit.
+        shared_bytes: dynamic shared memory of a block.
+        max_blocks: blocks that a launch may have.
+    """
+
+    memory: kernels.NodeMemory
+    lanes: int
+    shared_bytes: int
+    max_blocks: int
 
 
 class CudaBackend:
-    """Scans compiled by numba-cuda; tensors of float32 or float64 on a GPU.
+    """Scans compiled by numba-cuda, over tensors of float32 or float64 on a GPU.
 
-    Results repeat bit by bit: no sum depends on which block came first.
+    Results repeat bit by bit: no sum depends on the order in which blocks run.
 
     Raises:
-        InputError: where CUDA kernels cannot run, or the paths do not fit.
+        InputError: CUDA kernels cannot run here, or the paths do not fit the GPU's memory.
     """
 
     name = "cuda"
@@ -31,41 +48,45 @@ class CudaBackend:
         cuda.require()
         self.device = device
         trie = paths.levels
-        remedy = "fewer paths a demand (--num-paths) or only the pairs that carry traffic take less"
-        memory.require("paths", trie.num_bytes, remedy, device)
+        memory.require("paths", trie.num_bytes, _REMEDY, device)
         self._shape, self._num_links = paths.leaf.shape, paths.num_links
-        self.num_nodes, self.widest, self.sources = paths.trie.num_nodes, trie.widest, len(trie.node_ptr) - 1
-        starts = torch.cat([torch.from_numpy(p) for p in (trie.node_ptr, trie.demand_ptr, trie.level_ptr)])
-        held = {name: cuda.upload(getattr(trie, name), device) for name in _TRIE}
-        self._held = {**held, "starts": starts.to(device)}  # tensors own the memory that the arrays below look at
-        self.arrays = {name: cuda.array(t, unsigned=name in _TRIE[:5]) for name, t in self._held.items()}
-        self._index_bytes = trie.above.itemsize
-        self.rows = _threads_per_link(paths.trie.num_nodes, paths.num_links)
-        self.spare: dict[Any, list[Any]] = {}  # solvers' buffers and graphs by shape, from one solve to the next
+        self.num_nodes, self._max_slots, self.sources = paths.trie.num_nodes, trie.max_slots, len(trie.node_ptr) - 1
+        names = (*kernels.TrieArrays._fields, "link_ptr", "link_node")
+        # The tensors own the memory that the arrays of the kernels look at.
+        self._tensors = {name: cuda.upload(getattr(trie, name), device) for name in names}
+        arrays = {name: cuda.array(t, unsigned=name in _UNSIGNED) for name, t in self._tensors.items()}
+        self.link_ptr, self.link_node = arrays.pop("link_ptr"), arrays.pop("link_node")
+        self.trie = kernels.TrieArrays(**arrays)
+        self._index_bytes = trie.parent.itemsize
+        self.threads_per_link = _threads_per_link(paths.trie.num_nodes, paths.num_links)
+        # Buffers and recorded graphs of the PDHG engine by shape, reused by the next solve.
+        self.spare_buffers: dict[Any, list[Any]] = {}
 
-    def room(self, dtype: torch.dtype, lanes: int, arrays: int = 1) -> tuple[tuple[int, ...], int, int, Any, int]:
+    def layout(self, dtype: torch.dtype, lanes: int, arrays: int = 1) -> BlockLayout:
         """Where a block keeps its nodes.
 
         Args:
+            dtype: of the values.
             lanes: values a node and array, at most.
-
-        Returns:
-            (mode, lanes, bytes of shared memory, scratch, most blocks): ``lanes`` is what fits.
+            arrays: arrays of node values.
         """
         size, lanes = dtype.itemsize, min(lanes, cuda.THREADS)
-        fitting = ((cuda.SHARED_BYTES - cuda.RESERVED_BYTES) // self.widest - self._index_bytes) // (arrays * size)
+        usable = cuda.SHARED_BYTES - cuda.RESERVED_BYTES
+        fitting = (usable // self._max_slots - self._index_bytes) // (arrays * size)
         if fitting >= 1:
             lanes = min(lanes, fitting)
-            shared = self.widest * (arrays * lanes * size + self._index_bytes)
-            return _SHARED, lanes, shared, self._empty(dtype, 1), cuda.MOST_BLOCKS
+            shared = self._max_slots * (arrays * lanes * size + self._index_bytes)
+            node_memory = kernels.NodeMemory(kernels.IN_SHARED_MEMORY, self._scratch(dtype, 1), self._max_slots)
+            return BlockLayout(node_memory, lanes, shared, cuda.MAX_BLOCKS)
         blocks = cuda.resident_blocks(self.device)
-        each = blocks * self.widest * arrays
-        lanes = max(1, min(lanes, _SCRATCH_BYTES // (each * size)))
-        return _GLOBAL, lanes, 0, self._empty(dtype, each * lanes), blocks
+        entries = blocks * self._max_slots * arrays
+        lanes = max(1, min(lanes, _MAX_SCRATCH_BYTES // (entries * size)))
+        scratch = self._scratch(dtype, entries * lanes)
+        return BlockLayout(kernels.NodeMemory(kernels.IN_GLOBAL_MEMORY, scratch, self._max_slots), lanes, 0, blocks)
 
-    def _empty(self, dtype: torch.dtype, numbers: int) -> Any:
-        """Memory for so many values, given back to torch when nobody holds the array any more."""
-        return cuda.array(torch.empty(numbers, dtype=dtype, device=self.device))
+    def _scratch(self, dtype: torch.dtype, entries: int) -> Any:
+        """Uninitialised memory, which returns to torch when the array is no longer referenced."""
+        return cuda.array(torch.empty(entries, dtype=dtype, device=self.device))
 
     def path_sum(self, link_values: Tensor) -> Tensor:
         """(B, E, F) -> (B, D, K, F)."""
@@ -75,12 +96,11 @@ class CudaBackend:
             return out
         if not self.num_nodes:
             return out.zero_()
-        mode, lanes, shared, scratch, most = self.room(link_values.dtype, features)
-        a, blocks = self.arrays, min(self.sources * batch * -(-features // lanes), most)
+        layout = self.layout(link_values.dtype, features)
+        blocks = min(self.sources * batch * -(-features // layout.lanes), layout.max_blocks)
         cuda.launch(
-            kernels.path_sum, self.device, blocks, shared, cuda.array(link_values), cuda.array(out), scratch,
-            a["link"], a["above"], a["end"], a["starts"], a["level_end"], self.widest, self._num_links,
-            self._shape[1], features, lanes, mode,
+            kernels.path_sum, self.device, blocks, layout.shared_bytes, cuda.array(link_values), cuda.array(out),
+            self.trie, layout.memory, self._num_links, self._shape[1], features, layout.lanes,
         )  # fmt: skip
         return out
 
@@ -90,11 +110,11 @@ class CudaBackend:
         if not path_values.numel() or not self.num_nodes:
             return path_values.new_zeros(batch, self._num_links, features)
         flows = path_values.new_empty(batch, self.num_nodes, features)
-        mode, lanes, shared, scratch, most = self.room(path_values.dtype, features)
-        a, blocks = self.arrays, min(self.sources * batch * -(-features // lanes), most)
+        layout = self.layout(path_values.dtype, features)
+        blocks = min(self.sources * batch * -(-features // layout.lanes), layout.max_blocks)
         cuda.launch(
-            kernels.node_flows, self.device, blocks, shared, cuda.array(path_values), cuda.array(flows), scratch,
-            a["below"], a["end"], a["starts"], a["level_end"], self.widest, self._shape[1], features, lanes, mode,
+            kernels.node_flows, self.device, blocks, layout.shared_bytes, cuda.array(path_values), cuda.array(flows),
+            self.trie, layout.memory, self._shape[1], features, layout.lanes,
         )  # fmt: skip
         return self._link_totals(flows)
 
@@ -102,36 +122,38 @@ class CudaBackend:
         batch, _, features = flows.shape
         out = flows.new_empty(batch, self._num_links, features)
         lanes = min(features, cuda.THREADS)
-        rows = max(1, min(self.rows, cuda.THREADS // lanes))
+        rows = max(1, min(self.threads_per_link, cuda.THREADS // lanes))
         blocks = -(-self._num_links // (cuda.THREADS // (lanes * rows))) * batch * -(-features // lanes)
         cuda.launch(
-            kernels.link_totals, self.device, blocks, 0, cuda.array(flows), cuda.array(out), self.arrays["link_ptr"],
-            self.arrays["link_node"], features, lanes, rows,
+            kernels.link_totals, self.device, blocks, 0, cuda.array(flows), cuda.array(out), self.link_ptr,
+            self.link_node, features, lanes, rows,
         )  # fmt: skip
         return out
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
         """(B, E) -> values (B, D, K) and links (B, D, K)."""
         out = link_values.new_empty(len(link_values), *self._shape)
-        where = torch.empty(out.shape, dtype=torch.int64, device=out.device)
+        out_link = torch.empty(out.shape, dtype=torch.int64, device=out.device)
         if not out.numel() or not self.num_nodes:
-            return out.zero_(), where.fill_(-1)
-        mode, _, shared, scratch, most = self.room(link_values.dtype, 1, arrays=2)
-        a, blocks = self.arrays, min(self.sources * len(link_values), most)
+            return out.zero_(), out_link.fill_(-1)
+        layout = self.layout(link_values.dtype, 1, arrays=2)
+        blocks = min(self.sources * len(link_values), layout.max_blocks)
         cuda.launch(
-            kernels.path_max, self.device, blocks, shared, cuda.array(link_values), cuda.array(out),
-            cuda.array(where), scratch, a["link"], a["above"], a["end"], a["starts"], a["level_end"], self.widest,
-            self._num_links, self._shape[1], mode,
+            kernels.path_max, self.device, blocks, layout.shared_bytes, cuda.array(link_values), cuda.array(out),
+            cuda.array(out_link), self.trie, layout.memory, self._num_links, self._shape[1],
         )  # fmt: skip
-        return out, where
+        return out, out_link
 
 
-_TRIE = ("above", "link", "below", "ends", "end", "count", "level_end", "link_ptr", "link_node")
+_UNSIGNED = ("parent", "link", "child_end", "is_path_end", "end_node")
 
 
 def _threads_per_link(nodes: int, links: int) -> int:
-    """A power of 2: each adds about 8 of the nodes of a mean link, and a warp is not divided among links."""
-    rows = min(32, cuda.THREADS // 2)
-    while rows < cuda.THREADS and rows * 8 * links < nodes:
-        rows *= 2
-    return rows
+    """Threads that add up the nodes of one link, a power of 2.
+
+    At least 32 where a block has so many, because the threads of a warp should not work for several links.
+    """
+    threads = min(32, cuda.THREADS // 2)
+    while threads < cuda.THREADS and threads * _NODES_PER_THREAD * links < nodes:
+        threads *= 2
+    return threads

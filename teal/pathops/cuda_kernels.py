@@ -1,12 +1,11 @@
 """CUDA kernels of the path operations: a block takes one source and scans its trie level by level.
 
-The trie is that of :class:`teal.network.levels.LevelTrie`.  A block holds a value for each node and lane (a lane is
-one feature of one matrix), and the index that the scan follows, in shared memory where they fit (``mode`` of length
-1), else in its part of ``scratch`` (length 2); the branch is taken by the compiler.  Nothing is added up by atomics:
-a node sums what hangs below it, and a link the nodes that lead over it, both in a fixed order, so that results
-repeat bit by bit.
+The trie is a :class:`teal.network.levels.LevelTrie`.  A block holds a value for each node and lane (a lane is one
+feature of one matrix) and the index that the scan follows, in shared memory where they fit, else in the block's part
+of a scratch array in global memory.  Nothing is added by atomics: a node sums its children and a link sums the nodes
+that lead over it, both in a fixed order, so that results repeat bit by bit.
 
-``starts`` is node_ptr, demand_ptr and level_ptr one after another; arrays are flat.
+All arrays are flat.
 """
 
 # mypy cannot see through Numba's types.
@@ -14,23 +13,55 @@ repeat bit by bit.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from numba import cuda, float64
 
-from teal.cuda import THREADS, cuda_kernel, device_function
+from teal.runtime.cuda import THREADS, cuda_kernel, device_function
 
-_NEVER = 1 << 30  # a first row past every last one
+_PAST_THE_END = 1 << 30  # a first row that is larger than any last one: the thread has no rows
+IN_SHARED_MEMORY, IN_GLOBAL_MEMORY = (0,), (0, 0)  # told apart by their length when kernels are compiled
+
+
+class TrieArrays(NamedTuple):
+    """The arrays of a :class:`teal.network.levels.LevelTrie` on the GPU; see there."""
+
+    link: Any
+    parent: Any
+    child_end: Any
+    is_path_end: Any
+    end_node: Any
+    path_count: Any
+    node_ptr: Any
+    demand_ptr: Any
+    level_ptr: Any
+    level_end: Any
+
+
+class NodeMemory(NamedTuple):
+    """Where a block keeps the values of its nodes.
+
+    Attributes:
+        place: IN_SHARED_MEMORY or IN_GLOBAL_MEMORY.
+        scratch: (blocks * max_slots * lanes,) global memory; read only under IN_GLOBAL_MEMORY.
+        max_slots: node numbers that the source with most nodes needs, 0 included.
+    """
+
+    place: Any
+    scratch: Any
+    max_slots: int
 
 
 @device_function
 def first_row(lanes):
-    """The row, of those that all threads take in turn, with which this thread begins; a thread left over has none."""
+    """The first of the rows that this thread handles, when THREADS threads divide rows of ``lanes`` entries."""
     row = cuda.threadIdx.x // lanes
-    return row if row < THREADS // lanes else _NEVER
+    return row if row < THREADS // lanes else _PAST_THE_END
 
 
 @device_function
-def part_of(item, per_source, chunks, lanes, features):
-    """Source, matrix, first feature and number of features of an item of work."""
+def work_item(item, per_source, chunks, lanes, features):
+    """Source, matrix, first feature and number of features of work item number ``item``."""
     s = item // per_source
     b = (item - s * per_source) // chunks
     feature = (item - s * per_source - b * chunks) * lanes
@@ -38,50 +69,59 @@ def part_of(item, per_source, chunks, lanes, features):
 
 
 @device_function
-def hold(mode, scratch, numbers, widest, lanes, first, nodes):
-    """A block's values, the index of a source's nodes, and what to add to a node's number to find it there.
+def node_memory(memory, numbers, slots, lanes, first, nodes):
+    """A block's node values, the index ``numbers`` of a source's nodes, and the offset of a node in that index.
 
-    ``numbers`` is copied to shared memory; the caller synchronises before it reads.
+    In shared memory, the index is a copy; the caller must synchronise before it is read.
+
+    Args:
+        memory: a NodeMemory.
+        numbers: (T,) the index, of all sources.
+        slots: entries of node values a lane.
+        lanes: values a node.
+        first: first node of the source.
+        nodes: number of nodes of the source.
     """
-    if len(mode) == 1:
-        value = cuda.shared.array(0, scratch.dtype)
-        index = cuda.shared.array(0, numbers.dtype)[widest * lanes * scratch.itemsize // numbers.itemsize :]
+    if len(memory.place) == 1:
+        value = cuda.shared.array(0, memory.scratch.dtype)
+        index = cuda.shared.array(0, numbers.dtype)[slots * lanes * memory.scratch.itemsize // numbers.itemsize :]
         for n in range(cuda.threadIdx.x, nodes, THREADS):
             index[n + 1] = numbers[first + n]
         return value, index, 0
-    return scratch[cuda.blockIdx.x * widest * lanes : (cuda.blockIdx.x + 1) * widest * lanes], numbers, first - 1
+    begin = cuda.blockIdx.x * slots * lanes
+    return memory.scratch[begin : begin + slots * lanes], numbers, first - 1
 
 
 @device_function
-def scan_down(value, index, shift, level_end, level, last_level, row, lane, lanes, rows):
-    """Add to each node's value that of the node above, level by level: sums along paths."""
+def scan_down(value, index, offset, level_end, level, last_level, row, lane, lanes, rows):
+    """Add each parent's value to its children, level by level: sums along paths."""
     begin = level_end[level] if level < last_level else 0
     deeper = level + 1
     stop = level_end[deeper] if deeper < last_level else 0
     while deeper < last_level:
         deeper += 1
-        after = level_end[deeper] if deeper < last_level else 0  # on its way while this level is added
+        next_stop = level_end[deeper] if deeper < last_level else 0  # loaded while this level is added
         n = begin + row
         while n < stop:
-            value[n * lanes + lane] += value[index[shift + n] * lanes + lane]
+            value[n * lanes + lane] += value[index[offset + n] * lanes + lane]
             n += rows
-        begin, stop = stop, after
+        begin, stop = stop, next_stop
         cuda.syncthreads()
 
 
 @device_function
-def scan_up(value, index, shift, level_end, level, last_level, row, lane, lanes, rows):
-    """Add to each node's value those of the nodes below, from the deepest level up: sums over what passes."""
-    here = last_level - 2  # the deepest level has nothing below
-    top = level_end[level] if level < last_level else 0
+def scan_up(value, index, offset, level_end, level, last_level, row, lane, lanes, rows):
+    """Add the children's values to each node, from the deepest level up: sums over the paths through each node."""
+    here = last_level - 2  # the nodes of the deepest level have no children
+    first_child = level_end[level] if level < last_level else 0
     stop = level_end[here] if here >= level else 0
     while here >= level:
         here -= 1
         begin = level_end[here] if here >= level else 1
         n = begin + row
         while n < stop:
-            child = index[shift + n - 1] if n > 1 else top
-            last = index[shift + n]
+            child = index[offset + n - 1] if n > 1 else first_child
+            last = index[offset + n]
             total = value[n * lanes + lane]
             while child < last:
                 total += value[child * lanes + lane]
@@ -93,94 +133,93 @@ def scan_up(value, index, shift, level_end, level, last_level, row, lane, lanes,
 
 
 @cuda_kernel
-def path_sum(
-    link_values, out, scratch, link, above, end, starts, level_end, widest, links, places, features, lanes, mode
-):
+def path_sum(link_values, out, trie, memory, num_links, num_paths, features, lanes):
     """(B, E, F) link values into (B, D, K, F) sums along paths, ``lanes`` features at a time."""
-    sources = len(starts) // 3 - 1
-    demands, chunks = len(end) // places, (features + lanes - 1) // lanes
-    per_source = len(link_values) // (links * features) * chunks
+    sources = len(trie.node_ptr) - 1
+    demands, chunks = len(trie.end_node) // num_paths, (features + lanes - 1) // lanes
+    per_source = len(link_values) // (num_links * features) * chunks
     for item in range(cuda.blockIdx.x, sources * per_source, cuda.gridDim.x):
-        s, b, feature, width = part_of(item, per_source, chunks, lanes, features)
+        s, b, feature, width = work_item(item, per_source, chunks, lanes, features)
         row, rows = first_row(width), THREADS // width
         lane = cuda.threadIdx.x % width
-        first, nodes = starts[s], starts[s + 1] - starts[s]
-        value, index, shift = hold(mode, scratch, above, widest, lanes, first, nodes)
-        base = b * links * features + feature + lane
+        first, nodes = trie.node_ptr[s], trie.node_ptr[s + 1] - trie.node_ptr[s]
+        value, index, offset = node_memory(memory, trie.parent, memory.max_slots, lanes, first, nodes)
+        base = b * num_links * features + feature + lane
         for n in range(row, nodes, rows):
-            value[(n + 1) * width + lane] = link_values[base + link[first + n] * features]
+            value[(n + 1) * width + lane] = link_values[base + trie.link[first + n] * features]
         if cuda.threadIdx.x < width:
             value[cuda.threadIdx.x] = 0
         cuda.syncthreads()
-        level, last_level = starts[2 * sources + 2 + s], starts[2 * sources + 3 + s]
-        scan_down(value, index, shift, level_end, level, last_level, row, lane, width, rows)
-        begin, stop = starts[sources + 1 + s] * places, starts[sources + 2 + s] * places
-        base = b * demands * places * features + feature + lane
+        level, last_level = trie.level_ptr[s], trie.level_ptr[s + 1]
+        scan_down(value, index, offset, trie.level_end, level, last_level, row, lane, width, rows)
+        begin, stop = trie.demand_ptr[s] * num_paths, trie.demand_ptr[s + 1] * num_paths
+        base = b * demands * num_paths * features + feature + lane
         for path in range(begin + row, stop, rows):
-            out[base + path * features] = value[end[path] * width + lane]  # 0 where there is no path
+            out[base + path * features] = value[trie.end_node[path] * width + lane]  # 0 where there is no path
         cuda.syncthreads()
 
 
 @cuda_kernel
-def path_max(link_values, out, where, scratch, link, above, end, starts, level_end, widest, links, places, mode):
+def path_max(link_values, out, out_link, trie, memory, num_links, num_paths):
     """(B, E) link values into (B, D, K) maxima along paths and the links that attain them, -1 without a path."""
-    sources, demands = len(starts) // 3 - 1, len(end) // places
-    batch = len(link_values) // links
+    sources, demands = len(trie.node_ptr) - 1, len(trie.end_node) // num_paths
+    batch = len(link_values) // num_links
     for item in range(cuda.blockIdx.x, sources * batch, cuda.gridDim.x):
         s = item // batch
         b = item - s * batch
-        first, nodes = starts[s], starts[s + 1] - starts[s]
-        value, index, shift = hold(mode, scratch, above, 2 * widest, 1, first, nodes)
-        # The second half holds numbers of nodes, which even a float32 holds exactly: no source has 2^24.
-        at = value[widest:]
+        first, nodes = trie.node_ptr[s], trie.node_ptr[s + 1] - trie.node_ptr[s]
+        value, index, offset = node_memory(memory, trie.parent, 2 * memory.max_slots, 1, first, nodes)
+        # The second half holds node numbers, which even a float32 holds exactly: no source has 2^24 nodes.
+        at_node = value[memory.max_slots :]
         for n in range(cuda.threadIdx.x, nodes, THREADS):
-            value[n + 1], at[n + 1] = link_values[b * links + link[first + n]], n + 1
+            value[n + 1], at_node[n + 1] = link_values[b * num_links + trie.link[first + n]], n + 1
         cuda.syncthreads()
-        level, last_level = starts[2 * sources + 2 + s], starts[2 * sources + 3 + s]
-        begin = level_end[level] if level < last_level else 0
+        level, last_level = trie.level_ptr[s], trie.level_ptr[s + 1]
+        begin = trie.level_end[level] if level < last_level else 0
         for deeper in range(level + 1, last_level):
-            deeper_end = level_end[deeper]
+            deeper_end = trie.level_end[deeper]
             for n in range(begin + cuda.threadIdx.x, deeper_end, THREADS):
-                top = index[shift + n]
-                if value[top] >= value[n]:
-                    value[n], at[n] = value[top], at[top]
+                above = index[offset + n]
+                if value[above] >= value[n]:
+                    value[n], at_node[n] = value[above], at_node[above]
             begin = deeper_end
             cuda.syncthreads()
-        path, stop = starts[sources + 1 + s] * places + cuda.threadIdx.x, starts[sources + 2 + s] * places
+        path, stop = trie.demand_ptr[s] * num_paths + cuda.threadIdx.x, trie.demand_ptr[s + 1] * num_paths
         while path < stop:
-            to, n = b * demands * places + path, end[path]
+            to, n = b * demands * num_paths + path, trie.end_node[path]
             if n > 0:
-                out[to], where[to] = value[n], link[first + int(at[n]) - 1]
+                out[to], out_link[to] = value[n], trie.link[first + int(at_node[n]) - 1]
             else:
-                out[to], where[to] = 0, -1
+                out[to], out_link[to] = 0, -1
             path += THREADS
         cuda.syncthreads()
 
 
 @cuda_kernel
-def node_flows(path_values, out, scratch, below, end, starts, level_end, widest, places, features, lanes, mode):
+def node_flows(path_values, out, trie, memory, num_paths, features, lanes):
     """(B, D, K, F) path values into (B, T, F) sums over the paths through each node."""
-    sources = len(starts) // 3 - 1
-    demands, nodes_in_all, chunks = len(end) // places, len(below), (features + lanes - 1) // lanes
-    per_source = len(path_values) // (demands * places * features) * chunks
+    sources = len(trie.node_ptr) - 1
+    demands, all_nodes = len(trie.end_node) // num_paths, len(trie.child_end)
+    chunks = (features + lanes - 1) // lanes
+    per_source = len(path_values) // (demands * num_paths * features) * chunks
     for item in range(cuda.blockIdx.x, sources * per_source, cuda.gridDim.x):
-        s, b, feature, width = part_of(item, per_source, chunks, lanes, features)
+        s, b, feature, width = work_item(item, per_source, chunks, lanes, features)
         row, rows = first_row(width), THREADS // width
         lane = cuda.threadIdx.x % width
-        first, nodes = starts[s], starts[s + 1] - starts[s]
-        value, index, shift = hold(mode, scratch, below, widest, lanes, first, nodes)
+        first, nodes = trie.node_ptr[s], trie.node_ptr[s + 1] - trie.node_ptr[s]
+        value, index, offset = node_memory(memory, trie.child_end, memory.max_slots, lanes, first, nodes)
         for n in range(cuda.threadIdx.x, (nodes + 1) * width, THREADS):
             value[n] = 0
         cuda.syncthreads()
-        begin, stop = starts[sources + 1 + s] * places, starts[sources + 2 + s] * places
-        base = b * demands * places * features + feature + lane
+        begin, stop = trie.demand_ptr[s] * num_paths, trie.demand_ptr[s + 1] * num_paths
+        base = b * demands * num_paths * features + feature + lane
         for path in range(begin + row, stop, rows):
-            if end[path] > 0:
-                value[end[path] * width + lane] = path_values[base + path * features]  # no two end at one node
+            if trie.end_node[path] > 0:
+                value[trie.end_node[path] * width + lane] = path_values[base + path * features]  # one path a node
         cuda.syncthreads()
-        level, last_level = starts[2 * sources + 2 + s], starts[2 * sources + 3 + s]
-        scan_up(value, index, shift, level_end, level, last_level, row, lane, width, rows)
-        base = (b * nodes_in_all + first) * features + feature + lane
+        level, last_level = trie.level_ptr[s], trie.level_ptr[s + 1]
+        scan_up(value, index, offset, trie.level_end, level, last_level, row, lane, width, rows)
+        base = (b * all_nodes + first) * features + feature + lane
         for n in range(row, nodes, rows):
             out[base + n * features] = value[(n + 1) * width + lane]
         cuda.syncthreads()
@@ -196,14 +235,14 @@ def sum_over_link(node_values, base, features, link_ptr, link_node, e, row, rows
 
 
 @device_function
-def fold(sums, row, rows, step):
-    """Add up ``rows`` entries of a shared array, ``step`` apart, into that of row 0; all threads call it."""
+def fold(sums, row, rows, stride):
+    """Sum ``rows`` entries of a shared array, ``stride`` apart, into that of row 0; all threads must call it."""
     me = cuda.threadIdx.x
     while rows > 1:
         cuda.syncthreads()
         half = (rows + 1) // 2
         if row + half < rows:
-            sums[me] += sums[me + half * step]
+            sums[me] += sums[me + half * stride]
         rows = half
     cuda.syncthreads()
 
@@ -212,7 +251,7 @@ def fold(sums, row, rows, step):
 def link_totals(node_values, out, link_ptr, link_node, features, lanes, rows):
     """(B, T, F) node values into (B, E, F) sums over the nodes of each link, ``rows`` threads a link and lane."""
     links, nodes = len(link_ptr) - 1, len(link_node)
-    chunks, teams = (features + lanes - 1) // lanes, THREADS // (lanes * rows)
+    chunks, teams = (features + lanes - 1) // lanes, THREADS // (lanes * rows)  # a team of threads takes one link
     blocks = (links + teams - 1) // teams  # for each chunk of each matrix
     part = cuda.blockIdx.x // blocks
     b = part // chunks
@@ -222,12 +261,12 @@ def link_totals(node_values, out, link_ptr, link_node, features, lanes, rows):
     row, lane = cuda.threadIdx.x // width - team * rows, cuda.threadIdx.x % width
     e = (cuda.blockIdx.x - part * blocks) * teams + team
     sums = cuda.shared.array(THREADS, float64)
-    mine = team < teams and e < links
+    has_link = team < teams and e < links
     total = 0.0
-    if mine:
+    if has_link:
         base = b * nodes * features + feature + lane
         total = sum_over_link(node_values, base, features, link_ptr, link_node, e, row, rows)
     sums[cuda.threadIdx.x] = total
-    fold(sums, row if mine else rows, rows, width)
-    if mine and row == 0:
+    fold(sums, row if has_link else rows, rows, width)
+    if has_link and row == 0:
         out[(b * links + e) * features + feature + lane] = sums[cuda.threadIdx.x]

@@ -4,9 +4,6 @@ A source's trie stays in cache while the batch passes over it.  link_sum adds in
 block of sources and then over the blocks in order, so its result does not depend on the number of threads.
 """
 
-# mypy cannot see through Numba's types.
-# mypy: disable-error-code="no-untyped-def"
-
 from __future__ import annotations
 
 import numpy as np
@@ -14,115 +11,117 @@ import torch
 from torch import Tensor
 
 from teal.network import PathSet
-from teal.parallel import parallel_kernel, prange, threads_for
+from teal.network.packed import PathScan
+from teal.runtime.arrays import AnyArray, Int64Array
+from teal.runtime.parallel import parallel_kernel, prange, threads_for
 
-_BLOCKS = 16
+_MAX_BLOCKS = 16  # blocks of sources; each has a load vector of its own
 
 
 @parallel_kernel
-def _path_sum(link_values, above, link, end, count, node_ptr, demand_ptr, path_ptr, out):
+def _path_sum(link_values: AnyArray, scan: PathScan, out: AnyArray) -> None:
     batch, _, features = link_values.shape
-    for s in prange(len(node_ptr) - 1):
-        first, last = node_ptr[s], node_ptr[s + 1]
+    for s in prange(len(scan.node_ptr) - 1):
+        first, last = scan.node_ptr[s], scan.node_ptr[s + 1]
         sums = np.empty((last - first + 1, features), dtype=link_values.dtype)
         sums[0] = 0
         for b in range(batch):
             for i in range(last - first):
-                top, e = above[first + i], link[first + i]
+                above, e = scan.parent[first + i], scan.link[first + i]
                 for f in range(features):
-                    sums[i + 1, f] = sums[top, f] + link_values[b, e, f]
-            path = path_ptr[s]
-            for d in range(demand_ptr[s], demand_ptr[s + 1]):
-                for k in range(count[d]):
-                    node = end[path + k]
+                    sums[i + 1, f] = sums[above, f] + link_values[b, e, f]
+            path = scan.path_ptr[s]
+            for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+                for k in range(scan.path_count[d]):
+                    node = scan.end_node[path + k]
                     for f in range(features):
                         out[b, d, k, f] = sums[node, f]
-                for k in range(count[d], out.shape[2]):
+                for k in range(scan.path_count[d], out.shape[2]):
                     out[b, d, k] = 0
-                path += count[d]
+                path += scan.path_count[d]
 
 
 @parallel_kernel
-def _link_sum(path_values, above, link, end, count, node_ptr, demand_ptr, path_ptr, block_ptr, partial):
+def _link_sum(path_values: AnyArray, scan: PathScan, block_ptr: Int64Array, block_sums: AnyArray) -> None:
     batch, features = path_values.shape[0], path_values.shape[3]
     for block in prange(len(block_ptr) - 1):
         for s in range(block_ptr[block], block_ptr[block + 1]):
-            first, last = node_ptr[s], node_ptr[s + 1]
+            first, last = scan.node_ptr[s], scan.node_ptr[s + 1]
             flow = np.empty((last - first + 1, features), dtype=path_values.dtype)
             for b in range(batch):
                 flow[:] = 0
-                path = path_ptr[s]
-                for d in range(demand_ptr[s], demand_ptr[s + 1]):
-                    for k in range(count[d]):
-                        node = end[path + k]
+                path = scan.path_ptr[s]
+                for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+                    for k in range(scan.path_count[d]):
+                        node = scan.end_node[path + k]
                         for f in range(features):
                             flow[node, f] = path_values[b, d, k, f]  # no two paths end at one node
-                    path += count[d]
+                    path += scan.path_count[d]
                 for i in range(last - first - 1, -1, -1):
-                    top, e = above[first + i], link[first + i]
+                    above, e = scan.parent[first + i], scan.link[first + i]
                     for f in range(features):
-                        partial[block, b, e, f] += flow[i + 1, f]
-                        flow[top, f] += flow[i + 1, f]
+                        block_sums[block, b, e, f] += flow[i + 1, f]
+                        flow[above, f] += flow[i + 1, f]
 
 
 @parallel_kernel
-def _path_max(link_values, above, link, end, count, node_ptr, demand_ptr, path_ptr, out, where):
-    for s in prange(len(node_ptr) - 1):
-        first, last = node_ptr[s], node_ptr[s + 1]
-        most = np.empty(last - first + 1, dtype=link_values.dtype)
-        at = np.empty(last - first + 1, dtype=np.int32)
-        most[0] = -np.inf
+def _path_max(link_values: AnyArray, scan: PathScan, out: AnyArray, out_link: Int64Array) -> None:
+    for s in prange(len(scan.node_ptr) - 1):
+        first, last = scan.node_ptr[s], scan.node_ptr[s + 1]
+        largest = np.empty(last - first + 1, dtype=link_values.dtype)
+        at_link = np.empty(last - first + 1, dtype=np.int32)
+        largest[0] = -np.inf
         for b in range(len(link_values)):
             for i in range(last - first):
-                top, value = above[first + i], link_values[b, link[first + i]]
-                if most[top] >= value:
-                    most[i + 1], at[i + 1] = most[top], at[top]
+                above, value = scan.parent[first + i], link_values[b, scan.link[first + i]]
+                if largest[above] >= value:
+                    largest[i + 1], at_link[i + 1] = largest[above], at_link[above]
                 else:
-                    most[i + 1], at[i + 1] = value, link[first + i]
-            path = path_ptr[s]
-            for d in range(demand_ptr[s], demand_ptr[s + 1]):
-                for k in range(count[d]):
-                    node = end[path + k]
-                    out[b, d, k], where[b, d, k] = most[node], at[node]
-                for k in range(count[d], out.shape[2]):
-                    out[b, d, k], where[b, d, k] = 0, -1
-                path += count[d]
+                    largest[i + 1], at_link[i + 1] = value, scan.link[first + i]
+            path = scan.path_ptr[s]
+            for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+                for k in range(scan.path_count[d]):
+                    node = scan.end_node[path + k]
+                    out[b, d, k], out_link[b, d, k] = largest[node], at_link[node]
+                for k in range(scan.path_count[d], out.shape[2]):
+                    out[b, d, k], out_link[b, d, k] = 0, -1
+                path += scan.path_count[d]
 
 
 class NumbaBackend:
-    """Scans compiled by Numba; CPU tensors of float32 or float64."""
+    """Scans compiled by Numba, over CPU tensors of float32 or float64."""
 
     name = "numba"
 
     def __init__(self, paths: PathSet, device: torch.device) -> None:
         if device.type != "cpu":
             raise ValueError(f"the numba backend runs on the CPU, not on {device}")
-        self._scan = paths.packed.arrays
+        self._scan = paths.packed.scan
         self._shape = paths.leaf.shape  # D, K
         self._num_links = paths.num_links
-        self._work = paths.trie.num_nodes + paths.packed.num_paths  # steps of a scan
-        self._block_ptr = paths.packed.blocks(1, _BLOCKS)
+        self._work = paths.packed.num_nodes + paths.packed.num_paths  # scalar operations of a scan of one feature
+        self._block_ptr = paths.packed.blocks(1, _MAX_BLOCKS)
 
     def path_sum(self, link_values: Tensor) -> Tensor:
         """(B, E, F) -> (B, D, K, F)."""
         batch, _, features = link_values.shape
         out = link_values.new_empty(batch, *self._shape, features)
         with threads_for(self._work * batch * features):
-            _path_sum(link_values.detach().numpy(), *self._scan, out.numpy())
+            _path_sum(link_values.detach().numpy(), self._scan, out.numpy())
         return out
 
     def link_sum(self, path_values: Tensor) -> Tensor:
         """(B, D, K, F) -> (B, E, F)."""
         batch, features = path_values.shape[0], path_values.shape[-1]
-        partial = path_values.new_zeros(len(self._block_ptr) - 1, batch, self._num_links, features)
+        block_sums = path_values.new_zeros(len(self._block_ptr) - 1, batch, self._num_links, features)
         with threads_for(self._work * batch * features):
-            _link_sum(path_values.detach().numpy(), *self._scan, self._block_ptr, partial.numpy())
-        return partial.sum(0)
+            _link_sum(path_values.detach().numpy(), self._scan, self._block_ptr, block_sums.numpy())
+        return block_sums.sum(0)
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
         """(B, E) -> values (B, D, K) and links (B, D, K)."""
         out = link_values.new_empty(len(link_values), *self._shape)
-        where = torch.empty(out.shape, dtype=torch.int64)
+        out_link = torch.empty(out.shape, dtype=torch.int64)
         with threads_for(self._work * len(link_values)):
-            _path_max(link_values.detach().numpy(), *self._scan, out.numpy(), where.numpy())
-        return out, where
+            _path_max(link_values.detach().numpy(), self._scan, out.numpy(), out_link.numpy())
+        return out, out_link

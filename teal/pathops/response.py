@@ -1,42 +1,46 @@
-"""What demands do at given prices, in one pass over the tries: the fused form of a PriceGNN's round, without gradients.
+"""What demands send at given link prices, in one pass over the tries: a PriceGNN round without gradients, fused.
 
-For link weights a (B, E) and a sharpness q, demand d sends over its path k the share
+For link weights a[b, e] and a sharpness q = 1 / temperature, demand d sends the share
 
-    w[d, k] = exp(q (worth[d] - a(path))) / (1 + sum_j exp(q (worth[d] - a(path j)))),
+    w[d, k] = exp(q (u[d] - a(d, k))) / (1 + sum_j exp(q (u[d] - a(d, j))))
 
-the 1 standing for what is rejected.  Wanted are the loads and the elasticities, the sums of demand w and of
-q demand w (1 - w) over the paths through each link.  In torch that is a path_sum, a softmax over (B, D, K + 1) and a
+over its path k, with a(d, k) the sum of a along the path and u[d] the demand's value; the 1 in the denominator
+stands for the rejected part.  The results are each link's load, the sum of demand w over the paths through it, and
+its elasticity, the sum of q demand w (1 - w).  In torch that is a path_sum, a softmax over (B, D, K + 1) and a
 link_sum of two features, 0.13 s on 568,000 demands and two cores; here it is one loop over the sources.
 """
-
-# mypy cannot see through Numba's types.
-# mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from teal.lanes import load, store
 from teal.network import PathSet
-from teal.parallel import inlined_kernel, parallel_kernel, prange, threads_for
+from teal.network.packed import PathScan
+from teal.runtime.arrays import AnyArray, Float32Array, Int64Array, IntArray
+from teal.runtime.lanes import load, store
+from teal.runtime.parallel import inlined_kernel, parallel_kernel, prange, threads_for
 
-Array = npt.NDArray[Any]
-DEAD = 1e30  # weight of a link that carries nothing
-_BLOCKS, _WORK = 16, 20_000  # of sources, at most; trie nodes and paths of each, at least
+FAILED_WEIGHT = 1e30  # weight of a failed link: paths over it get no share; sums of it stay finite in float32
+_MIN_BLOCK_WORK = 20_000  # trie nodes and paths of a block of sources, at least
+_MAX_BLOCKS = 16  # blocks of sources
+_OPERATIONS_PER_ENTRY = 4  # scalar operations that a trie node or path takes in a pass, approximately
 
 
 @inlined_kernel
-def exponentials(arguments, bits, count):
-    """Exp of the first ``count`` arguments, none above 0, in place; below -80 it is 0.
+def exponentials(arguments: Float32Array, bits: IntArray, count: int) -> None:
+    """Replace the first ``count`` arguments x <= 0 by exp(x), or by 0 where x < -80.
 
-    2^n times a polynomial of degree 6 on [0, 1), off by less than 1e-7: loops that compilers turn into vector code,
-    which they do not do with a call of the library's exp.
+    exp(x) = 2^n p(f) with n + f = x log2(e), n whole and p a polynomial of degree 6 on [0, 1) with an error below
+    1e-7.  Compilers turn these loops into vector code, which they do not do with calls of the library's exp.
+
+    Args:
+        arguments: x, replaced by the results.
+        bits: scratch of at least ``count`` entries, for the exponents of 2^n.
+        count: number of entries.
     """
     powers = bits.view(np.float32)
     for i in range(count):
@@ -57,53 +61,65 @@ def exponentials(arguments, bits, count):
 
 @parallel_kernel
 def _respond(
-    weight, demand, worth, sharpness, above, link, end, count, node_ptr, demand_ptr, path_ptr, blocks, widest, most,
-    sums, splits, pair,
-):  # fmt: skip
-    batch, storing = len(weight), splits.shape[1] > 0
-    for block in prange(len(blocks) - 1):
-        value = np.zeros(widest, dtype=np.float32)
-        flow = np.empty(2 * widest, dtype=np.float32)  # of each node: load, elasticity
-        share, bits = np.empty(most, dtype=np.float32), np.empty(most, dtype=np.int32)
-        for s in range(blocks[block], blocks[block + 1]):
-            first, nodes = node_ptr[s], node_ptr[s + 1] - node_ptr[s]
+    weight: Float32Array,
+    demand: Float32Array,
+    value: Float32Array,
+    sharpness: np.float32,
+    scan: PathScan,
+    block_ptr: Int64Array,
+    max_slots: int,
+    max_shares: int,
+    sums: Float32Array,
+    splits: Float32Array,
+    pair: tuple[int, int],
+) -> None:
+    batch, is_storing = len(weight), splits.shape[1] > 0
+    for block in prange(len(block_ptr) - 1):
+        path_weight = np.zeros(max_slots, dtype=np.float32)  # of each node, times the sharpness
+        flow = np.empty(2 * max_slots, dtype=np.float32)  # of each node: load, elasticity
+        # Of each demand: the share that is rejected, then one share a path.
+        share, bits = np.empty(max_shares, dtype=np.float32), np.empty(max_shares, dtype=np.int32)
+        for s in range(block_ptr[block], block_ptr[block + 1]):
+            first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
             for b in range(batch):
                 for i in range(nodes):
-                    value[i + 1] = value[above[first + i]] + sharpness * weight[b, link[first + i]]
-                place, path = 0, path_ptr[s]  # a demand takes a place for rejecting and one a path
-                for d in range(demand_ptr[s], demand_ptr[s + 1]):
-                    top, n = np.float32(0), count[d]
-                    full = sharpness * worth[d]
-                    if n == 2:  # most often; a loop of unknown length costs more than what it does
-                        x, y = full - value[end[path]], full - value[end[path + 1]]
-                        top = max(top, max(x, y))
-                        share[place + 1], share[place + 2] = x - top, y - top
+                    above, e = scan.parent[first + i], scan.link[first + i]
+                    path_weight[i + 1] = path_weight[above] + sharpness * weight[b, e]
+                place, path = 0, scan.path_ptr[s]
+                for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+                    largest, n = np.float32(0), scan.path_count[d]
+                    scaled_value = sharpness * value[d]
+                    if n == 2:  # the usual case; a loop of unknown length costs more than its body
+                        x = scaled_value - path_weight[scan.end_node[path]]
+                        y = scaled_value - path_weight[scan.end_node[path + 1]]
+                        largest = max(largest, max(x, y))
+                        share[place + 1], share[place + 2] = x - largest, y - largest
                     else:
                         for k in range(n):
-                            x = full - value[end[path + k]]
+                            x = scaled_value - path_weight[scan.end_node[path + k]]
                             share[place + 1 + k] = x
-                            top = max(top, x)
+                            largest = max(largest, x)
                         for k in range(n):
-                            share[place + 1 + k] -= top
-                    share[place] = -top
+                            share[place + 1 + k] -= largest
+                    share[place] = -largest
                     place += n + 1
                     path += n
                 exponentials(share, bits, place)
-                own = sums[block, b]
+                block_sums = sums[block, b]
                 flow[: 2 * (nodes + 1)] = 0
-                place, path = 0, path_ptr[s]
-                for d in range(demand_ptr[s], demand_ptr[s + 1]):
-                    rate, n = demand[b, d], count[d]
+                place, path = 0, scan.path_ptr[s]
+                for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+                    rate, n = demand[b, d], scan.path_count[d]
                     if n == 2:
                         x, y = share[place + 1], share[place + 2]
                         scale = np.float32(1) / (share[place] + x + y)
                         x, y = x * scale, y * scale
-                        node, other = 2 * end[path], 2 * end[path + 1]
+                        node, other = 2 * scan.end_node[path], 2 * scan.end_node[path + 1]
                         flow[node], flow[other] = rate * x, rate * y
-                        falling = sharpness * rate
-                        flow[node + 1] = falling * x * (np.float32(1) - x)
-                        flow[other + 1] = falling * y * (np.float32(1) - y)
-                        if storing:
+                        slope = sharpness * rate
+                        flow[node + 1] = slope * x * (np.float32(1) - x)
+                        flow[other + 1] = slope * y * (np.float32(1) - y)
+                        if is_storing:
                             splits[b, d, 0], splits[b, d, 1] = x, y
                     else:
                         total = share[place]
@@ -112,56 +128,60 @@ def _respond(
                         scale = np.float32(1) / total
                         for k in range(n):
                             part = share[place + 1 + k] * scale
-                            node = 2 * end[path + k]
+                            node = 2 * scan.end_node[path + k]
                             flow[node] = rate * part
                             flow[node + 1] = sharpness * rate * part * (np.float32(1) - part)
-                            if storing:
+                            if is_storing:
                                 splits[b, d, k] = part
                     place += n + 1
                     path += n
                 for j in range(nodes):
                     i = nodes - 1 - j
-                    e, to = link[first + i], above[first + i]
+                    e, above = scan.link[first + i], scan.parent[first + i]
                     passing = load(flow, i + 1, pair)
-                    store(own, e, load(own, e, pair) + passing)
-                    store(flow, to, load(flow, to, pair) + passing)
+                    store(block_sums, e, load(block_sums, e, pair) + passing)
+                    store(flow, above, load(flow, above, pair) + passing)
 
 
 class Responses:
-    """Demands (B, D) of worth (D,) that answer to one set of weights after the other.
+    """Demands that respond to one set of link weights after another.
 
     Args:
         paths: of the demands.
-        demand: (B, D) on the CPU.
-        worth: (D,).
+        demand: (B, D) Gbit/s, on the CPU.
+        value: (D,) u, in the unit of the weights.
     """
 
-    def __init__(self, paths: PathSet, demand: Tensor, worth: Tensor) -> None:
+    def __init__(self, paths: PathSet, demand: Tensor, value: Tensor) -> None:
         self._packed = packed = paths.packed
-        self._demand, self._worth = _array(demand), _array(worth)
-        self._blocks = packed.blocks(_WORK, _BLOCKS)
-        self._most = int(np.diff(packed.path_ptr + packed.demand_ptr).max(initial=0))  # places that a source needs
-        self._sums = np.zeros((len(self._blocks) - 1, len(demand), 2 * packed.num_links), dtype=np.float32)
+        self._demand, self._value = _float32(demand), _float32(value)
+        self._block_ptr = packed.blocks(_MIN_BLOCK_WORK, _MAX_BLOCKS)
+        shares_before_source = packed.scan.path_ptr + packed.scan.demand_ptr  # one a path, one a demand
+        self._max_shares = int(np.diff(shares_before_source).max(initial=0))
+        self._sums = np.zeros((len(self._block_ptr) - 1, len(demand), 2 * packed.num_links), dtype=np.float32)
         self._no_splits = np.zeros((len(demand), 0, 0), dtype=np.float32)
-        self._operations = 4 * len(demand) * (len(packed.above) + packed.num_paths)
+        self._operations = _OPERATIONS_PER_ENTRY * len(demand) * (packed.num_nodes + packed.num_paths)
 
-    def at(self, weight: Array, sharpness: float, splits: Array | None = None) -> Array:
-        """(blocks, B, E * 2) of load and elasticity, to be added over the blocks; overwritten by the next call.
+    def at(self, weight: AnyArray, sharpness: float, splits: AnyArray | None = None) -> Float32Array:
+        """Loads and elasticities: (blocks, B, 2 E) to be summed over the blocks; the next call overwrites them.
+
+        Entries 2 e and 2 e + 1 of the last axis are load and elasticity of link e, in Gbit/s and Gbit/s per unit of
+        weight.
 
         Args:
-            weight: (B, E) a, float32, :data:`DEAD` on a failed link.
+            weight: (B, E) a, float32, :data:`FAILED_WEIGHT` on a failed link.
             sharpness: q.
-            splits: (B, D, K) float32, 0 where there is no path, receives w if it is wanted.
+            splits: (B, D, K) float32, 0 where there is no path; receives w if given.
         """
         self._sums[:] = 0
         splits = self._no_splits if splits is None else splits
         with threads_for(self._operations):
             _respond(
-                weight, self._demand, self._worth, np.float32(sharpness), *self._packed.arrays, self._blocks,
-                self._packed.widest, self._most, self._sums, splits, (0, 0),
+                weight, self._demand, self._value, np.float32(sharpness), self._packed.scan, self._block_ptr,
+                self._packed.max_slots, self._max_shares, self._sums, splits, (0, 0),
             )  # fmt: skip
         return self._sums
 
 
-def _array(values: Tensor) -> Array:
+def _float32(values: Tensor) -> Float32Array:
     return values.detach().to(torch.float32).contiguous().numpy()

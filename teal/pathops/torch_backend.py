@@ -1,4 +1,4 @@
-"""The plain reference: the trie level by level, on any device that torch runs on."""
+"""The reference backend: torch operations on one trie level after another, on any device of torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from teal.network import PathSet
 
 
 class TorchBackend:
-    """Level by level: a node's value needs its parent's, so all nodes of one depth go at once."""
+    """All nodes of one depth are processed at once, because a node's value needs its parent's."""
 
     name = "torch"
 
@@ -47,17 +47,17 @@ class TorchBackend:
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
         """(B, E) -> values (B, D, K) and links (B, D, K)."""
-        most = link_values.new_zeros(len(link_values), self._num_nodes)  # (B, T)
-        where = torch.full(most.shape, -1, dtype=torch.int64, device=most.device)
+        largest = link_values.new_zeros(len(link_values), self._num_nodes)  # (B, T)
+        at_link = torch.full(largest.shape, -1, dtype=torch.int64, device=largest.device)
         for depth, (node, link, parent) in enumerate(self._levels):
             value, at = link_values[:, link], link.expand(len(link_values), -1)
             if depth:
-                above = most[:, parent] >= value
-                value = torch.where(above, most[:, parent], value)
-                at = torch.where(above, where[:, parent], at)
-            most[:, node], where[:, node] = value, at
-        links = torch.where(self._mask, self._take(where), -1)
-        return self._at_leaves(most.unsqueeze(-1)).squeeze(-1), links
+                is_above = largest[:, parent] >= value
+                value = torch.where(is_above, largest[:, parent], value)
+                at = torch.where(is_above, at_link[:, parent], at)
+            largest[:, node], at_link[:, node] = value, at
+        links = torch.where(self._mask, self._take(at_link), -1)
+        return self._at_leaves(largest.unsqueeze(-1)).squeeze(-1), links
 
     def _take(self, node_values: Tensor) -> Tensor:
         if not self._num_nodes:

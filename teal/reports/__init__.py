@@ -1,1 +1,1 @@
-"""What people look at: tables, plots, files of results."""
+"""Results for people: tables, plots, the report, files of rows."""

@@ -1,4 +1,4 @@
-"""Networks to look at: where nodes are, and how full each link is under any scheme and matrix."""
+"""The maps in the report: positions of nodes, and utilisation of links for each scheme and case."""
 
 from __future__ import annotations
 
@@ -8,61 +8,64 @@ from typing import Any
 
 import numpy as np
 
+from teal.evaluation.cases import Protocol
 from teal.network.traffic import spread
-from teal.protocols import Protocol
-from teal.reports.record import Network, Place, Shares
+from teal.reports.record import NetworkRecord, ResultKey
+from teal.runtime.arrays import Float32Array
 from teal.web.layout import drawing
 
-_MOST_CASES = 24  # as they came, and as many of the others
-_FULL, _FAILED = 1000, 65535  # two bytes: 0.1% a step up to 6,553%, and no link
+_MAX_CASES = 24  # unchanged matrices on a map, and as many changed ones
+# A utilisation in two bytes: steps of 0.1% up to 6,553%, and one value for a failed link.
+_STEPS_PER_UNIT, _FAILED = 1000, 65535
 
 
 def network_map(
-    network: Network, utilisation: Mapping[Place, Shares], times: Mapping[int, str]
+    network: NetworkRecord, utilisation: Mapping[ResultKey, Float32Array], times: Mapping[int, str]
 ) -> dict[str, Any] | None:
-    """What the page needs to draw the map, as plain data; None if no utilisation of this network is known.
+    """The data of a map, as lists and strings; None if no utilisation of this network is known.
 
     A cable is drawn once, in the colour of its fuller direction.
 
     Args:
         network: the network.
-        utilisation: of this one and others, by place.
+        utilisation: (E,) of this network and others, by row.
         times: of matrices, by index.
     """
-    own = {
-        place: shares
-        for place, shares in utilisation.items()
-        if (place.topology, place.traffic) == (network.topology, network.traffic)
+    of_network = {
+        key: links
+        for key, links in utilisation.items()
+        if (key.topology, key.traffic) == (network.topology, network.traffic)
     }
-    if not own:
+    if not of_network:
         return None
-    cases = _chosen(list(dict.fromkeys(place.replaced("") for place in own)))
-    schemes = list(dict.fromkeys(place.scheme for place in own))
-    shares = {
-        f"{number}/{which}": _packed(own[case.replaced(scheme)])
-        for number, case in enumerate(cases)
-        for which, scheme in enumerate(schemes)
-        if case.replaced(scheme) in own
+    cases = _selected(list(dict.fromkeys(key.with_scheme("") for key in of_network)))
+    schemes = list(dict.fromkeys(key.scheme for key in of_network))
+    packed = {
+        f"{case_number}/{scheme_number}": _packed(of_network[case.with_scheme(scheme)])
+        for case_number, case in enumerate(cases)
+        for scheme_number, scheme in enumerate(schemes)
+        if case.with_scheme(scheme) in of_network
     }
     return {
         **drawing(network.nodes, network.coordinates, network.source, network.target, network.capacity),
         "cases": [_name(case, times.get(case.index, "")) for case in cases],
         "schemes": schemes,
-        "utilisation": shares,
+        "utilisation": packed,
     }
 
 
-def _chosen(cases: Sequence[Place]) -> list[Place]:
-    plain = [case for case in cases if case.protocol == Protocol.OFFLINE.value]
-    others = [case for case in cases if case.protocol != Protocol.OFFLINE.value]
-    return [part[i] for part in (plain, others) for i in spread(np.arange(len(part)), _MOST_CASES).tolist()]
+def _selected(cases: Sequence[ResultKey]) -> list[ResultKey]:
+    unchanged = [case for case in cases if case.protocol == Protocol.OFFLINE.value]
+    changed = [case for case in cases if case.protocol != Protocol.OFFLINE.value]
+    return [part[i] for part in (unchanged, changed) for i in spread(np.arange(len(part)), _MAX_CASES).tolist()]
 
 
-def _name(case: Place, when: str) -> str:
-    done = "" if case.protocol == Protocol.OFFLINE.value else f", {case.protocol} {case.level}"
-    return f"{case.index}: {when.replace('T', ' ')}{done}" + (f", draw {case.draw}" if case.draw else "")
+def _name(case: ResultKey, time: str) -> str:
+    change = "" if case.protocol == Protocol.OFFLINE.value else f", {case.protocol} {case.level}"
+    return f"{case.index}: {time.replace('T', ' ')}{change}" + (f", draw {case.draw}" if case.draw else "")
 
 
-def _packed(shares: Shares) -> str:
-    steps = np.where(np.isnan(shares), _FAILED, np.clip(np.round(np.nan_to_num(shares) * _FULL), 0, _FAILED - 1))
+def _packed(utilisation: Float32Array) -> str:
+    steps = np.clip(np.round(np.nan_to_num(utilisation) * _STEPS_PER_UNIT), 0, _FAILED - 1)
+    steps = np.where(np.isnan(utilisation), _FAILED, steps)
     return base64.b64encode(steps.astype("<u2").tobytes()).decode("ascii")

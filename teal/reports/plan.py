@@ -1,4 +1,4 @@
-"""A planner's sweep as tables and as a plot."""
+"""The result of `teal plan` as tables and as a plot."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from matplotlib.figure import Figure
 from rich.markup import escape
 from rich.table import Table
 
-from teal.planning import Outage, by_cable, loss, severity
+from teal.evaluation.plan import Outage, by_cable, loss, severity
 from teal.reports.table import percent
 
-_MOST_CABLES = 25  # in the plot
+_MAX_CABLES = 25  # rows of the plot
 
 
-def render_plan(found: Sequence[Outage], worst: int, *, higher_is_better: bool) -> list[Table]:
-    """The worst cases, and the worst cables."""
+def render_plan(outages: Sequence[Outage], worst: int, *, higher_is_better: bool) -> list[Table]:
+    """A table of the ``worst`` cases, and one of as many cables."""
     change = "lost" if higher_is_better else "utilisation up by"
-    cases = Table(title=f"worst cases of {len(found):,}", title_justify="left")
+    cases = Table(title=f"worst cases of {len(outages):,}", title_justify="left")
     for column in ("cable", "at", change, "stranded", "satisfied demand", "certified gap"):
         cases.add_column(column, justify="left" if column in ("cable", "at") else "right")
-    outages = sorted((outage for outage in found if outage.a), key=lambda o: severity(o, higher_is_better))[::-1]
-    for o in outages[:worst]:
+    failures = sorted((o for o in outages if o.a), key=lambda o: severity(o, higher_is_better))[::-1]
+    for o in failures[:worst]:
         lost = loss(o, higher_is_better=higher_is_better)
         cases.add_row(
             escape(f"{o.a} - {o.b}"), o.timestamp, percent(lost), percent(o.stranded), percent(o.satisfied_demand),
@@ -33,22 +33,22 @@ def render_plan(found: Sequence[Outage], worst: int, *, higher_is_better: bool) 
     cables = Table(title="worst cables", title_justify="left")
     for column in ("cable", f"{change}, worst", "at", f"{change}, mean", "stranded, mean"):
         cables.add_column(column, justify="left" if column in ("cable", "at") else "right")
-    for c in by_cable(found, higher_is_better=higher_is_better)[:worst]:
+    for c in by_cable(outages, higher_is_better=higher_is_better)[:worst]:
         cables.add_row(escape(f"{c.a} - {c.b}"), percent(c.worst), c.worst_at, percent(c.mean), percent(c.stranded))
     return [cases, cables]
 
 
-def plot_plan(path: Path, found: Sequence[Outage], *, higher_is_better: bool) -> None:
-    """Cables down, time across, the colour what the failure costs; the worst cables only."""
-    cables = by_cable(found, higher_is_better=higher_is_better)[:_MOST_CABLES]
+def plot_plan(path: Path, outages: Sequence[Outage], *, higher_is_better: bool) -> None:
+    """A heat map of what failures cost: cables down, time across; the worst cables only."""
+    cables = by_cable(outages, higher_is_better=higher_is_better)[:_MAX_CABLES]
     rows = {(cable.a, cable.b): number for number, cable in enumerate(cables)}
-    columns = {index: number for number, index in enumerate(dict.fromkeys(outage.index for outage in found))}
-    times = {outage.index: outage.timestamp for outage in found}
+    columns = {index: number for number, index in enumerate(dict.fromkeys(outage.index for outage in outages))}
+    times = {outage.index: outage.timestamp for outage in outages}
     lost = np.zeros((len(rows), len(columns)))
-    for outage in found:
+    for outage in outages:
         if (outage.a, outage.b) in rows:
-            place = rows[outage.a, outage.b], columns[outage.index]
-            lost[place] = 100 * np.nan_to_num(loss(outage, higher_is_better=higher_is_better))
+            cell = rows[outage.a, outage.b], columns[outage.index]
+            lost[cell] = 100 * np.nan_to_num(loss(outage, higher_is_better=higher_is_better))
     figure = Figure(figsize=(11, 1.6 + 0.26 * len(rows)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()

@@ -1,4 +1,4 @@
-"""Plots as files, by matplotlib, without a display."""
+"""Plots as image files, by matplotlib without a display."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from teal.evaluation import Row
-from teal.protocols import Protocol
+from teal.evaluation.cases import Protocol
 from teal.reports.table import Quality, by_network
 
-# Okabe and Ito's palette: told apart by everyone.
+# Okabe and Ito's palette, which people with colour blindness can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
@@ -29,7 +29,7 @@ def plain_log_axis(axis: Axis, subs: tuple[float, ...] = (1.0,)) -> None:
 
 
 def plot_results(path: Path, rows: list[Row]) -> None:
-    """For each network two panels, of the matrices as they came: quality over time of day, and against time to solve.
+    """For each network two panels of the unchanged matrices: quality over time, and quality against time to solve.
 
     Quality is the satisfied demand, or the value of the objective where all of it must be carried.
     """
@@ -37,26 +37,26 @@ def plot_results(path: Path, rows: list[Row]) -> None:
     figure = Figure(figsize=(11, 4.2 * len(networks)), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(len(networks), 2, width_ratios=[3, 2], squeeze=False)
-    for (over_time, against), own in zip(panels, networks.values(), strict=True):
-        _plot_network(over_time, against, own)
+    for (over_time, against), network_rows in zip(panels, networks.values(), strict=True):
+        _plot_network(over_time, against, network_rows)
     figure.savefig(path, dpi=150)
 
 
 def _plot_network(over_time: Axes, against: Axes, rows: list[Row]) -> None:
     quality = Quality.of(rows[0].objective)
     for number, scheme in enumerate(dict.fromkeys(row.scheme for row in rows)):
-        own = [row for row in rows if row.scheme == scheme and row.usable]
-        if not own:
+        usable = [row for row in rows if row.scheme == scheme and row.usable]
+        if not usable:
             continue
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-        reached = np.array([quality.of_row(row) for row in own])
-        times = np.array([row.timestamp for row in own], dtype="datetime64[s]")
-        line = "-" if number % 2 == 0 else "--"  # equal curves stay visible under each other
-        over_time.plot(times, reached, line, color=colour, linewidth=1.4, label=scheme)
-        taken = np.array([row.taken_s for row in own])
-        against.scatter(1e3 * taken, reached, s=9, alpha=0.25, color=colour, marker=marker, linewidths=0)
+        values = np.array([quality.of_row(row) for row in usable])
+        times = np.array([row.timestamp for row in usable], dtype="datetime64[s]")
+        line = "-" if number % 2 == 0 else "--"  # so that two equal curves are both visible
+        over_time.plot(times, values, line, color=colour, linewidth=1.4, label=scheme)
+        seconds = np.array([row.total_s for row in usable])
+        against.scatter(1e3 * seconds, values, s=9, alpha=0.25, color=colour, marker=marker, linewidths=0)
         against.scatter(
-            1e3 * np.median(taken), reached.mean(), s=70, color=colour, marker=marker, edgecolors="black", label=scheme
+            1e3 * np.median(seconds), values.mean(), s=70, color=colour, marker=marker, edgecolors="black", label=scheme
         )
     locator = AutoDateLocator()
     over_time.xaxis.set_major_locator(locator)

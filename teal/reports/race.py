@@ -1,4 +1,4 @@
-"""The race as a table and as a plot."""
+"""The result of `teal evaluate --race` as a table and as a plot."""
 
 from __future__ import annotations
 
@@ -11,62 +11,63 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from teal.race import COLD, FROM, SITUATIONS, WARM, Lap, Standing
+from teal.evaluation.race import COLD, FROM, SITUATIONS, WARM, RaceRun, TimeToGap
 from teal.reports.plots import COLOURS, MARKERS, plain_log_axis
 from teal.reports.table import time_text
 
-_LEAST = 1e-5  # gap that is drawn; what is below is drawn there
+_MIN_DRAWN_GAP = 1e-5  # smaller gaps are drawn at this one, since the axis is logarithmic
 
 
-def render_standings(found: Sequence[Standing], gap: float) -> Table:
-    """Schemes down, situations across: time to the gap, and how many times sooner than the better PDHG."""
+def render_times_to_gap(times: Sequence[TimeToGap], gap: float) -> Table:
+    """Schemes down, situations across: time to the gap, and the speedup over the better of cold and warm PDHG."""
     table = Table(title=f"time to a certified gap of {100 * gap:g}% (against the better of cold and warm PDHG)")
     table.title_justify = "left"
     table.add_column("scheme", no_wrap=True)
     for situation in SITUATIONS:
         table.add_column(situation, justify="right")
-    cells = {(s.situation, s.scheme): s for s in found}
-    for scheme in dict.fromkeys(s.scheme for s in found):
+    cells = {(s.situation, s.scheme): s for s in times}
+    for scheme in dict.fromkeys(s.scheme for s in times):
         row = [cells.get((situation, scheme)) for situation in SITUATIONS]
         table.add_row(scheme, *(_cell(standing) for standing in row))
     return table
 
 
-def _cell(standing: Standing | None) -> str:
-    if standing is None:
+def _cell(time: TimeToGap | None) -> str:
+    if time is None:
         return "-"
-    if not math.isfinite(standing.seconds):
+    if not math.isfinite(time.seconds):
         return "not reached"
-    ratio = "" if standing.scheme in (COLD, WARM) else f" ({standing.against:.2g}x)"
-    return time_text(standing.seconds) + ratio
+    ratio = "" if time.scheme in (COLD, WARM) else f" ({time.speedup:.2g}x)"
+    return time_text(time.seconds) + ratio
 
 
-def plot_race(path: Path, laps: Sequence[Lap]) -> None:
+def plot_race(path: Path, runs: Sequence[RaceRun]) -> None:
     """Certified gap against time: a row of panels a network and traffic, a panel a situation.
 
-    A line is a scheme told to go on to smaller and smaller gaps, a mark alone one answer; medians over the matrices.
+    A line is a scheme that was run to several target gaps, a single mark a scheme without targets; medians over the
+    matrices.
     """
-    groups = list(dict.fromkeys((lap.topology, lap.traffic) for lap in laps))
+    groups = list(dict.fromkeys((run.topology, run.traffic) for run in runs))
     shape = len(groups), len(SITUATIONS)
     figure = Figure(figsize=(3.3 * shape[1], 0.6 + 2.6 * shape[0]), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(*shape, squeeze=False, sharey=True)
-    schemes = list(dict.fromkeys(lap.scheme for lap in laps))
-    # A model and PDHG from it have one colour, and what starts elsewhere dashes.
+    schemes = list(dict.fromkeys(run.scheme for run in runs))
+    # A model and PDHG from that model have one colour; PDHG without a model is dashed.
     bases = list(dict.fromkeys([COLD, WARM, *(scheme.removesuffix(FROM) for scheme in schemes)]))
     handles = {}
     for line, group in zip(panels, groups, strict=True):
         for axes, situation in zip(line, SITUATIONS, strict=True):
-            own = [lap for lap in laps if (lap.topology, lap.traffic) == group and lap.situation == situation]
+            panel_runs = [run for run in runs if (run.topology, run.traffic) == group and run.situation == situation]
             for scheme in schemes:
-                points = _points([lap for lap in own if lap.scheme == scheme])
+                points = _points([run for run in panel_runs if run.scheme == scheme])
                 number = bases.index(scheme.removesuffix(FROM))
-                alone = len(points) == 1
+                is_single = len(points) == 1
                 if points:
                     (handles[scheme],) = axes.plot(
                         *zip(*points, strict=True), color=COLOURS[number % len(COLOURS)],
                         linestyle="--" if scheme in (COLD, WARM) else "-",
-                        marker="*" if alone else MARKERS[number % len(MARKERS)], markersize=11 if alone else 4,
+                        marker="*" if is_single else MARKERS[number % len(MARKERS)], markersize=11 if is_single else 4,
                     )  # fmt: skip
             axes.set(xscale="log", yscale="log", title=situation)
             axes.title.set_fontsize("medium")
@@ -81,13 +82,13 @@ def plot_race(path: Path, laps: Sequence[Lap]) -> None:
     figure.savefig(path, dpi=130)
 
 
-def _points(laps: list[Lap]) -> list[tuple[float, float]]:
+def _points(runs: list[RaceRun]) -> list[tuple[float, float]]:
     """(ms, %) median over the matrices, one for each target."""
-    kept = [lap for lap in laps if not math.isnan(lap.gap)]
-    targets = dict.fromkeys("none" if math.isnan(lap.target) else lap.target for lap in kept)
+    kept = [run for run in runs if not math.isnan(run.gap)]
+    targets = dict.fromkeys("none" if math.isnan(run.target) else run.target for run in kept)
     points = []
     for target in targets:
-        own = [lap for lap in kept if ("none" if math.isnan(lap.target) else lap.target) == target]
-        gap = float(np.median([lap.gap for lap in own]))
-        points.append((1e3 * float(np.median([lap.seconds for lap in own])), 100 * max(gap, _LEAST)))
+        group = [run for run in kept if ("none" if math.isnan(run.target) else run.target) == target]
+        gap = float(np.median([run.gap for run in group]))
+        points.append((1e3 * float(np.median([run.seconds for run in group])), 100 * max(gap, _MIN_DRAWN_GAP)))
     return points

@@ -1,4 +1,4 @@
-"""What an evaluation leaves: rows, the networks they are about, and how full links were."""
+"""The stored result of an evaluation: rows, the networks that they are about, and link utilisations."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from teal.errors import InputError
 from teal.evaluation import Row
+from teal.formats.rows import read_csv, write_csv, write_parquet
 from teal.network import Topology
-from teal.network.topology import FloatArray, IntArray
-from teal.reports.results import read_csv, write_csv, write_parquet
-from teal.storage import atomic_file
+from teal.runtime.arrays import Float32Array, FloatArray, IntArray
+from teal.runtime.storage import atomic_file
 
-Shares = npt.NDArray[np.float32]
 ROWS, TABLE, UTILISATION, NETWORKS = "results.csv", "results.parquet", "utilisation.parquet", "networks.json"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Network:
-    """A network as a map needs it.
+class NetworkRecord:
+    """A network as the map in the report needs it.
 
     Attributes:
-        topology, traffic: names, as rows have them.
+        topology: name of the network, as in rows.
+        traffic: name of the traffic, as in rows.
         nodes: N names.
         coordinates: (N, 2), NaN where unknown.
-        source, target: (E,) node indices.
+        source: (E,) node index where each link starts.
+        target: (E,) node index where it ends.
         capacity: (E,) Gbit/s.
-        content: equal for runs whose rows may stand in one table: demands, paths, objective, failures, seed.
+        content: content key of demands, paths, objective, failures and seed; rows of two runs may be compared if
+            they have the same.
     """
 
     topology: str
@@ -45,38 +46,38 @@ class Network:
     content: str = ""
 
     @classmethod
-    def of(cls, topology: Topology, traffic: str, content: str) -> Network:
-        """Of a topology and the name of its traffic."""
+    def of(cls, topology: Topology, traffic: str, content: str) -> NetworkRecord:
+        """The record of a topology and the name of its traffic."""
         return cls(
             topology.name, traffic, topology.node_names, topology.coordinates,
             topology.link_source, topology.link_target, topology.capacity, content,
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
-        """Plain lists; null for a coordinate that is unknown."""
-        places = [[None if np.isnan(x) else x for x in place] for place in self.coordinates.tolist()]
+        """The record as lists and strings; unknown coordinates are null."""
+        coordinates = [[None if np.isnan(x) else x for x in point] for point in self.coordinates.tolist()]
         lists = {name: getattr(self, name).tolist() for name in ("source", "target", "capacity")}
         names = {"topology": self.topology, "traffic": self.traffic, "content": self.content, "nodes": list(self.nodes)}
-        return {**names, "coordinates": places, **lists}
+        return {**names, "coordinates": coordinates, **lists}
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> Network:
-        """From what :meth:`to_json` gave."""
+    def from_json(cls, data: dict[str, Any]) -> NetworkRecord:
+        """The record that :meth:`to_json` returned as ``data``."""
         return cls(
-            found["topology"],
-            found["traffic"],
-            tuple(found["nodes"]),
-            np.array(found["coordinates"], dtype=np.float64).reshape(-1, 2),
-            np.array(found["source"], np.int32),
-            np.array(found["target"], np.int32),
-            np.array(found["capacity"], np.float64),
-            found["content"],
+            data["topology"],
+            data["traffic"],
+            tuple(data["nodes"]),
+            np.array(data["coordinates"], dtype=np.float64).reshape(-1, 2),
+            np.array(data["source"], np.int32),
+            np.array(data["target"], np.int32),
+            np.array(data["capacity"], np.float64),
+            data["content"],
         )
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """Which case of which network, and which scheme: what rows and utilisations are found by."""
+class ResultKey:
+    """Identifies a row: one scheme on one case of one network."""
 
     topology: str
     traffic: str
@@ -87,31 +88,31 @@ class Place:
     scheme: str
 
     @classmethod
-    def of(cls, row: Row) -> Place:
-        """Of a row."""
-        return cls(*(getattr(row, field) for field in PLACE_FIELDS))
+    def of(cls, row: Row) -> ResultKey:
+        """The key of a row."""
+        return cls(*(getattr(row, field) for field in RESULT_KEY_FIELDS))
 
-    def replaced(self, scheme: str) -> Place:
-        """The same of another scheme."""
+    def with_scheme(self, scheme: str) -> ResultKey:
+        """The key of the same case and another scheme."""
         return dataclasses.replace(self, scheme=scheme)
 
 
-PLACE_FIELDS = tuple(field.name for field in dataclasses.fields(Place))
+RESULT_KEY_FIELDS = tuple(field.name for field in dataclasses.fields(ResultKey))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Record:
-    """An evaluation, or several together.
+    """The results of one or several evaluations.
 
     Attributes:
-        rows: all that was measured.
+        rows: all rows.
         networks: each network with its traffic, in order of appearance.
-        utilisation: (E,) load / capacity by place.
+        utilisation: (E,) load / capacity of the links, by row.
     """
 
     rows: list[Row]
-    networks: list[Network]
-    utilisation: dict[Place, Shares]
+    networks: list[NetworkRecord]
+    utilisation: dict[ResultKey, Float32Array]
 
     def save(self, folder: Path) -> None:
         """Write rows as CSV and Parquet, utilisations as Parquet, networks as JSON."""
@@ -125,38 +126,38 @@ class Record:
         with atomic_file(folder / NETWORKS) as temporary:
             text = json.dumps([network.to_json() for network in self.networks], allow_nan=False)
             temporary.write_text(text + "\n", encoding="utf-8")
-        columns: dict[str, Any] = {f: [getattr(p, f) for p in self.utilisation] for f in PLACE_FIELDS}
+        columns: dict[str, Any] = {f: [getattr(key, f) for key in self.utilisation] for f in RESULT_KEY_FIELDS}
         columns["utilisation"] = pa.array(list(self.utilisation.values()), pa.list_(pa.float32()))
         with atomic_file(folder / UTILISATION) as temporary:
             pq.write_table(pa.table(columns), temporary)
 
     @classmethod
     def load(cls, folders: Sequence[Path]) -> Record:
-        """What several folders hold; where two have the same place the later one counts.
+        """The results in several folders; of rows with the same key the last one counts.
 
         Raises:
-            InputError: a folder without results, or two whose rows cannot stand in one table.
+            InputError: a folder without results, or two whose rows cannot be compared.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        rows: dict[Place, Row] = {}
-        networks: dict[tuple[str, str], Network] = {}
-        utilisation: dict[Place, Shares] = {}
+        rows: dict[ResultKey, Row] = {}
+        networks: dict[tuple[str, str], NetworkRecord] = {}
+        utilisation: dict[ResultKey, Float32Array] = {}
         for folder in folders:
-            rows |= {Place.of(row): row for row in read_csv(folder / ROWS, Row)}
+            rows |= {ResultKey.of(row): row for row in read_csv(folder / ROWS, Row)}
             try:
                 listed = json.loads((folder / NETWORKS).read_text(encoding="utf-8"))
-                found = {(n.topology, n.traffic): n for n in map(Network.from_json, listed)}
+                listed_networks = {(n.topology, n.traffic): n for n in map(NetworkRecord.from_json, listed)}
                 table = pq.read_table(folder / UTILISATION).to_pydict()
-                shares = table.pop("utilisation")
-                places = [Place(*values) for values in zip(*(table[f] for f in PLACE_FIELDS), strict=True)]
+                utilisations = table.pop("utilisation")
+                keys = [ResultKey(*values) for values in zip(*(table[f] for f in RESULT_KEY_FIELDS), strict=True)]
             except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
                 raise InputError(str(folder), "", "what teal evaluate wrote", str(error)) from None
-            for name, network in found.items():
+            for name, network in listed_networks.items():
                 if name in networks and networks[name].content != network.content:
                     expected = f"the demands, paths, objective, failed links and seed of the others for {name[0]}"
                     raise InputError(str(folder), "", expected, "others: rows of the two cannot be compared")
-            networks |= found
-            utilisation |= {p: np.array(u, np.float32) for p, u in zip(places, shares, strict=True)}
+            networks |= listed_networks
+            utilisation |= {key: np.array(u, np.float32) for key, u in zip(keys, utilisations, strict=True)}
         return cls(list(rows.values()), list(networks.values()), utilisation)

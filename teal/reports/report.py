@@ -1,4 +1,4 @@
-"""The report: one page that opens without a network, with tables, charts and maps of an evaluation."""
+"""The report: one self-contained page with tables, charts and maps of an evaluation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from teal.evaluation import Row
-from teal.protocols import Protocol
+from teal.evaluation.cases import Protocol
 from teal.reports.charts import Charts
 from teal.reports.maps import network_map
 from teal.reports.record import Record
@@ -18,10 +18,11 @@ _ASSETS = Path(__file__).parent / "assets"
 
 
 def write_report(path: Path, record: Record) -> None:
-    """Write the page: everything is inside, Plotly's JavaScript (4.5 MB) too, and it may load nothing from elsewhere.
+    """Write the page.  It contains everything, also Plotly's JavaScript (4.5 MB), and loads nothing from elsewhere.
 
     Args:
-        record: at least one row.
+        path: of the file.
+        record: with at least one row.
     """
     import jinja2
 
@@ -43,7 +44,7 @@ def write_report(path: Path, record: Record) -> None:
 
 def _network(number: int, record: Record, rows: list[Row], schemes: list[str]) -> dict[str, Any]:
     name = rows[0].topology, rows[0].traffic
-    known = [network for network in record.networks if (network.topology, network.traffic) == name]
+    networks = [network for network in record.networks if (network.topology, network.traffic) == name]
     levels = by_level(rows)
     offline = levels.get((Protocol.OFFLINE.value, ""), [])
     charts = [
@@ -57,26 +58,26 @@ def _network(number: int, record: Record, rows: list[Row], schemes: list[str]) -
         "topology": name[0],
         "traffic": name[1],
         "matrices": len({row.index for row in rows}),
-        "nodes": len(known[0].nodes) if known else None,
-        "links": len(known[0].source) if known else None,
+        "nodes": len(networks[0].nodes) if networks else None,
+        "links": len(networks[0].source) if networks else None,
         "label": Quality.of(rows[0].objective).label,
         "table": [_line(summary, rows[0].objective) for summary in summarise(offline)],
         "notes": [f"{scheme}: {note}" for scheme, note in notes],
         "charts": charts,
-        "map": network_map(known[0], record.utilisation, times) if known else None,
+        "map": network_map(networks[0], record.utilisation, times) if networks else None,
     }
 
 
 def _line(s: Summary, objective: str) -> dict[str, Any]:
-    """Cells of a line of the table: (text, number to sort by)."""
+    """A line of the table: name, cells as (text, number to sort by), status."""
     quality = 100 * s.satisfied_demand if Quality.of(objective).objective.maximises_value else s.value
     cells = [
         (f"{quality:.3f}", quality),
         (percent(s.of_optimum), s.of_optimum),
         (percent(s.gap), s.gap),
         (percent(s.gap_known), s.gap_known),
-        (time_text(s.taken_s), s.taken_s),
+        (time_text(s.total_s), s.total_s),
         (time_text(s.parallel_s), s.parallel_s),
     ]
-    shown = [("-" if number != number else text, "" if number != number else repr(number)) for text, number in cells]
-    return {"scheme": s.scheme, "cells": shown, "status": s.status}
+    known = [("-", "") if number != number else (text, repr(number)) for text, number in cells]  # unknown: NaN
+    return {"scheme": s.scheme, "cells": known, "status": s.status}

@@ -25,14 +25,14 @@ from teal.distributed.cluster import connected
 from teal.errors import InputError
 from teal.formats import is_named, load_topology
 from teal.formats.node_link import topology_to_node_link
-from teal.price_allocator import starter
+from teal.runtime.storage import cache_dir
+from teal.schemes.price_gnn import starter
 from teal.serving.app import log_to, make_app
 from teal.serving.errors import ServiceError, overloaded
 from teal.serving.requests import NetworkSpec
 from teal.serving.solver import Solver
 from teal.serving.store import Store
-from teal.solvers.pdhg import MOST_LANES
-from teal.storage import cache_dir
+from teal.solvers.pdhg import MAX_LANES
 
 APP, DEFAULT = "teal", "default"
 _START_S = 60.0  # that a new engine has for the paths of networks that are registered
@@ -124,7 +124,7 @@ def application(config: ServeConfig, folder: Path) -> Any:
         most_bytes=config.max_body << 20,
         hosts=(config.host, "127.0.0.1", "localhost", "[::1]") if config.loopback else (),
         # What may wait, and what is being solved.
-        most_open=math.ceil(config.replicas * (config.max_waiting + MOST_LANES) / config.ingresses),
+        most_open=math.ceil(config.replicas * (config.max_waiting + MAX_LANES) / config.ingresses),
     )
 
 

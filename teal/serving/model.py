@@ -9,9 +9,9 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from teal.learning.checkpoint import MODEL_CARD, MODEL_WEIGHTS
-from teal.price_allocator import DEFAULT_MODEL, PriceAllocator, starter
-from teal.storage import file_key, model_folder
+from teal.nn.checkpoint import MODEL_CARD, MODEL_WEIGHTS
+from teal.runtime.storage import file_key, model_folder
+from teal.schemes.price_gnn import DEFAULT_CHECKPOINT, PriceGnnScheme, starter
 
 LOG = logging.getLogger("teal.serving")
 _LOOK_EVERY_S = 1.0
@@ -26,23 +26,23 @@ class ServedModel:
     starts from nothing.
 
     Args:
-        name: of :func:`teal.price_allocator.starter`.
+        name: of :func:`teal.schemes.price_gnn.starter`.
         prove: raises for a model that is of no use.
         engine: where models compute.
     """
 
-    def __init__(self, name: str, prove: Callable[[PriceAllocator], None], engine: Executor) -> None:
+    def __init__(self, name: str, prove: Callable[[PriceGnnScheme], None], engine: Executor) -> None:
         self._name, self._prove, self._engine = name, prove, engine
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="model")
-        self._folder = None if name == "none" else model_folder(DEFAULT_MODEL if name == "auto" else Path(name))
+        self._folder = None if name == "none" else model_folder(DEFAULT_CHECKPOINT if name == "auto" else Path(name))
         self._looked, self._seen = time.monotonic(), self._stamp()
         self._reading: Future[None] | None = None
         self._error = ""
-        self.starter: PriceAllocator | None = None
+        self.starter: PriceGnnScheme | None = None
         self._version, self._loaded = "", 0.0
         self._try()
 
-    def current(self) -> PriceAllocator | None:
+    def current(self) -> PriceGnnScheme | None:
         """The model to start from now; looks at the files if it is time to."""
         now = time.monotonic()
         if self._folder is not None and now >= self._looked + _LOOK_EVERY_S:

@@ -10,24 +10,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from teal.allocation import Allocation
-from teal.assessment import assess
 from teal.errors import InputError
 from teal.formats import BUILT_IN, is_named, load_topology
 from teal.formats.node_link import topology_from_node_link
 from teal.formats.topohub_names import PREFIX
 from teal.network import PathSet, Topology, all_pairs, compute_paths
-from teal.network.topology import FloatArray
 from teal.objectives import Objective, ObjectiveName
-from teal.price_allocator import LARGE
 from teal.problem import Problem
-from teal.schemes import Starter
+from teal.problem.allocation import Allocation
+from teal.problem.assessment import assess
+from teal.runtime.arrays import FloatArray
+from teal.schemes.price_gnn import LARGE
+from teal.schemes.registry import Starter
+from teal.schemes.successive import SuccessivePdhg
 from teal.serving.errors import wrong
 from teal.serving.requests import NetworkSpec
 from teal.serving.wire import Answer
 from teal.solvers import pdhg
 from teal.solvers.split_table import admit, table_weights
-from teal.successive import Successive
 from teal.web.layout import drawing
 
 
@@ -127,7 +127,7 @@ class Served:
         self.capacity = topology.capacity
         self._drawing: dict[str, Any] | None = None
         self._problems: dict[ObjectiveName, Problem] = {}
-        self._engines: dict[ObjectiveName, Successive] = {}
+        self._engines: dict[ObjectiveName, SuccessivePdhg] = {}
 
     @classmethod
     def prepare(cls, name: str, spec: NetworkSpec) -> Served:
@@ -167,7 +167,7 @@ class Served:
         begin = time.perf_counter()
         problem = self.problem(job.objective, job.rates)
         large = self.paths.mask.sum() >= LARGE
-        found = self._engines.setdefault(job.objective, Successive()).solve(
+        found = self._engines.setdefault(job.objective, SuccessivePdhg()).solve(
             problem, gap=job.gap, deadline=max(0.0, job.deadline - begin), starter=starter if large else None
         )
         return Solved(problem, found.splits, found.prices, time.perf_counter() - begin)

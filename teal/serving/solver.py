@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 
 from teal.objectives import ObjectiveName
-from teal.schemes import Starter
+from teal.schemes.registry import Starter
 from teal.serving.errors import ServiceError, not_ready, overloaded, replaced, wrong
 from teal.serving.model import ServedModel
 from teal.serving.requests import LinkChanges, NetworkSpec, Options
 from teal.serving.served import Job, Served, capacity_in_force, prove, topology_of
 from teal.serving.store import Store, Version
 from teal.serving.wire import Answer, check_size, decode, encode
-from teal.solvers.pdhg import MOST_LANES
+from teal.solvers.pdhg import MAX_LANES
 
 _BODY_IN_THREAD = 100_000  # bytes or demands, from which on bodies are read and written beside the event loop
 _MOST_SPLITS = 1 << 26
@@ -337,7 +337,7 @@ def _take(waiting: deque[_Waiting]) -> list[_Waiting]:
             continue
         # One whose time is up would leave none for the others.
         alike = not together or _kind(first, now) == _kind(together[0], now)
-        if together and (not alike or count + len(first.rates) > MOST_LANES):
+        if together and (not alike or count + len(first.rates) > MAX_LANES):
             break
         together.append(waiting.popleft())
         count += len(first.rates)

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from teal.runtime.storage import atomic_file
 from teal.serving.errors import not_found, replaced, wrong
-from teal.storage import atomic_file
 
 NAMES = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 _LINKS = ".links.json"
@@ -125,7 +125,7 @@ class Store:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Alone among all processes that write."""
+        """SingleProcess among all processes that write."""
         with (self._folder / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

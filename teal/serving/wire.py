@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
 
-from teal.network.topology import FloatArray, Topology
+from teal.network.topology import Topology
+from teal.runtime.arrays import FloatArray
 from teal.serving.errors import ServiceError, wrong
 from teal.serving.requests import MOST_MATRICES, AllocationRequest, Options
 

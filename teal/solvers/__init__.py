@@ -1,1 +1,1 @@
-"""Iterations with an explicit state and a pure step; and the projection to exact feasibility."""
+"""Solvers: PDHG, ADMM, column generation; the projection to exact feasibility; integer split tables."""

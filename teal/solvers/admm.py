@@ -1,31 +1,44 @@
 """ADMM with Teal's splitting, in scaled rows, its copies eliminated.
 
 Teal (Xu et al., SIGCOMM 2023, section 3.4 and appendix C) copies each path flow once for each link
-that the path uses, so that the capacity rows fall apart by link.  With splits x[d, k], copies
-z[d, k, e], h[d, k] = sum of 1/c[e] along the path, and rows divided by their capacity, the program is
+that the path uses, so that the capacity rows separate by link.  With splits x[d, k], copies
+z[d, k, e], and rows divided by their capacity, the program is
 
     max  sum v demand x   s.t.   sum_k x + s[d] = 1,   sum over paths through e of (demand/c) z + t[e] = 1,
                                  x[d, k] - z[d, k, e] = 0,   x, s, t >= 0,
 
-with penalty rho (demand/c) on each copy, rho on a capacity row, and rho demand eta on a demand row
-(eta = mean of h over the demand's paths).  One iteration minimises the augmented Lagrangian over
-(z, t, s), moves the multipliers, then minimises over x.
+with penalty rho (demand/c) on each copy, rho on a capacity row, and rho demand eta on a demand row.  One iteration
+minimises the augmented Lagrangian over (z, t, s), updates the multipliers, then minimises over x.
 
-The multipliers of all copies on a link come out equal to each other and to the link's own, y[e]
-(z is free, x alone carries the sign), so that the copies need not be stored:
+The multipliers of all copies on a link come out equal to each other and to the multiplier y[e] of the link's
+capacity row (z is free; x alone carries the sign constraint), so that the copies need not be stored:
 
-    y <- max(0, y + (load(x)/c - 1) / (1 + m)),        m[e] = sum of demand/c over all paths through e;
+    y <- max(0, y + (load(x)/c - 1) / (1 + m));
     x <- argmin over x >= 0 of the demand's own K x K problem,
          h_k (x_k - x_old) + pathsum((2 y - y_old)/c) - v/rho + eta (sum x - q) = 0 where x_k > 0,
+    q = 1 - s - u.
 
-q = 1 - s - u with u the demand row's multiplier.  State: one number a link and demand, K a demand,
-where the textbook form keeps one for each of the (path, link) pairs (30 million on Kdl).
-``tests/solvers/test_admm.py`` holds the two forms equal.
+The state is one number a link and demand and K numbers a demand, where the textbook form keeps several for each of
+the (path, link) pairs (30 million on Kdl).  ``tests/solvers/test_admm.py`` holds the two forms equal.
+
+| symbol | meaning                                             | unit           | shape     | name in the code       |
+|--------|-----------------------------------------------------|----------------|-----------|------------------------|
+| x      | splits                                              | share          | (B, D, K) | splits                 |
+| v      | value of a Gbit/s on a path                         | value/(Gbit/s) | (D, K)    | path_value             |
+| c      | capacity                                            | Gbit/s         | (B, E)    | capacity               |
+| rho    | penalty                                             | value * Gbit/s | (B, 1)    | penalty                |
+| y      | multiplier of capacity rows and copies, over rho    | 1              | (B, E)    | link_dual              |
+| u      | multiplier of demand rows, scaled                   | 1              | (B, D)    | demand_dual            |
+| s      | slack of the demand rows: the share that is shed    | share          | (B, D)    | slack                  |
+| q      | target of the sum of a demand's splits              | share          | (B, D, 1) | target                 |
+| h      | sum of 1/c along a path                             | 1/(Gbit/s)     | (B, D, K) | inverse_capacity_sum   |
+| eta    | mean of h over a demand's paths                     | 1/(Gbit/s)     | (B, D, 1) | demand_penalty         |
+| m      | utilisation if every path carried all of its demand | 1              | (B, E)    | full_path_utilisation  |
 
 Demands of rate 0 follow the same recursion; nothing flows for them, whatever their splits.
 
-For max_link_utilisation the 1 on the right of the capacity rows is theta, minimised with (z, t): it
-makes the y sum to 1/rho.  Demand rows are equalities.
+For max_link_utilisation the right-hand side 1 of the capacity rows is theta, minimised with (z, t), which
+makes the y sum to 1/rho.  Demand rows are equalities there.
 """
 
 from __future__ import annotations
@@ -39,18 +52,18 @@ from torch import Tensor
 from teal.problem import Problem
 from teal.solvers.prox import weighted_simplex
 
-SMALL_NETWORK = 100  # nodes; Teal runs 2 iterations below, 5 from there on
-DEFAULT_RHO = 0.3
+_LARGE_NETWORK_NODES = 100  # nodes: Teal runs 2 iterations on smaller networks, 5 from there on
+DEFAULT_RHO = 0.3  # relative penalty (see `scaling`)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AdmmState:
-    """What one iteration hands to the next.
+    """What one iteration hands to the next; symbols as in the table above.
 
     Attributes:
-        splits: (B, D, K), may be over capacity.
-        link_dual: (B, E) y, multiplier of the capacity rows and of the copies, scaled by rho.
-        demand_dual: (B, D) u, multiplier of the demand rows, scaled.
+        splits: (B, D, K) x, may be over capacity.
+        link_dual: (B, E) y.
+        demand_dual: (B, D) u.
     """
 
     splits: Tensor
@@ -60,30 +73,30 @@ class AdmmState:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AdmmScaling:
-    """What depends on the problem alone.
+    """Constants of the iteration, which depend on the problem alone; symbols as in the table above.
 
     Attributes:
-        rho: (B, 1) penalty, in value x Gbit/s (no unit for max_link_utilisation).
-        along: (B, D, K) h, sum of 1/c along each path.
-        eta: (B, D, 1) penalty of the demand row over rho x demand.
-        through: (B, E) m, sum of demand/c over the paths through each link.
+        penalty: (B, 1) rho.
+        inverse_capacity_sum: (B, D, K) h.
+        demand_penalty: (B, D, 1) eta.
+        full_path_utilisation: (B, E) m.
     """
 
-    rho: Tensor
-    along: Tensor
-    eta: Tensor
-    through: Tensor
+    penalty: Tensor
+    inverse_capacity_sum: Tensor
+    demand_penalty: Tensor
+    full_path_utilisation: Tensor
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AdmmResiduals:
-    """(B,) each; 0 at an optimum.
+    """How far a state is from an optimum: (B,) each, 0 at an optimum.
 
     Attributes:
-        capacity: largest over-utilisation, load/c - 1 (for max_link_utilisation, which has none, 0).
-        demand: largest violation of a demand row.
-        change: largest change of a split or a multiplier in the last iteration, the multipliers of the
-            links over (1 + m), as their rows are.
+        capacity: largest over-utilisation, load/c - 1 (0 for max_link_utilisation, which has no capacity rows).
+        demand: largest violation of a demand row, as a share.
+        change: largest change of a split or multiplier in the last iteration; those of the link multipliers are
+            multiplied by 1 + m, as their rows are.
     """
 
     capacity: Tensor
@@ -92,7 +105,7 @@ class AdmmResiduals:
 
 
 class AdmmResult(NamedTuple):
-    """Where a run ended: splits (B, D, K), perhaps over capacity; prices (B, E); residuals."""
+    """Where a run ended: splits (B, D, K), possibly over capacity; prices (B, E), value per Gbit/s; residuals."""
 
     splits: Tensor
     prices: Tensor
@@ -100,33 +113,40 @@ class AdmmResult(NamedTuple):
 
 
 def scaling(problem: Problem, rho: float = DEFAULT_RHO) -> AdmmScaling:
-    """Precompute; ``rho`` is relative to mean capacity x mean value (to 1 for the balanced programs)."""
+    """Compute the constants.
+
+    Args:
+        problem: B matrices.
+        rho: penalty as a multiple of mean capacity * mean value (of 1 for the balanced programs).
+    """
     inverse = problem.inverse_capacity
     mask = problem.path_mask
-    along = problem.ops.path_sum(inverse)
-    along = torch.where(mask, along, 1).clamp(min=1e-30)
+    inverse_capacity_sum = problem.ops.path_sum(inverse)
+    inverse_capacity_sum = torch.where(mask, inverse_capacity_sum, 1).clamp(min=1e-30)
     count = mask.sum(-1, keepdim=True).clamp(min=1)
-    eta = torch.where(mask, along, 0).sum(-1, keepdim=True) / count
+    demand_penalty = torch.where(mask, inverse_capacity_sum, 0).sum(-1, keepdim=True) / count
     if problem.objective.maximises_value:
-        unit = problem.mean_capacity * problem.mean_value
+        typical_value = problem.mean_capacity * problem.mean_value
     else:
-        unit = torch.ones_like(inverse[:, :1])
-    return AdmmScaling(rho * unit.clamp(min=1e-30), along, eta.clamp(min=1e-30), problem.pressure)
+        typical_value = torch.ones_like(inverse[:, :1])
+    penalty = rho * typical_value.clamp(min=1e-30)
+    return AdmmScaling(
+        penalty, inverse_capacity_sum, demand_penalty.clamp(min=1e-30), problem.full_path_utilisation
+    )  # fmt: skip
 
 
 def start(problem: Problem, scale: AdmmScaling, splits: Tensor, prices: Tensor | None = None) -> AdmmState:
-    """The state that stands at ``splits`` (B, D, K) and, if there are any, at ``prices`` (B, E).
+    """The state with ``splits`` (B, D, K) and, unless None, with ``prices`` (B, E).
 
-    The multipliers of the demand rows start at 0.  The prices of the balanced programs count only by
-    their ratios.
+    The multipliers of the demand rows start at 0.  Of the prices of the balanced programs only the ratios count.
     """
     dual = torch.zeros_like(problem.capacity)
     if prices is not None:
-        worth = prices.to(dual) * problem.capacity
+        scaled_prices = prices.to(dual) * problem.capacity
         if problem.objective.maximises_value:
-            dual = worth / scale.rho
+            dual = scaled_prices / scale.penalty
         else:
-            dual = worth / worth.sum(1, keepdim=True).clamp(min=1e-30) / scale.rho
+            dual = scaled_prices / scaled_prices.sum(1, keepdim=True).clamp(min=1e-30) / scale.penalty
     return AdmmState(torch.where(problem.path_mask, splits, 0), dual, torch.zeros_like(problem.demand))
 
 
@@ -140,75 +160,81 @@ def step(problem: Problem, scale: AdmmScaling, state: AdmmState) -> AdmmState:
     else:
         demand_dual = state.demand_dual + total - 1
         slack = torch.zeros_like(total)
-    push = problem.path_value / scale.rho[..., None]
-    pull = problem.ops.path_sum((2 * link_dual - state.link_dual) * problem.inverse_capacity)
+    scaled_value = problem.path_value / scale.penalty[..., None]
+    path_price = problem.ops.path_sum((2 * link_dual - state.link_dual) * problem.inverse_capacity)
     target = (1 - slack - demand_dual)[..., None]
-    linear = scale.along * state.splits - pull + push + scale.eta * target
-    splits = _nonnegative_solve(linear, scale.along, scale.eta, problem.path_mask)
+    linear = (
+        scale.inverse_capacity_sum * state.splits - path_price + scaled_value + scale.demand_penalty * target
+    )  # fmt: skip
+    splits = _nonnegative_solve(linear, scale.inverse_capacity_sum, scale.demand_penalty, problem.path_mask)
     return AdmmState(splits, link_dual, demand_dual)
 
 
 def residuals(problem: Problem, scale: AdmmScaling, before: AdmmState, after: AdmmState) -> AdmmResiduals:
-    """How far ``after`` is from an optimum, by its rows and by how much the last iteration moved it."""
+    """How far ``after`` is from an optimum, by its rows and by how much the last iteration changed."""
     total = after.splits.sum(-1)
-    off = total - 1 if problem.objective.maximises_value else torch.where(problem.routable, (total - 1).abs(), 0)
-    off = torch.where(problem.demand > 0, off, 0)
-    over = problem.utilisation(after.splits) - 1
-    moved = [
+    row_error = total - 1 if problem.objective.maximises_value else torch.where(problem.routable, (total - 1).abs(), 0)
+    row_error = torch.where(problem.demand > 0, row_error, 0)
+    excess = problem.utilisation(after.splits) - 1
+    changes = [
         (after.splits - before.splits).flatten(1),
-        (after.link_dual - before.link_dual) * (1 + scale.through),
+        (after.link_dual - before.link_dual) * (1 + scale.full_path_utilisation),
         torch.where(problem.routable, after.demand_dual - before.demand_dual, 0),
     ]
     return AdmmResiduals(
-        (over.amax(1) if problem.objective.maximises_value else torch.zeros_like(over[:, 0])).clamp(min=0),
-        off.amax(1).clamp(min=0),
-        torch.cat(moved, 1).abs().amax(1),
+        (excess.amax(1) if problem.objective.maximises_value else torch.zeros_like(excess[:, 0])).clamp(min=0),
+        row_error.amax(1).clamp(min=0),
+        torch.cat(changes, 1).abs().amax(1),
     )
 
 
 def link_prices(problem: Problem, scale: AdmmScaling, state: AdmmState) -> Tensor:
-    """(B, E) link prices in value per Gbit/s: rho y / c."""
-    return scale.rho * state.link_dual * problem.inverse_capacity
+    """(B, E) link prices rho y / c, in value per Gbit/s."""
+    return scale.penalty * state.link_dual * problem.inverse_capacity
 
 
 def solve(
     problem: Problem, splits: Tensor, iterations: int, rho: float = DEFAULT_RHO, prices: Tensor | None = None
 ) -> AdmmResult:
-    """Run so many iterations from ``splits`` and, if there are any, ``prices``."""
+    """Run ``iterations`` iterations from ``splits`` (B, D, K) and, unless None, ``prices`` (B, E)."""
     scale = scaling(problem, rho)
     before = state = start(problem, scale, splits, prices)
     for _ in range(iterations):
         before, state = state, step(problem, scale, state)
-    found = residuals(problem, scale, before, state)
-    return AdmmResult(state.splits, link_prices(problem, scale, state), found)
+    return AdmmResult(state.splits, link_prices(problem, scale, state), residuals(problem, scale, before, state))
 
 
 def default_iterations(problem: Problem) -> int:
-    """Teal's: 2 below 100 nodes, 5 from there on."""
-    return 2 if problem.topology.num_nodes < SMALL_NETWORK else 5
+    """Teal's number of iterations: 2 below 100 nodes, 5 from there on."""
+    return 2 if problem.topology.num_nodes < _LARGE_NETWORK_NODES else 5
 
 
 def _link_dual(problem: Problem, scale: AdmmScaling, state: AdmmState) -> Tensor:
-    """(B, E) the new y."""
-    load = problem.loads(state.splits) * problem.inverse_capacity
-    slope = 1 / (1 + scale.through)
+    """(B, E) the next y."""
+    utilisation = problem.loads(state.splits) * problem.inverse_capacity
+    slope = 1 / (1 + scale.full_path_utilisation)
     live = problem.capacity > 0
     if problem.objective.maximises_value:
-        return torch.where(live, state.link_dual + (load - 1) * slope, 0).clamp(min=0)
+        return torch.where(live, state.link_dual + (utilisation - 1) * slope, 0).clamp(min=0)
     # y = max(0, a - theta slope), with theta such that the y sum to 1 / rho.
-    return weighted_simplex(state.link_dual + load * slope, slope, 1 / scale.rho, live)
+    return weighted_simplex(state.link_dual + utilisation * slope, slope, 1 / scale.penalty, live)
 
 
-def _nonnegative_solve(linear: Tensor, along: Tensor, eta: Tensor, mask: Tensor) -> Tensor:
-    """Solve for x >= 0 with along_k x_k + eta sum(x) = linear_k where x_k > 0: (B, D, K), exact.
+def _nonnegative_solve(linear: Tensor, diagonal: Tensor, coupling: Tensor, mask: Tensor) -> Tensor:
+    """Solve diagonal_k x_k + coupling sum(x) = linear_k where x_k > 0, for x >= 0: (B, D, K), exact.
 
-    x_k = max(0, linear_k - eta total) / along_k; the total follows from which k are positive, and
-    those are the largest ``linear``: of all prefixes of the sorted order, the right one gives the
-    largest total.
+    x_k = max(0, linear_k - coupling total) / diagonal_k.  The total follows from which x_k are positive, and those
+    have the largest ``linear``: of all prefixes of the sorted order, the right one gives the largest total.
+
+    Args:
+        linear: (B, D, K).
+        diagonal: (B, D, K) positive.
+        coupling: (B, D, 1) positive.
+        mask: (B, D, K) live paths; the others get 0.
     """
     linear = torch.where(mask, linear, -torch.inf)
     ordered, order = linear.sort(-1, descending=True)
-    weight = torch.where(mask, 1 / along, 0).gather(-1, order)
+    weight = torch.where(mask, 1 / diagonal, 0).gather(-1, order)
     gains = (torch.where(weight > 0, ordered, 0) * weight).cumsum(-1)
-    total = (gains / (1 + eta * weight.cumsum(-1))).amax(-1, keepdim=True).clamp(min=0)
-    return torch.where(mask, (linear - eta * total).clamp(min=0) / along, 0)
+    total = (gains / (1 + coupling * weight.cumsum(-1))).amax(-1, keepdim=True).clamp(min=0)
+    return torch.where(mask, (linear - coupling * total).clamp(min=0) / diagonal, 0)

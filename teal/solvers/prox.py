@@ -6,17 +6,22 @@ import torch
 from torch import Tensor
 
 
-def project_splits(splits: Tensor, mask: Tensor, *, may_shed: bool) -> Tensor:
-    """Nearest point of {w >= 0, sum w <= 1} (= 1 without shedding) for each demand: (B, D, K).
+def project_splits(splits: Tensor, mask: Tensor, *, maximises_value: bool) -> Tensor:
+    """Nearest point of {w >= 0, sum w <= 1} (= 1 unless ``maximises_value``) for each demand: (B, D, K).
 
-    By sorting (Held, Wolfe & Crowder 1974): w = max(0, x - t), with t such that the sum is 1, and 0
-    where the positive part already sums to less.  Missing paths get 0.
+    By sorting (Held, Wolfe & Crowder 1974): w = max(0, x - t), with t such that the sum is 1, and t = 0
+    where the positive part already sums to less.
+
+    Args:
+        splits: (B, D, K) x.
+        mask: (B, D, K) live paths; the others get 0.
+        maximises_value: whether a demand may be carried in part.
     """
     ordered = torch.where(mask, splits, -torch.inf).sort(-1, descending=True).values
     rank = torch.arange(1, splits.shape[-1] + 1, device=splits.device, dtype=splits.dtype)
     excess = torch.where(ordered.isinf(), -torch.inf, ordered.nan_to_num(neginf=0.0).cumsum(-1) - 1) / rank
-    shift = excess.amax(-1, keepdim=True)  # of all prefixes the right one gives the largest
-    if may_shed:
+    shift = excess.amax(-1, keepdim=True)  # t: of all prefixes of the sorted order, the right one gives the largest
+    if maximises_value:
         shift = shift.clamp(min=0)
     return torch.where(mask, (splits - shift).clamp(min=0), 0)
 
@@ -24,10 +29,16 @@ def project_splits(splits: Tensor, mask: Tensor, *, may_shed: bool) -> Tensor:
 def weighted_simplex(point: Tensor, slope: Tensor, total: Tensor | float, live: Tensor) -> Tensor:
     """max(0, point - t slope) with t such that the entries sum to ``total``: (B, E), exact, by sorting.
 
-    The prox of a simplex in the metric diag(1 / slope).  Entries that are not ``live`` get 0.
+    This is the prox of a simplex in the metric diag(1 / slope).
+
+    Args:
+        point: (B, E).
+        slope: (B, E) positive.
+        total: the sum, a number or (B, 1).
+        live: (B, E) entries that take part; the others get 0.
     """
     point, slope = torch.where(live, point, 0), torch.where(live, slope, 0)
     order = torch.where(live, point / slope.clamp(min=1e-30), -torch.inf).argsort(1, descending=True)
     sums, slopes = point.gather(1, order).cumsum(1), slope.gather(1, order).cumsum(1)
-    shift = ((sums - total) / slopes.clamp(min=1e-30)).amax(1, keepdim=True)  # again the largest is the right one
+    shift = ((sums - total) / slopes.clamp(min=1e-30)).amax(1, keepdim=True)  # t, again the largest of all prefixes
     return (point - shift * slope).clamp(min=0)

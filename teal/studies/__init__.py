@@ -1,1 +1,1 @@
-"""Long runs of the commands, from settings to files: kept on disk as they go, so that one that broke off continues."""
+"""The commands from settings to files.  Long runs are stored as they go, so that an interrupted one continues."""

@@ -1,9 +1,10 @@
-"""A study: schemes x protocols x networks, kept on disk as it goes, so that a run that broke off continues."""
+"""`teal evaluate`: schemes x protocols x networks, stored on disk as they go, so that an interrupted run continues."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,36 +12,40 @@ import numpy as np
 
 from teal.config import EvaluateConfig, seconds
 from teal.errors import InputError
-from teal.evaluation import Evaluation, Measured, Row
-from teal.instance import Instance, failed_links, load_instance
-from teal.network.traffic import Rows, spread
-from teal.protocols import Cases, Protocol, parse_levels
-from teal.reports.journal import Journal
+from teal.evaluation import CaseResult, Evaluation, Row
+from teal.evaluation.cases import Cases, Protocol, parse_levels
+from teal.evaluation.instance import Instance, failed_links, load_instance
+from teal.formats.rows import from_text, write_csv
+from teal.network.traffic import spread
+from teal.reports.manifest import describe_machine, write_manifest
 from teal.reports.plots import plot_results
-from teal.reports.record import NETWORKS, ROWS, TABLE, UTILISATION, Network, Place, Record
+from teal.reports.record import NETWORKS, ROWS, TABLE, UTILISATION, NetworkRecord, Record, ResultKey
 from teal.reports.report import write_report
-from teal.reports.results import describe_machine, from_text, write_csv, write_manifest
+from teal.runtime.arrays import Int64Array
+from teal.runtime.storage import check_out_folder, content_key, model_folder
 from teal.schemes import Scheme, make_scheme
-from teal.storage import atomic_file, check_out_folder, content_key, model_folder
+from teal.studies.files import RESUME_HINT, write_files
+from teal.studies.journal import JOURNAL, Journal
 
-JOURNAL, MANIFEST, PLOT, REPORT = "journal.jsonl", "manifest.json", "results.png", "report.html"
-_INTERVAL = 300  # seconds, of traffic that does not say
+MANIFEST, PLOT, REPORT = "manifest.json", "results.png", "report.html"
+_DEFAULT_INTERVAL_S = 300  # seconds from one matrix to the next, for traffic of unknown interval
+_UTILISATION_DECIMALS = 4  # of a utilisation in the journal
 FILES = (JOURNAL, ROWS, TABLE, UTILISATION, NETWORKS, MANIFEST, PLOT, REPORT)
 
 
-class Study:
-    """All that one ``teal evaluate`` does.
+class EvaluationStudy:
+    """One run of `teal evaluate`.
 
     Args:
         config: the settings.
-        say: is told what was assumed and found.
+        notify: called with what was assumed and found, and with failures.
 
     Raises:
-        InputError: a fault in the settings, or results in OUT that nobody allowed to replace; nothing is written then.
+        InputError: a fault in the settings, or results in OUT that must not be replaced; nothing is written then.
     """
 
-    def __init__(self, config: EvaluateConfig, say: Callable[[str], None] = lambda _: None) -> None:
-        self._config, self._say = config, say
+    def __init__(self, config: EvaluateConfig, notify: Callable[[str], None] = lambda _: None) -> None:
+        self._config, self._notify = config, notify
         self._levels = {
             Protocol.FAILURES: parse_levels("--failures", config.failures, counted=True),
             Protocol.NOISE: parse_levels("--noise", config.noise),
@@ -52,20 +57,19 @@ class Study:
             self._journal = Journal(config.out / JOURNAL, config, resume=True)
             self._journal.add("machine", describe_machine())
         else:
-            check_out_folder(config.out, FILES, overwrite=config.overwrite, hint="--resume or --overwrite")
+            check_out_folder(config.out, FILES, overwrite=config.overwrite, hint=RESUME_HINT)
 
     def run(self) -> Record:
-        """Evaluate what is missing, then write results and report; if it breaks off, what is there is kept."""
-        schemes = self._schemes()  # of all networks, before anything slow
+        """Evaluate what is missing, then write results and report; an interruption writes the rows so far."""
+        schemes = self._schemes()  # of all networks, so that a fault shows before anything slow
         networks = self._networks()
         try:
             for number, (instance, cases) in networks.items():
-                self._network(number, instance, cases, schemes[number])
+                self._evaluate_network(number, instance, cases, schemes[number])
         except BaseException:
             rows = self._record().rows if self._journal is not None else []
             if rows:
-                with atomic_file(self._config.out / ROWS) as temporary:
-                    write_csv(temporary, rows)
+                write_files(self._config.out, {ROWS: partial(write_csv, rows=rows)})
             raise
         assert self._journal is not None
         record = self._record()
@@ -73,75 +77,76 @@ class Study:
         return record
 
     def _schemes(self) -> list[dict[str, Scheme]]:
-        """Of each network.  One that cannot be made for some of them, for want of a model, fails its rows there."""
-        found: list[dict[str, Scheme]] = []
+        """The schemes of each network.  One that lacks a model for some networks fails its rows there."""
+        by_network: list[dict[str, Scheme]] = []
         for model in self._config.models():
-            found.append({})
+            by_network.append({})
             for name in self._config.scheme or default_schemes(model):
                 try:
-                    found[-1][name] = make_scheme(name, model)
+                    by_network[-1][name] = make_scheme(name, model)
                 except InputError as error:
-                    found[-1][name] = _Unavailable(error)
-        for name in {name for schemes in found for name in schemes}:
-            made = [schemes[name] for schemes in found if name in schemes]
+                    by_network[-1][name] = _Unavailable(error)
+        for name in {name for schemes in by_network for name in schemes}:
+            made = [schemes[name] for schemes in by_network if name in schemes]
             if all(isinstance(scheme, _Unavailable) for scheme in made):
                 raise made[0].error  # type: ignore[attr-defined]
-        return found
+        return by_network
 
     def _networks(self) -> dict[int, tuple[Instance, Cases]]:
-        """What is not complete yet: all of it loaded, so that no fault shows after hours of measuring."""
+        """The networks that are not complete, all loaded, so that no fault shows after hours of measuring."""
         complete = {entry["network"] for entry in self._entries("complete")}
-        known = {entry["network"]: entry for entry in self._entries("network")}
-        found, names = {}, [(entry["topology"], entry["traffic"]) for entry in known.values()]
+        begun = {entry["network"]: entry for entry in self._entries("network")}
+        networks, names = {}, [(entry["topology"], entry["traffic"]) for entry in begun.values()]
         for number, config in enumerate(self._config.instances()):
             if number in complete:
                 continue
-            instance = load_instance(config, self._say)
-            if number in known:
-                if known[number]["content"] != self._content(instance):
-                    expected = "the topology, traffic and paths of the run that broke off"
+            instance = load_instance(config, self._notify)
+            if number in begun:
+                if begun[number]["content"] != self._content(instance):
+                    expected = "the topology, traffic and paths of the interrupted run"
                     raise InputError(config.topology, "", expected, "others")
             else:
                 name = instance.topology.name, instance.traffic.name
                 if name in names:
                     raise InputError("--topology", "", "each network and traffic once", " with ".join(name) + " twice")
                 names.append(name)
-            found[number] = instance, self._cases(instance)
-            self._interval(instance)
-        return found
+            networks[number] = instance, self._cases(instance)
+            self._interval_s(instance)  # checks the setting
+        return networks
 
-    def _network(self, number: int, instance: Instance, cases: Cases, schemes: dict[str, Scheme]) -> None:
+    def _evaluate_network(self, number: int, instance: Instance, cases: Cases, schemes: dict[str, Scheme]) -> None:
         done = {
             entry["key"]: [from_text(Row, row) for row in entry["rows"]]
             for entry in self._entries("case")
             if entry["network"] == number
         }
-        told = {entry["scheme"]: entry["reason"] for entry in self._entries("left_out") if entry["network"] == number}
-        described = any(entry["network"] == number for entry in self._entries("network"))
+        excluded = {e["scheme"]: e["reason"] for e in self._entries("left_out") if e["network"] == number}
+        is_described = any(entry["network"] == number for entry in self._entries("network"))
         evaluation = Evaluation(
             instance,
             schemes,
             time_limit=seconds(self._config.time_limit, "--time-limit"),
-            interval_s=self._interval(instance),
+            interval_s=self._interval_s(instance),
             strict=len(self._config.topology) == 1,
-            say=self._say,
-            left_out=dict(told),
+            notify=self._notify,
+            left_out=dict(excluded),
         )
-        with _closing(evaluation.run(cases, done)) as found:
-            for measured in found:
-                if not described:
-                    network = Network.of(instance.topology, instance.traffic.name, self._content(instance))
+        with _closing(evaluation.run(cases, done)) as results:
+            for result in results:
+                if not is_described:
+                    network = NetworkRecord.of(instance.topology, instance.traffic.name, self._content(instance))
                     self._add("network", {"network": number, **network.to_json()})
-                    described = True
-                for scheme in evaluation.left_out.keys() - told.keys():
-                    told[scheme] = evaluation.left_out[scheme]
-                    self._add("left_out", {"network": number, "scheme": scheme, "reason": told[scheme]})
-                self._add("case", {"network": number, **_entry(measured)})
+                    is_described = True
+                for scheme, reason in evaluation.excluded.items():
+                    if scheme not in excluded:
+                        excluded[scheme] = reason
+                        self._add("left_out", {"network": number, "scheme": scheme, "reason": reason})
+                self._add("case", {"network": number, **_case_entry(result)})
         self._add("complete", {"network": number})
 
-    def _interval(self, instance: Instance) -> float:
-        """Seconds of an interval online; 0 if nobody asks for it."""
-        config, usual = self._config, instance.traffic.interval_s or _INTERVAL
+    def _interval_s(self, instance: Instance) -> float:
+        """Seconds of an interval of the online protocol; 0 without it."""
+        config, usual = self._config, instance.traffic.interval_s or _DEFAULT_INTERVAL_S
         if not config.online:
             return 0.0
         if not instance.objective.maximises_value:
@@ -149,7 +154,7 @@ class Study:
         return seconds(config.interval, "--interval") if config.interval else float(usual)
 
     def _content(self, instance: Instance) -> str:
-        """What rows of two runs must share to stand in one table."""
+        """Content key that rows of two runs must share to be compared."""
         config = self._config
         return content_key(
             instance.topology.content_key(), instance.traffic.content_key(), instance.paths.key, instance.objective,
@@ -160,17 +165,17 @@ class Study:
         config, topology = self._config, instance.topology
         if config.fail:
             failed = failed_links(topology, config.fail)
-            self._say("failed: " + ", ".join(topology.link_name(link) for link in failed))
+            self._notify("failed: " + ", ".join(topology.link_name(link) for link in failed))
             topology = topology.with_failed_links(failed)
         rows = rows_of(instance, config.split)
         rows = rows[: config.limit or None] if config.online else spread(rows, config.limit)
         return Cases(topology, instance.traffic, rows, self._levels, config.draws, config.seed)
 
     def _entries(self, kind: str) -> Iterable[dict[str, Any]]:
-        return () if self._journal is None else self._journal.of(kind)
+        return () if self._journal is None else self._journal.entries(kind)
 
     def _add(self, kind: str, entry: dict[str, Any]) -> None:
-        if self._journal is None:  # only now: until the first case is measured, a fault leaves nothing behind
+        if self._journal is None:  # until the first case is measured, a fault leaves OUT unchanged
             for name in FILES:
                 (self._config.out / name).unlink(missing_ok=True)
             self._journal = Journal(self._config.out / JOURNAL, self._config, resume=False)
@@ -180,40 +185,36 @@ class Study:
         rows: list[Row] = []
         utilisation = {}
         for entry in self._entries("case"):
-            own = [from_text(Row, row) for row in entry["rows"]]
-            rows += own
-            for row in own:
+            case_rows = [from_text(Row, row) for row in entry["rows"]]
+            rows += case_rows
+            for row in case_rows:
                 if row.scheme in entry["utilisation"] and row.protocol != Protocol.ONLINE:
-                    utilisation[Place.of(row)] = np.array(entry["utilisation"][row.scheme], np.float32)
-        return Record(rows, [Network.from_json(entry) for entry in self._entries("network")], utilisation)
+                    utilisation[ResultKey.of(row)] = np.array(entry["utilisation"][row.scheme], np.float32)
+        return Record(rows, [NetworkRecord.from_json(entry) for entry in self._entries("network")], utilisation)
 
     def _publish(self, record: Record) -> None:
         assert self._journal is not None
         out = self._config.out
         record.save(out)
-        with atomic_file(out / MANIFEST) as temporary:
-            parts = [self._journal.first["machine"], *self._journal.of("machine")]
-            write_manifest(temporary, self._config, parts)
-        self._journal.remove()  # what is measured is safe, whatever becomes of its pictures
-        with atomic_file(out / PLOT) as temporary:
-            plot_results(temporary, record.rows)
-        with atomic_file(out / REPORT) as temporary:
-            write_report(temporary, record)
+        machines = [self._journal.header["machine"], *self._journal.entries("machine")]
+        write_files(out, {MANIFEST: partial(write_manifest, settings=self._config, machines=machines)})
+        self._journal.remove()  # the results are stored, whether or not plot and report succeed
+        write_files(out, {PLOT: partial(plot_results, rows=record.rows), REPORT: partial(write_report, record=record)})
 
 
 def default_schemes(model: Path | None) -> tuple[str, ...]:
-    """What is set beside LP-all if nobody says: the model for any network, and a network's own if it was given."""
+    """The schemes that are run without --scheme: LP-all, price-gnn and, with a network's own model, teal."""
     if model is None:
         return "price-gnn", "lp-all"
-    from teal.learning.checkpoint import is_price_model
+    from teal.nn.checkpoint import is_price_gnn
 
-    return ("price-gnn", "lp-all") if is_price_model(model_folder(model)) else ("teal", "price-gnn", "lp-all")
+    return ("price-gnn", "lp-all") if is_price_gnn(model_folder(model)) else ("teal", "price-gnn", "lp-all")
 
 
-def rows_of(instance: Instance, split: str) -> Rows:
+def rows_of(instance: Instance, split: str) -> Int64Array:
     """Rows of ``train``, ``validation``, ``test`` or ``all``."""
-    everything: Rows = np.arange(instance.traffic.num_matrices)
-    return everything if split == "all" else getattr(instance.split, split)
+    all_rows: Int64Array = np.arange(instance.traffic.num_matrices)
+    return all_rows if split == "all" else getattr(instance.split, split)
 
 
 class _Unavailable:
@@ -223,22 +224,21 @@ class _Unavailable:
         self.error = error
 
     def solve(self, problem: object) -> Any:
-        """Say why."""
+        """Raise the error."""
         raise self.error
 
 
-def _entry(measured: Measured) -> dict[str, Any]:
-    return {
-        "key": measured.key,
-        "rows": [vars(row) for row in measured.rows],
-        "utilisation": {name: [round(float(u), 4) for u in shares] for name, shares in measured.utilisation.items()},
+def _case_entry(result: CaseResult) -> dict[str, Any]:
+    utilisation = {
+        name: [round(float(u), _UTILISATION_DECIMALS) for u in links] for name, links in result.utilisation.items()
     }
+    return {"key": result.key, "rows": [vars(row) for row in result.rows], "utilisation": utilisation}
 
 
 @contextmanager
-def _closing(found: Iterator[Measured]) -> Iterator[Iterator[Measured]]:
-    """Leave the progress bar on a line of its own, whatever happens."""
+def _closing(results: Iterator[CaseResult]) -> Iterator[Iterator[CaseResult]]:
+    """Close the iterator at the end, whatever happens, which ends the line of its progress bar."""
     try:
-        yield found
+        yield results
     finally:
-        found.close()  # type: ignore[attr-defined]
+        results.close()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What pages share: the report, which is one file, and the service's own."""
+"""JavaScript and layout that the report and the page of the service share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def network_map_js() -> str:
 
 
 def plotly_js() -> str:
-    """Plotly's JavaScript, 4.5 MB, so that no page loads it from elsewhere."""
+    """Plotly's JavaScript, 4.5 MB, which pages include so that they load nothing from elsewhere."""
     from plotly.offline import get_plotlyjs
 
     return str(get_plotlyjs())

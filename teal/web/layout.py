@@ -1,4 +1,4 @@
-"""A network as ``network_map.js`` draws it, and where its nodes stand."""
+"""A network as ``network_map.js`` draws it, with the positions of its nodes."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from teal.network.topology import FloatArray, IntArray
+from teal.runtime.arrays import FloatArray, IntArray
 
-_LARGE = 300  # nodes, beyond which a layout by stress takes too long
+_MAX_STRESS_NODES = 300  # nodes, above which the stress layout (Kamada-Kawai) takes too long
 
 
 def drawing(
     nodes: Sequence[str], coordinates: FloatArray, source: IntArray, target: IntArray, capacity: FloatArray
 ) -> dict[str, Any]:
-    """Plain lists: names, x and y of nodes; source, target and capacity of links.
+    """Lists of the names, x and y of nodes, and of the source, target and capacity of links.
 
     Args:
         nodes: N names.
         coordinates: (N, 2) longitude and latitude, NaN where unknown.
-        source, target: (E,) of the links; capacity: (E,) Gbit/s.
+        source: (E,) node index where each link starts.
+        target: (E,) node index where it ends.
+        capacity: (E,) Gbit/s.
     """
-    places = positions(coordinates, source, target).round(5)
+    points = positions(coordinates, source, target).round(5)
     return {
         "nodes": list(nodes),
-        "x": places[:, 0].tolist(),
-        "y": places[:, 1].tolist(),
+        "x": points[:, 0].tolist(),
+        "y": points[:, 1].tolist(),
         "source": source.tolist(),
         "target": target.tolist(),
         "capacity": capacity.tolist(),
@@ -35,11 +37,12 @@ def drawing(
 
 
 def positions(coordinates: FloatArray, source: IntArray, target: IntArray) -> FloatArray:
-    """(N, 2) x and y: the coordinates, longitudes shrunk by the mean latitude, else a drawing of the graph.
+    """(N, 2) x and y: the coordinates with longitudes scaled by cos(mean latitude), else a layout of the graph.
 
     Args:
         coordinates: (N, 2) longitude and latitude, NaN where unknown.
-        source, target: (E,) of the links.
+        source: (E,) node index where each link starts.
+        target: (E,) node index where it ends.
     """
     known = np.asarray(~np.isnan(coordinates).any(axis=1))
     if known.all():
@@ -47,12 +50,12 @@ def positions(coordinates: FloatArray, source: IntArray, target: IntArray) -> Fl
     graph: Any = nx.Graph()
     graph.add_nodes_from(range(len(known)))
     graph.add_edges_from(zip(source.tolist(), target.tolist(), strict=True))
-    if known.sum() > len(known) / 2:  # most are known: the others go between their neighbours
+    if known.sum() > len(known) / 2:  # the others are placed between their neighbours
         fixed = np.flatnonzero(known).tolist()
-        places = _projected(coordinates)
-        start = {i: places[i] if known[i] else places[known].mean(0) for i in range(len(known))}
+        points = _projected(coordinates)
+        start = {i: points[i] if known[i] else points[known].mean(0) for i in range(len(known))}
         drawn = nx.spring_layout(graph, pos=start, fixed=fixed, seed=0, iterations=30)
-    elif len(known) <= _LARGE and nx.is_connected(graph):
+    elif len(known) <= _MAX_STRESS_NODES and nx.is_connected(graph):
         drawn = nx.kamada_kawai_layout(graph)
     else:
         drawn = nx.spring_layout(graph, seed=0, iterations=50)

@@ -12,17 +12,17 @@ from baselines.cspf import Cspf
 from baselines.demand_pinning import DemandPinning
 from baselines.ecmp import Ecmp
 from baselines.largest import largest
-from baselines.linear_program import Solver
+from baselines.linear_program import LpSettings
 from baselines.lp_all import LpAll
 from baselines.lp_top import LpTop
 from baselines.pop import Pop, split
 from baselines.shortest_path import ShortestPath
-from teal.assessment import assess
 from teal.errors import InputError, SolverError
 from teal.network import compute_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
-from teal.schemes import Scheme
+from teal.problem.assessment import assess
+from teal.schemes.registry import Scheme
 from teal.testing import assert_batch_equals_loop, assert_feasible, make_topology, random_problem
 
 FLOWS = [name for name in ObjectiveName if Objective(name).maximises_value]
@@ -139,13 +139,13 @@ def test_wrong_use_is_an_error_that_says_so() -> None:
     with pytest.raises(InputError, match="max_concurrent_flow"):
         LpTop().solve(random_problem(0, objective=ObjectiveName.MAX_CONCURRENT_FLOW))
     with pytest.raises(InputError, match="highs or gurobi"):
-        Solver(solver="cplex")
+        LpSettings(solver="cplex")
 
 
 def test_solvers_agree_and_a_small_licence_says_so() -> None:
     problem = random_problem(8)
-    one, other = (_values(problem, Pop(replicas=2, workers=1, how=Solver(name))) for name in ("highs", "gurobi"))
+    one, other = (_values(problem, Pop(replicas=2, workers=1, how=LpSettings(name))) for name in ("highs", "gurobi"))
     torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
     large = random_problem(0, nodes=40, density=0.5, batch=1)
     with pytest.raises(SolverError, match="2,000 variables"):
-        LpTop(alpha=1.0, how=Solver("gurobi")).solve(large)
+        LpTop(alpha=1.0, how=LpSettings("gurobi")).solve(large)

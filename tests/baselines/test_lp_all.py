@@ -1,3 +1,5 @@
+"""LP-all against a hand-solved network, one solver against the other, and the faults a solver can report."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -10,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baselines.lp_all import LpAll
-from teal.allocation import Status
-from teal.assessment import assess
 from teal.errors import InputError, SolverError
 from teal.formats import load_topology, load_traffic
 from teal.network import compute_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
-from teal.schemes import make_scheme
+from teal.problem.allocation import Status
+from teal.problem.assessment import assess
+from teal.schemes.registry import make_scheme
 from teal.testing import assert_feasible, make_topology, random_problem
 
 

@@ -1,3 +1,5 @@
+"""NCFlow against networks whose optimum is known and against LP over all paths, which it can never exceed."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -10,13 +12,13 @@ from scipy.sparse.csgraph import connected_components
 from baselines import arc_form
 from baselines.clusters import METHODS, partition
 from baselines.ncflow import NcFlow, _joined
-from teal.allocation import Allocation
-from teal.assessment import assess
 from teal.errors import InputError
 from teal.formats import load_topology, load_traffic
 from teal.network import Topology, compute_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
+from teal.problem.allocation import Allocation
+from teal.problem.assessment import assess
 from teal.testing import assert_feasible, make_topology, random_problem, random_topology
 
 

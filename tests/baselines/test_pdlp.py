@@ -1,3 +1,5 @@
+"""PDLP against the simplex method of HiGHS."""
+
 from __future__ import annotations
 
 import importlib.util
@@ -7,9 +9,9 @@ import torch
 
 from baselines.lp_all import LpAll
 from baselines.pdlp import Pdlp
-from teal.assessment import assess
 from teal.errors import InputError
 from teal.objectives import ObjectiveName
+from teal.problem.assessment import assess
 from teal.testing import assert_feasible, random_problem
 
 needs_ortools = pytest.mark.skipif(importlib.util.find_spec("ortools") is None, reason="OR-Tools is not installed")

@@ -11,19 +11,19 @@ import pytest
 import torch
 
 from baselines.lp_all import LpAll
-from baselines.matrix import Matrix, Network
+from baselines.matrix import Matrix, PathArrays
 from baselines.teavar import Teavar, likeliest
-from teal.assessment import assess
 from teal.errors import InputError
 from teal.network import compute_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
+from teal.problem.assessment import assess
 from teal.testing import assert_feasible, make_topology, random_problem
 
 
 def _matrix(problem: Problem) -> Matrix:
     mask, demand, capacity = (v[0].numpy() for v in (problem.path_mask, problem.demand, problem.capacity))
-    return Matrix(Network.of(problem), demand, capacity, mask)
+    return Matrix(PathArrays.of(problem), demand, capacity, mask)
 
 
 def test_scenarios_are_the_likeliest_and_cover_what_they_must() -> None:

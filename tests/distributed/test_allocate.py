@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import teal
-from teal.bulk import Bulk
 from teal.cli import main
 from teal.config import AllocateConfig
 from teal.errors import InputError
+from teal.evaluation.allocate import HistoryAllocator
 from teal.studies.allocate import run_allocate
 from tests.distributed.slow import slowed
 
@@ -87,30 +87,30 @@ def test_weights_and_figures_alone(tmp_path: Path) -> None:
 def test_a_part_does_not_depend_on_what_came_before(tmp_path: Path) -> None:
     run_allocate(_config(tmp_path / "all"), print)
     (tmp_path / "one").mkdir()
-    Bulk(_config(tmp_path / "one")).work(2)
+    HistoryAllocator(_config(tmp_path / "one")).allocate_part(2)
     first, second = (pq.read_table(tmp_path / n / "part-00002.parquet").drop(["solve_s"]) for n in ("all", "one"))
     assert first.equals(second)
 
 
 def test_what_is_there_is_not_replaced_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[int] = []
-    work = Bulk.work
+    work = HistoryAllocator.allocate_part
 
-    def breaking(self: Bulk, part: int) -> Any:
+    def breaking(self: HistoryAllocator, part: int) -> Any:
         if len(done) == 1:
             raise KeyboardInterrupt
         done.append(part)
         return work(self, part)
 
-    monkeypatch.setattr(Bulk, "work", breaking)
+    monkeypatch.setattr(HistoryAllocator, "allocate_part", breaking)
     with pytest.raises(KeyboardInterrupt):
         run_allocate(_config(tmp_path), print)
 
-    def watched(self: Bulk, part: int) -> Any:
+    def watched(self: HistoryAllocator, part: int) -> Any:
         done.append(part)
         return work(self, part)
 
-    monkeypatch.setattr(Bulk, "work", watched)
+    monkeypatch.setattr(HistoryAllocator, "allocate_part", watched)
     with pytest.raises(InputError, match="--resume or --overwrite"):
         run_allocate(_config(tmp_path), print)
     with pytest.raises(InputError, match="--gap"):
@@ -134,7 +134,7 @@ def test_a_killed_worker_and_a_killed_run_change_nothing(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     assert main(["allocate", *settings, "--out", str(alone), "--workers", "0"]) == 0
     command = [sys.executable, "-m", "teal", "allocate", *settings, "--out", str(killed), "--workers", "1"]
-    slow = slowed(tmp_path, "teal.bulk", "Bulk", "work", 0.6)
+    slow = slowed(tmp_path, "teal.evaluation.allocate", "HistoryAllocator", "allocate_part", 0.6)
     process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=slow)
     _until_parts(killed, 1, process)
     family = psutil.Process(process.pid).children(recursive=True)

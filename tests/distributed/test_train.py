@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 pytest.importorskip("ray.train", reason="needs Ray: pip install '.[ray]'")
 
 from teal.cli import main
-from teal.learning.checkpoint import RUN, load_run
+from teal.learning.run_state import RUN, load_run
 from tests.distributed.slow import slowed
 
 pytestmark = pytest.mark.xdist_group("ray")  # one cluster at a time
@@ -51,7 +51,7 @@ def test_a_killed_worker_and_an_interruption_change_nothing(tmp_path: Path) -> N
     alone, together = tmp_path / "alone", tmp_path / "together"
     assert main(_command(alone)[3:]) == 0
 
-    slow = slowed(tmp_path, "teal.learning.trainer", "Trainer", "_step", 0.3)
+    slow = slowed(tmp_path, "teal.learning.train", "Trainer", "_step", 0.3)
     process = subprocess.Popen(
         _command(together, "--workers", "2"), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=slow
     )

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from teal.learning.coma import Exploration, advantages, coma_loss, sample_actions
-from teal.learning.losses import bound_loss, demand_value, reward
+from teal.learning.losses import bound_loss, reward, total_demand_value
 from teal.learning.noise import Stream
 from teal.network import compute_paths
 from teal.nn.policy import action_splits
@@ -37,8 +37,8 @@ def _brute_force(
         for i in range(problem.paths.num_demands):
             changed = base.clone()
             changed[:, i] = again[:, i]
-            expected[:, i] += reward(problem, changed, together=together) / SAMPLES
-    return reward(problem, base, together=together)[:, None] - expected
+            expected[:, i] += reward(problem, changed, cut_demands_whole=together) / SAMPLES
+    return reward(problem, base, cut_demands_whole=together)[:, None] - expected
 
 
 def _both(problem: Problem, std: float, seed: int, entries: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -83,14 +83,14 @@ def test_the_policy_gradient_climbs() -> None:
     problem = _three_nodes(load=2.0)
     means = torch.zeros(problem.path_mask.shape, dtype=torch.float64, requires_grad=True)
     optimiser, noise = torch.optim.Adam([means], lr=0.05), Stream(0)
-    before = reward(problem, action_splits(means, problem.path_mask, may_shed=True))
+    before = reward(problem, action_splits(means, problem.path_mask, maximises_value=True))
     for _ in range(300):
         optimiser.zero_grad()
         coma_loss(problem, means, Exploration(0.2, SAMPLES, 4), noise).sum().backward()
         optimiser.step()
-    after = reward(problem, action_splits(means, problem.path_mask, may_shed=True))
+    after = reward(problem, action_splits(means, problem.path_mask, maximises_value=True))
     from baselines.lp_all import LpAll
-    from teal.assessment import assess
+    from teal.problem.assessment import assess
 
     optimum = assess(problem, LpAll().solve(problem)).satisfied_demand
     assert before.item() < 0.9 * optimum.item()
@@ -107,12 +107,14 @@ def test_a_split_table_is_learnt_though_rounding_has_no_gradient() -> None:
         optimiser.zero_grad()
         coma_loss(problem, means, how, noise).sum().backward()
         optimiser.step()
-    before, after = (reward(problem, how.execute(problem, m.detach()), together=True).item() for m in (start, means))
+    before, after = (
+        reward(problem, how.execute(problem, m.detach()), cut_demands_whole=True).item() for m in (start, means)
+    )
     best = 0.0  # of all 2^6 choices, everything sent
     for number in range(2**6):
         choice = torch.tensor([[number >> d & 1 for d in range(6)]])
         splits = torch.nn.functional.one_hot(choice, 2) * problem.path_mask
-        best = max(best, reward(problem, splits.double(), together=True).item())
+        best = max(best, reward(problem, splits.double(), cut_demands_whole=True).item())
     assert before < 0.9 * best
     assert after > 0.95 * best
 
@@ -120,7 +122,7 @@ def test_a_split_table_is_learnt_though_rounding_has_no_gradient() -> None:
 @pytest.mark.parametrize("objective", list(ObjectiveName))
 def test_the_losses_are_what_they_say(objective: ObjectiveName) -> None:
     """The bound loss equals the certified bound; the reward of feasible splits equals their value."""
-    from teal.bounds import dual_bound, from_utilisation
+    from teal.problem.bounds import dual_bound, from_utilisation
 
     problem = random_problem(3, objective=objective)
     prices = torch.rand(problem.capacity.shape, generator=torch.Generator().manual_seed(0)).double()
@@ -132,6 +134,6 @@ def test_the_losses_are_what_they_say(objective: ObjectiveName) -> None:
         assert (soft >= hard).all(), "a soft maximum is no smaller"
         assert (soft <= hard * (1 + np.log(problem.topology.num_links) / 20) + 1e-9).all()
         return
-    torch.testing.assert_close(loss * demand_value(problem), bound)
+    torch.testing.assert_close(loss * total_demand_value(problem), bound)
     small = 1e-3 * problem.path_mask.double()
-    torch.testing.assert_close(reward(problem, small) * demand_value(problem), problem.value(small))
+    torch.testing.assert_close(reward(problem, small) * total_demand_value(problem), problem.value(small))

@@ -1,3 +1,5 @@
+"""The trie by level against the trie it was made from."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -14,27 +16,27 @@ def test_it_is_the_same_trie_level_by_level(seed: int, nodes: int, num_paths: in
     trie = paths.levels
     for s in range(len(trie.node_ptr) - 1):
         first, last = trie.node_ptr[s], trie.node_ptr[s + 1]
-        above = trie.above[first:last].astype(int)
+        above = trie.parent[first:last].astype(int)
         depth = np.zeros(last - first + 1, int)
         for number, top in enumerate(above, start=1):
             assert top < number
             depth[number] = depth[top] + 1
         ends = trie.level_end[trie.level_ptr[s] : trie.level_ptr[s + 1]]
         assert [int((depth[1:] <= level).sum()) + 1 for level in range(1, depth.max() + 1)] == ends.tolist()
-        below = [ends[0], *trie.below[first:last]] if len(ends) else []
+        below = [ends[0], *trie.child_end[first:last]] if len(ends) else []
         for number in range(1, last - first + 1):
             children = list(range(below[number - 1], below[number]))
             assert children == (np.flatnonzero(above == number) + 1).tolist()
         closed = np.zeros(last - first + 1, bool)
         for d in range(trie.demand_ptr[s], trie.demand_ptr[s + 1]):
             for k in range(paths.num_paths):
-                links, node = [], int(trie.end[d, k])
+                links, node = [], int(trie.end_node[d, k])
                 closed[node] = True
                 while node:
                     links.append(int(trie.link[first + node - 1]))
                     node = int(above[node - 1])
                 assert links[::-1] == paths.path_links(d, k)
-        assert np.array_equal(trie.ends[first:last], closed[1:])
+        assert np.array_equal(trie.is_path_end[first:last], closed[1:])
     for link in range(paths.num_links):
         nodes_of = trie.link_node[trie.link_ptr[link] : trie.link_ptr[link + 1]]
         assert np.array_equal(nodes_of, np.flatnonzero(trie.link == link))

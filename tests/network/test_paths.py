@@ -1,3 +1,5 @@
+"""Candidate paths against networkx, and the cache of paths against damaged files."""
+
 from __future__ import annotations
 
 from itertools import islice, pairwise
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from teal.errors import InputError
 from teal.formats import load_topology
 from teal.network import PathMethod, PathSet, PathWeight, Topology, compute_paths
-from teal.storage import cache_dir
+from teal.runtime.storage import cache_dir
 from teal.testing import make_topology, random_topology
 
 METHODS = st.sampled_from(PathMethod)

@@ -1,3 +1,5 @@
+"""Topologies against faulty descriptions, and failures of links against the unfailed network."""
+
 from __future__ import annotations
 
 import dataclasses

@@ -1,3 +1,5 @@
+"""Traffic matrices: rates on disk against rates in memory, faulty rates and timestamps."""
+
 from __future__ import annotations
 
 from pathlib import Path

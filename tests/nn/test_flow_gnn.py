@@ -1,3 +1,5 @@
+"""FlowGNN against torch_geometric's message passing, a layer worked out by hand, and its symmetries."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -9,8 +11,8 @@ from teal.network import PathSet
 from teal.nn.features import explicit_edge_index, hetero_data
 from teal.nn.flow_gnn import FORMS, FlowGNN
 from teal.nn.incidence_conv import IncidenceConv
-from teal.nn.model import ModelConfig, TealModel
 from teal.nn.policy import action_splits
+from teal.nn.teal_model import FlowGnnConfig, TealModel
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.testing import random_problem
@@ -67,7 +69,7 @@ def test_the_convolution_by_hand() -> None:
 
 def test_the_published_form_has_its_widths_and_is_linear_up_to_the_softmax() -> None:
     problem = random_problem(0)
-    model = TealModel(ModelConfig(3, form="published")).double()
+    model = TealModel(FlowGnnConfig(3, form="published")).double()
     gnn = model.flow_gnn
     linear: list[Any] = [layer.link_linear for layer in gnn.layers]
     assert [each.in_features for each in linear] == [1, 2, 3, 4, 5, 6]
@@ -85,7 +87,7 @@ def test_permuted_demands_get_permuted_answers(form: str) -> None:
     problem = random_problem(4)
     permuted, order = _same_path_order_reversed(problem)
     torch.manual_seed(0)
-    model = TealModel(ModelConfig(num_paths=3, form=form)).double()
+    model = TealModel(FlowGnnConfig(num_paths=3, form=form)).double()
     (means, prices), (other_means, other_prices) = model(problem), model(permuted)
     torch.testing.assert_close(means[:, order], other_means)
     torch.testing.assert_close(prices, other_prices)
@@ -99,21 +101,21 @@ def test_scaling_capacities_and_demands_together_changes_no_action(objective: Ob
         problem.demand_value, problem.link_cost, problem.ops,
     )  # fmt: skip
     torch.manual_seed(0)
-    model = TealModel(ModelConfig(num_paths=3)).double()
+    model = TealModel(FlowGnnConfig(num_paths=3)).double()
     torch.testing.assert_close(model(problem)[0], model(larger)[0])
 
 
-@pytest.mark.parametrize("may_shed", [True, False])
-def test_splits_are_shares_of_the_paths_that_exist(may_shed: bool) -> None:
+@pytest.mark.parametrize("maximises_value", [True, False])
+def test_splits_are_shares_of_the_paths_that_exist(maximises_value: bool) -> None:
     actions = 20 * torch.randn(2, 50, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     mask = torch.rand(2, 50, 4, generator=torch.Generator().manual_seed(1)) > 0.4
-    splits = action_splits(actions, mask, may_shed=may_shed)
+    splits = action_splits(actions, mask, maximises_value=maximises_value)
     assert (splits[~mask] == 0).all()
     assert (splits[mask] > 0).all()
     total = splits.sum(-1)[mask.any(-1)]
-    if may_shed:
+    if maximises_value:
         assert (total < 1).all()
-        lone = action_splits(torch.zeros(1, 1, 4), torch.ones(1, 1, 4, dtype=torch.bool), may_shed=True)
+        lone = action_splits(torch.zeros(1, 1, 4), torch.ones(1, 1, 4, dtype=torch.bool), maximises_value=True)
         assert lone.flatten().tolist() == pytest.approx([0.2] * 4), "the reject option counts as one more"
     else:
         torch.testing.assert_close(total, torch.ones_like(total))
@@ -122,7 +124,7 @@ def test_splits_are_shares_of_the_paths_that_exist(may_shed: bool) -> None:
 def test_failed_links_need_no_retraining() -> None:
     """The same weights, other capacities: nothing goes over the failed links, and nothing is NaN."""
     problem = random_problem(6)
-    model = TealModel(ModelConfig(num_paths=3)).double()
+    model = TealModel(FlowGnnConfig(num_paths=3)).double()
     failed = problem.with_capacity(problem.capacity[:1] * (torch.arange(problem.topology.num_links) % 3 > 0))
     means, prices = model(failed)
     splits = model.splits(means, failed)

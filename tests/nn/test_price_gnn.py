@@ -1,3 +1,5 @@
+"""PriceGNN against LP bounds, its symmetries, and its fused rounds against plain torch."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -9,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baselines.lp_all import LpAll
-from teal.assessment import assess
-from teal.bounds import dual_bound
 from teal.network import all_pairs, compute_paths
 from teal.nn import PriceGNN, PriceGnnConfig
 from teal.objectives import Objective, ObjectiveName
-from teal.price_allocator import PriceAllocator, PriceAllocatorConfig
 from teal.problem import Problem
+from teal.problem.assessment import assess
+from teal.problem.bounds import dual_bound
+from teal.schemes.price_gnn import PriceGnnScheme, PriceGnnSchemeConfig
 from teal.testing import assert_batch_equals_loop, assert_feasible, make_topology, random_problem
 
 SMALL = PriceGnnConfig(hidden=8, rounds=4, bound_rounds=2)
@@ -43,7 +45,7 @@ def test_whatever_its_weights_the_answer_is_feasible_and_certified(
     seed: int, objective: ObjectiveName, failed: int, idle: float, num_paths: int
 ) -> None:
     problem = random_problem(seed, objective=objective, failed=failed, idle=idle, num_paths=num_paths)
-    allocation = PriceAllocator(_model(seed)).solve(problem)
+    allocation = PriceGnnScheme(_model(seed)).solve(problem)
     assert_feasible(problem, allocation)
     measured, optimum = assess(problem, allocation), assess(problem, LpAll().solve(problem)).value
     up = problem.objective.higher_is_better
@@ -54,14 +56,14 @@ def test_whatever_its_weights_the_answer_is_feasible_and_certified(
 @pytest.mark.parametrize("objective", list(ObjectiveName))
 def test_a_batch_is_the_matrices_one_by_one(objective: ObjectiveName) -> None:
     problem = random_problem(3, objective=objective, failed=1)
-    assert_batch_equals_loop(PriceAllocator(_model()), problem, tolerance=1e-4)
+    assert_batch_equals_loop(PriceGnnScheme(_model()), problem, tolerance=1e-4)
 
 
 @pytest.mark.parametrize("objective", list(ObjectiveName))
 def test_units_of_rates_change_nothing(objective: ObjectiveName) -> None:
     problem = random_problem(4, objective=objective)
     larger = problem.with_demand(problem.demand * 1000).with_capacity(problem.capacity * 1000)
-    model = PriceAllocator(_model())
+    model = PriceGnnScheme(_model())
     torch.testing.assert_close(model.solve(larger).splits, model.solve(problem).splits, atol=1e-4, rtol=1e-4)
 
 
@@ -86,7 +88,7 @@ def test_names_of_nodes_and_links_change_nothing() -> None:
 
 @pytest.mark.parametrize("objective", list(ObjectiveName))
 def test_every_weight_is_learnt(objective: ObjectiveName) -> None:
-    from teal.learning.universal import loss
+    from teal.learning.pretrain import loss
 
     problem = random_problem(1, objective=objective, failed=1).to(torch.float32)
     model = _model().train()
@@ -100,19 +102,19 @@ def test_every_weight_is_learnt(objective: ObjectiveName) -> None:
 
 def test_a_start_of_pdhg_is_never_worse_than_the_answer_alone() -> None:
     problem = random_problem(7)
-    alone = assess(problem, PriceAllocator(_model()).solve(problem))
-    config = PriceAllocatorConfig(repair="pdhg", iterations=4, gap=0.0)
-    repaired = assess(problem, PriceAllocator(_model(), config).solve(problem))
+    alone = assess(problem, PriceGnnScheme(_model()).solve(problem))
+    config = PriceGnnSchemeConfig(repair="pdhg", iterations=4, gap=0.0)
+    repaired = assess(problem, PriceGnnScheme(_model(), config).solve(problem))
     assert (repaired.gap <= alone.gap + 1e-9).all()
 
 
 def test_the_smoothed_dual_is_a_bound() -> None:
-    from teal.learning.losses import demand_value
-    from teal.learning.universal import _smoothed_dual
+    from teal.learning.losses import total_demand_value
+    from teal.learning.pretrain import _smoothed_dual
 
     problem = random_problem(2, failed=1)
     rounds, _ = _model().double()(problem)
-    smoothed = _smoothed_dual(problem, rounds[-1]) * demand_value(problem)
+    smoothed = _smoothed_dual(problem, rounds[-1]) * total_demand_value(problem)
     assert (smoothed >= dual_bound(problem, rounds[-1].prices) - 1e-9).all(), "log sum exp is above the maximum"
 
 

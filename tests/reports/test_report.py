@@ -12,7 +12,7 @@ import pytest
 
 from teal.evaluation import Row
 from teal.reports.maps import network_map
-from teal.reports.record import Network, Place, Record
+from teal.reports.record import NetworkRecord, Record, ResultKey
 from teal.reports.report import write_report
 from teal.web.layout import positions
 
@@ -24,7 +24,7 @@ PLAIN = Row(
     gap_known=0.0, max_link_utilisation=1.0, max_violation=0.0, build_s=0.001, solve_s=0.01, parallel_s=math.nan,
     status="optimal", note="",
 )  # fmt: skip
-NETWORK = Network(
+NETWORK = NetworkRecord(
     "b4", "t", ("a", "b", HOSTILE), np.array([[0.0, 50.0], [10.0, 50.0], [5.0, 55.0]]), np.array([0, 1, 1, 2, 0, 2]),
     np.array([1, 0, 2, 1, 2, 0]), np.full(6, 10.0),
 )  # fmt: skip
@@ -48,7 +48,7 @@ def record() -> Record:
                 elif protocol != "online":
                     shares = np.array([0.05, 0.3, 0.5, 0.8, 0.95, 1.0]) / (number + 1)
                     shares = np.where(np.arange(6) < 2, math.nan, shares) if protocol == "failures" else shares
-                    utilisation[Place.of(row)] = shares.astype(np.float32)
+                    utilisation[ResultKey.of(row)] = shares.astype(np.float32)
                 rows.append(row)
     return Record(rows, [NETWORK], utilisation)
 

@@ -30,7 +30,7 @@ from teal.objectives import ObjectiveName
 from teal.serving.requests import NetworkSpec
 from teal.serving.served import Job, Served
 from teal.serving.solver import Solver
-from teal.solvers.pdhg import kernels, looks
+from teal.solvers.pdhg import certificates, kernels
 from tests.serving.service import listening, problem_of, rates_of, run, service, slow_engine
 
 
@@ -209,7 +209,7 @@ def test_requests_that_meet_are_solved_together(tmp_path: Path, monkeypatch: pyt
 
 def test_no_request_waits_for_a_compiler() -> None:
     served = Served.prepare("b4", NetworkSpec(topology="b4"))
-    compiled: list[Any] = [kernels.iterate, looks.measure, looks.certify, looks.share]
+    compiled: list[Any] = [kernels.iterate, certificates.measure, certificates.certify, certificates.project_round]
     ready = [len(kernel.signatures) for kernel in compiled]
     for count in (1, 2, 9):  # one for each number of lanes
         job = Job(rates_of(count), ObjectiveName.TOTAL_FLOW, 1e-2, time.perf_counter() + 60)

@@ -16,13 +16,13 @@ pytest.importorskip("fastapi", reason="needs the service's packages: pip install
 import httpx
 
 from teal.client import AsyncClient
-from teal.learning.checkpoint import MODEL_CARD, MODEL_WEIGHTS, PriceCard, save_price_model
 from teal.nn import PriceGNN, PriceGnnConfig
+from teal.nn.checkpoint import MODEL_CARD, MODEL_WEIGHTS, PriceGnnCard, save_price_gnn
+from teal.schemes.successive import SuccessivePdhg
 from teal.serving import model as served_model
 from teal.serving import served
 from teal.serving.app import make_app
 from teal.serving.solver import Solver
-from teal.successive import Successive
 from tests.serving.service import rates_of, run
 
 
@@ -41,19 +41,19 @@ def save(folder: Path, seed: int, spoil: float = 1.0) -> None:
         for value in model.parameters():
             value.mul_(spoil)
     folder.mkdir(exist_ok=True)
-    save_price_model(folder, model, PriceCard(PriceGnnConfig(), 4, 1, (), seed, 0, 0.0))
+    save_price_gnn(folder, model, PriceGnnCard(PriceGnnConfig(), 4, 1, (), seed, 0, 0.0))
 
 
 def test_models_change_under_load(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begins: list[Any] = []
 
-    solve = Successive.solve
+    solve = SuccessivePdhg.solve
 
-    def forgetful(self: Successive, *arguments: Any, **options: Any) -> Any:
+    def forgetful(self: SuccessivePdhg, *arguments: Any, **options: Any) -> Any:
         begins.append(options["starter"])
-        return solve(Successive(), *arguments, **options)  # without an earlier state: from the model
+        return solve(SuccessivePdhg(), *arguments, **options)  # without an earlier state: from the model
 
-    monkeypatch.setattr(Successive, "solve", forgetful)
+    monkeypatch.setattr(SuccessivePdhg, "solve", forgetful)
     solver = Solver(tmp_path / "networks", model=str(folder))
     transport = httpx.ASGITransport(make_app(solver))
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from baselines.lp_all import LpAll
-from teal.assessment import assess
-from teal.bounds import from_utilisation, scaled_dual_bound
 from teal.network import compute_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
+from teal.problem.assessment import assess
+from teal.problem.bounds import from_utilisation, scaled_dual_bound
 from teal.solvers import admm
 from teal.solvers.projection import project
 from teal.testing import make_topology, random_problem
@@ -31,7 +31,7 @@ class _TextbookAdmm:
 
     def __init__(self, problem: Problem, splits: torch.Tensor, scale: admm.AdmmScaling) -> None:
         self.demand, self.capacity = problem.demand[0].numpy(), problem.capacity[0].numpy()
-        self.rho, self.eta = float(scale.rho), scale.eta[0, :, 0].numpy()
+        self.rho, self.eta = float(scale.penalty), scale.demand_penalty[0, :, 0].numpy()
         self.value = problem.path_value.numpy()
         self.paths = [
             (d, k, problem.paths.path_links(d, k))
@@ -144,8 +144,10 @@ def test_theta_and_the_prices_of_max_link_utilisation(seed: int) -> None:
     y = admm._link_dual(problem, scale, state)
     assert (y >= 0).all()
     assert (y[problem.capacity == 0] == 0).all()
-    torch.testing.assert_close(y.sum(1, keepdim=True), 1 / scale.rho)
-    theta = problem.loads(state.splits) * problem.inverse_capacity + (state.link_dual - y) * (1 + scale.through)
+    torch.testing.assert_close(y.sum(1, keepdim=True), 1 / scale.penalty)
+    theta = problem.loads(state.splits) * problem.inverse_capacity + (state.link_dual - y) * (
+        1 + scale.full_path_utilisation
+    )
     for b in range(3):
         priced = (y[b] > 0) & (problem.capacity[b] > 0)
         reached = theta[b][priced]

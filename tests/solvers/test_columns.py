@@ -1,3 +1,5 @@
+"""Column generation against the LP over all paths in arc form, and files of paths against damaged ones."""
+
 from __future__ import annotations
 
 import itertools
@@ -11,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baselines import arc_form
-from teal.bounds import all_paths_bound
 from teal.errors import InputError
 from teal.formats import load_topology, load_traffic
 from teal.network import PathMethod, compute_paths
@@ -19,6 +20,7 @@ from teal.network.extension import with_more_paths
 from teal.network.path_file import load_paths, save_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
+from teal.problem.bounds import all_paths_bound
 from teal.solvers.columns import ColumnRound, improve
 from teal.testing import make_topology, random_problem, random_topology
 
@@ -35,11 +37,11 @@ def test_the_optimum_over_all_paths_is_that_of_the_arc_form(name: str, objective
     rounds: list[ColumnRound] = []
     found = improve(problem, target=1e-3, report=rounds.append)
     assert float(found.gap_all_paths) <= 1e-3
-    assert float(found.value) == pytest.approx(optimum, rel=1.01e-3)
+    assert float(found.result.value) == pytest.approx(optimum, rel=1.01e-3)
     sign = 1 if problem.objective.higher_is_better else -1
     for done in rounds:
         assert sign * (float(done.bound_all_paths) - optimum) >= -1e-6 * optimum
-        assert sign * (optimum - float(done.value)) >= -1e-6 * optimum
+        assert sign * (optimum - float(done.result.value)) >= -1e-6 * optimum
     assert sum(done.added for done in rounds) > 0, "two paths a demand are not enough on these networks"
 
 
@@ -70,7 +72,7 @@ def test_a_hand_solved_network() -> None:
     assert all_paths_bound(problem, torch.tensor([[1.0, 0.0, 0.0]])).item() == pytest.approx(1 + 3 * 1)
     assert all_paths_bound(problem, torch.tensor([[1.0, 1.0, 0.0]])).item() == pytest.approx(2.0)
     found = improve(problem, target=1e-4)
-    assert found.value.item() == pytest.approx(2.0, rel=1e-4)
+    assert found.result.value.item() == pytest.approx(2.0, rel=1e-4)
     assert [found.paths.path_links(0, k) for k in range(2)] == [[0], [1, 2]]
 
 
@@ -99,7 +101,7 @@ def test_a_file_of_paths_is_read_back_and_checked(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="another network"):
         load_paths(tmp_path / "p.npz", random_topology(2))
     (tmp_path / "p.npz").write_bytes(b"no")
-    with pytest.raises(InputError, match="something else"):
+    with pytest.raises(InputError, match="another file"):
         load_paths(tmp_path / "p.npz", topology)
     with pytest.raises(InputError, match="No such file"):
         load_paths(tmp_path / "none.npz", topology)
@@ -136,7 +138,7 @@ def test_no_more_paths_than_a_byte_counts() -> None:
 
 def test_memory_is_asked_for_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("teal.network.paths._LARGE", 1)
-    monkeypatch.setattr("teal.memory.available", lambda: 1000)
+    monkeypatch.setattr("teal.runtime.memory.available", lambda: 1000)
     topology = random_topology(1)
     with pytest.raises(InputError, match=r"[GM]iB of memory; fewer pairs .* or a smaller K"):
         compute_paths(topology, cache=False)

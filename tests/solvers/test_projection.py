@@ -1,3 +1,5 @@
+"""Projection and refilling against the validator and a hand-solved network."""
+
 from __future__ import annotations
 
 from itertools import pairwise
@@ -8,10 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from teal.feasibility import violations
 from teal.network import compute_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
+from teal.problem.feasibility import violations
 from teal.solvers.projection import project
 from teal.testing import make_topology, random_problem
 

@@ -1,3 +1,5 @@
+"""Split tables against apportionment by hand and against the splits before rounding."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -8,10 +10,10 @@ from hypothesis import strategies as st
 
 from baselines.lp_all import LpAll
 from teal.errors import InputError
-from teal.feasibility import violations
 from teal.network import compute_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
+from teal.problem.feasibility import violations
 from teal.solvers.projection import project
 from teal.solvers.split_table import admit, in_table, table_weights
 from teal.testing import make_topology, random_problem

@@ -19,8 +19,8 @@ import pytest
 
 from teal.cli import main
 from teal.evaluation import Row
+from teal.formats.rows import read_csv
 from teal.reports.record import Record
-from teal.reports.results import read_csv
 
 ROOT = Path(__file__).parents[2]
 B4 = ["--topology", "b4", "--traffic", "gravity:seed=0,count=60,load=3"]
@@ -158,13 +158,13 @@ def test_several_networks_in_one_run(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--topology", "b4", "--failures", "1.5"], "--failures: expected numbers such as 1,2,5%"),
         (["--topology", "b4", "--failures", "20"], "--failures: expected no more than the 19 cables"),
         (["--topology", "b4", "--online", "--objective", "max_link_utilisation"], "--online"),
-        (["--topology", "b4", "--race", "--noise", "2"], "--noise: expected nothing"),
+        (["--topology", "b4", "--race", "--noise", "2"], "--noise: expected no value"),
         (["--topology", "b4", "--interval", "0"], "--interval: expected a duration above 0"),
         (["--topology", "b4", "--scale", "50%"], "--scale: expected numbers such as 0.5,1,2"),
         (["--topology", "b4", "--topology", "typo.json"], "typo.json: topology"),
         (["--topology", "b4", "--topology", "topohub:sndlib/polska", "--failures", "19"], "18 cables of sndlib-polska"),
-        (["--topology", "b4", "--race", "--scheme", "pdhg:warm=true"], "warm PDHG of its own"),
-        (["--topology", "b4", "--resume"], "resume: expected a run that broke off"),
+        (["--topology", "b4", "--race", "--scheme", "pdhg:warm=true"], "runs warm PDHG by itself"),
+        (["--topology", "b4", "--resume"], "resume: expected an interrupted run"),
         (["--topology", "b4", "--draws", "0"], "--draws"),
         (["--topology", "b4", "--interval", "soon"], "--interval"),
     ],
@@ -196,10 +196,10 @@ def test_what_changed_under_a_broken_run_is_noticed(tmp_path: Path, capsys: pyte
     journal += [{"network": {"network": 0, "content": "another", "topology": "b4", "traffic": "t"}}]
     (out / "journal.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in journal))
     assert main([*arguments, "--out", str(out), "--resume"]) == 2
-    assert "of the run that broke off" in capsys.readouterr().err
+    assert "of the interrupted run" in capsys.readouterr().err
     (out / "journal.jsonl").write_text("rubbish\n")
     assert main([*arguments, "--out", str(out), "--resume"]) == 2
-    assert "the journal of a run that broke off" in capsys.readouterr().err
+    assert "the journal of an interrupted run" in capsys.readouterr().err
 
 
 def test_failed_links_have_no_utilisation(tmp_path: Path) -> None:

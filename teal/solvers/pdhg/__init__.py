@@ -1,28 +1,49 @@
-"""PDHG, primal-dual hybrid gradient (Chambolle & Pock 2011), over the path trie: the engine.
+"""PDHG, primal-dual hybrid gradient (Chambolle & Pock 2011), over the path trie.
 
 Saddle point, with S a scale that makes the objective of order 1 and prices p[e] = S y[e] / c[e]:
 
     max over w, min over y >= 0 of   sum demand v w / S - sum_e y[e] (load[e](w) / c[e] - 1),
 
 the splits w[d, :] in {w >= 0, sum <= 1}.  One step T (step sizes as in Pock & Chambolle 2011, one a
-demand so that the Euclidean projection stays the right prox):
+demand, so that the Euclidean projection stays the right prox):
 
-    w' = Proj(w + (v / S - pathsum(y / c)) / (omega h[d])),        h[d] = max over k of sum of 1/c along the path;
-    y' = max(0, y + omega (load(2 w' - w) / c - 1) / m[e]),        m[e] = sum of demand / c over all paths through e.
+    w' = Proj(w + tau (v / S - pathsum(y / c))),                tau = 1 / (omega h[d]);
+    y' = max(0, y + omega (load(2 w' - w) / c - 1) / m[e]).
 
 Balanced programs: the y lie on the simplex, loads are over S, and sum w = 1.
 
-Around it, restarted Halpern PDHG with reflection (Lu & Yang 2024, "Restarted Halpern PDHG for linear
-programming"): z <- (k + 1) / (k + 2) (2 T(z) - z) + 1 / (k + 2) z_0, with the y kept >= 0.  When the
-fixed-point error ||T(z) - z|| has fallen far enough, or the cycle has grown long (PDLP's criteria,
+Around it runs restarted Halpern PDHG with reflection (Lu & Yang 2024, "Restarted Halpern PDHG for linear
+programming"): z <- (n + 1) / (n + 2) (2 T(z) - z) + 1 / (n + 2) z_0 in iteration n of a cycle, with the y kept >= 0.
+When the fixed-point error ||T(z) - z|| has fallen far enough, or the cycle has grown long (PDLP's criteria,
 Applegate et al. 2021), the anchor z_0 moves to T(z), and the primal weight omega half way, in its
-logarithm, to how far y moved over how far w did.
+logarithm, to the ratio of how far y moved and how far w moved.
 
-:mod:`search` drives an engine: :mod:`plain` says what is computed, :mod:`fused` computes it.
+| symbol | meaning                                             | unit           | shape     | name in the code      |
+|--------|-----------------------------------------------------|----------------|-----------|-----------------------|
+| z      | iterate (w, y)                                      |                |           | current               |
+| T(z)   | result of a step from z                             |                |           | stepped               |
+| z_0    | Halpern's anchor                                    |                |           | anchor                |
+| n      | iterations since the last restart                   | 1              | (B,)      | cycle_iterations      |
+| w      | splits                                              | share          | (B, D, K) | splits                |
+| y      | scaled dual variables of the capacity rows          | 1              | (B, E)    | dual                  |
+| p      | link prices                                         | value/(Gbit/s) | (B, E)    | prices                |
+| v      | value of a Gbit/s on a path                         | value/(Gbit/s) | (D, K)    | path_value            |
+| c      | capacity                                            | Gbit/s         | (B, E)    | capacity              |
+| S      | value of all demand; of a balanced program the      | value; 1       | (B, 1)    | objective_scale       |
+|        | largest utilisation under even splits               |                |           |                       |
+| v / S  | a demand's value, scaled                            | 1/(Gbit/s)     | (D,)      | scaled_value          |
+| h      | largest sum of 1/c along a path of a demand         | 1/(Gbit/s)     | (B, D, 1) | inverse_capacity_sum  |
+| m      | utilisation if every path carried all of its demand | 1              | (B, E)    | full_path_utilisation |
+|        | (over S for a balanced program)                     |                |           |                       |
+| omega  | primal weight: step size of y over that of w        | 1              | (B,)      | primal_weight         |
+| tau    | step size of w                                      | Gbit/s         | (B, D)    | primal_step           |
+
+:mod:`search` drives an engine: :mod:`plain` is the reference in torch, :mod:`fused` and :mod:`cuda_engine` compute
+the same faster.
 """
 
 from teal.solvers.pdhg.engine import PdhgState
-from teal.solvers.pdhg.fused import LANES, MOST_LANES
+from teal.solvers.pdhg.fused import LANES, MAX_LANES
 from teal.solvers.pdhg.search import PdhgResult, solve
 
-__all__ = ["LANES", "MOST_LANES", "PdhgResult", "PdhgState", "solve"]
+__all__ = ["LANES", "MAX_LANES", "PdhgResult", "PdhgState", "solve"]

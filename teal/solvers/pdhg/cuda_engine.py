@@ -1,4 +1,4 @@
-"""The engine of the GPU: two launches an iteration, recorded once and replayed."""
+"""The GPU engine: two kernel launches an iteration, recorded once and replayed."""
 
 from __future__ import annotations
 
@@ -9,80 +9,107 @@ from typing import cast
 import torch
 from torch import Tensor
 
-import teal.cuda as cuda
-from teal.memory import available_on, fitting
+import teal.runtime.cuda as cuda
 from teal.network import PathSet
 from teal.pathops.cuda_backend import CudaBackend
 from teal.problem import Problem
+from teal.runtime.memory import available_on, max_batch
 from teal.solvers.pdhg import cuda_kernels as kernels
-from teal.solvers.pdhg.dense import DenseEngine, Point, bytes_needed, guessed_omega, in_utilisations, scaling, start
+from teal.solvers.pdhg.dense import (
+    DenseEngine,
+    Point,
+    as_utilisation,
+    bytes_needed,
+    scaling,
+    start,
+    trial_primal_weight,
+)
 from teal.solvers.pdhg.engine import PdhgState
-from teal.solvers.pdhg.kernels import DEAD
+from teal.solvers.pdhg.kernels import FAILED_PRICE
+
+_REMEDY = "fewer paths a demand (--num-paths) or only the pairs that carry traffic take less"
 
 
 @dataclasses.dataclass(frozen=True)
-class _Shape:
-    """What one set of buffers is good for."""
+class BufferShape:
+    """What a set of buffers can be used for.
+
+    Attributes:
+        batch: B.
+        dtype: of arrays of the size of the paths.
+        is_balanced: whether all demand must be carried.
+        h_rows: rows of h: 1 if capacities are the same in all matrices, else B.
+        values: demand values: 1 if all are equal, else D.
+    """
 
     batch: int
     dtype: torch.dtype
-    balanced: bool
-    reaches: int
-    worths: int
+    is_balanced: bool
+    h_rows: int
+    values: int
 
 
-class _Buffers:
-    """The iteration's state at fixed addresses, and the recorded launches over it."""
+class Buffers:
+    """The state of the iteration at fixed addresses, and the recorded launches over it."""
 
-    @torch.inference_mode(False)  # they outlive whatever mode the caller is in
+    @torch.inference_mode(False)  # the buffers outlive the inference mode that the caller may be in
     @torch.no_grad()
-    def __init__(self, paths: PathSet, backend: CudaBackend, shape: _Shape) -> None:
+    def __init__(self, paths: PathSet, backend: CudaBackend, shape: BufferShape) -> None:
         batch, real, device = shape.batch, shape.dtype, backend.device
-        demands, places = paths.leaf.shape
-        links, wide = paths.num_links, torch.float64
-        self.splits = torch.zeros(3, batch, demands, places, dtype=real, device=device)  # point, anchor, offer
+        demands, num_paths = paths.leaf.shape
+        links, float64 = paths.num_links, torch.float64
+        self.splits = torch.zeros(3, batch, demands, num_paths, dtype=real, device=device)  # current, anchor, stepped
         self.price = torch.zeros(batch, links, dtype=real, device=device)
         self.demand = torch.zeros(batch, demands, dtype=real, device=device)
-        self.reach = torch.ones(shape.reaches, demands, dtype=real, device=device)
-        self.worth = torch.ones(shape.worths, dtype=real, device=device)
-        self.dual = torch.ones(kernels.DUAL_ROWS, batch, links, dtype=wide, device=device)
-        self.control = torch.ones(kernels.CONTROL_ROWS, batch, dtype=wide, device=device)
+        self.inverse_capacity_sum = torch.ones(shape.h_rows, demands, dtype=real, device=device)
+        self.demand_value = torch.ones(shape.values, dtype=real, device=device)
+        self.dual = torch.ones(kernels.DUAL_ROWS, batch, links, dtype=float64, device=device)
+        self.control = torch.ones(kernels.CONTROL_ROWS, batch, dtype=float64, device=device)
         flow = torch.empty(batch, backend.num_nodes, dtype=real, device=device)
-        sums = torch.empty(kernels.SOURCE_ROWS, batch, backend.sources, dtype=wide, device=device)
+        sums = torch.empty(kernels.SUM_ROWS, batch, backend.sources, dtype=float64, device=device)
         arrived = torch.zeros(batch, dtype=torch.int32, device=device)
         self._device, self._stream = device, torch.cuda.current_stream(device) if device.type == "cuda" else None
-        mode, _, self._shared, scratch, most = backend.room(real, 1)
-        self._blocks = max(1, min(batch * backend.sources, most))
-        self._link_blocks = -(-links // (cuda.LINK_THREADS // backend.rows)) * batch
-        a, balanced = backend.arrays, shape.balanced
-        tensors = *self.splits, self.price, self.demand, self.reach, self.worth, self.control, flow, sums
-        trie = (a[name] for name in ("link", "above", "below", "ends", "end", "count", "starts", "level_end"))
-        self._of_sources = (
-            *(cuda.array(t) for t in tensors), scratch, *trie, backend.widest, places, batch, balanced,
+        layout = backend.layout(real, 1)
+        self._shared_bytes = layout.shared_bytes
+        self._blocks = max(1, min(batch * backend.sources, layout.max_blocks))
+        self._link_blocks = -(-links // (cuda.LINK_THREADS // backend.threads_per_link)) * batch
+        tensors = (
+            *self.splits, self.price, self.demand, self.inverse_capacity_sum, self.demand_value, self.control, flow,
+            sums,
         )  # fmt: skip
-        self._mode = mode
-        self._of_links = (
-            *(cuda.array(t) for t in (flow, self.dual, self.control, self.price, sums, arrived)), a["link_ptr"],
-            a["link_node"], batch, backend.sources, balanced, backend.rows,
-        )  # fmt: skip
-        self._step = cuda.Graph(lambda: self._iterate(storing=False), device)
-        self._last_step = cuda.Graph(lambda: self._iterate(storing=True), device)
+        source_arrays = kernels.SourceArrays(*(cuda.array(t) for t in tensors))
+        self._source_arguments = (source_arrays, backend.trie, layout.memory, num_paths, batch, shape.is_balanced)
+        link_arrays = kernels.LinkArrays(
+            node_flow=cuda.array(flow),
+            dual=cuda.array(self.dual),
+            control=cuda.array(self.control),
+            price=cuda.array(self.price),
+            sums=cuda.array(sums),
+            arrived=cuda.array(arrived),
+            link_ptr=backend.link_ptr,
+            link_node=backend.link_node,
+        )
+        self._link_arguments = (link_arrays, batch, backend.sources, shape.is_balanced, backend.threads_per_link)
+        self._step = cuda.Graph(lambda: self._iterate(is_storing=False), device)
+        self._last_step = cuda.Graph(lambda: self._iterate(is_storing=True), device)
 
     def join(self) -> None:
-        """Wait on the current stream for what an earlier solve did on another."""
+        """Make the current stream wait for what an earlier solve did on another stream."""
         if self._stream is not None:
             current = torch.cuda.current_stream(self._device)
             current.wait_stream(self._stream)
             self._stream = current
 
-    def _iterate(self, *, storing: bool) -> None:
+    def _iterate(self, *, is_storing: bool) -> None:
         cuda.launch(
-            kernels.step_sources, self._device, self._blocks, self._shared, *self._of_sources, storing, self._mode
+            kernels.step_sources, self._device, self._blocks, self._shared_bytes, *self._source_arguments, is_storing
         )
-        cuda.launch(kernels.step_links, self._device, self._link_blocks, 0, *self._of_links, threads=cuda.LINK_THREADS)
+        cuda.launch(
+            kernels.step_links, self._device, self._link_blocks, 0, *self._link_arguments, threads=cuda.LINK_THREADS
+        )
 
     def advance(self, count: int) -> None:
-        """Iterate; the last iteration leaves where its step led."""
+        """Do ``count`` iterations; the last one stores its step."""
         for _ in range(count - 1):
             self._step.replay()
         if count:
@@ -90,60 +117,64 @@ class _Buffers:
 
 
 class CudaEngine(DenseEngine):
-    """See :class:`teal.solvers.pdhg.engine.Engine`; :class:`teal.solvers.pdhg.plain.PlainEngine` says what it computes.
+    """See :class:`teal.solvers.pdhg.engine.PdhgEngine`; computes the same as PlainEngine.
 
-    Setting up and looks are torch over the path operations.  Memory: see :func:`teal.solvers.pdhg.dense.bytes_needed`.
+    Setting up and gap checks are torch over the path operations.  Memory: see :func:`dense.bytes_needed`.
     """
 
     def __init__(self, problem: Problem, state: PdhgState | None, dtype: torch.dtype) -> None:
-        exact = in_utilisations(problem.to(torch.float64))
+        exact = as_utilisation(problem.to(torch.float64))
         backend = cast(CudaBackend, problem.ops.backend)
         self._scale = scale = scaling(exact)
-        super().__init__(exact, scale.unit)
-        balanced = exact.objective.is_balanced
-        alike = bool((exact.capacity == exact.capacity[:1]).all())
-        uneven = bool((exact.demand_value != exact.demand_value[:1]).any())
-        shape = _Shape(
-            exact.batch, dtype, balanced, 1 if alike else exact.batch, exact.paths.num_demands if uneven else 1
+        super().__init__(exact, scale.price_scale)
+        same_capacity = bool((exact.capacity == exact.capacity[:1]).all())
+        same_value = bool((exact.demand_value == exact.demand_value[:1]).all())
+        shape = BufferShape(
+            batch=exact.batch,
+            dtype=dtype,
+            is_balanced=exact.objective.is_balanced,
+            h_rows=1 if same_capacity else exact.batch,
+            values=1 if same_value else exact.paths.num_demands,
         )
-        spare = backend.spare.setdefault(shape, [])
-        self._buffers = buffers = spare.pop() if spare else _Buffers(exact.paths, backend, shape)
+        spare = backend.spare_buffers.setdefault(shape, [])
+        self._buffers = buffers = spare.pop() if spare else Buffers(exact.paths, backend, shape)
         buffers.join()
         weakref.finalize(self, _give_back, spare, buffers)
-        self._load(exact, start(exact, scale, state), guessed_omega(exact, scale))
+        self._load(exact, start(exact, scale, state), trial_primal_weight(exact, scale))
 
-    def _load(self, problem: Problem, point: Point, omega: Tensor) -> None:
-        """Fill the buffers."""
-        scale, held, k = self._scale, self._buffers, kernels
-        balanced = problem.objective.is_balanced
-        held.splits.copy_(point.splits.expand(3, -1, -1, -1))
-        held.demand.copy_(torch.where(problem.routable, problem.demand, 0))
-        held.reach.copy_(scale.along[: len(held.reach), :, 0])
-        held.worth.copy_(problem.demand_value[: len(held.worth)])
+    def _load(self, problem: Problem, point: Point, primal_weight: Tensor) -> None:
+        """Fill the buffers with the program and the first iterate."""
+        scale, buffers, k = self._scale, self._buffers, kernels
+        is_balanced = problem.objective.is_balanced
+        buffers.splits.copy_(point.splits.expand(3, -1, -1, -1))
+        buffers.demand.copy_(torch.where(problem.routable, problem.demand, 0))
+        buffers.inverse_capacity_sum.copy_(scale.inverse_capacity_sum[: len(buffers.inverse_capacity_sum), :, 0])
+        buffers.demand_value.copy_(problem.demand_value[: len(buffers.demand_value)])
         inverse = problem.inverse_capacity
-        dual, control = held.dual, held.control
-        dual[k.PER_LOAD] = inverse / scale.scale if balanced else inverse
-        dual[k.INVERSE], dual[k.THROUGH] = inverse, scale.through
-        dual[k.COST] = problem.link_cost / scale.scale
-        load = problem.loads(point.splits) * dual[k.PER_LOAD]
-        for y, own in ((k.POINT, k.POINT_LOAD), (k.ANCHOR, k.ANCHOR_LOAD), (k.OFFER, k.OFFER_LOAD)):
-            dual[y], dual[own] = point.dual, load
+        dual, control = buffers.dual, buffers.control
+        dual[k.LOAD_FACTOR] = inverse / scale.objective_scale if is_balanced else inverse
+        dual[k.INVERSE], dual[k.FULL] = inverse, scale.full_path_utilisation
+        dual[k.COST] = problem.link_cost / scale.objective_scale
+        load = problem.loads(point.splits) * dual[k.LOAD_FACTOR]
+        for row, load_row in ((k.CURRENT, k.CURRENT_LOAD), (k.ANCHOR, k.ANCHOR_LOAD), (k.STEPPED, k.STEPPED_LOAD)):
+            dual[row], dual[load_row] = point.dual, load
         control.zero_()
-        control[k.OMEGA], control[k.FIRST_OMEGA], control[k.FIRST_ERROR] = omega, omega, -1
-        control[k.UNIT] = 1 / scale.scale[:, 0]
-        held.price.copy_(torch.where(inverse > 0, point.dual * inverse + dual[k.COST], DEAD))
+        control[k.WEIGHT], control[k.FIRST_WEIGHT], control[k.FIRST_ERROR] = primal_weight, primal_weight, -1
+        control[k.INVERSE_SCALE] = 1 / scale.objective_scale[:, 0]
+        buffers.price.copy_(torch.where(inverse > 0, point.dual * inverse + dual[k.COST], FAILED_PRICE))
 
-    def _offered(self) -> Point:
-        return Point(self._buffers.splits[2], self._buffers.dual[kernels.OFFER])
+    def _last_step(self) -> Point:
+        return Point(self._buffers.splits[2], self._buffers.dual[kernels.STEPPED])
 
     def advance(self, count: int) -> Tensor:
-        """See Engine."""
+        """See PdhgEngine."""
         self._buffers.advance(count)
         return self._buffers.control[kernels.BOUND].cpu()
 
 
-def _give_back(spare: list[_Buffers], buffers: _Buffers) -> None:
-    if not spare:  # one of a shape is enough, unless solves run side by side
+def _give_back(spare: list[Buffers], buffers: Buffers) -> None:
+    """Keep the buffers for the next solve of their shape; one set is enough unless solves run side by side."""
+    if not spare:
         spare.append(buffers)
 
 
@@ -154,9 +185,8 @@ def lanes(problem: Problem, dtype: torch.dtype) -> int:
         InputError: not even one.
     """
     paths, device, backend = problem.paths, problem.ops.device, cast(CudaBackend, problem.ops.backend)
-    each = bytes_needed(paths, dtype)  # the path set is there already
-    results = 2 * 8 * paths.leaf.size * problem.batch  # of all parts, and once more when they are joined
-    if each * problem.batch > available_on(device):
-        backend.spare.clear()
-    remedy = "fewer paths a demand (--num-paths) or only the pairs that carry traffic take less"
-    return fitting("solve", each, problem.batch, device, remedy, besides=results)
+    matrix_bytes = bytes_needed(paths, dtype)  # without the path set, which is there already
+    result_bytes = 2 * 8 * paths.leaf.size * problem.batch  # float64 results of all parts, and again when joined
+    if matrix_bytes * problem.batch > available_on(device):
+        backend.spare_buffers.clear()
+    return max_batch("solve", matrix_bytes, problem.batch, device, _REMEDY, fixed_bytes=result_bytes)

@@ -1,4 +1,7 @@
-"""What engines over torch tensors share: the scaled program, where to begin, and what an iterate is worth."""
+"""What the engines over torch tensors share: the scaled program, the starting point, the gap check.
+
+Symbols are those of the table in :mod:`teal.solvers.pdhg`.
+"""
 
 from __future__ import annotations
 
@@ -7,41 +10,41 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from teal.bounds import dual_bound
 from teal.network import PathSet
 from teal.objectives import Objective, ObjectiveName
-from teal.problem import Problem
-from teal.solvers.pdhg.engine import PdhgState, first_omega, price_guess
+from teal.problem import Problem, dual_bound
+from teal.solvers.pdhg.engine import PdhgState, guess_dual, initial_primal_weight
 from teal.solvers.projection import project
 
-_LOOK_BYTES = 8 * 10  # a path and matrix: float64 tensors (B, D, K) that a look or the scaling holds at once
+_CHECK_BYTES = 8 * 10  # bytes a path slot and matrix: ten float64 tensors (B, D, K) that a check holds at once
+_LINK_BYTES = 8 * 30  # bytes a link and matrix: thirty float64 tensors (B, E)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scaling:
-    """What depends on the program alone.
+    """Constants of the iteration, which depend on the program alone.
 
     Attributes:
-        scale: (B, 1) S: value of all demand; of a balanced program, utilisation under an even split.
-        along: (B, D, 1) h.
-        through: (B, E) m, over S for a balanced program.
-        unit: (B, 1) what a price per Gbit/s is over y / c: S, of a balanced program 1.
+        objective_scale: (B, 1) S.
+        inverse_capacity_sum: (B, D, 1) h.
+        full_path_utilisation: (B, E) m.
+        price_scale: (B, 1) price over y / c: S, or 1 for a balanced program.
     """
 
-    scale: Tensor
-    along: Tensor
-    through: Tensor
-    unit: Tensor
+    objective_scale: Tensor
+    inverse_capacity_sum: Tensor
+    full_path_utilisation: Tensor
+    price_scale: Tensor
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Point:
-    """Splits (B, D, K) and scaled prices y (B, E)."""
+    """An iterate z: splits (B, D, K) and dual variables y (B, E)."""
 
     splits: Tensor
     dual: Tensor
 
-    def plus(self, other: Point, weight: Tensor) -> Point:
+    def towards(self, other: Point, weight: Tensor) -> Point:
         """Self + weight (other - self), weight (B,)."""
         w = weight[:, None]
         return Point(
@@ -49,34 +52,38 @@ class Point:
         )
 
     def where(self, rows: Tensor, other: Point) -> Point:
-        """Self in the ``rows`` (B,), else other."""
+        """Self in the ``rows`` (B,) that are true, else other."""
         r = rows[:, None]
         return Point(torch.where(r[..., None], self.splits, other.splits), torch.where(r, self.dual, other.dual))
 
 
-def in_utilisations(problem: Problem) -> Problem:
-    """The program as engines solve it: a balanced one as max_link_utilisation."""
+def as_utilisation(problem: Problem) -> Problem:
+    """The program that engines solve: a balanced one as max_link_utilisation."""
     if not problem.objective.is_balanced:
         return problem
     return dataclasses.replace(problem, objective=Objective(ObjectiveName.MAX_LINK_UTILISATION))
 
 
 def scaling(problem: Problem) -> Scaling:
-    """Precompute."""
-    mask = problem.path_mask
-    if problem.objective.maximises_value:
-        scale = (problem.demand * (problem.path_value * mask).amax(-1)).sum(1, keepdim=True)
+    """Compute the constants."""
+    mask, maximises_value = problem.path_mask, problem.objective.maximises_value
+    if maximises_value:
+        objective_scale = (problem.demand * (problem.path_value * mask).amax(-1)).sum(1, keepdim=True)
     else:
-        scale = problem.utilisation(problem.even_splits).amax(1, keepdim=True)
-    scale = torch.where(scale > 0, scale, 1)
-    through = problem.pressure if problem.objective.maximises_value else problem.pressure / scale
-    along = problem.ops.path_sum(problem.inverse_capacity).amax(-1, keepdim=True)
-    unit = scale if problem.objective.maximises_value else torch.ones_like(scale)
-    return Scaling(scale, torch.where(along > 0, along, 1), torch.where(through > 0, through, 1e-30), unit)
+        objective_scale = problem.utilisation(problem.even_splits).amax(1, keepdim=True)
+    objective_scale = torch.where(objective_scale > 0, objective_scale, 1)
+    full = problem.full_path_utilisation if maximises_value else problem.full_path_utilisation / objective_scale
+    inverse_sum = problem.ops.path_sum(problem.inverse_capacity).amax(-1, keepdim=True)
+    return Scaling(
+        objective_scale=objective_scale,
+        inverse_capacity_sum=torch.where(inverse_sum > 0, inverse_sum, 1),
+        full_path_utilisation=torch.where(full > 0, full, 1e-30),
+        price_scale=objective_scale if maximises_value else torch.ones_like(objective_scale),
+    )
 
 
 def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
-    """Where to begin: at ``state``, made feasible, or at no flow (a balanced program: even splits) and no price."""
+    """The first iterate: ``state`` made feasible, or no flow and no prices (balanced: even splits, equal prices)."""
     balanced, live = problem.objective.is_balanced, problem.capacity > 0
     splits, dual = torch.zeros_like(problem.even_splits), torch.zeros_like(problem.capacity)
     if state is not None:
@@ -85,84 +92,84 @@ def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
         dual = state.prices.to(dual).clamp(min=0) * problem.capacity
     total = splits.sum(-1, keepdim=True)
     if not balanced:
-        return Point(splits / total.clamp(min=1), dual / scale.scale)
+        return Point(splits / total.clamp(min=1), dual / scale.objective_scale)
     splits = torch.where(total > 1e-12, splits / total.clamp(min=1e-12), problem.even_splits)
     dual = torch.where(dual.sum(1, keepdim=True) > 0, dual, live.to(dual))
     return Point(splits, dual / dual.sum(1, keepdim=True).clamp(min=1e-300))
 
 
-def guessed_omega(problem: Problem, scale: Scaling) -> Tensor:
-    """(B,) the first primal weight, from one trial routing."""
-    rate = torch.where(problem.routable, problem.demand, 0)
-    effort = (rate * scale.along[..., 0]).sum(1)
+def trial_primal_weight(problem: Problem, scale: Scaling) -> Tensor:
+    """(B,) the first primal weight, from one trial routing: first paths, or even splits for a balanced program."""
+    demand = torch.where(problem.routable, problem.demand, 0)
+    primal_distance = (demand * scale.inverse_capacity_sum[..., 0]).sum(1)
     if problem.objective.is_balanced:
-        guess = price_guess(problem.capacity, problem.loads(problem.even_splits), None)
-        return first_omega(scale.through, guess, effort / scale.scale[:, 0])
-    first = torch.zeros_like(problem.even_splits)
-    first[..., 0] = 1
-    total = rate.sum(1, keepdim=True)
+        guess = guess_dual(problem.capacity, problem.loads(problem.even_splits), None)
+        primal_distance = primal_distance / scale.objective_scale[:, 0]
+        return initial_primal_weight(scale.full_path_utilisation, guess, primal_distance)
+    total = demand.sum(1, keepdim=True)
     value = 1 / torch.where(total > 0, total, 1)
-    trial = problem.loads(torch.where(problem.path_mask, first, 0))
-    return first_omega(scale.through, price_guess(problem.capacity, trial, value), effort)
+    trial_load = problem.loads(problem.first_path_splits)
+    guess = guess_dual(problem.capacity, trial_load, value)
+    return initial_primal_weight(scale.full_path_utilisation, guess, primal_distance)
 
 
 class DenseEngine:
-    """What an Engine over dense torch tensors looks with, in float64; keeps the best of what it saw."""
+    """The gap check of an engine over dense torch tensors, in float64; keeps the best that was checked."""
 
-    def __init__(self, exact: Problem, unit: Tensor) -> None:
-        """Of the program ``exact``, in float64, with ``unit`` (B, 1) of its :class:`Scaling`."""
-        self._exact, self._unit = exact, unit.to(torch.float64)
-        self._looked: Tensor | None = None
-        self._kept: tuple[Tensor, Tensor] | None = None
+    def __init__(self, exact: Problem, price_scale: Tensor) -> None:
+        """For the program ``exact``, in float64, with the ``price_scale`` (B, 1) of its :class:`Scaling`."""
+        self._exact, self._price_scale = exact, price_scale.to(torch.float64)
+        self._checked_splits: Tensor | None = None
+        self._kept: tuple[Tensor, Tensor] | None = None  # splits and prices
 
-    def _offered(self) -> Point:
-        """Where the last iteration's step led."""
+    def _last_step(self) -> Point:
+        """T(z) of the last iteration."""
         raise NotImplementedError
 
     def _prices(self, dual: Tensor) -> Tensor:
-        """(B, E) value per Gbit/s of scaled prices y."""
-        return self._unit * dual.to(torch.float64) * self._exact.inverse_capacity
+        """(B, E) value per Gbit/s, of y."""
+        return self._price_scale * dual.to(torch.float64) * self._exact.inverse_capacity
 
     def _bound(self, dual: Tensor) -> Tensor:
-        """(B,) bound of scaled prices y, on the host."""
+        """(B,) bound of y, on the host."""
         return dual_bound(self._exact, self._prices(dual)).cpu()
 
     def certify(self) -> Tensor:
-        """See Engine."""
-        return self._bound(self._offered().dual)
+        """See PdhgEngine."""
+        return self._bound(self._last_step().dual)
 
-    def look(self, refill: int = 0) -> tuple[Tensor, Tensor]:
-        """See Engine."""
-        point = self._offered()
-        self._looked = project(self._exact, point.splits.to(torch.float64), refill)
+    def check(self, refill: int = 0) -> tuple[Tensor, Tensor]:
+        """See PdhgEngine."""
+        point = self._last_step()
+        self._checked_splits = project(self._exact, point.splits.to(torch.float64), refill)
         bound = dual_bound(self._exact, self._prices(point.dual))
-        value, bound = torch.stack([self._exact.value(self._looked), bound]).cpu()
+        value, bound = torch.stack([self._exact.value(self._checked_splits), bound]).cpu()
         return value, bound
 
     def keep(self, allocations: Tensor, prices: Tensor) -> None:
-        """See Engine."""
-        offered = self._prices(self._offered().dual)
-        splits, known = (self._looked, offered) if self._kept is None else self._kept
-        if self._looked is None or splits is None:
-            raise RuntimeError("keep comes after look")
-        allocations, prices = allocations.to(offered.device), prices.to(offered.device)
-        splits = torch.where(allocations[:, None, None], self._looked, splits)
-        self._kept = splits, torch.where(prices[:, None], offered, known)
+        """See PdhgEngine."""
+        new_prices = self._prices(self._last_step().dual)
+        splits, kept_prices = (self._checked_splits, new_prices) if self._kept is None else self._kept
+        if self._checked_splits is None or splits is None:
+            raise RuntimeError("keep must follow check")
+        allocations, prices = allocations.to(new_prices.device), prices.to(new_prices.device)
+        splits = torch.where(allocations[:, None, None], self._checked_splits, splits)
+        self._kept = splits, torch.where(prices[:, None], new_prices, kept_prices)
 
     def best(self) -> tuple[Tensor, Tensor]:
-        """See Engine."""
+        """See PdhgEngine."""
         if self._kept is None:
             raise RuntimeError("nothing was kept")
         return self._kept
 
     def state(self) -> PdhgState:
-        """See Engine."""
-        point = self._offered()
+        """See PdhgEngine."""
+        point = self._last_step()
         return PdhgState(point.splits.to(torch.float64), self._prices(point.dual))
 
 
 def bytes_needed(paths: PathSet, dtype: torch.dtype) -> int:
-    """Memory of a GPU that one matrix takes while it is solved, about; the path set's own comes on top, once."""
-    size, places, nodes = dtype.itemsize, paths.leaf.size, paths.trie.num_nodes
-    iterating = size * (3 * places + nodes + 2 * paths.num_demands)
-    return iterating + _LOOK_BYTES * places + 8 * (nodes + 2 * paths.num_demands + 30 * paths.num_links)
+    """Estimated GPU memory to solve one matrix; the path set itself takes its own once in addition."""
+    size, slots, nodes = dtype.itemsize, paths.leaf.size, paths.trie.num_nodes
+    iteration = size * (3 * slots + nodes + 2 * paths.num_demands)
+    return iteration + _CHECK_BYTES * slots + 8 * (nodes + 2 * paths.num_demands) + _LINK_BYTES * paths.num_links

@@ -1,229 +1,247 @@
-"""The engine of the CPU: up to 16 matrices in lanes, one parallel loop over the sources per iteration."""
+"""The CPU engine: up to 16 matrices in SIMD lanes, one parallel loop over the sources an iteration.
+
+Symbols are those of the table in :mod:`teal.solvers.pdhg`.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from teal.parallel import threads_for
 from teal.problem import Problem
-from teal.solvers.pdhg import kernels, looks
-from teal.solvers.pdhg.engine import PdhgState, first_omega, price_guess
+from teal.runtime.arrays import AnyArray, FloatArray
+from teal.runtime.parallel import threads_for
+from teal.solvers.pdhg import certificates, kernels
+from teal.solvers.pdhg.engine import PdhgState, guess_dual, initial_primal_weight
+from teal.solvers.pdhg.fused_state import Control, Dual, Primal, ScaledProgram, Scratch
 
-MOST_LANES = 16
-LANES = (1, 8, MOST_LANES)  # a kernel is compiled for each, and the batch filled up to the next
-_WORK, _BLOCKS = 20_000, 64  # trie nodes and paths of a block at least; most blocks
-
-Array = npt.NDArray[Any]
+MAX_LANES = 16  # matrices that are solved together, at most
+LANES = (1, 8, MAX_LANES)  # numbers of lanes for which kernels are compiled; a batch is padded to the next of them
+_MIN_BLOCK_WORK = 20_000  # trie nodes and paths of a block of sources, at least
+_MAX_BLOCKS = 64  # blocks of sources
+_OPERATIONS_PER_ENTRY = 4  # scalar operations that a trie node or path takes in an iteration, approximately
+_NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 class FusedEngine:
-    """See :class:`teal.solvers.pdhg.engine.Engine`; :class:`teal.solvers.pdhg.plain.PlainEngine` says what it computes.
+    """See :class:`teal.solvers.pdhg.engine.PdhgEngine`; computes the same as PlainEngine.
 
-    Memory: 12 bytes a path and lane for the iteration in float32 (24 in float64), 24 for looks; 12 a demand
+    Memory: 12 bytes a path and lane for the iteration in float32 (24 in float64), 24 for gap checks; 12 a demand
     and lane.
     """
 
-    def __init__(self, problem: Problem, start: PdhgState | None, dtype: torch.dtype) -> None:
+    def __init__(self, problem: Problem, state: PdhgState | None, dtype: torch.dtype) -> None:
         self._problem = problem = problem.to(torch.float64)
         packed = problem.paths.packed
-        self._balanced = problem.objective.is_balanced
+        self._is_balanced = problem.objective.is_balanced
         width = next(width for width in LANES if width >= problem.batch)
         self._lanes = (0,) * width
-        self._scans = kernels.Scans(*packed.arrays, packed.blocks(_WORK, _BLOCKS), packed.widest)
-        self._operations = 4 * width * (len(packed.above) + packed.num_paths)  # a node or path takes a few
-        blocks, links, real = len(self._scans.blocks) - 1, packed.num_links, _NUMPY[dtype]
-        self._loads, self._asked = np.zeros((2, blocks, links * width))
-        self._sums = np.zeros((blocks, width))
-        self._capacity = self._rows(problem.capacity)
-        self._cost = self._rows(problem.link_cost.expand(problem.batch, -1))
-        worth = problem.demand_value.numpy()
-        self._worth = worth[:1] if len(worth) and (worth == worth[0]).all() else worth
-        program, omega = self._measure(real)
+        self._scan = packed.scan
+        self._block_ptr, self._max_slots = packed.blocks(_MIN_BLOCK_WORK, _MAX_BLOCKS), packed.max_slots
+        self._operations = _OPERATIONS_PER_ENTRY * width * (packed.num_nodes + packed.num_paths)
+        blocks, links, real = len(self._block_ptr) - 1, packed.num_links, _NUMPY[dtype]
+        self._block_loads, self._block_requested = np.zeros((2, blocks, links * width))
+        self._block_sums = np.zeros((blocks, width))
+        self._capacity = self._rows_of(problem.capacity)
+        self._cost = self._rows_of(problem.link_cost.expand(problem.batch, -1))
+        value = problem.demand_value.numpy()
+        self._demand_value = value[:1] if len(value) and (value == value[0]).all() else value
+        program, primal_weight = self._scaled_program(real)
         self._program = program
-        shape = packed.num_paths * width
-        self._primal = kernels.Primal(*(np.zeros(shape, real) for _ in range(3)))
-        self._dual = kernels.Dual(*(np.zeros(links * width) for _ in range(6)))
-        self._control = kernels.Control(omega, omega.copy(), *(np.zeros(width) for _ in range(6)))
+        rows = packed.num_paths * width
+        self._primal = Primal(*(np.zeros(rows, real) for _ in range(3)))
+        self._dual = Dual(*(np.zeros(links * width) for _ in range(6)))
+        self._control = Control(primal_weight, primal_weight.copy(), *(np.zeros(width) for _ in range(6)))
         self._control.first_error[:] = -1
-        self._scratch = kernels.Scratch(
-            np.zeros(links * width, real),
-            np.zeros(4 * width, real),
-            np.zeros(width, real),
-            np.zeros((blocks, links * width), real),
-            np.zeros((blocks, 3 * width), real),
+        self._scratch = Scratch(
+            price=np.zeros(links * width, real),
+            halpern=np.zeros(4 * width, real),
+            inverse_weight=np.zeros(width, real),
+            block_load=np.zeros((blocks, links * width), real),
+            block_sums=np.zeros((blocks, 3 * width), real),
         )
-        self._flows, self._asks = np.zeros((2, shape))
-        self._best_flows: Array | None = None
+        self._flows, self._requests = np.zeros((2, rows))
+        self._best_flows: AnyArray | None = None
         self._best_prices = torch.zeros_like(problem.capacity)
-        self._start(start)
+        self._start(state)
         self._compile()
 
     def _compile(self) -> None:
-        """Load or compile what comes later, over no sources, so that no clock of an iteration runs meanwhile."""
-        nothing = self._scans._replace(blocks=self._scans.blocks[:1])
+        """Load or compile the kernels that are called later, on no sources, so that no iteration is timed with it."""
         kernels.iterate(
-            0, self._scans, self._program, self._primal, self._dual, self._control, self._scratch, self._lanes,
-            self._reach_lanes,
+            0, self._scan, self._block_ptr, self._max_slots, self._program, self._primal, self._dual, self._control,
+            self._scratch, self._lanes, self._h_lanes,
         )  # fmt: skip
-        looks.share(
-            nothing, self._rate, self._worth, self._cost, self._capacity, True, True, self._flows, self._asks,
-            self._loads, self._asked, self._sums, self._lanes,
+        certificates.project_round(
+            self._scan, self._block_ptr[:1], self._max_slots, self._live_demand, self._demand_value, self._cost,
+            self._capacity, True, True, self._flows, self._requests, self._block_loads, self._block_requested,
+            self._block_sums, self._lanes,
         )  # fmt: skip
 
-    def _rows(self, values: Tensor) -> Array:
-        """(B, n) as rows of lanes, (n * L); the lanes past B repeat the first."""
+    def _rows_of(self, values: Tensor) -> FloatArray:
+        """(B, n) as flat rows of lanes, (n * L,); the lanes past B repeat the first."""
         width = len(self._lanes)
-        filled = values if len(values) == width else torch.cat([values, values[:1].expand(width - len(values), -1)])
-        return filled.to(torch.float64).t().contiguous().numpy().reshape(-1)
+        padded = values if len(values) == width else torch.cat([values, values[:1].expand(width - len(values), -1)])
+        return padded.to(torch.float64).t().contiguous().numpy().reshape(-1)
 
-    def _columns(self, rows: Array) -> Tensor:
-        """(n * L) as (B, n)."""
+    def _matrices_of(self, rows: AnyArray) -> Tensor:
+        """Flat rows of lanes (n * L,) as (B, n)."""
         return torch.from_numpy(rows.reshape(-1, len(self._lanes)).T[: self._problem.batch].astype(np.float64))
 
-    def _measure(self, real: Any) -> tuple[kernels.Program, Array]:
+    def _scaled_program(self, real: Any) -> tuple[ScaledProgram, FloatArray]:
         """The scaled program, and the first primal weights (L,)."""
-        problem, width, blocks = self._problem, len(self._lanes), len(self._scans.blocks) - 1
+        problem, width, blocks = self._problem, len(self._lanes), len(self._block_ptr) - 1
         live = self._capacity > 0
         inverse = np.where(live, 1 / np.where(live, self._capacity, 1), 0.0)
-        cost = np.where(live, self._cost, kernels.DEAD)
+        cost = np.where(live, self._cost, kernels.FAILED_PRICE)
         demand = np.zeros((problem.paths.num_demands, width))
         demand[:, : problem.batch] = problem.demand.numpy().T
-        alike = bool((problem.capacity == problem.capacity[:1]).all())
-        reach_lanes = (0,) if alike else self._lanes
-        reach = np.empty(len(demand) * len(reach_lanes))
-        rate = np.empty(demand.size)
-        through, trial = np.zeros((2, blocks, live.size))
-        sums = np.zeros((blocks, width))
-        with threads_for(self._operations):
-            looks.measure(
-                self._scans, demand.reshape(-1), inverse, cost, self._worth, self._balanced, reach, rate, through,
-                trial, sums, self._lanes, reach_lanes,
-            )  # fmt: skip
-        self._reach_lanes, self._rate = reach_lanes, rate
-        through, trial = through.sum(0) * inverse, trial.sum(0)
-        rates = rate.reshape(-1, width)
-        totals, efforts = rates.sum(0), (rates * reach.reshape(len(rates), -1)).sum(0)
-        scale = (trial * inverse).reshape(-1, width).max(0) if self._balanced else sums.sum(0)
-        scale = self._scale = np.where(scale > 0, scale, 1.0)
-        per_load = inverse
-        mean_value: Tensor | None = None
-        if self._balanced:
-            through, efforts = through / np.tile(scale, live.size // width), efforts / scale
-            per_load = inverse / np.tile(scale, live.size // width)
-        else:
-            mean_value = torch.from_numpy(1 / np.where(totals > 0, totals, 1.0))[:, None]  # S / total, over S
-        capacity, used = (torch.from_numpy(a.reshape(-1, width).T.copy()) for a in (self._capacity, trial))
-        guess = price_guess(capacity, used, mean_value)
-        omega = first_omega(torch.from_numpy(through.reshape(-1, width).T.copy()), guess, torch.from_numpy(efforts))
-        program = kernels.Program(
-            demand=rate.astype(real),
-            reach=reach.astype(real),
-            worth=self._worth.astype(real),
-            cost=self._cost / np.tile(scale, live.size // width),
-            inverse=inverse,
-            per_load=per_load,
-            live=live.astype(np.float64),
-            through=np.where(through > 0, through, 1e-30),
-            unit=1 / scale,
-            balanced=self._balanced,
+        same_capacity = bool((problem.capacity == problem.capacity[:1]).all())
+        self._h_lanes = (0,) if same_capacity else self._lanes  # h of all matrices is the same then
+        measured = certificates.Measurements(
+            inverse_capacity_sum=np.empty(len(demand) * len(self._h_lanes)),
+            live_demand=np.empty(demand.size),
+            full_load=np.zeros((blocks, live.size)),
+            trial_load=np.zeros((blocks, live.size)),
+            sums=np.zeros((blocks, width)),
         )
-        return program, omega.numpy().copy()
+        with threads_for(self._operations):
+            certificates.measure(
+                self._scan, self._block_ptr, self._max_slots, demand.reshape(-1), inverse, cost, self._demand_value,
+                self._is_balanced, measured, self._lanes, self._h_lanes,
+            )  # fmt: skip
+        self._live_demand = measured.live_demand
+        full_utilisation, trial_load = measured.full_load.sum(0) * inverse, measured.trial_load.sum(0)
+        rates = measured.live_demand.reshape(-1, width)
+        total = rates.sum(0)
+        primal_distance = (rates * measured.inverse_capacity_sum.reshape(len(rates), -1)).sum(0)
+        scale = (trial_load * inverse).reshape(-1, width).max(0) if self._is_balanced else measured.sums.sum(0)
+        scale = self._scale = np.where(scale > 0, scale, 1.0)  # (L,) S
+        link_scale = np.tile(scale, live.size // width)  # (E * L,)
+        load_factor = inverse
+        mean_value: Tensor | None = None  # of a demand's Gbit/s, over S
+        if self._is_balanced:
+            full_utilisation, primal_distance = full_utilisation / link_scale, primal_distance / scale
+            load_factor = inverse / link_scale
+        else:
+            mean_value = torch.from_numpy(1 / np.where(total > 0, total, 1.0))[:, None]
+        capacity, trial, full = (
+            torch.from_numpy(a.reshape(-1, width).T.copy()) for a in (self._capacity, trial_load, full_utilisation)
+        )
+        guess = guess_dual(capacity, trial, mean_value)
+        primal_weight = initial_primal_weight(full, guess, torch.from_numpy(primal_distance))
+        program = ScaledProgram(
+            demand=measured.live_demand.astype(real),
+            inverse_capacity_sum=measured.inverse_capacity_sum.astype(real),
+            demand_value=self._demand_value.astype(real),
+            scaled_cost=self._cost / link_scale,
+            inverse_capacity=inverse,
+            load_factor=load_factor,
+            live=live.astype(np.float64),
+            full_path_utilisation=np.where(full_utilisation > 0, full_utilisation, 1e-30),
+            inverse_scale=1 / scale,
+            is_balanced=self._is_balanced,
+        )
+        return program, primal_weight.numpy().copy()
 
     def _start(self, state: PdhgState | None) -> None:
+        """Set the first iterate."""
         width, dual, links = len(self._lanes), self._dual, self._problem.topology.num_links
         if state is not None:
             splits = np.ascontiguousarray(state.splits.numpy())
-            looks.pack_splits(self._scans, splits, self._primal.offer, self._lanes)
-            prices = self._rows(state.prices.to(torch.float64).clamp(min=0))
-            dual.offer[:] = prices * self._capacity
-            if not self._balanced:
-                dual.offer[:] *= np.tile(self._program.unit, links)
-        if self._balanced:
-            rows = dual.offer.reshape(links, width)
-            blank = rows.sum(0) <= 0
-            rows[:, blank] = self._program.live.reshape(links, width)[:, blank]
-            rows /= np.maximum(rows.sum(0), 1e-300)  # all links may have failed
-        # With splits in parts of at most 1, where paths are left.
-        self._look_loads(settle=state is not None or self._balanced)
-        self._looked = True
-        dual.offer_load[:] = self._load_now * self._program.per_load
-        self._started = False
-        dual.point[:], dual.anchor[:] = dual.offer, dual.offer
-        dual.point_load[:], dual.anchor_load[:] = dual.offer_load, dual.offer_load
+            certificates.pack_splits(self._scan, splits, self._primal.stepped, self._lanes)
+            prices = self._rows_of(state.prices.to(torch.float64).clamp(min=0))
+            dual.stepped[:] = prices * self._capacity
+            if not self._is_balanced:
+                dual.stepped[:] *= np.tile(self._program.inverse_scale, links)
+        if self._is_balanced:
+            rows = dual.stepped.reshape(links, width)
+            is_zero = rows.sum(0) <= 0
+            rows[:, is_zero] = self._program.live.reshape(links, width)[:, is_zero]
+            rows /= np.maximum(rows.sum(0), 1e-300)  # the sum is 0 where all links have failed
+        # Scale the splits to sums of at most 1, over live paths.
+        self._certify_splits(is_settling=state is not None or self._is_balanced)
+        self._is_certified = True
+        dual.stepped_load[:] = self._load * self._program.load_factor
+        self._has_advanced = False
+        dual.current[:], dual.anchor[:] = dual.stepped, dual.stepped
+        dual.current_load[:], dual.anchor_load[:] = dual.stepped_load, dual.stepped_load
 
     def advance(self, count: int) -> Tensor:
-        """See Engine."""
-        if not self._started:  # a look at the start may have been all
-            self._primal.point[:], self._primal.anchor[:] = self._primal.offer, self._primal.offer
-            self._started = True
+        """See PdhgEngine."""
+        if not self._has_advanced:  # not in _start: a gap check at the start may be all that is asked
+            self._primal.current[:], self._primal.anchor[:] = self._primal.stepped, self._primal.stepped
+            self._has_advanced = True
         with threads_for(self._operations):
             kernels.iterate(
-                count, self._scans, self._program, self._primal, self._dual, self._control, self._scratch,
-                self._lanes, self._reach_lanes,
+                count, self._scan, self._block_ptr, self._max_slots, self._program, self._primal, self._dual,
+                self._control, self._scratch, self._lanes, self._h_lanes,
             )  # fmt: skip
-        self._looked = False
-        return self._rows_of(self._control.bound)
+        self._is_certified = False
+        return self._of_batch(self._control.bound)
 
-    def _rows_of(self, lanes: Array) -> Tensor:
+    def _of_batch(self, lanes: FloatArray) -> Tensor:
+        """(L,) as (B,)."""
         return torch.from_numpy(lanes[: self._problem.batch].copy())
 
-    def _prices(self) -> Array:
-        """(E * L) the last iteration's, value per Gbit/s."""
-        prices = self._dual.offer * self._program.inverse
-        return prices if self._balanced else prices * np.tile(self._scale, len(prices) // len(self._scale))
+    def _prices(self) -> FloatArray:
+        """(E * L,) prices of the last step, value per Gbit/s."""
+        prices = self._dual.stepped * self._program.inverse_capacity
+        return prices if self._is_balanced else prices * np.tile(self._scale, len(prices) // len(self._scale))
 
-    def _look_loads(self, *, settle: bool = False) -> None:
-        """Bound, flows and loads of what the last iteration offers."""
-        prices = np.where(self._program.live > 0, self._prices() + self._cost, kernels.DEAD)
-        worth = np.zeros(1) if self._balanced else self._worth
+    def _certify_splits(self, *, is_settling: bool = False) -> None:
+        """Compute demand term of the bound, flows and loads of the last step."""
+        prices = np.where(self._program.live > 0, self._prices() + self._cost, kernels.FAILED_PRICE)
+        value = np.zeros(1) if self._is_balanced else self._demand_value
         with threads_for(self._operations):
-            looks.certify(
-                self._scans, self._rate, worth, prices, self._balanced, settle, self._primal.offer, self._flows,
-                self._loads, self._sums, self._lanes,
+            certificates.certify(
+                self._scan, self._block_ptr, self._max_slots, self._live_demand, value, prices, self._is_balanced,
+                is_settling, self._primal.stepped, self._flows, self._block_loads, self._block_sums, self._lanes,
             )  # fmt: skip
-        self._load_now = self._loads.sum(0)
+        self._load = self._block_loads.sum(0)
 
     def certify(self) -> Tensor:
-        """See Engine."""
-        if not self._looked:
-            self._look_loads()
-        self._looked = False  # what a look does to the flows
-        priced = (self._prices() * self._capacity).reshape(-1, len(self._lanes)).sum(0)
-        profit = self._sums.sum(0)
-        if self._balanced:
-            return self._rows_of(np.where(priced > 0, -profit / np.where(priced > 0, priced, 1), 0.0))
-        return self._rows_of(priced + profit)
+        """See PdhgEngine."""
+        if not self._is_certified:
+            self._certify_splits()
+        self._is_certified = False  # a check overwrites the flows
+        capacity_value = (self._prices() * self._capacity).reshape(-1, len(self._lanes)).sum(0)
+        profit = self._block_sums.sum(0)
+        if self._is_balanced:
+            has_prices = capacity_value > 0
+            return self._of_batch(np.where(has_prices, -profit / np.where(has_prices, capacity_value, 1), 0.0))
+        return self._of_batch(capacity_value + profit)
 
-    def look(self, refill: int = 0) -> tuple[Tensor, Tensor]:
-        """See Engine."""
+    def check(self, refill: int = 0) -> tuple[Tensor, Tensor]:
+        """See PdhgEngine."""
         bound = self.certify()
         live, width = self._program.live > 0, len(self._lanes)
-        if self._balanced:
-            used = np.where(live, self._load_now, 0) * self._program.inverse
-            return self._rows_of(used.reshape(-1, width).max(0)), bound
-        crowding, left = self._load_now * self._program.inverse, np.maximum(self._capacity - self._load_now, 0)
-        for again in range(refill + 1):
+        if self._is_balanced:
+            utilisation = np.where(live, self._load, 0) * self._program.inverse_capacity
+            return self._of_batch(utilisation.reshape(-1, width).max(0)), bound
+        load_ratio = self._load * self._program.inverse_capacity
+        unused = np.maximum(self._capacity - self._load, 0)
+        for number in range(refill + 1):
             with threads_for(self._operations):
-                looks.share(
-                    self._scans, self._rate, self._worth, crowding, left, again == 0, again == refill, self._flows,
-                    self._asks, self._loads, self._asked, self._sums, self._lanes,
+                certificates.project_round(
+                    self._scan, self._block_ptr, self._max_slots, self._live_demand, self._demand_value, load_ratio,
+                    unused, number == 0, number == refill, self._flows, self._requests, self._block_loads,
+                    self._block_requested, self._block_sums, self._lanes,
                 )  # fmt: skip
-            self._load_now, asked = self._loads.sum(0), self._asked.sum(0)
-            had = np.maximum(self._capacity - self._load_now, 0)
-            crowding = np.where(asked > 0, asked / np.maximum(had, 1e-300), 0.0)
-            left = np.maximum(had - asked, 0)
-        spent = (self._cost * self._load_now).reshape(-1, width).sum(0)
-        return self._rows_of(self._sums.sum(0) - spent), bound
+            self._load, requested = self._block_loads.sum(0), self._block_requested.sum(0)
+            residual = np.maximum(self._capacity - self._load, 0)
+            load_ratio = np.where(requested > 0, requested / np.maximum(residual, 1e-300), 0.0)
+            unused = np.maximum(residual - requested, 0)
+        cost = (self._cost * self._load).reshape(-1, width).sum(0)
+        return self._of_batch(self._block_sums.sum(0) - cost), bound
 
     def keep(self, allocations: Tensor, prices: Tensor) -> None:
-        """See Engine."""
+        """See PdhgEngine."""
         rows = prices.nonzero()[:, 0]
-        self._best_prices[rows] = self._columns(self._prices())[rows]
+        self._best_prices[rows] = self._matrices_of(self._prices())[rows]
         if self._best_flows is None:
             self._best_flows, self._flows = self._flows, np.empty_like(self._flows)
         elif bool(allocations.all()):
@@ -234,21 +252,19 @@ class FusedEngine:
                 self._best_flows[row::width] = self._flows[row::width]
 
     def best(self) -> tuple[Tensor, Tensor]:
-        """See Engine."""
+        """See PdhgEngine."""
         if self._best_flows is None:
             raise RuntimeError("nothing was kept")
-        return self._unpack(self._best_flows, self._problem.demand.numpy()), self._best_prices
+        return self._splits_of(self._best_flows, self._problem.demand.numpy()), self._best_prices
 
     def state(self) -> PdhgState:
-        """See Engine."""
-        nothing = np.zeros((self._problem.batch, 0))
-        splits = self._unpack(self._primal.offer, nothing)
-        return PdhgState(splits, self._columns(self._prices()))
+        """See PdhgEngine."""
+        no_demand = np.zeros((self._problem.batch, 0))
+        splits = self._splits_of(self._primal.stepped, no_demand)
+        return PdhgState(splits, self._matrices_of(self._prices()))
 
-    def _unpack(self, rows: Array, demand: Array) -> Tensor:
+    def _splits_of(self, rows: AnyArray, demand: FloatArray) -> Tensor:
+        """(B, D, K) splits of path rows (P, L); see :func:`certificates.unpack_splits`."""
         splits = np.empty((self._problem.batch, *self._problem.paths.leaf.shape))
-        looks.unpack_splits(self._scans, rows, demand, splits, self._lanes)
+        certificates.unpack_splits(self._scan, rows, demand, splits, self._lanes)
         return torch.from_numpy(splits)
-
-
-_NUMPY = {torch.float32: np.float32, torch.float64: np.float64}

@@ -1,4 +1,7 @@
-"""The plain engine: one step in torch over the path operations, on any device; the reference of faster ones."""
+"""The plain engine: the iteration in torch over the path operations, on any device; the reference of the others.
+
+Symbols are those of the table in :mod:`teal.solvers.pdhg`.
+"""
 
 from __future__ import annotations
 
@@ -6,85 +9,101 @@ import torch
 from torch import Tensor
 
 from teal.problem import Problem
-from teal.solvers.pdhg.dense import DenseEngine, Point, Scaling, guessed_omega, in_utilisations, scaling, start
-from teal.solvers.pdhg.engine import LONG, NECESSARY, OMEGA_RANGE, SUFFICIENT, PdhgState
+from teal.solvers.pdhg.dense import DenseEngine, Point, Scaling, as_utilisation, scaling, start, trial_primal_weight
+from teal.solvers.pdhg.engine import (
+    MAX_WEIGHT_CHANGE,
+    MIN_DISTANCE,
+    RESTART_ARTIFICIAL,
+    RESTART_NECESSARY,
+    RESTART_SUFFICIENT,
+    PdhgState,
+)
 from teal.solvers.prox import project_splits, weighted_simplex
 
 
-def step(problem: Problem, scale: Scaling, point: Point, omega: Tensor) -> Point:
-    """One PDHG step T with primal weight ``omega`` (B,).  Pure."""
-    inverse, sheds, omega = problem.inverse_capacity, problem.objective.maximises_value, omega[:, None]
-    pull = problem.ops.path_sum(point.dual * inverse)
-    push = problem.path_value / scale.scale[..., None]
-    moved = point.splits + (push - pull) / (omega[..., None] * scale.along)
-    splits = project_splits(moved, problem.path_mask, may_shed=sheds)
-    load = problem.loads(2 * splits - point.splits) * inverse
-    slope, live = omega / scale.through, problem.capacity > 0
-    if sheds:
-        dual = torch.where(live, (point.dual + slope * (load - 1)).clamp(min=0), 0)
+def step(problem: Problem, scale: Scaling, point: Point, primal_weight: Tensor) -> Point:
+    """One PDHG step T with primal weight omega (B,).  Pure."""
+    inverse, maximises_value = problem.inverse_capacity, problem.objective.maximises_value
+    primal_weight = primal_weight[:, None]
+    scaled_price = problem.ops.path_sum(point.dual * inverse)
+    scaled_value = problem.path_value / scale.objective_scale[..., None]
+    primal_step = 1 / (primal_weight[..., None] * scale.inverse_capacity_sum)
+    moved = point.splits + (scaled_value - scaled_price) * primal_step
+    splits = project_splits(moved, problem.path_mask, maximises_value=maximises_value)
+    utilisation = problem.loads(2 * splits - point.splits) * inverse
+    dual_step, live = primal_weight / scale.full_path_utilisation, problem.capacity > 0
+    if maximises_value:
+        dual = torch.where(live, (point.dual + dual_step * (utilisation - 1)).clamp(min=0), 0)
     else:
-        dual = weighted_simplex(point.dual + slope * load / scale.scale, slope, 1.0, live)
+        dual = weighted_simplex(point.dual + dual_step * utilisation / scale.objective_scale, dual_step, 1.0, live)
     return Point(splits, dual)
 
 
 def distances(problem: Problem, scale: Scaling, a: Point, b: Point) -> tuple[Tensor, Tensor, Tensor]:
-    """(B,) squares of the way between two points, in splits and in prices, and twice their coupling."""
-    unit = 1 if problem.objective.maximises_value else scale.scale
-    far = problem.demand[..., None] * scale.along
-    splits = (far * (a.splits - b.splits).square()).sum((1, 2)) / torch.as_tensor(unit).squeeze(-1)
-    dual = (scale.through * (a.dual - b.dual).square()).sum(1)
-    load = problem.loads(a.splits - b.splits) * problem.inverse_capacity / unit
-    return splits, dual, 2 * ((a.dual - b.dual) * load).sum(1)
+    """(B,) squared distances between two points in splits and in dual variables, and twice their coupling.
+
+    The squares are sum of demand h (w_a - w_b)^2 and sum of m (y_a - y_b)^2, the coupling is
+    sum of (y_a - y_b) (load_a - load_b) / c; the first and the last are over S for a balanced program.
+    """
+    load_scale = 1 if problem.objective.maximises_value else scale.objective_scale
+    metric = problem.demand[..., None] * scale.inverse_capacity_sum
+    splits = (metric * (a.splits - b.splits).square()).sum((1, 2)) / torch.as_tensor(load_scale).squeeze(-1)
+    dual = (scale.full_path_utilisation * (a.dual - b.dual).square()).sum(1)
+    utilisation = problem.loads(a.splits - b.splits) * problem.inverse_capacity / load_scale
+    return splits, dual, 2 * ((a.dual - b.dual) * utilisation).sum(1)
 
 
 class PlainEngine(DenseEngine):
-    """See :class:`teal.solvers.pdhg.engine.Engine`."""
+    """See :class:`teal.solvers.pdhg.engine.PdhgEngine`."""
 
     def __init__(self, problem: Problem, state: PdhgState | None, dtype: torch.dtype) -> None:
-        exact = in_utilisations(problem.to(torch.float64))
+        exact = as_utilisation(problem.to(torch.float64))
         self._problem = problem = exact.to(dtype)
         self._scale = scale = scaling(problem)
-        super().__init__(exact, scale.unit)
-        self._offer = self._point = self._anchor = start(problem, scale, state)
-        self._omega = self._usual = guessed_omega(problem, scale)
-        nothing = torch.zeros_like(problem.demand[:, 0])
-        self._cycle, self._total, self._due = nothing, nothing, nothing.bool()
-        self._first_error, self._last_error = nothing - 1, nothing
+        super().__init__(exact, scale.price_scale)
+        self._stepped = self._current = self._anchor = start(problem, scale, state)
+        self._primal_weight = self._first_primal_weight = trial_primal_weight(problem, scale)
+        zero = torch.zeros_like(problem.demand[:, 0])
+        self._cycle_iterations, self._total_iterations, self._restart_due = zero, zero, zero.bool()
+        self._first_error, self._last_error = zero - 1, zero  # of this cycle; -1: it has none yet
 
-    def _offered(self) -> Point:
-        return self._offer
+    def _last_step(self) -> Point:
+        return self._stepped
 
     def advance(self, count: int) -> Tensor:
-        """See Engine."""
-        before = self._point
+        """See PdhgEngine."""
+        before = self._current
         for _ in range(count):
-            before = self._point
-            self._once()
+            before = self._current
+            self._iterate()
         return self._bound(before.dual)
 
-    def _once(self) -> None:
-        problem, scale, point, anchor, due = self._problem, self._scale, self._point, self._anchor, self._due
-        self._offer = offer = step(problem, scale, point, self._omega)
-        splits, dual, coupling = distances(problem, scale, offer, point)
-        error = (self._omega * splits - coupling + dual / self._omega).clamp(min=0).sqrt()
+    def _iterate(self) -> None:
+        problem, scale, current, anchor = self._problem, self._scale, self._current, self._anchor
+        restart = self._restart_due  # (B,) decided by the iteration before
+        self._stepped = stepped = step(problem, scale, current, self._primal_weight)
+        splits, dual, coupling = distances(problem, scale, stepped, current)
+        error = (self._primal_weight * splits - coupling + dual / self._primal_weight).clamp(min=0).sqrt()
         # Halpern's average of the anchor and the reflected step (Lu & Yang 2024).
-        share = (self._cycle + 1) / (self._cycle + 2)
-        average = anchor.plus(point.plus(offer, torch.full_like(share, 2.0)), share)
+        share = (self._cycle_iterations + 1) / (self._cycle_iterations + 2)
+        average = anchor.towards(current.towards(stepped, torch.full_like(share, 2.0)), share)
         average = Point(average.splits, average.dual.clamp(min=0))
-        way, dual_way, _ = distances(problem, scale, offer, anchor)
-        known = (way > 1e-20) & (dual_way > 1e-20)
-        ratio = (dual_way / way.clamp(min=1e-300)).sqrt()
-        weight = torch.where(known, (self._omega * ratio).sqrt(), self._omega)
-        self._total, cycle = self._total + 1, torch.where(due, 0, self._cycle + 1)
-        fresh = self._first_error < 0
-        restart = ~due & ~fresh
-        restart &= (
-            (error <= SUFFICIENT * self._first_error)
-            | ((error <= NECESSARY * self._first_error) & (error > self._last_error))
-            | (cycle >= LONG * self._total)
+        primal_distance, dual_distance, _ = distances(problem, scale, stepped, anchor)
+        has_moved = (primal_distance > MIN_DISTANCE) & (dual_distance > MIN_DISTANCE)
+        ratio = (dual_distance / primal_distance.clamp(min=1e-300)).sqrt()
+        weight = torch.where(has_moved, (self._primal_weight * ratio).sqrt(), self._primal_weight)
+        self._total_iterations = self._total_iterations + 1
+        cycle_iterations = torch.where(restart, 0, self._cycle_iterations + 1)
+        is_first = self._first_error < 0
+        next_restart = ~restart & ~is_first
+        next_restart &= (
+            (error <= RESTART_SUFFICIENT * self._first_error)
+            | ((error <= RESTART_NECESSARY * self._first_error) & (error > self._last_error))
+            | (cycle_iterations >= RESTART_ARTIFICIAL * self._total_iterations)
         )
-        self._first_error = torch.where(due, -1, torch.where(fresh, error, self._first_error))
-        weight = torch.minimum(torch.maximum(weight, self._usual / OMEGA_RANGE), self._usual * OMEGA_RANGE)
-        self._omega = torch.where(due, weight, self._omega)
-        self._point, self._anchor = offer.where(due, average), offer.where(due, anchor)
-        self._cycle, self._due, self._last_error = cycle, restart, error
+        self._first_error = torch.where(restart, -1, torch.where(is_first, error, self._first_error))
+        lowest, highest = self._first_primal_weight / MAX_WEIGHT_CHANGE, self._first_primal_weight * MAX_WEIGHT_CHANGE
+        weight = torch.minimum(torch.maximum(weight, lowest), highest)
+        self._primal_weight = torch.where(restart, weight, self._primal_weight)
+        self._current, self._anchor = stepped.where(restart, average), stepped.where(restart, anchor)
+        self._cycle_iterations, self._restart_due, self._last_error = cycle_iterations, next_restart, error

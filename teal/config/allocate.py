@@ -1,0 +1,50 @@
+"""Settings of `teal allocate`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from teal.config.base import InstanceConfig, require
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AllocateConfig(InstanceConfig):
+    """Allocate every matrix of a history to a certified gap, and write the allocations.
+
+    The history is divided into parts, which are computed in as many processes as there are CPUs (Ray Data); memory
+    does not grow with the history.  An interrupted run continues with --resume.
+    """
+
+    out: Path
+    """Folder for the parts (Parquet, one row a matrix), the candidate paths that splits are over, and the figures."""
+    gap: float = 0.01
+    """Certified gap at which to stop: (bound - value) / bound."""
+    max_iterations: int = 10_000
+    """Number of iterations for a matrix, at most."""
+    model: str = "auto"
+    """As in solve."""
+    entries: int = 0
+    """Write whole-number weights that sum to this number, as switches have them, 1 to 255; 0 for splits."""
+    figures_only: bool = False
+    """Write value, bound, gap and the other figures of each matrix, but no splits."""
+    part: int = 96
+    """Matrices in a part; they are solved in order, each from the state after the ones before."""
+    limit: int = 0
+    """Number of matrices, at most, the first ones; 0 for all."""
+    workers: int | None = None
+    """Number of processes of Ray Data, on this machine or the cluster of RAY_ADDRESS; all of its machines need OUT and
+    the inputs under the same paths.  Default: one for each CPU.  0: this process alone, without Ray."""
+    resume: bool = False
+    """Continue the run in OUT."""
+    overwrite: bool = False
+    """Replace the run in OUT."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        require(self, "gap", "a number in [0, 1)", 0 <= self.gap < 1)
+        require(self, "entries", "0 to 255", 0 <= self.entries <= 255)
+        for field in ("max_iterations", "limit"):
+            require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
+        require(self, "part", "a whole number of at least 1", self.part >= 1)
+        require(self, "workers", "a whole number of at least 0", self.workers is None or self.workers >= 0)

@@ -1,0 +1,105 @@
+"""Settings of `teal evaluate`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+from teal.config.base import InstanceConfig, ProgramConfig, require, seconds
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NetworksConfig:
+    """Networks and their traffic."""
+
+    topology: tuple[str, ...]
+    """A node-link .json, .graphml or SNDlib .xml file, topohub:GROUP/NAME[,capacity=GBPS], or b4; repeat for more."""
+    traffic: tuple[str, ...]
+    """An SNDlib archive (.tgz or folder), a .npz, .csv or .parquet file, or gravity:seed=0,count=200,load=4: one for
+    all topologies, or one for each, in their order."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluateConfig(ProgramConfig, NetworksConfig):
+    """Run schemes on the same matrices, unchanged and under failures, noise and growth, and compare them.
+
+    Every scheme gets the same matrices, failures and noise and is measured by the same validator and clock; nothing
+    is retrained.  The results are in OUT, with report.html to look at.  An interrupted run continues with --resume.
+    """
+
+    scheme: tuple[str, ...] = ()
+    """A scheme with its options, such as teal:repair=admm,iterations=5 or lp-all:solver=highs; repeat for more.
+    Default: price-gnn, lp-all and, with the --model of one network, teal."""
+    model: tuple[Path, ...] = ()
+    """Folder of a trained model, or the name of one that comes with Teal: b4 (for teal), universal (for price-gnn, its
+    default).  One for all topologies, or one for each; none for a topology without a model."""
+    split: Literal["train", "validation", "test", "all"] = "test"
+    """Which matrices: the first 70%, the next 10%, the last 20% in time order, or all."""
+    limit: int = 0
+    """Number of matrices, at most, evenly spread over the split; 0 for all."""
+    fail: tuple[str, ...] = ()
+    """A failed link A,B (node names; both directions); repeat for more.  Paths and models are not changed."""
+    failures: str = ""
+    """Also evaluate with failed links, both directions, drawn for each matrix: numbers or shares, such as 1,2,5%."""
+    noise: str = ""
+    """Also evaluate with Gaussian noise; multiples of the variance of each demand's changes over time: 2,5,10,20."""
+    spatial: str = ""
+    """Also evaluate with moved demand; shares of the volume for the largest tenth of the demands: 80,60,40,20%."""
+    scale: str = ""
+    """Also evaluate with all demands multiplied by factors: 0.5,2,4."""
+    draws: int = 1
+    """Number of random draws of failures and noise for each level and matrix."""
+    online: bool = False
+    """Also evaluate in time: while a scheme computes, its last allocation carries min(new demand, old flow), and a
+    scheme slower than the interval skips some.  Takes consecutive matrices, the first --limit of the split."""
+    interval: str = ""
+    """For --online: time from one matrix to the next, such as 5m.  Default: that of the traffic, or 5m."""
+    time_limit: str = "10m"
+    """Stop running a scheme on a network once it has taken longer for one matrix; its rows say so."""
+    race: bool = False
+    """Measure time to certified gaps instead, of PDHG from nothing and from the matrix before, of each scheme, and of
+    PDHG from each model; for the next interval, a flash crowd, failed links, and no earlier state.  --limit 0: 3."""
+    seed: int = 0
+    """Seed of failures, noise, and the flash crowds of --race."""
+    out: Path
+    """Folder for report.html, results.csv and .parquet, manifest.json and plots; with --race, race.csv and race.png."""
+    resume: bool = False
+    """Continue the interrupted run in OUT, with the same settings."""
+    overwrite: bool = False
+    """Replace the results in OUT."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range, or settings that do not go together."""
+        for field in ("limit", "seed"):
+            require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
+        require(self, "draws", "a whole number of at least 1", self.draws >= 1)
+        count = len(self.topology)
+        for field in ("topology", "traffic"):
+            require(self, field, "at least one", bool(getattr(self, field)))
+        for field in ("traffic", "model"):
+            given = len(getattr(self, field))
+            require(self, field, f"one, or one for each of the {count} topologies", given in (0, 1, count))
+        for field in ("fail", "paths"):
+            require(self, field, "a single topology", count == 1 or not getattr(self, field))
+        seconds(self.time_limit, "--time-limit")
+        if self.interval:
+            require(self, "interval", "a duration above 0", seconds(self.interval, "--interval") > 0)
+        if self.race:
+            incompatible = ("fail", "failures", "noise", "spatial", "scale", "online", "resume")
+            for field in incompatible:
+                require(self, field, "no value: --race has its own situations", not getattr(self, field))
+
+    def instances(self) -> list[InstanceConfig]:
+        """The settings of each topology."""
+        shared = {f.name: getattr(self, f.name) for f in dataclasses.fields(ProgramConfig)}
+        traffic = self.traffic if len(self.traffic) > 1 else self.traffic * len(self.topology)
+        return [
+            InstanceConfig(topology=where, traffic=what, **shared)
+            for where, what in zip(self.topology, traffic, strict=True)
+        ]
+
+    def models(self) -> list[Path | None]:
+        """The settings of each topology."""
+        given = [None if str(model) == "none" else model for model in self.model] or [None]
+        return given if len(given) > 1 else given * len(self.topology)

@@ -1,0 +1,50 @@
+"""Settings of `teal paths compute` and `teal paths improve`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from teal.config.base import InstanceConfig, PathConfig, require
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PathsConfig(PathConfig):
+    """Compute the candidate paths of a network, store them in the cache, and describe them."""
+
+    topology: str
+    """As in train."""
+    traffic: str | None = None
+    """As in train: paths only for the pairs that it has.  Default: all pairs."""
+    default_capacity: float | None = None
+    """Capacity of links whose file gives none, Gbit/s."""
+    out: Path | None = None
+    """Write the paths, node by node, to this .csv file."""
+    overwrite: bool = False
+    """Replace OUT if it exists."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImproveConfig(InstanceConfig):
+    """Add candidate paths until the optimum over them is within a target gap of that over all paths.
+
+    Column generation: each round allocates some training matrices over the paths so far, and adds for
+    each demand the path of best reduced profit under the link prices.
+    """
+
+    matrices: int = 4
+    """Number of training matrices to find paths for, evenly spread; 1 to 16."""
+    gap: float = 0.01
+    """Certified gap to the optimum over all paths of the network, at which to stop, for every matrix."""
+    rounds: int = 30
+    """Number of rounds, at most."""
+    out: Path
+    """Write the paths to this .npz file, for --paths of the other commands."""
+    overwrite: bool = False
+    """Replace OUT if it exists."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        require(self, "matrices", "1 to 16", 1 <= self.matrices <= 16)
+        require(self, "gap", "a number in (0, 1)", 0 < self.gap < 1)
+        require(self, "rounds", "a whole number of at least 1", self.rounds >= 1)

@@ -1,0 +1,39 @@
+"""Settings of `teal plan`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+from teal.config.base import InstanceConfig, require
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlanConfig(InstanceConfig):
+    """What if a link fails?  Solve every single failure (both directions) under every matrix to a certified gap.
+
+    PDHG solves sixteen matrices at a time, each from its state without the failure; no LP solver is needed.  The
+    result lists which failures cost most, and at which times.
+    """
+
+    split: Literal["train", "validation", "test", "all"] = "all"
+    """Which matrices: the first 70%, the next 10%, the last 20% in time order, or all."""
+    limit: int = 0
+    """Number of matrices, at most, the first ones in time order; 0 for all."""
+    gap: float = 0.01
+    """Certified gap to which every case is solved."""
+    worst: int = 20
+    """Number of cases to list."""
+    out: Path
+    """Folder for failures.csv and .parquet, manifest.json and failures.png."""
+    resume: bool = False
+    """Continue the interrupted run in OUT, with the same settings."""
+    overwrite: bool = False
+    """Replace the results in OUT."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        require(self, "limit", "a whole number of at least 0", self.limit >= 0)
+        require(self, "worst", "a whole number of at least 1", self.worst >= 1)
+        require(self, "gap", "a number in (0, 1)", 0 < self.gap < 1)

@@ -1,0 +1,94 @@
+"""Settings of `teal serve`."""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import os
+from pathlib import Path
+
+from teal.config.base import require
+from teal.errors import InputError
+
+TOKEN = "TEAL_TOKEN"  # environment variable with the bearer token, for platforms that pass secrets as variables
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+    """Serve allocations over HTTP: register networks, send traffic matrices, receive feasible, certified splits.
+
+    Ray Serve behind a FastAPI ingress; the API is described at /docs.  The service listens on this machine only;
+    another --host needs a token.  For TLS put a reverse proxy in front (docs/service.md).
+    """
+
+    topology: str = ""
+    """A network to register at the start, under the name default: b4, topohub:GROUP/NAME, or a file as in train."""
+    num_paths: int = 4
+    """K, the number of candidate paths of a demand, at most, of that network."""
+    objective: str = "total_flow"
+    """Objective of that network, unless a request has another one."""
+    model: str = "auto"
+    """What the engine starts from on a large network without an earlier state: the PriceGNN that comes with Teal
+    (auto), nothing (none), or the PriceGNN in this folder."""
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = 8000
+    """Port to listen on."""
+    token_file: Path | None = None
+    """File with the bearer token that requests must have; only its owner may read it.  Alternative: the environment
+    variable TEAL_TOKEN."""
+    state: Path | None = None
+    """Folder where registered networks are stored, for restarts and for all replicas.  Default: in the cache folder."""
+    log_file: Path | None = None
+    """Append a line of JSON for each request, and for each internal error, to this file."""
+    replicas: int = 1
+    """Number of processes that compute.  One uses all cores; more keep the service up while one is restarted."""
+    ingresses: int = 1
+    """Number of processes that handle HTTP; more keep the service up while one is restarted.  The page at / and
+    /metrics then show the requests of the process that answers."""
+    max_waiting: int = 64
+    """Requests that may wait for one network; further ones are refused with 503."""
+    max_body: int = 64
+    """Size of a request's body, at most, in MiB."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range, or an open address without a token."""
+        require(self, "port", "1 to 65535", 0 < self.port < 65536)
+        require(self, "num_paths", "1 to 32", 1 <= self.num_paths <= 32)
+        for field in ("replicas", "ingresses", "max_waiting", "max_body"):
+            require(self, field, "a whole number of at least 1", getattr(self, field) >= 1)
+        if not self.loopback and self.token_file is None and not os.environ.get(TOKEN):
+            raise InputError("--host", "", f"a loopback address, or a --token-file (or {TOKEN})", self.host)
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can reach the address."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def token(self) -> str:
+        """The token from the file or the environment; ``""`` without one.
+
+        Raises:
+            InputError: a file that others may read, or a token of less than 16 characters.
+        """
+        option = "--token-file" if self.token_file else TOKEN
+        text = self._token_file() if self.token_file else os.environ.get(TOKEN, "").strip()
+        if not text and not self.token_file:
+            return ""
+        if len(text) < 16 or not text.isascii() or any(c.isspace() for c in text):
+            raise InputError(option, "", "a token of at least 16 characters, without spaces", f"{len(text)}")
+        return text
+
+    def _token_file(self) -> str:
+        assert self.token_file is not None
+        where = str(self.token_file)
+        try:
+            mode, text = self.token_file.stat().st_mode, self.token_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError("--token-file", "", "a file with a token", f"{where}: {error}") from None
+        if mode & 0o077:
+            raise InputError("--token-file", "", "a file that its owner alone may read (chmod 600)", where)
+        return text

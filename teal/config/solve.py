@@ -1,0 +1,44 @@
+"""Settings of `teal solve`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from teal.config.base import InstanceConfig, require, seconds
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SolveConfig(InstanceConfig):
+    """Allocate one traffic matrix to a certified optimality gap, without an LP solver."""
+
+    index: int = 0
+    """Number of the matrix, counted from 0."""
+    gap: float = 0.01
+    """Certified gap at which to stop: (bound - value) / bound."""
+    deadline: str = ""
+    """Time after which to stop with the best so far: 500ms, 5s, 1m.  Default: none."""
+    max_iterations: int = 10_000
+    """Number of iterations, at most."""
+    model: str = "auto"
+    """What PDHG starts from: the PriceGNN that comes with Teal (universal), nothing (none), or the PriceGNN in this
+    folder; auto is universal on large networks, where that ends sooner, else none."""
+    fail: tuple[str, ...] = ()
+    """A failed link A,B (node names; both directions); repeat for more.  Paths are not changed."""
+    carrying: bool = False
+    """Compute paths only for the pairs that have demand in this matrix: less memory, but useless for other matrices."""
+    out: Path | None = None
+    """Write splits and flows per path to this .parquet or .csv file."""
+    json: bool = False
+    """Print one JSON object instead of text."""
+    overwrite: bool = False
+    """Replace OUT if it exists."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        require(self, "index", "a whole number of at least 0", self.index >= 0)
+        require(self, "gap", "a number in [0, 1)", 0 <= self.gap < 1)
+        require(self, "max_iterations", "a whole number of at least 0", self.max_iterations >= 0)
+        require(self, "carrying", "no --calibrate, which needs all pairs", not (self.carrying and self.calibrate))
+        if self.deadline:
+            seconds(self.deadline, "--deadline")

@@ -1,0 +1,74 @@
+"""Settings of `teal train`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Literal
+
+from teal.config.base import InstanceConfig, require, seconds
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig(InstanceConfig):
+    """Train a model on the first 70% of the matrices; the next 10% decide which weights are kept."""
+
+    out: Path
+    """Folder for the checkpoint, the state to resume from, and the TensorBoard log."""
+    learner: Literal["direct", "coma"] = "direct"
+    """direct (gradient of the feasible-flow surrogate) or coma (COMA*, the paper's multi-agent policy gradient)."""
+    time_budget: str = "10m"
+    """Time after which training stops: 90s, 10m, 1h30m.  Time before a resume counts."""
+    max_steps: int = 0
+    """Number of optimiser steps, at most; 0 for no limit."""
+    seed: int = 0
+    """Seed of the initial weights, the order of the matrices, and the exploration."""
+    batch_size: int = 20
+    """Traffic matrices in an optimiser step."""
+    micro_batch: int = 0
+    """Matrices in memory at a time, whose gradients are accumulated; 0 for as many as take 1 GiB of activations."""
+    augment: float = 0.2
+    """Multiply each demand of a training matrix by log-normal noise of this standard deviation; 0 for none."""
+    learning_rate: float = 3e-3
+    """Learning rate of Adam.  The paper's release has 1e-4 and trains for hours."""
+    width: int = 8
+    """Features of a node in FlowGNN."""
+    layers: int = 6
+    """Number of layers of FlowGNN."""
+    form: Literal["published", "scaled", "nonlinear", "feedback"] = "feedback"
+    """published: FlowGNN as in the paper's release (raw inputs, no nonlinearity, widths 1 to 6).  Each further form
+    adds to the one before: scaled inputs; nonlinearity and normalisation; loads of tentative allocations."""
+    std: float = 0.2
+    """Standard deviation of the Gaussian policy of coma; 1 in the paper."""
+    samples: int = 5
+    """Number of counterfactual actions of each agent in coma."""
+    episodes: int = 4
+    """Number of joint actions that coma draws for each matrix of a batch; the paper's release has 1."""
+    validate_every: int = 50
+    """Optimiser steps from one validation to the next."""
+    validation_matrices: int = 64
+    """Number of matrices in a validation, evenly spread over the validation part."""
+    patience: int = 40
+    """Number of validations without improvement after which training stops."""
+    decay_after: int = 8
+    """Number of validations without improvement after which the learning rate is halved."""
+    workers: int = 0
+    """Number of processes that share every batch, through Ray Train, on this machine or the cluster of RAY_ADDRESS; all
+    of its machines need OUT and the inputs under the same paths.  0: this process alone, without Ray."""
+    resume: bool = False
+    """Continue the run in OUT, as if it had never stopped."""
+    overwrite: bool = False
+    """Replace the run in OUT."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        seconds(self.time_budget)
+        counts = ("batch_size", "width", "layers", "samples", "episodes", "validate_every", "validation_matrices")
+        for field in (*counts, "patience", "decay_after"):
+            require(self, field, "a whole number of at least 1", getattr(self, field) >= 1)
+        for field in ("max_steps", "micro_batch", "seed", "workers"):
+            require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
+        for field in ("learning_rate", "std"):
+            require(self, field, "a number > 0", 0 < getattr(self, field) < math.inf)
+        require(self, "augment", "a number >= 0", 0 <= self.augment < math.inf)

@@ -1,0 +1,116 @@
+"""Allocating a history of matrices part by part, for `teal allocate`, in whichever process a part is computed."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+
+from teal.config import AllocateConfig
+from teal.evaluation.instance import Instance, load_instance
+from teal.formats.allocations import MatrixFile
+from teal.problem import Allocation, Figures, Problem, assess
+from teal.runtime.arrays import AnyArray
+from teal.runtime.storage import atomic_file
+from teal.schemes.price_gnn import starter_for
+from teal.schemes.successive import SuccessivePdhg
+from teal.solvers.pdhg import MAX_LANES
+from teal.solvers.split_table import admit, table_weights
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AllocatedMatrix(Figures):
+    """One matrix, with its figures (see :class:`teal.problem.assessment.Figures`).
+
+    Attributes:
+        index: row of the matrix in the traffic.
+        timestamp: time of the matrix, ISO 8601.
+        status: feasible, or infeasible (the validator's verdict).
+        solve_s: seconds; those of matrices that were solved together are divided evenly.
+    """
+
+    index: int
+    timestamp: str
+    status: str
+    solve_s: float
+
+    COLUMNS: ClassVar[tuple[str, ...]] = (
+        "index", "timestamp", "value", "bound", "gap", "satisfied_demand", "max_link_utilisation", "max_violation",
+        "status", "solve_s",
+    )  # fmt: skip
+    """Columns of a file of rows, in this order."""
+
+
+class HistoryAllocator:
+    """The parts of a history.  A part depends on the settings alone, not on which parts were computed before.
+
+    Args:
+        config: the settings.
+        notify: called with what was assumed and found while loading.
+
+    Raises:
+        InputError: a fault in what the user gave.
+    """
+
+    def __init__(self, config: AllocateConfig, notify: Callable[[str], None] = lambda _: None) -> None:
+        self.config = config
+        self.instance: Instance = load_instance(config, notify)
+        self._starter = starter_for(config.model, self.instance.paths)
+        count = self.instance.traffic.num_matrices
+        self.num_matrices = min(count, config.limit) if config.limit else count
+
+    @property
+    def num_parts(self) -> int:
+        """Number of parts."""
+        return -(-self.num_matrices // self.config.part)
+
+    def file(self, part: int) -> Path:
+        """The file of a part."""
+        return self.config.out / f"part-{part:05d}.parquet"
+
+    def allocate_part(self, part: int) -> list[AllocatedMatrix]:
+        """Allocate the matrices of a part and write its file, whole or not at all."""
+        begin, size = part * self.config.part, self.config.part
+        rows = range(begin, min(self.num_matrices, begin + size))
+        solver, results = SuccessivePdhg(), list[AllocatedMatrix]()
+        problem = self.instance.problem(self.instance.traffic.read([begin]))
+        with atomic_file(self.file(part)) as temporary:
+            file = MatrixFile(temporary, "weights" if self.config.entries else "splits")
+            for first in range(0, len(rows), MAX_LANES):
+                batch, splits = self._allocate_batch(solver, problem, list(rows[first : first + MAX_LANES]))
+                file.add(batch, None if self.config.figures_only else self._stored_form(splits))
+                results += batch
+            file.close()
+        return results
+
+    def _allocate_batch(
+        self, solver: SuccessivePdhg, problem: Problem, rows: list[int]
+    ) -> tuple[list[AllocatedMatrix], torch.Tensor]:
+        config, traffic = self.config, self.instance.traffic
+        problem = problem.with_demand(torch.from_numpy(traffic.read(rows)).to(problem.demand))
+        begin = time.perf_counter()
+        result = solver.solve(problem, gap=config.gap, max_iterations=config.max_iterations, starter=self._starter)
+        splits = admit(problem, result.splits, config.entries) if config.entries else result.splits
+        solve_s = time.perf_counter() - begin
+        assessment = assess(problem, Allocation.of_batch(splits, result.prices, solve_s))
+        allocated = [
+            AllocatedMatrix(
+                index=row,
+                timestamp=str(traffic.timestamps[row]),
+                status=assessment.status[place].value,
+                solve_s=solve_s / len(rows),
+                **vars(assessment.figures(place)),
+            )
+            for place, row in enumerate(rows)
+        ]
+        return allocated, splits
+
+    def _stored_form(self, splits: torch.Tensor) -> AnyArray:
+        """Splits as float32, or the weights of a split table as bytes."""
+        entries = self.config.entries
+        stored = table_weights(splits, entries).to(torch.uint8) if entries else splits.float()
+        return stored.cpu().numpy()

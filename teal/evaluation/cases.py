@@ -1,0 +1,177 @@
+"""The cases of an evaluation: unchanged matrices, and matrices under failures, noise, moved or scaled demand.
+
+The protocols of the field (Teal, section 5; NCFlow, section 5): nothing is retrained and no path is computed again.
+Random draws depend on seed, protocol, level, draw and matrix alone, so that all schemes get the same cases, whatever
+other protocols are evaluated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+
+import numpy as np
+
+from teal.errors import InputError
+from teal.network import Topology, TrafficMatrices
+from teal.network.disturbances import fail_cables, redistribute, temporal_noise
+from teal.runtime.arrays import FloatArray, Int64Array
+
+
+class Protocol(StrEnum):
+    """What is done to a matrix or network before schemes get it."""
+
+    OFFLINE = "offline"
+    ONLINE = "online"  # rows of its own for the cases of OFFLINE, see teal.evaluation.online
+    FAILURES = "failures"
+    NOISE = "noise"
+    SPATIAL = "spatial"
+    SCALE = "scale"
+
+
+@dataclasses.dataclass(frozen=True)
+class Level:
+    """How strongly a protocol changes a case.
+
+    Attributes:
+        text: as the user wrote it, such as ``5%``.
+        value: the number, such as 0.05.
+        relative: whether it is a share of a whole, written with a per cent sign.
+    """
+
+    text: str
+    value: float
+    relative: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Case:
+    """One matrix that schemes are evaluated on.
+
+    Attributes:
+        protocol: what was done to it.
+        level: how strongly, as it was written; ``""`` for protocols without levels.
+        draw: number of the random draw.
+        index: row of the matrix in the traffic.
+        demand: (D,) Gbit/s.
+        capacity: (E,) Gbit/s.
+    """
+
+    protocol: Protocol
+    level: str
+    draw: int
+    index: int
+    demand: FloatArray
+    capacity: FloatArray
+
+    @property
+    def key(self) -> str:
+        """Identifies the case among those of a network and its traffic."""
+        return f"{self.protocol.value}/{self.level}/{self.draw}/{self.index}"
+
+
+def parse_levels(option: str, text: str, *, counted: bool = False, shares: bool = False) -> tuple[Level, ...]:
+    """Parse the levels of an option: numbers separated by commas.
+
+    Args:
+        option: named in messages.
+        text: "" for no levels.
+        counted: whole numbers, or per cents of a whole: ``1,2,5%``.
+        shares: all are per cents, with or without the sign: ``80,60,40,20%``.
+
+    Raises:
+        InputError: anything else, a number that is not positive, or one twice.
+    """
+    levels = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(%?)", part)
+        expected = "numbers such as 80,60,40,20%" if shares else f"numbers such as {'1,2,5%' if counted else '0.5,1,2'}"
+        if not match or not float(match[1]) > 0 or (match[2] and not (counted or shares)):
+            raise InputError(option, "", expected, repr(part))
+        relative = shares or bool(match[2])
+        value = float(match[1]) / (100 if relative else 1)
+        if (relative and value > 1) or (counted and not relative and value != int(value)):
+            raise InputError(option, "", expected, repr(part))
+        levels.append(Level(f"{match[1]}%" if relative else match[1], value, relative))
+    if len({level.text for level in levels}) < len(levels):
+        raise InputError(option, "", "each level once", repr(text))
+    return tuple(levels)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cases:
+    """The cases of one network, matrix by matrix; for each matrix the unchanged case comes first.
+
+    Attributes:
+        topology: the network, with the capacities that are in force before any failure of a case.
+        traffic: the matrices.
+        rows: which of them.
+        levels: of each protocol that has levels (offline and online have none).
+        draws: random draws of each level, for failures and noise.
+        seed: of the draws.
+    """
+
+    topology: Topology
+    traffic: TrafficMatrices
+    rows: Int64Array
+    levels: dict[Protocol, tuple[Level, ...]] = dataclasses.field(default_factory=dict)
+    draws: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raise InputError for more failures than cables, or for noise if there is only one matrix."""
+        if self.levels.get(Protocol.NOISE) and self.traffic.num_matrices < 2:
+            raise InputError("--noise", "traffic", "at least two matrices, whose changes give its variance", "one")
+        for level in self.levels.get(Protocol.FAILURES, ()):
+            cables = len(self.topology.cables())
+            if not level.relative and level.value > cables:
+                expected = f"no more than the {cables} cables of {self.topology.name}"
+                raise InputError("--failures", "", expected, level.text)
+
+    def __len__(self) -> int:
+        return len(self.rows) * (1 + sum(self._draws(kind) * len(levels) for kind, levels in self.levels.items()))
+
+    def __iter__(self) -> Iterator[Case]:
+        variance = self._variance() if self.levels.get(Protocol.NOISE) else np.zeros(0)
+        for row in self.rows.tolist():
+            (demand,) = self.traffic.read([row])
+            yield Case(Protocol.OFFLINE, "", 0, row, demand, self.topology.capacity)
+            for protocol, levels in self.levels.items():
+                for level in levels:
+                    for draw in range(self._draws(protocol)):
+                        yield self._case(protocol, level, draw, row, demand, variance)
+
+    def _draws(self, protocol: Protocol) -> int:
+        return self.draws if protocol in (Protocol.FAILURES, Protocol.NOISE) else 1
+
+    def _case(
+        self, protocol: Protocol, level: Level, draw: int, row: int, demand: FloatArray, variance: FloatArray
+    ) -> Case:
+        capacity, rng = self.topology.capacity, self._rng(protocol, level, draw, row)
+        if protocol is Protocol.FAILURES:
+            cables = len(self.topology.cables())
+            count = max(1, round(level.value * cables)) if level.relative else int(level.value)
+            capacity = self.topology.with_failed_links(fail_cables(self.topology, count, rng)).capacity
+        elif protocol is Protocol.NOISE:
+            demand = temporal_noise(demand, variance, level.value, rng)
+        elif protocol is Protocol.SPATIAL:
+            demand = redistribute(demand, level.value)
+        else:
+            demand = demand * level.value
+        return Case(protocol, level.text, draw, row, demand, capacity)
+
+    def _rng(self, protocol: Protocol, level: Level, draw: int, row: int) -> np.random.Generator:
+        digest = hashlib.sha256(f"{protocol.value}/{level.text}".encode()).digest()
+        return np.random.default_rng([self.seed, int.from_bytes(digest[:8], "big"), draw, row])
+
+    def _variance(self) -> FloatArray:
+        """(D,) variance of the changes between consecutive matrices, over the whole traffic, (Gbit/s)^2."""
+        last_row, total, square = None, np.zeros(self.traffic.num_demands), np.zeros(self.traffic.num_demands)
+        for chunk in self.traffic.chunks():
+            change = np.diff(chunk if last_row is None else np.vstack([last_row, chunk]), axis=0)
+            last_row, total, square = chunk[-1:], total + change.sum(0), square + (change**2).sum(0)
+        count = max(1, self.traffic.num_matrices - 1)
+        return np.maximum(square / count - (total / count) ** 2, 0.0)

@@ -1,0 +1,202 @@
+"""From the settings of a command to network, traffic and paths."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from teal.config import CandidateConfig, InstanceConfig
+from teal.errors import InputError
+from teal.evaluation.calibration import calibration_factor
+from teal.formats import load_topology, load_traffic
+from teal.network import PathSet, Split, Topology, TrafficMatrices, compute_paths
+from teal.network.path_file import load_paths
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem
+from teal.runtime.arrays import FloatArray, IntArray
+from teal.runtime.device import pick_device
+from teal.runtime.storage import atomic_file, cache_dir, content_key
+from teal.spec import parse_spec
+
+_CALIBRATION_FORMAT = 2  # part of the cache key: raise it when calibration changes
+_PRIORITIES = (1.0, 2.0, 4.0)  # weights that `random:seed=N` gives to demands
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Instance:
+    """The input of a command.
+
+    Attributes:
+        topology: as loaded.
+        traffic: scaled by the calibration, if there is one.
+        paths: candidate paths of the traffic's pairs.
+        objective: the program.
+        weight: (D,) value of one Gbit/s of each demand, for weighted_flow; else None.
+        split: training, validation and test rows.
+        device: where tensors live.
+        paths_s: seconds to compute the paths or to read them from the cache.
+    """
+
+    topology: Topology
+    traffic: TrafficMatrices
+    paths: PathSet
+    objective: Objective
+    weight: FloatArray | None
+    split: Split
+    device: torch.device
+    paths_s: float = 0.0
+
+    def problem(self, demand: FloatArray, *, capacity: FloatArray | None = None) -> Problem:
+        """The problem of matrices (B, D) Gbit/s, in float64, under ``capacity`` (E,) or the topology's."""
+        return Problem.create(
+            self.topology, self.paths, self.objective, demand,
+            capacity=capacity, weight=self.weight, device=self.device,
+        )  # fmt: skip
+
+
+def load_instance(
+    config: InstanceConfig,
+    notify: Callable[[str], None] = lambda _: None,
+    select: Callable[[TrafficMatrices], TrafficMatrices] = lambda traffic: traffic,
+) -> Instance:
+    """Load everything that ``config`` names.
+
+    Args:
+        config: the settings.
+        notify: called with what was assumed and found.
+        select: reduces the traffic before paths are computed.
+
+    Raises:
+        InputError: a fault in what the user gave.
+    """
+    device = pick_device(config.device)
+    objective = Objective(config.objective, config.epsilon)
+    topology = load_topology(config.topology, config.default_capacity)
+    notify(f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} directed links")
+    for note in topology.notes:
+        notify(note)
+    traffic = load_traffic(config.traffic, topology, progress=True)
+    notify(describe_traffic(traffic))
+    traffic = select(traffic)
+    split = traffic.split()
+    begin = time.perf_counter()
+    paths = candidate_paths(config, topology, traffic.pairs)
+    paths_s = time.perf_counter() - begin
+    path_count = paths.mask.sum(1)
+    without = int((path_count == 0).sum())
+    notify(f"{int(path_count.sum()):,} paths, {paths.trie.num_nodes:,} trie nodes, {without} demands without a path")
+    if config.calibrate is not None:
+        factor = _cached_calibration(topology, paths, traffic, split, config.calibrate)
+        notify(f"demands x {factor:.6g}: the optimum satisfies {config.calibrate:g} of the median training matrix")
+        traffic = traffic.scaled(factor)
+    weight = None
+    if objective.name is ObjectiveName.WEIGHTED_FLOW:
+        weight = load_weights(config.weights, topology, traffic)
+        notify(f"weights: {config.weights}")
+    return Instance(topology, traffic, paths, objective, weight, split, device, paths_s)
+
+
+def candidate_paths(config: CandidateConfig, topology: Topology, pairs: IntArray) -> PathSet:
+    """The paths that ``config`` names, computed or read, for ``pairs``.
+
+    Raises:
+        InputError: a file of paths for other pairs or another network.
+    """
+    if config.paths is None:
+        return compute_paths(
+            topology, pairs, num_paths=config.num_paths, method=config.path_method, weight=config.path_weight,
+            progress=True,
+        )  # fmt: skip
+    paths = load_paths(config.paths, topology)
+    if not np.array_equal(paths.pairs, pairs):
+        expected = f"paths of the traffic's {len(pairs):,} pairs"
+        raise InputError(str(config.paths), "pairs", expected, f"those of {len(paths.pairs):,} others")
+    return paths
+
+
+def failed_links(topology: Topology, names: tuple[str, ...]) -> list[int]:
+    """The links between the nodes of each name ``A,B``, each link once; names of nodes may contain commas.
+
+    Raises:
+        InputError: no such nodes, or no link between them.
+    """
+    nodes, failed = topology.node_index(), set()
+    for name in names:
+        parts = name.split(",")
+        candidates = [(",".join(parts[:i]).strip(), ",".join(parts[i:]).strip()) for i in range(1, len(parts))]
+        if not candidates:
+            raise InputError("--fail", "", "two node names, A,B", repr(name))
+        a, b = next(((a, b) for a, b in candidates if a in nodes and b in nodes), candidates[0])
+        failed.update(topology.find_links(a, b))
+    return sorted(failed)
+
+
+def describe_traffic(traffic: TrafficMatrices) -> str:
+    """One line: number of matrices and demands, times, and what is missing."""
+    missing = sum(gap.missing for gap in traffic.gaps)
+    parts = [f"{traffic.num_matrices} matrices of {traffic.num_demands} demands"]
+    parts.append(f"{traffic.timestamps[0]} to {traffic.timestamps[-1]}")
+    if traffic.interval_s:
+        parts.append(f"every {traffic.interval_s} s")
+    if missing:
+        parts.append(f"{missing} missing in {len(traffic.gaps)} gaps")
+    if traffic.skipped:
+        parts.append(f"{len(traffic.skipped)} files skipped ({traffic.skipped[0]}, ...)")
+    return f"{traffic.name}: " + ", ".join(parts)
+
+
+def load_weights(text: str, topology: Topology, traffic: TrafficMatrices) -> FloatArray:
+    """(D,) weights from ``random:seed=N`` or a CSV file of source,target,weight.
+
+    Raises:
+        InputError: no such file, a column missing, an unknown node, a weight that is not positive, or
+            a demand without one.
+    """
+    if text.partition(":")[0] == "random":
+        seed = int(parse_spec(text).take(seed=0)["seed"])
+        if seed < 0:
+            raise InputError(text, "seed", "a whole number of at least 0", seed)
+        # One draw for every pair of nodes, so that a pair's weight does not depend on which pairs have traffic.
+        draws = np.random.default_rng(seed).integers(len(_PRIORITIES), size=topology.num_nodes**2, dtype=np.int8)
+        number = traffic.pairs[:, 0].astype(np.int64) * topology.num_nodes + traffic.pairs[:, 1]
+        return np.array(_PRIORITIES)[draws[number]]
+    path = Path(text)
+    if not path.is_file():
+        raise InputError(text, "weights", "a CSV file of source,target,weight or random:seed=0", "no such file")
+    index = topology.node_index()
+    given: dict[tuple[int, int], float] = {}
+    with path.open(newline="", encoding="utf-8", errors="replace") as stream:
+        for line, row in enumerate(csv.DictReader(stream), start=2):
+            try:
+                pair = (index[row["source"]], index[row["target"]])
+                given[pair] = float(row["weight"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise InputError(text, f"line {line}", "source, target (nodes) and weight", str(error)) from None
+            if not (np.isfinite(given[pair]) and given[pair] > 0):
+                raise InputError(text, f"line {line}: weight", "a finite weight > 0", row["weight"])
+    weight = np.array([given.get((int(s), int(t)), np.nan) for s, t in traffic.pairs])
+    if np.isnan(weight).any():
+        s, t = traffic.pairs[int(np.argmax(np.isnan(weight)))]
+        raise InputError(text, "weight", f"one for {topology.node_names[s]}->{topology.node_names[t]}", "none")
+    return weight
+
+
+def _cached_calibration(
+    topology: Topology, paths: PathSet, traffic: TrafficMatrices, split: Split, share: float
+) -> float:
+    key = content_key(_CALIBRATION_FORMAT, topology.content_key(), paths.key, traffic.content_key(), share)
+    file = cache_dir("calibration") / f"{key}.json"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # absent or damaged: computed again
+        return float(json.loads(file.read_text())["factor"])
+    factor = calibration_factor(topology, paths, traffic, split.train, share)
+    with atomic_file(file) as temporary:
+        temporary.write_text(json.dumps({"factor": factor}))
+    return factor

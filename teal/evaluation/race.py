@@ -1,0 +1,207 @@
+"""The race: time to certified gaps, with the same kernels, clock and validator for all schemes.
+
+Four situations, each of a matrix and the one before it: the next interval; a flash crowd, a tenth of the demands
+multiplied by 10; failures of 1 to 5% of the links, in both directions; and a first interval, without an earlier state.
+PDHG runs from nothing and, where there is an earlier state, from that.  Every scheme is timed once without a target.
+From every scheme that gives PDHG a start (see :class:`teal.schemes.Starter`), PDHG runs to the same targets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from teal.errors import SolverError
+from teal.evaluation.instance import Instance
+from teal.network.disturbances import fail_cables, flash_crowd
+from teal.problem import Problem
+from teal.problem.allocation import Allocation
+from teal.problem.assessment import assess
+from teal.schemes.registry import Scheme, Starter
+from teal.solvers import pdhg
+from teal.solvers.pdhg.search import WarmStart
+
+NEXT, CROWD, FAILURES, FIRST = SITUATIONS = ("next interval", "flash crowd", "failures", "no earlier state")
+TARGETS = (0.05, 0.02, 0.01, 0.005, 0.002)  # certified gaps
+COLD, WARM, FROM = "pdhg cold", "pdhg warm", " + pdhg"  # names of runs; the last follows a scheme's name
+_FAILED_SHARES = (0.01, 0.05)  # range of the share of failed cables
+_EARLIER_GAP = 1e-3  # certified gap of the earlier state
+_REPEATS = 5  # timed repetitions of a run, at most
+_MAX_REPEAT_S = 2.0  # seconds of timed repetitions, after which no more are made
+_T = TypeVar("_T")
+
+
+@dataclasses.dataclass(frozen=True)
+class RaceRun:
+    """One scheme in one situation, to one target.
+
+    Attributes:
+        topology: name of the network.
+        traffic: name of the traffic.
+        index: row of the matrix.
+        situation: one of :data:`SITUATIONS`.
+        scheme: as specified, with :data:`FROM` if PDHG continued from it.
+        target: gap at which it was to stop; NaN for a scheme that takes none.
+        seconds: median over the repetitions, with everything from the problem to the allocation.
+        iterations: of PDHG; 0 for other schemes.
+        gap: certified, by the scheme's own prices.
+        satisfied_demand: share of all demand that is carried.
+        status: of the scheme, or infeasible (the validator's verdict).
+    """
+
+    topology: str
+    traffic: str
+    index: int
+    situation: str
+    scheme: str
+    target: float
+    seconds: float
+    iterations: int
+    gap: float
+    satisfied_demand: float
+    status: str
+
+
+def race(
+    instance: Instance,
+    schemes: Mapping[str, Scheme],
+    rows: Sequence[int],
+    *,
+    seed: int = 0,
+    targets: Sequence[float] = TARGETS,
+    notify: Callable[[str], None] = lambda _: None,
+) -> list[RaceRun]:
+    """Every scheme in every situation.
+
+    A scheme that raises SolverError is reported to ``notify`` and not run any more.
+
+    Args:
+        instance: network, paths, traffic.
+        schemes: by name.
+        rows: of the traffic; the matrix before each gives the earlier state, for row 0 the last matrix.
+        seed: of crowds and failures.
+        targets: certified gaps.
+        notify: called with failures.
+    """
+    running: dict[str, Scheme] = dict(schemes)
+    runs: list[RaceRun] = []
+    with tqdm(total=len(rows) * len(SITUATIONS), desc="racing", unit="situation") as bar:
+        for row in rows:
+            for situation, problem, earlier in situations(instance, int(row), seed):
+                make_run = partial(RaceRun, instance.topology.name, instance.traffic.name, int(row), situation)
+                runs += [make_run(*figures) for figures in _runs(problem, earlier, running, targets, notify)]
+                bar.update()
+    return runs
+
+
+def situations(instance: Instance, row: int, seed: int) -> Iterator[tuple[str, Problem, pdhg.PdhgResult | None]]:
+    """(name, problem, earlier state) of every situation of one row."""
+    rng = np.random.default_rng([seed, row])
+    topology = instance.topology
+    before, now = (instance.traffic.read([(row + step) % instance.traffic.num_matrices]) for step in (-1, 0))
+    earlier = pdhg.solve(instance.problem(before), gap=_EARLIER_GAP)
+    yield NEXT, instance.problem(now), earlier
+    yield CROWD, instance.problem(flash_crowd(now, rng)), earlier
+    count = max(1, round(rng.uniform(*_FAILED_SHARES) * len(topology.cables())))
+    failed = topology.with_failed_links(fail_cables(topology, count, rng))
+    yield FAILURES, instance.problem(now, capacity=failed.capacity), earlier
+    yield FIRST, instance.problem(now), None
+
+
+_Solved = tuple[Allocation, int]  # allocation, iterations
+_RunFigures = tuple[str, float, float, int, float, float, str]  # fields of a RaceRun from `scheme` on
+
+
+def _runs(
+    problem: Problem,
+    earlier: pdhg.PdhgResult | None,
+    schemes: dict[str, Scheme],
+    targets: Sequence[float],
+    notify: Callable[[str], None],
+) -> Iterator[_RunFigures]:
+    for name, scheme in list(schemes.items()):
+        try:
+            yield _measure(problem, name, math.nan, lambda scheme=scheme: (scheme.solve(problem), 0))  # type: ignore[misc]
+        except SolverError as error:
+            notify(str(error))
+            del schemes[name]
+    starts: dict[str, Callable[[], WarmStart | None]] = {COLD: lambda: None}
+    if earlier is not None:
+        starts[WARM] = lambda: earlier
+    for name, scheme in schemes.items():
+        if isinstance(scheme, Starter):
+            starts[name + FROM] = lambda scheme=scheme: scheme.start(problem)  # type: ignore[misc]
+    for target in targets:
+        for name, start in starts.items():
+            yield _measure(problem, name, target, lambda start=start, target=target: _solve(problem, start(), target))  # type: ignore[misc]
+
+
+def _solve(problem: Problem, start: WarmStart | None, target: float) -> _Solved:
+    result = pdhg.solve(problem, gap=target, warm_start=start)
+    return Allocation.of_batch(result.splits, result.prices, result.solve_s), result.iterations
+
+
+def _measure(problem: Problem, name: str, target: float, solve: Callable[[], _Solved]) -> _RunFigures:
+    (allocation, iterations), seconds = timed(solve)
+    assessment = assess(problem, allocation)
+    satisfied, status = float(assessment.satisfied_demand[0]), assessment.status[0].value
+    return name, target, seconds, iterations, float(assessment.gap[0]), satisfied, status
+
+
+def timed(run: Callable[[], _T]) -> tuple[_T, float]:
+    """The result, and the median of its seconds over the repetitions; a first run, which may compile, is not timed."""
+    times: list[float] = []
+    while len(times) <= _REPEATS and (len(times) < 2 or sum(times[1:]) < _MAX_REPEAT_S):
+        start = time.perf_counter()
+        result = run()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return result, float(np.median(times[1:]))
+
+
+@dataclasses.dataclass(frozen=True)
+class TimeToGap:
+    """The time of a scheme to a target gap, over the matrices of one situation.
+
+    Attributes:
+        situation: one of :data:`SITUATIONS`.
+        scheme: as in RaceRun.
+        seconds: median over the matrices of the fastest run with that gap or less; infinite if a matrix has none.
+        speedup: time of the better of cold and warm PDHG over that of the scheme, median over the matrices; 0 if
+            seconds is infinite.
+    """
+
+    situation: str
+    scheme: str
+    seconds: float
+    speedup: float
+
+
+def times_to_gap(runs: Sequence[RaceRun], gap: float = 0.01) -> list[TimeToGap]:
+    """Time to a certified ``gap`` of every scheme in every situation, in order of appearance."""
+    fastest: dict[tuple[str, str], dict[tuple[str, str, int], float]] = {}
+    for run in runs:
+        times = fastest.setdefault((run.situation, run.scheme), {})
+        key, is_reached = (run.topology, run.traffic, run.index), run.gap <= gap
+        times[key] = min(times.get(key, math.inf), run.seconds if is_reached else math.inf)
+    results = []
+    for (situation, scheme), times in fastest.items():
+        by_pdhg = [fastest.get((situation, name), {}) for name in (COLD, WARM)]
+        keys = {key for pdhg_times in by_pdhg for key in pdhg_times} or set(times)
+        seconds = [times.get(key, math.inf) for key in keys]
+        if math.inf in seconds:
+            results.append(TimeToGap(situation, scheme, math.inf, 0.0))
+            continue
+        best_pdhg = [min(pdhg_times.get(key, math.inf) for pdhg_times in by_pdhg) for key in keys]
+        speedup = float(np.median([p / s for p, s in zip(best_pdhg, seconds, strict=True)]))
+        results.append(TimeToGap(situation, scheme, float(np.median(seconds)), speedup))
+    return results

@@ -1,0 +1,189 @@
+"""The rows of an evaluation: one scheme on one case."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from teal.evaluation.cases import Case
+from teal.evaluation.instance import Instance
+from teal.problem import Allocation, Assessment, Figures, Problem, Status, all_paths_bound
+from teal.problem.bounds import gap
+from teal.runtime.arrays import FloatArray
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row(Figures):
+    """One scheme on one case, with its figures (see :class:`teal.problem.assessment.Figures`).
+
+    Under the online protocol, value and satisfied demand are means over the interval.
+
+    Attributes:
+        scheme: as it was specified.
+        topology: name of the network.
+        traffic: name of the traffic.
+        protocol: what was done to matrix or network (see :mod:`teal.evaluation.cases`).
+        level: how much of it, as it was written.
+        draw: number of the random draw.
+        index: row of the matrix in the traffic.
+        timestamp: time of the matrix, ISO 8601.
+        objective: name of the objective.
+        gap_known: gap by the best bound that any scheme has of this matrix; for a scheme with paths of its own, by
+            the bound over all paths of the network.
+        build_s: seconds to build a model.
+        solve_s: seconds to solve it.
+        parallel_s: seconds that both would take if every independent subproblem had a processor to itself; NaN if
+            there are no subproblems.
+        status: optimal, feasible, infeasible (the validator's verdict), time_limit or failed.
+        note: why the scheme failed; ``""`` if it did not.
+    """
+
+    scheme: str
+    topology: str
+    traffic: str
+    protocol: str
+    level: str
+    draw: int
+    index: int
+    timestamp: str
+    objective: str
+    gap_known: float
+    build_s: float
+    solve_s: float
+    parallel_s: float
+    status: str
+    note: str = ""
+
+    COLUMNS: ClassVar[tuple[str, ...]] = (
+        "scheme", "topology", "traffic", "protocol", "level", "draw", "index", "timestamp", "objective", "value",
+        "satisfied_demand", "bound", "gap", "gap_known", "max_link_utilisation", "max_violation", "build_s", "solve_s",
+        "parallel_s", "status", "note",
+    )  # fmt: skip
+    """Columns of a file of rows, in this order."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether there is an allocation that may be installed."""
+        return Status(self.status).usable
+
+    @property
+    def total_s(self) -> float:
+        """Seconds to build and to solve."""
+        return self.build_s + self.solve_s
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CaseResult:
+    """All schemes on one case.
+
+    Attributes:
+        key: of the case.
+        rows: one for each scheme; two with the online protocol.
+        utilisation: (E,) load / capacity for each scheme that has a usable allocation; NaN for a failed link.
+    """
+
+    key: str
+    rows: tuple[Row, ...]
+    utilisation: Mapping[str, FloatArray]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SchemeResult:
+    """The allocation of a scheme for one case, and its assessment.
+
+    Attributes:
+        allocation: B = 1; of status failed if the scheme failed.
+        assessment: of the allocation.
+        note: why the scheme failed; ``""`` if it did not.
+    """
+
+    allocation: Allocation
+    assessment: Assessment
+    note: str = ""
+
+
+def make_rows(instance: Instance, case: Case, problem: Problem, results: Mapping[str, SchemeResult]) -> list[Row]:
+    """One row for each scheme, with the best bound of all of them in ``gap_known``."""
+    best_bound, all_paths = _best_bounds(problem, results)
+    rows = []
+    for name, result in results.items():
+        (parallel_s,) = result.allocation.parallel_s or (None,)
+        bound = best_bound if result.allocation.paths is None else all_paths
+        rows.append(
+            Row(
+                scheme=name,
+                topology=instance.topology.name,
+                traffic=instance.traffic.name,
+                protocol=case.protocol.value,
+                level=case.level,
+                draw=case.draw,
+                index=case.index,
+                timestamp=str(instance.traffic.timestamps[case.index]),
+                objective=problem.objective.name.value,
+                gap_known=float(gap(problem, result.assessment.value, bound)[0]),
+                build_s=result.allocation.build_s[0],
+                solve_s=result.allocation.solve_s[0],
+                parallel_s=float("nan") if parallel_s is None else parallel_s,
+                status=result.assessment.status[0].value,
+                note=result.note,
+                **vars(result.assessment.figures(0)),
+            )
+        )
+    return rows
+
+
+def _best_bounds(problem: Problem, results: Mapping[str, SchemeResult]) -> tuple[Tensor, Tensor]:
+    """(1,) the best bound over the candidate paths, and the bound of the same prices over all paths of the network.
+
+    The second is NaN unless a scheme has paths of its own, and both are NaN if no scheme has a bound.
+    """
+    unknown = torch.full((1,), float("nan"), dtype=torch.float64)
+    bounds = {
+        name: result.assessment.bound
+        for name, result in results.items()
+        if result.allocation.paths is None and not bool(result.assessment.bound.isnan())
+    }
+    best_bound = unknown
+    prices = torch.zeros_like(problem.capacity)
+    if bounds:
+        choose = min if problem.objective.higher_is_better else max
+        best_scheme = choose(bounds, key=lambda name: float(bounds[name]))
+        best_bound, best_prices = bounds[best_scheme], results[best_scheme].allocation.prices
+        prices = prices if best_prices is None else best_prices
+    if any(result.allocation.paths is not None for result in results.values()):
+        return best_bound, all_paths_bound(problem, prices)
+    return best_bound, unknown
+
+
+def gap_of(problem: Problem, value: float, bound: float) -> float:
+    """The gap of numbers (see :func:`teal.problem.bounds.gap`)."""
+    return float(gap(problem, *(torch.tensor([x], dtype=torch.float64) for x in (value, bound))))
+
+
+def failed_allocation(problem: Problem) -> Allocation:
+    """An allocation of status failed, without times."""
+    splits = torch.zeros_like(problem.path_value.expand(problem.batch, -1, -1))
+    unknown = (float("nan"),) * problem.batch
+    return Allocation(splits, None, (Status.FAILED,) * problem.batch, unknown, unknown)
+
+
+def link_utilisation(problem: Problem, allocation: Allocation) -> FloatArray:
+    """(E,) load / capacity of one matrix, NaN for a failed link."""
+    own = problem if allocation.paths is None else problem.with_paths(allocation.paths)
+    utilisation = own.utilisation(allocation.splits.to(problem.demand))[0]
+    return torch.where(problem.capacity[0] > 0, utilisation, torch.nan).cpu().numpy()
+
+
+def usable_utilisations(problem: Problem, results: Mapping[str, SchemeResult]) -> dict[str, FloatArray]:
+    """(E,) load / capacity for each scheme whose allocation may be installed."""
+    usable = {name: r.allocation for name, r in results.items() if r.assessment.status[0].usable}
+    return {name: link_utilisation(problem, allocation) for name, allocation in usable.items()}
+
+
+def weighted_mean(shares: Sequence[float], values: Sequence[Tensor]) -> float:
+    """Sum of share times value over the parts of an interval."""
+    return sum(share * float(value[0]) for share, value in zip(shares, values, strict=True))

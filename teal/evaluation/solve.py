@@ -1,0 +1,166 @@
+"""One matrix from settings to a certified allocation, for `teal solve`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from teal.config import SolveConfig, seconds
+from teal.errors import InputError
+from teal.evaluation.instance import failed_links, load_instance
+from teal.network.traffic import TrafficMatrices
+from teal.problem import Allocation, Figures, Problem, Status, all_paths_bound, assess
+from teal.problem.assessment import FIGURES
+from teal.problem.bounds import gap
+from teal.runtime.memory import describe
+from teal.schemes.price_gnn import starter_for
+from teal.solvers.pdhg import solve
+from teal.solvers.pdhg.dense import bytes_needed
+from teal.spec import parse_spec
+
+_REPORT_EVERY_S = 2.0  # seconds between two progress messages
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class SolveReport(Figures):
+    """One matrix, allocated and measured, with its figures (see :class:`teal.problem.assessment.Figures`).
+
+    Attributes:
+        problem: the problem, B = 1.
+        splits: (D, K).
+        gap_all_paths: certified gap to the optimum over all paths of the network, by the same prices.
+        iterations: of PDHG.
+        build_s: seconds for paths, problem and model.
+        solve_s: seconds to solve.
+        bound_s: seconds for ``gap_all_paths``.
+        status: feasible, or infeasible (the validator's verdict).
+        reached: whether the target gap was reached.
+        stopped_by: what ended the search if it was not.
+    """
+
+    problem: Problem
+    splits: Tensor
+    gap_all_paths: float
+    iterations: int
+    build_s: float
+    solve_s: float
+    bound_s: float
+    status: str
+    reached: bool
+    stopped_by: str
+
+    @property
+    def usable(self) -> bool:
+        """Whether there is an allocation that may be installed."""
+        return Status(self.status).usable
+
+    def to_json(self) -> dict[str, float | int | str | None]:
+        """Everything but the tensors; numbers that JSON cannot hold become null."""
+        names = (*FIGURES, "gap_all_paths", "iterations", "build_s", "solve_s", "bound_s", "status", "reached")
+        values = {name: getattr(self, name) for name in names}
+        finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+        return {"objective": self.problem.objective.name.value, **finite}
+
+    def describe(self) -> str:
+        """The same in a few lines of text."""
+        unit = " Gbit/s" if self.problem.objective.maximises_value else ""
+        return (
+            f"{self.problem.objective.name.value}: {self.value:.6g}{unit}, bound {self.bound:.6g}{unit}, "
+            f"gap {100 * self.gap:.3f}%\n"
+            f"satisfied demand {100 * self.satisfied_demand:.2f}%, "
+            f"largest link utilisation {self.max_link_utilisation:.4g}, largest violation {self.max_violation:.1g}\n"
+            f"gap to the optimum over all paths {100 * self.gap_all_paths:.3f}%\n"
+            f"{self.iterations} iterations; build {self.build_s:.3g} s, solve {self.solve_s:.3g} s"
+        )
+
+
+def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: None) -> SolveReport:
+    """Load, solve, and measure.
+
+    Args:
+        config: the settings.
+        notify: called with what was assumed and found, and with progress.
+
+    Raises:
+        InputError: a fault in what the user gave.
+    """
+    config = dataclasses.replace(config, traffic=_traffic_up_to_index(config))
+    instance = load_instance(config, notify, select=lambda traffic: _selected(config, traffic))
+    begin = time.perf_counter()
+    capacity = None
+    if config.fail:
+        failed = failed_links(instance.topology, config.fail)
+        capacity = instance.topology.with_failed_links(failed).capacity
+        notify("failed: " + ", ".join(instance.topology.link_name(link) for link in failed))
+    row = 0 if config.carrying else config.index
+    problem = instance.problem(instance.traffic.read([row]), capacity=capacity)
+    if problem.ops.backend.name == "cuda":
+        matrix_bytes, path_bytes = bytes_needed(problem.paths, torch.float32), problem.paths.levels.num_bytes
+        needs = f"paths take about {describe(path_bytes)} of its memory, solving {describe(matrix_bytes)}"
+        notify(f"{problem.ops.device}: {needs}")
+    else:
+        _ = problem.paths.packed  # computed here, so that its time counts as building
+    model = starter_for(config.model, problem.paths)
+    build_s = instance.paths_s + time.perf_counter() - begin
+    deadline = seconds(config.deadline) if config.deadline else math.inf
+    begin = time.perf_counter()
+    start = None if model is None else model.start(problem)
+    result = solve(
+        problem,
+        gap=config.gap,
+        deadline=deadline + begin - time.perf_counter(),
+        warm_start=start,
+        max_iterations=config.max_iterations,
+        report=_Progress(notify),
+    )
+    solve_s = time.perf_counter() - begin
+    allocation = Allocation(result.splits, result.prices, (Status.FEASIBLE,), (0.0,), (solve_s,))
+    assessment = assess(problem, allocation)
+    begin = time.perf_counter()
+    bound_all_paths = all_paths_bound(problem, result.prices)
+    bound_s = time.perf_counter() - begin
+    return SolveReport(
+        problem=problem,
+        splits=result.splits[0],
+        gap_all_paths=float(gap(problem, result.value, bound_all_paths)[0]),
+        iterations=result.iterations,
+        build_s=build_s,
+        solve_s=solve_s,
+        bound_s=bound_s,
+        status=assessment.status[0].value,
+        reached=bool(assessment.gap[0] <= config.gap),
+        stopped_by="the iteration limit" if result.iterations >= config.max_iterations else "the deadline",
+        **vars(assessment.figures(0)),
+    )
+
+
+class _Progress:
+    """Reports a long search from time to time."""
+
+    def __init__(self, notify: Callable[[str], None]) -> None:
+        self._notify, self._last = notify, time.perf_counter()
+
+    def __call__(self, iterations: int, gap: float) -> None:
+        if time.perf_counter() - self._last > _REPORT_EVERY_S:
+            self._notify(f"{iterations} iterations: gap {100 * gap:.3g}%")
+            self._last = time.perf_counter()
+
+
+def _traffic_up_to_index(config: SolveConfig) -> str:
+    """The traffic as specified; a generator without a count makes only the matrices up to the requested one."""
+    if config.traffic.partition(":")[0] != "gravity" or config.calibrate is not None:
+        return config.traffic
+    if "count" in parse_spec(config.traffic).options:
+        return config.traffic
+    return f"{config.traffic}{',' if ':' in config.traffic else ':'}count={config.index + 1}"
+
+
+def _selected(config: SolveConfig, traffic: TrafficMatrices) -> TrafficMatrices:
+    if config.index >= traffic.num_matrices:
+        raise InputError("--index", "", f"a matrix from 0 to {traffic.num_matrices - 1}", config.index)
+    return traffic.carrying(config.index) if config.carrying else traffic

@@ -1,0 +1,55 @@
+"""Files of rows: dataclasses of strings, integers and floats as CSV and Parquet."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from teal.errors import InputError
+
+_PARSERS = {"str": str, "int": int, "float": float}  # by the annotation of a field
+_T = TypeVar("_T")
+
+
+def columns_of(row: Any) -> list[str]:
+    """Columns of a file of dataclasses like ``row``: its ``COLUMNS`` or, without them, its fields."""
+    return list(getattr(row, "COLUMNS", None) or (field.name for field in dataclasses.fields(row)))
+
+
+def write_csv(path: Path, rows: Sequence[Any]) -> None:
+    """Write at least one dataclass, all of one type; numbers in full precision."""
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, columns_of(rows[0]))
+        writer.writeheader()
+        writer.writerows(dataclasses.asdict(row) for row in rows)
+
+
+def write_parquet(path: Path, rows: Sequence[Any]) -> None:
+    """Write at least one dataclass, all of one type, as a Parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = columns_of(rows[0])
+    pq.write_table(pa.table({name: [getattr(row, name) for row in rows] for name in names}), path)
+
+
+def read_csv(path: Path, kind: type[_T]) -> list[_T]:
+    """Read what :func:`write_csv` wrote of dataclasses of type ``kind``, with strings, integers and floats.
+
+    Raises:
+        InputError: no such file, or one of something else.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as stream:
+            return [from_text(kind, line) for line in csv.DictReader(stream)]
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        raise InputError(str(path), "", f"a table of {kind.__name__.lower()}s", str(error)) from None
+
+
+def from_text(kind: type[_T], values: Mapping[str, Any]) -> _T:
+    """A dataclass of strings, integers and floats, from texts or from values of the right types."""
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    return kind(**{field.name: _PARSERS[str(field.type)](values[field.name]) for field in fields})

@@ -1,0 +1,322 @@
+"""The training of a FlowGNN on one network: steps over its matrices in random order, validation, early stop, resume."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from teal.config import TrainConfig, seconds
+from teal.errors import InputError
+from teal.learning import run_state
+from teal.learning.coma import Exploration, coma_loss
+from teal.learning.direct import direct_loss
+from teal.learning.loop import Stopwatch, train_until
+from teal.learning.losses import bound_loss, has_demand, total_demand_value
+from teal.learning.noise import Noise, RowStreams
+from teal.learning.peers import Peers, SingleProcess
+from teal.network import Split, TrafficMatrices
+from teal.network.traffic import spread
+from teal.nn import FlowGnnConfig, TealModel, checkpoint
+from teal.problem import Problem
+from teal.runtime.arrays import Int64Array
+from teal.runtime.memory import available_on
+from teal.runtime.storage import content_key
+from teal.schemes.flow_gnn import FlowGnnScheme
+
+_ACTIVATION_BYTES = 1 << 30  # memory for the activations of a micro-batch on the CPU
+_TENSORS_PER_LAYER = 12  # path tensors (B, D, K, F) that a FlowGNN layer keeps for its backward pass, approximately
+TENSORBOARD = "tensorboard"  # folder of the log
+
+
+@dataclasses.dataclass
+class TrainState:
+    """How far a run is; with the weights and the optimiser's state, all that a resume needs.
+
+    Attributes:
+        step: optimiser steps done.
+        elapsed_s: seconds of training, over all sessions.
+        best: best validation score.
+        stale: number of validations since the best one.
+        learning_rate: current one; halved while the score does not improve.
+        reason: why training ended; ``""`` while it has not.
+    """
+
+    step: int = 0
+    elapsed_s: float = 0.0
+    best: float = -math.inf
+    stale: int = 0
+    learning_rate: float = 0.0
+    reason: str = ""
+
+
+class _NoLog:
+    """The TensorBoard log of a process that writes none."""
+
+    def add_scalar(self, *_: object) -> None:
+        """Ignore a value."""
+
+
+class Trainer:
+    """Trains one model on one network.
+
+    The order of the matrices depends on (seed, epoch) alone, and the random numbers for a matrix on (seed, step,
+    matrix), so that a resumed run continues as if it had never stopped: bit for bit on a CPU, to rounding on a GPU,
+    where scattered sums have no fixed order.  Several processes make the same steps as one, to rounding: each takes
+    a part of the batch, and their gradients are summed.
+
+    Args:
+        problem: the network with any one matrix, whose demand is replaced.
+        traffic: the matrices, read as they are needed.
+        split: which of them to train and to validate on.
+        config: the settings.
+        peers: the processes that train together; each makes a trainer with the same arguments.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        traffic: TrafficMatrices,
+        split: Split,
+        config: TrainConfig,
+        peers: Peers | None = None,
+    ) -> None:
+        self.peers = peers or SingleProcess()
+        self.problem, self.traffic, self.split, self.config = problem.to(torch.float32), traffic, split, config
+        self.budget_s = seconds(config.time_budget)
+        torch.manual_seed(config.seed)
+        shape = FlowGnnConfig(problem.paths.num_paths, config.layers, config.width, config.form)
+        self.model = TealModel(shape).to(problem.demand.device)
+        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.learning_rate)
+        self.state = TrainState(learning_rate=config.learning_rate)
+        self._saved_score = -math.inf  # of the checkpoint; the validation after the end may exceed state.best
+        self.card = checkpoint.FlowGnnCard(
+            shape, problem.objective.name.value, problem.objective.epsilon, problem.topology.name,
+            problem.topology.content_key(), config.learner, config.seed,
+        )  # fmt: skip
+        self._validation_rows = spread(split.validation, config.validation_matrices)
+        self._micro_batch = config.micro_batch or self._fitting_micro_batch()
+        self._epoch_order: tuple[int, Int64Array] = (-1, split.train)  # number of an epoch, and its rows in order
+
+    def train(
+        self, out: Path, progress: bool = True, watch: Callable[[TrainState], None] = lambda _: None
+    ) -> TrainState:
+        """Train until the time budget, the step limit or the patience is used up.
+
+        Writes a checkpoint to ``out`` whenever the validation score improves, and the state to resume from after
+        every validation and at the end; of several processes only rank 0 writes.
+
+        Args:
+            out: folder.
+            progress: whether to show a progress bar.
+            watch: called after every step.
+
+        Raises:
+            KeyboardInterrupt: on Ctrl-C, after the current step is done and the state is written.
+        """
+        from torch.utils.tensorboard import SummaryWriter
+
+        is_lead = self.peers.rank == 0
+        out.mkdir(parents=True, exist_ok=True)
+        stopwatch = Stopwatch(self.state.elapsed_s)
+        self.state.reason = ""
+        with (
+            SummaryWriter(str(out / TENSORBOARD), purge_step=self.state.step)
+            if is_lead
+            else contextlib.nullcontext(_NoLog()) as log
+        ):
+
+            def prepare(bar: Any) -> None:
+                if self.state.step == 0:
+                    self._validate(out, log, bar)
+
+            def step(bar: Any) -> None:
+                losses = self._step()
+                self.state.step += 1
+                self.state.elapsed_s = self.peers.broadcast(stopwatch.elapsed_s())
+                for name, value in losses.items():
+                    log.add_scalar(f"train/{name}", value, self.state.step)
+                if self.state.step % self.config.validate_every == 0:
+                    self._validate(out, log, bar)
+                watch(self.state)
+
+            train_until(
+                self._is_finished, step, lambda: self.save(out), prepare=prepare, steps_done=self.state.step,
+                max_steps=self.config.max_steps, show=progress and is_lead,
+            )  # fmt: skip
+            if self.state.step % self.config.validate_every:
+                # The last steps may have improved the score.  The saved state does not include this validation,
+                # so that a longer run continues as if training had not ended here.
+                self._validate(out, log, None, save=False)
+        return self.state
+
+    def _is_finished(self) -> bool:
+        state, config = self.state, self.config
+        if config.max_steps and state.step >= config.max_steps:
+            state.reason = "step limit"
+        elif state.elapsed_s >= self.budget_s:
+            state.reason = "time budget"
+        elif state.stale >= config.patience:
+            state.reason = f"no better validation in {config.patience}"
+        return bool(state.reason)
+
+    def _step(self) -> dict[str, float]:
+        """One optimiser step over a batch; its mean losses."""
+        rows = self._batch_rows(self.state.step)
+        own_rows = rows[self.peers.rank :: self.peers.size]
+        for parameter in self.model.parameters():
+            parameter.grad = torch.zeros_like(parameter)  # a process without a part of this batch contributes 0
+        loss_sums = torch.zeros(2, dtype=torch.float64)
+        for begin in range(0, len(own_rows), self._micro_batch):
+            part = own_rows[begin : begin + self._micro_batch]
+            noise = RowStreams(self.config.seed, self.state.step, part.tolist(), self.problem.demand.device)
+            problem = self.problem.with_demand(self._augmented(part, noise))
+            means, prices = self.model(problem)
+            counts = has_demand(problem)
+            both = self._policy_loss(problem, means, noise), bound_loss(problem, prices)
+            losses = torch.stack([torch.where(counts, loss, 0).sum() for loss in both]) / len(rows)
+            losses.sum().backward()
+            loss_sums += losses.detach().cpu()
+        self.peers.all_reduce_sum([loss_sums, *(p.grad for p in self.model.parameters() if p.grad is not None)])
+        if not bool(torch.isfinite(loss_sums).all()):
+            expected = "a finite loss; try a lower --learning-rate"
+            raise InputError("training", f"step {self.state.step}", expected, loss_sums)
+        self.optimiser.step()
+        return dict(zip(("policy", "bound"), loss_sums.tolist(), strict=True))
+
+    def _augmented(self, rows: Int64Array, noise: Noise) -> Tensor:
+        """(B, D) the demands of ``rows``, each multiplied by log-normal noise of mean 1."""
+        demand = torch.as_tensor(self.traffic.read(rows)).to(self.problem.demand)
+        if not self.config.augment:
+            return demand
+        return demand * torch.exp(self.config.augment * noise.normal(demand) - self.config.augment**2 / 2)
+
+    def _policy_loss(self, problem: Problem, means: Tensor, noise: Noise) -> Tensor:
+        if self.config.learner == "direct":
+            return direct_loss(problem, means)
+        config = self.config
+        return coma_loss(problem, means, Exploration(config.std, config.samples, config.episodes), noise)
+
+    def _batch_rows(self, step: int) -> Int64Array:
+        """The rows of a step; an epoch is a permutation of the training rows, seeded by (seed, epoch)."""
+        rows, size = self.split.train, min(self.config.batch_size, len(self.split.train))
+        epoch, batch = divmod(step, math.ceil(len(rows) / size))
+        if self._epoch_order[0] != epoch:
+            order = np.random.default_rng([self.config.seed, epoch]).permutation(rows)
+            self._epoch_order = (epoch, order)
+        return np.sort(self._epoch_order[1][batch * size : (batch + 1) * size])
+
+    def _fitting_micro_batch(self) -> int:
+        """Number of matrices whose activations take about 1 GiB, or half of the free memory of a GPU."""
+        paths = self.problem.paths
+        entries = paths.num_demands * paths.num_paths * self.config.width * self.config.layers
+        device = self.problem.demand.device
+        available = available_on(device) // 2 if device.type == "cuda" else _ACTIVATION_BYTES
+        return max(1, available // (entries * _TENSORS_PER_LAYER * 4))
+
+    def _validate(self, out: Path, log: Any, bar: Any, *, save: bool = True) -> None:
+        """Measure the validation score, keep the weights if they are the best, adapt the learning rate."""
+        score = self.score()
+        log.add_scalar("validation/score", score, self.state.step)
+        if score > self._saved_score and self.peers.rank == 0:
+            self._saved_score = score
+            card = dataclasses.replace(
+                self.card, step=self.state.step, train_s=round(self.state.elapsed_s, 3), validation=score
+            )
+            checkpoint.save_flow_gnn(out, self.model, card)
+        if score > self.state.best:
+            self.state.best, self.state.stale = score, 0
+        else:
+            self.state.stale += 1
+            if self.state.stale % self.config.decay_after == 0:
+                self._set_learning_rate(self.state.learning_rate / 2)
+        if bar is not None:
+            bar.set_postfix(validation=f"{score:.4f}", best=f"{self.state.best:.4f}", refresh=True)
+        if save:
+            self.save(out)
+
+    def score(self) -> float:
+        """Mean over the validation matrices of value over the value of all demand (or of minus theta).
+
+        Measured on allocations of the whole scheme with its default repair, which users of the model get.
+        """
+        scheme, sums = FlowGnnScheme(self.model.eval()), torch.zeros(2, dtype=torch.float64)
+        own_rows = self._validation_rows[self.peers.rank :: self.peers.size]
+        for begin in range(0, len(own_rows), self._micro_batch):
+            rows = own_rows[begin : begin + self._micro_batch]
+            problem = self.problem.with_demand(torch.as_tensor(self.traffic.read(rows))).to(torch.float64)
+            value = problem.value(scheme.solve(problem).splits)
+            if problem.objective.maximises_value:
+                value = value / total_demand_value(problem)
+            sums[0] += float(value.sum() if problem.objective.higher_is_better else -value.sum())
+            sums[1] += len(rows)
+        self.model.train()
+        self.peers.all_reduce_sum([sums])
+        return self.peers.broadcast(float(sums[0] / sums[1]))
+
+    def save(self, out: Path) -> None:
+        """Write what :meth:`resume` reads; rank 0 does."""
+        if self.peers.rank:
+            return
+        tensors = run_state.with_prefix("model", self.model.state_dict())
+        tensors |= run_state.optimiser_tensors(self.optimiser)
+        run_state.save_run(out, tensors, {"state": dataclasses.asdict(self.state), "settings": self._settings()})
+
+    def resume(self, out: Path) -> None:
+        """Continue the run in ``out``.
+
+        Raises:
+            InputError: no run there, a damaged one, or one with other settings.
+        """
+        tensors, fields = run_state.load_run(out)
+        where = str(out / run_state.RUN)
+        settings = self._settings()
+        for name, value in fields.get("settings", {}).items():
+            if settings.get(name) != value:
+                raise InputError(where, name, f"the setting of the run, {value}", settings.get(name))
+        try:
+            self.state = TrainState(**fields["state"])
+            self.model.load_state_dict(run_state.without_prefix("model", tensors))
+            run_state.load_optimiser(self.optimiser, tensors)
+            self._set_learning_rate(self.state.learning_rate)
+            self._saved_score = checkpoint.best_validation(out)
+        except (KeyError, TypeError, RuntimeError, ValueError) as error:
+            raise InputError(where, "", "the state of a run of this version", error) from None
+
+    def _set_learning_rate(self, rate: float) -> None:
+        self.state.learning_rate = rate
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+
+    def _settings(self) -> dict[str, Any]:
+        """What must not change from one session of a run to the next."""
+        names = (
+            "learner",
+            "seed",
+            "batch_size",
+            "learning_rate",
+            "augment",
+            "std",
+            "samples",
+            "episodes",
+            "validate_every",
+            "validation_matrices",
+            "decay_after",
+            "micro_batch",
+        )
+        card = dataclasses.asdict(self.card)
+        return {
+            **{name: getattr(self.config, name) for name in names},
+            **{name: card[name] for name in ("model", "objective", "epsilon", "topology_key")},
+            "traffic": self.traffic.content_key(),
+            "paths": self.problem.paths.key,
+            "path_value": content_key(self.problem.path_value.cpu().numpy()),
+            "device": self.problem.demand.device.type,
+        }

@@ -1,0 +1,215 @@
+"""Checkpoints of models: tensors as safetensors, everything else as JSON.  No pickle: a checkpoint cannot run code.
+
+A checkpoint is a folder with ``model.safetensors`` and ``model.json``, the card.  The card contains a hash of the
+former, so that files of two different saves are never taken for one checkpoint.  Each file is written whole or not
+at all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from teal.errors import InputError
+from teal.nn.price_gnn import PriceGNN, PriceGnnConfig
+from teal.nn.teal_model import FlowGnnConfig, TealModel
+from teal.objectives import Objective, ObjectiveName
+from teal.runtime.storage import atomic_file, file_key
+
+FORMAT = 1  # of the folder; raised when older versions of Teal could not read it
+PRICE_GNN_KIND = "price-gnn"  # `kind` in the card of a PriceGNN; the card of a FlowGNN has none
+MODEL_CARD, MODEL_WEIGHTS = "model.json", "model.safetensors"
+_HASH = "weights_sha256"  # key of the weights' hash in the card
+
+
+@dataclasses.dataclass(frozen=True)
+class FlowGnnCard:
+    """What the card of a FlowGNN says.
+
+    Attributes:
+        model: shapes.
+        objective: name of the objective that it was trained for.
+        epsilon: of that objective.
+        topology: name of the network that it was trained on.
+        topology_key: content key of that network.
+        learner: ``direct`` or ``coma``.
+        seed: of the training run.
+        step: optimiser steps of these weights.
+        train_s: seconds of training of these weights.
+        validation: mean validation score of these weights (share of the demand's value, or minus theta).
+        format: of the folder.
+    """
+
+    model: FlowGnnConfig
+    objective: str
+    epsilon: float
+    topology: str
+    topology_key: str
+    learner: str
+    seed: int
+    step: int = 0
+    train_s: float = 0.0
+    validation: float = float("-inf")
+    format: int = FORMAT
+
+
+@dataclasses.dataclass(frozen=True)
+class PriceGnnCard:
+    """What the card of a PriceGNN says; such a model serves every network and objective.
+
+    Attributes:
+        model: shapes.
+        num_paths: K of the paths that it was trained on; it takes any K.
+        networks: number of networks that it was trained on.
+        held_out: names of networks that it was not trained on, nor on others of their families.
+        seed: of the training run.
+        step: optimiser steps of these weights.
+        train_s: seconds of training of these weights.
+        kind: always ``price-gnn``.
+        format: of the folder.
+    """
+
+    model: PriceGnnConfig
+    num_paths: int
+    networks: int
+    held_out: tuple[str, ...]
+    seed: int
+    step: int
+    train_s: float
+    kind: str = PRICE_GNN_KIND
+    format: int = FORMAT
+
+
+def save_flow_gnn(folder: Path, model: TealModel, card: FlowGnnCard) -> None:
+    """Write the checkpoint of a FlowGNN."""
+    _save(folder, model, card)
+
+
+def save_price_gnn(folder: Path, model: PriceGNN, card: PriceGnnCard) -> None:
+    """Write the checkpoint of a PriceGNN."""
+    _save(folder, model, card)
+
+
+def _save(folder: Path, model: nn.Module, card: FlowGnnCard | PriceGnnCard) -> None:
+    tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    with atomic_file(folder / MODEL_WEIGHTS) as temporary:
+        save_file(tensors, temporary)
+    fields = dataclasses.asdict(card) | {_HASH: file_key(folder / MODEL_WEIGHTS)}
+    with atomic_file(folder / MODEL_CARD) as temporary:
+        temporary.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
+
+
+def load_flow_gnn(folder: Path, device: torch.device | str = "cpu") -> tuple[TealModel, FlowGnnCard]:
+    """Read the checkpoint of a FlowGNN.
+
+    Raises:
+        InputError: no checkpoint there, a damaged one, or one of another format.
+    """
+    fields, weights_hash = _read_card(folder / MODEL_CARD)
+    try:
+        card = FlowGnnCard(**(fields | {"model": FlowGnnConfig(**fields["model"])}))
+    except (TypeError, KeyError, InputError) as error:
+        raise InputError(str(folder / MODEL_CARD), "", "the description of a model", str(error)) from None
+    model = TealModel(card.model)
+    _load_weights(model, folder, weights_hash)
+    return model.to(device).eval(), card
+
+
+def load_price_gnn(folder: Path, device: torch.device | str = "cpu") -> tuple[PriceGNN, PriceGnnCard]:
+    """Read the checkpoint of a PriceGNN.
+
+    Raises:
+        InputError: no checkpoint there, a damaged one, one of another format or of another kind of model.
+    """
+    fields, weights_hash = _read_card(folder / MODEL_CARD)
+    try:
+        held_out = tuple(fields["held_out"])
+        card = PriceGnnCard(**(fields | {"model": PriceGnnConfig(**fields["model"]), "held_out": held_out}))
+    except (TypeError, KeyError) as error:
+        raise InputError(str(folder / MODEL_CARD), "", "the description of a PriceGNN", str(error)) from None
+    model = PriceGNN(card.model)
+    _load_weights(model, folder, weights_hash)
+    return model.to(device).eval(), card
+
+
+def is_price_gnn(folder: Path) -> bool:
+    """Whether the checkpoint in ``folder`` is of a PriceGNN.
+
+    Raises:
+        InputError: no checkpoint there, or a damaged one.
+    """
+    return _read_card(folder / MODEL_CARD)[0].get("kind") == PRICE_GNN_KIND
+
+
+def _load_weights(model: nn.Module, folder: Path, weights_hash: str) -> None:
+    """Read the weights of ``folder``, which must have the hash that the card gives, into ``model``."""
+    weights = folder / MODEL_WEIGHTS
+    tensors, _ = read_tensors(weights)
+    if file_key(weights) != weights_hash:
+        raise InputError(str(weights), "", f"the weights that belong to {MODEL_CARD}", "others")
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise InputError(str(weights), "", f"the weights of {MODEL_CARD}", error) from None
+    if not all(bool(torch.isfinite(value).all()) for value in model.state_dict().values()):
+        raise InputError(str(weights), "", "finite weights", "infinite or NaN ones")
+
+
+def check_fits(card: FlowGnnCard, folder: Path, num_paths: int, objective: Objective) -> None:
+    """Raise InputError unless the model of ``card`` is for K = ``num_paths`` and this objective."""
+    where = str(folder / MODEL_CARD)
+    if card.model.num_paths != num_paths:
+        raise InputError(where, "K", f"a model for {num_paths} paths a demand", f"one for {card.model.num_paths}")
+    if card.objective != objective.name.value:
+        raise InputError(where, "objective", f"a model for {objective.name.value}", f"one for {card.objective}")
+    if objective.name is ObjectiveName.LATENCY_PENALISED_FLOW and card.epsilon != objective.epsilon:
+        raise InputError(where, "epsilon", f"a model for {objective.epsilon}", f"one for {card.epsilon}")
+
+
+def best_validation(folder: Path) -> float:
+    """Validation score of the FlowGNN in ``folder``; minus infinity if there is no readable checkpoint."""
+    try:
+        return load_flow_gnn(folder)[1].validation
+    except InputError:
+        return -math.inf
+
+
+def _read_card(file: Path) -> tuple[dict[str, Any], str]:
+    """The card's fields and the hash of its weights."""
+    if not file.is_file():
+        raise InputError(str(file.parent), file.name, "a checkpoint", "no such file")
+    try:
+        fields = json.loads(file.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(str(file), "", "JSON", f"a damaged file: {error}") from None
+    if not isinstance(fields, dict):
+        raise InputError(str(file), "", "a JSON object", type(fields).__name__)
+    if fields.get("format") != FORMAT:
+        raise InputError(str(file), "format", str(FORMAT), fields.get("format"))
+    try:
+        return fields, fields.pop(_HASH)
+    except KeyError as error:
+        raise InputError(str(file), "", "the description of a model", str(error)) from None
+
+
+def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata of a safetensors file.
+
+    Raises:
+        InputError: no such file, or a damaged one.
+    """
+    if not file.is_file():
+        raise InputError(str(file.parent), file.name, "a checkpoint", "no such file")
+    try:
+        with safe_open(file, framework="pt") as stored:
+            return {name: stored.get_tensor(name) for name in stored.keys()}, stored.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise InputError(str(file), "", "a safetensors file", f"a damaged file: {error}") from None

@@ -1,0 +1,21 @@
+"""The problem that every scheme takes, the allocation that it returns, and how an allocation is measured."""
+
+from teal.problem.allocation import Allocation, Status
+from teal.problem.assessment import Assessment, Figures, assess
+from teal.problem.bounds import all_paths_bound, dual_bound, scaled_dual_bound
+from teal.problem.feasibility import Violations, violations
+from teal.problem.problem import Problem
+
+__all__ = [
+    "Allocation",
+    "Assessment",
+    "Figures",
+    "Problem",
+    "Status",
+    "Violations",
+    "all_paths_bound",
+    "assess",
+    "dual_bound",
+    "scaled_dual_bound",
+    "violations",
+]

@@ -1,0 +1,97 @@
+"""The figures of an allocation: value, certified gap, utilisation, violations.  Measured alike for every scheme."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from teal.problem.allocation import Allocation, Status
+from teal.problem.bounds import gap, scaled_dual_bound
+from teal.problem.feasibility import TOLERANCE, violations
+from teal.problem.problem import Problem
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Figures:
+    """The figures of one matrix; NaN where there is no allocation that may be installed.
+
+    Attributes:
+        value: the objective: Gbit/s of value, largest link utilisation, or least share of a demand that is carried.
+        satisfied_demand: share of all demand that is carried; 1 if there is no demand.
+        bound: certified bound on the optimum, by the prices of the scheme.
+        gap: how far the optimum may be: (bound - value) / bound, or (value - bound) / value for a minimum.
+        max_link_utilisation: largest load / capacity.
+        max_violation: largest violation of any rule (see :mod:`teal.problem.feasibility`), of infeasible
+            allocations too.
+    """
+
+    value: float
+    satisfied_demand: float
+    bound: float
+    gap: float
+    max_link_utilisation: float
+    max_violation: float
+
+
+FIGURES = tuple(field.name for field in dataclasses.fields(Figures))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Assessment:
+    """The figures of B matrices, as float64 tensors (B,); see :class:`Figures` for their meaning.
+
+    Attributes:
+        status: of the scheme, or infeasible where the validator contradicts it.
+    """
+
+    status: tuple[Status, ...]
+    value: Tensor
+    satisfied_demand: Tensor
+    bound: Tensor
+    gap: Tensor
+    max_link_utilisation: Tensor
+    max_violation: Tensor
+
+    def figures(self, row: int) -> Figures:
+        """The figures of one matrix."""
+        return Figures(**{name: float(getattr(self, name)[row]) for name in FIGURES})
+
+
+def assess(problem: Problem, allocation: Allocation) -> Assessment:
+    """Measure ``allocation`` in float64, independently of the scheme that made it.
+
+    Without prices the bound is the trivial one: all routable demand at its best value, or theta >= 0.
+    An allocation that breaks a rule by more than 1e-6, or contains NaN, is infeasible whatever its status says.
+    An allocation over paths of its own is measured, and bounded, over those.
+    """
+    problem = problem.to(torch.float64)
+    if allocation.paths is not None:
+        problem = problem.with_paths(allocation.paths)
+    splits = allocation.splits.to(problem.demand)
+    has_nan = splits.isnan().flatten(1).any(1)
+    splits = splits.nan_to_num(nan=0.0)
+    prices = torch.zeros_like(problem.capacity) if allocation.prices is None else allocation.prices
+    largest_violation = torch.where(has_nan, torch.inf, violations(problem, splits).largest)
+    status = tuple(
+        Status.INFEASIBLE if claimed.usable and violation > TOLERANCE else claimed
+        for claimed, violation in zip(allocation.status, largest_violation.tolist(), strict=True)
+    )
+    is_usable = torch.tensor([s.usable for s in status], device=splits.device)
+    is_claimed_usable = torch.tensor([s.usable for s in allocation.status], device=splits.device)
+
+    def usable_only(values: Tensor) -> Tensor:
+        return torch.where(is_usable, values, torch.nan)
+
+    total_demand, carried = problem.demand.sum(1), problem.flows(splits).sum((1, 2))
+    value, bound = problem.value(splits), scaled_dual_bound(problem, prices)
+    return Assessment(
+        status=status,
+        value=usable_only(value),
+        satisfied_demand=usable_only(torch.where(total_demand > 0, carried / total_demand.clamp(min=1e-300), 1)),
+        bound=usable_only(bound),
+        gap=usable_only(gap(problem, value, bound)),
+        max_link_utilisation=usable_only(problem.utilisation(splits).amax(1)),
+        max_violation=torch.where(is_claimed_usable, largest_violation, torch.nan),
+    )

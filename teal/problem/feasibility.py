@@ -1,0 +1,67 @@
+"""The validator: how far an allocation breaks the rules.  It uses no solver and is never switched off."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from teal.problem.problem import Problem
+
+TOLERANCE = 1e-6  # share of a capacity or a demand by which a rule may be broken, for rounding
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Violations:
+    """How far each of B allocations breaks each rule; 0 where it does not.
+
+    Attributes:
+        capacity: (B,) largest (load - c) / c over the links, load over the largest capacity for
+            a failed link.  Under max_link_utilisation only failed links are bound.
+        demand: (B,) largest excess of a demand's splits over 1, as a share of the demand; under
+            max_link_utilisation also the largest shortfall of a demand that has a path.
+        sign: (B,) largest negative split, sign reversed.
+        mask: (B,) largest share sent over a path that is not live.
+    """
+
+    capacity: Tensor
+    demand: Tensor
+    sign: Tensor
+    mask: Tensor
+
+    @property
+    def largest(self) -> Tensor:
+        """(B,) the largest of the four."""
+        return torch.stack([self.capacity, self.demand, self.sign, self.mask]).amax(0)
+
+
+def violations(problem: Problem, splits: Tensor) -> Violations:
+    """Measure every rule in float64.  Demands of rate 0 may have any splits, because nothing flows.
+
+    Raises:
+        ValueError: splits of another shape than (B, D, K), or NaN among them.
+    """
+    if splits.shape != problem.path_mask.shape:
+        raise ValueError(f"splits must be {tuple(problem.path_mask.shape)}, are {tuple(splits.shape)}")
+    if bool(splits.isnan().any()):
+        raise ValueError("splits contain NaN")
+    problem, splits = problem.to(torch.float64), splits.to(torch.float64)
+    has_demand = (problem.demand > 0)[..., None]
+    splits = torch.where(has_demand, splits, 0)
+    load, capacity = problem.loads(splits), problem.capacity
+    failed = capacity <= 0
+    largest_capacity = capacity.amax(1, keepdim=True).clamp(min=1e-30)
+    excess = torch.where(failed, load / largest_capacity, (load - capacity) * problem.inverse_capacity)
+    total = splits.sum(-1)
+    if problem.objective.may_shed:
+        demand_error = total - 1
+    else:
+        excess = torch.where(failed, excess, 0)
+        demand_error = torch.where(problem.routable & (problem.demand > 0), (total - 1).abs(), total)
+    return Violations(
+        capacity=excess.amax(1).clamp(min=0),
+        demand=demand_error.amax(1).clamp(min=0),
+        sign=(-splits).amax((1, 2)).clamp(min=0),
+        mask=torch.where(problem.path_mask, 0, splits.abs()).amax((1, 2)),
+    )

@@ -1,0 +1,246 @@
+"""The object that every scheme takes: B traffic matrices on one network."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from teal.errors import InputError
+from teal.network import PathSet, Topology
+from teal.objectives import Objective, ObjectiveName
+from teal.pathops import PathOps, make_path_ops
+from teal.runtime.arrays import AnyArray
+from teal.runtime.shapes import Bool, Float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Problem:
+    """B traffic matrices to allocate on one network.  Validated by :meth:`create`.
+
+    Attributes:
+        topology: the network, with its regular capacities.
+        paths: candidate paths of the demands.
+        objective: the program to solve.
+        demand: (B, D) Gbit/s.
+        capacity: (B, E) Gbit/s in force for each matrix; 0 where a link has failed.
+        demand_value: (D,) value of one Gbit/s of each demand.
+        link_cost: (E,) value that one Gbit/s loses on each link:
+            v[d, k] = demand_value[d] - sum of link_cost along path (d, k).
+        ops: path operations on the tensors' device.
+    """
+
+    topology: Topology
+    paths: PathSet
+    objective: Objective
+    demand: Float[Tensor, "B D"]
+    capacity: Float[Tensor, "B E"]
+    demand_value: Float[Tensor, " D"]
+    link_cost: Float[Tensor, " E"]
+    ops: PathOps
+
+    @classmethod
+    def create(
+        cls,
+        topology: Topology,
+        paths: PathSet,
+        objective: Objective,
+        demand: AnyArray,
+        *,
+        capacity: AnyArray | None = None,
+        weight: AnyArray | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float64,
+        backend: str = "auto",
+    ) -> Problem:
+        """Validate and build.
+
+        Args:
+            topology: the network.
+            paths: candidate paths over its links.
+            objective: the program to solve.
+            demand: (B, D) or (D,) Gbit/s.
+            capacity: (B, E) or (E,) Gbit/s; None for the topology's.
+            weight: (D,) value of one Gbit/s of each demand, for weighted_flow.
+            device: where the tensors live.
+            dtype: float32 or float64.
+            backend: of the path operations (see :func:`teal.pathops.make_path_ops`).
+
+        Raises:
+            InputError: a shape that does not fit, or a negative, infinite or NaN entry.
+        """
+        if paths.topology_key != topology.shape_key():
+            raise InputError(topology.name, "paths", "paths over this network's links", "those of another network")
+        demand = _checked("demand", np.atleast_2d(demand), paths.num_demands)
+        capacity = topology.capacity if capacity is None else capacity
+        capacity = _checked("capacity", np.atleast_2d(capacity), topology.num_links)
+        if len(capacity) not in (1, len(demand)):
+            raise InputError("problem", "capacity", f"1 or {len(demand)} rows, as demand has", len(capacity))
+        capacity = np.broadcast_to(capacity, (len(demand), topology.num_links))
+        if weight is not None:
+            if weight.ndim != 1:
+                raise InputError("problem", "weight", f"({paths.num_demands},) weights", weight.shape)
+            weight = _checked("weight", np.atleast_2d(weight), paths.num_demands)[0]
+        ops = make_path_ops(paths, device, backend)
+        max_latency = 0.0  # ms, of all candidate paths
+        if objective.name is ObjectiveName.LATENCY_PENALISED_FLOW:
+            max_latency = float(ops.path_sum(torch.as_tensor(topology.latency[None], device=ops.device)).max())
+        value = objective.demand_value(weight, paths.num_demands)
+        cost = objective.link_cost(topology.latency, max_latency)
+        return cls(
+            topology,
+            paths,
+            objective,
+            torch.tensor(demand, dtype=dtype, device=ops.device),
+            torch.tensor(capacity.copy(), dtype=dtype, device=ops.device),
+            torch.tensor(value, dtype=dtype, device=ops.device),
+            torch.tensor(cost, dtype=dtype, device=ops.device),
+            ops,
+        )
+
+    @property
+    def batch(self) -> int:
+        """B."""
+        return len(self.demand)
+
+    @cached_property
+    def path_value(self) -> Float[Tensor, "D K"]:
+        """(D, K) v[d, k], the value of one Gbit/s on each path; 0 where there is no path."""
+        value = self.demand_value[:, None]
+        if self.has_link_cost:
+            value = value - self.ops.path_sum(self.link_cost[None])[0]
+        return torch.where(self.ops.mask, value, 0)
+
+    @cached_property
+    def has_link_cost(self) -> bool:
+        """Whether any link has a cost; if none has, all paths of a demand have the same value."""
+        return bool((self.link_cost != 0).any())
+
+    @cached_property
+    def path_mask(self) -> Bool[Tensor, "B D K"]:
+        """(B, D, K) true for live paths: the path exists and none of its links has failed."""
+        exists = self.ops.mask.expand(self.batch, -1, -1)
+        failed = self.capacity <= 0
+        if not bool(failed.any()):
+            return exists
+        return exists & (self.ops.path_max(failed.to(self.capacity.dtype))[0] == 0)
+
+    @cached_property
+    def routable(self) -> Bool[Tensor, "B D"]:
+        """(B, D) true where a demand has at least one live path."""
+        return self.path_mask.any(-1)
+
+    @cached_property
+    def inverse_capacity(self) -> Float[Tensor, "B E"]:
+        """(B, E) 1 / capacity in 1 / (Gbit/s), 0 for a failed link, so that no code divides by a capacity of 0."""
+        return torch.where(self.capacity > 0, 1 / self.capacity.clamp(min=1e-30), 0)
+
+    @cached_property
+    def full_path_utilisation(self) -> Float[Tensor, "B E"]:
+        """(B, E) m, the utilisation of each link if every live path carried all of its demand."""
+        full_flow = self.flows(self.path_mask.to(self.demand.dtype))
+        return self.ops.link_sum(full_flow) * self.inverse_capacity
+
+    @cached_property
+    def even_splits(self) -> Float[Tensor, "B D K"]:
+        """(B, D, K) each demand in equal parts over its live paths."""
+        count = self.path_mask.sum(-1, keepdim=True).clamp(min=1)
+        return self.path_mask.to(self.demand.dtype) / count
+
+    @property
+    def first_path_splits(self) -> Float[Tensor, "B D K"]:
+        """(B, D, K) each demand on its first path; 0 where that path is not live."""
+        first = torch.zeros_like(self.even_splits)
+        first[..., 0] = 1
+        return torch.where(self.path_mask, first, 0)
+
+    @property
+    def mean_value(self) -> Float[Tensor, ""]:
+        """() mean of v[d, k] over the paths that exist; 0 under the balanced programs."""
+        total = self.path_value.sum() if self.has_link_cost else (self.demand_value * self.ops.path_count).sum()
+        return total / self.ops.path_count.sum().clamp(min=1)
+
+    @property
+    def mean_capacity(self) -> Float[Tensor, "B 1"]:
+        """(B, 1) mean capacity of the links that have not failed, Gbit/s."""
+        live = (self.capacity > 0).sum(1, keepdim=True).clamp(min=1)
+        return self.capacity.sum(1, keepdim=True) / live
+
+    def flows(self, splits: Float[Tensor, "B D K"]) -> Float[Tensor, "B D K"]:
+        """(B, D, K) Gbit/s on each path, of splits (B, D, K), shares of each demand."""
+        return splits * self.demand[..., None]
+
+    def loads(self, splits: Float[Tensor, "B D K"]) -> Float[Tensor, "B E"]:
+        """(B, E) Gbit/s on each link."""
+        return self.ops.link_sum(self.flows(splits))
+
+    def utilisation(self, splits: Float[Tensor, "B D K"]) -> Float[Tensor, "B E"]:
+        """(B, E) load / capacity; infinite where a failed link carries traffic."""
+        load = self.loads(splits)
+        is_broken = (self.capacity <= 0) & (load > 0)
+        return torch.where(is_broken, torch.inf, load * self.inverse_capacity)
+
+    def value(self, splits: Float[Tensor, "B D K"]) -> Float[Tensor, " B"]:
+        """(B,) the objective: sum v x in Gbit/s of value, the largest link utilisation, or the least share carried."""
+        if self.objective.maximises_value:
+            return (self.flows(splits) * self.path_value).sum((1, 2))
+        if self.objective.may_shed:
+            share = torch.where(self.routable & (self.demand > 0), splits.sum(-1), torch.inf)
+            return share.amin(1).clamp(max=1)
+        return self.utilisation(splits).amax(1)
+
+    def capacity_value(self, prices: Float[Tensor, "B E"]) -> Float[Tensor, " B"]:
+        """(B,) sum over the links of capacity * price: the value of all capacity at these prices."""
+        return (self.capacity * prices).sum(1)
+
+    def cheapest_path(self, path_cost: Float[Tensor, "B D K"], *, unroutable: float = 0.0) -> Float[Tensor, "B D"]:
+        """(B, D) the least of ``path_cost`` over the live paths of each demand.
+
+        Args:
+            path_cost: (B, D, K) cost of each path, such as the sum of link prices along it.
+            unroutable: result for a demand without a live path.
+        """
+        least = torch.where(self.path_mask, path_cost, torch.inf).amin(-1)
+        return torch.where(self.routable, least, unroutable)
+
+    def with_demand(self, demand: Tensor) -> Problem:
+        """The same network under other matrices, (B, D), with the capacities of the first matrix.  Not validated."""
+        capacity = self.capacity[:1].expand(len(demand), -1)
+        return dataclasses.replace(self, demand=demand.to(self.demand), capacity=capacity)
+
+    def with_capacity(self, capacity: Tensor) -> Problem:
+        """The same matrices under other capacities, (E,) or (B, E): failures, upgrades.  Not validated."""
+        return dataclasses.replace(self, capacity=capacity.to(self.capacity).expand(self.batch, -1))
+
+    def with_paths(self, paths: PathSet) -> Problem:
+        """The same matrices over other candidate paths of the same demands.  Not validated."""
+        return dataclasses.replace(self, paths=paths, ops=make_path_ops(paths, self.ops.device))
+
+    def rows(self, rows: slice) -> Problem:
+        """The problem of some of the matrices."""
+        return dataclasses.replace(self, demand=self.demand[rows], capacity=self.capacity[rows])
+
+    def row(self, index: int) -> Problem:
+        """The problem of one matrix, B = 1."""
+        return self.rows(slice(index, index + 1))
+
+    def to(self, dtype: torch.dtype) -> Problem:
+        """The same problem in another floating-point type; itself if it has that type already."""
+        if self.demand.dtype == dtype:
+            return self
+        changed = {f: getattr(self, f).to(dtype) for f in ("demand", "capacity", "demand_value", "link_cost")}
+        return dataclasses.replace(self, **changed)
+
+
+def _checked(field: str, values: AnyArray, width: int) -> AnyArray:
+    """``values`` (n, width), or InputError for another shape or an entry that is no finite number >= 0."""
+    if values.ndim != 2 or values.shape[1] != width:
+        raise InputError("problem", field, f"{width} entries for each matrix", values.shape)
+    bad = ~(np.isfinite(values) & (values >= 0))
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
+        raise InputError("problem", f"{field}[{row}, {column}]", "a finite number >= 0", values[row, column])
+    return values

@@ -1,0 +1,195 @@
+"""How CUDA kernels are compiled and launched: numba-cuda over torch's tensors and streams.
+
+Imported only where a GPU is used.  With ``NUMBA_ENABLE_CUDASIM=1`` in the environment before the first import,
+numba-cuda runs the same kernels on the CPU, thread by thread in Python, over CPU tensors: slow, and enough to
+test every line of them without a GPU.
+
+Numba's kernels were chosen over Triton, whose blocks cannot scan a tree in shared memory, and over CUDA C++
+through CuPy, which nothing but a GPU can run.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from teal.errors import InputError
+
+SIMULATED = bool(numba.config.ENABLE_CUDASIM)
+# Threads of a block, a power of 2.  In the simulator each is a Python thread, so there are few.
+THREADS = 4 if SIMULATED else 128
+# Threads of a block that works on links: more, because the last step of an iteration is done by one block alone.
+LINK_THREADS = 4 if SIMULATED else 512
+_MAX_REGISTERS = 64  # per thread, so that _BLOCKS_PER_PROCESSOR blocks fit one processor of the GPU
+SHARED_BYTES = 48 << 10  # bytes of shared memory that every GPU grants a block
+RESERVED_BYTES = 4 << 10  # bytes of SHARED_BYTES for the kernels' fixed-size arrays
+MAX_BLOCKS = 3 if SIMULATED else 2**31 - 1  # blocks of a grid
+_BLOCKS_PER_PROCESSOR = 8  # blocks of THREADS threads that one processor holds at once
+
+numba.config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # grids of small networks are small on purpose
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def missing() -> str | None:
+    """What is missing for kernels to run on this machine, or None."""
+    try:
+        from numba import cuda
+    except ImportError as error:
+        return f"numba.cuda ({error}); pip install 'teal-te[cuda]'"
+    if SIMULATED:
+        return None
+    if not torch.cuda.is_available():
+        return "a GPU that torch sees (torch.cuda.is_available() is false)"
+    try:
+        if not cuda.is_available():
+            return "a CUDA driver and toolkit (libNVVM) that numba finds (numba.cuda.is_available() is false)"
+        cuda.current_context()
+    except Exception as error:  # numba-cuda raises errors of several packages
+        return f"a CUDA driver and toolkit that numba can use ({type(error).__name__}: {error})"
+    return None
+
+
+def require() -> None:
+    """Raise InputError where kernels cannot run."""
+    reason = missing()
+    if reason is not None:
+        raise InputError("CUDA kernels", "", "numba-cuda, a CUDA driver and a GPU", f"no {reason}")
+
+
+def cuda_kernel(function: _F) -> Any:
+    """Compile for the GPU, at the first launch; cached on disk."""
+    from numba import cuda
+
+    return cuda.jit(**({} if SIMULATED else {"cache": True, "max_registers": _MAX_REGISTERS}))(function)
+
+
+def device_function(function: _F) -> _F:
+    """Compile into the kernels that call it."""
+    from numba import cuda
+
+    return cast(_F, cuda.jit(device=True)(function))
+
+
+def array(tensor: Tensor, unsigned: bool = False) -> Any:
+    """A flat view of a contiguous tensor, as kernels take it.
+
+    Args:
+        tensor: of any shape.
+        unsigned: view its integers as unsigned ones, which torch hardly supports.
+
+    Raises:
+        ValueError: the tensor is not contiguous.
+    """
+    if not tensor.is_contiguous():
+        raise ValueError("kernels take contiguous tensors")
+    flat: Any = tensor.detach().view(-1)
+    if SIMULATED:
+        flat = flat.numpy()
+    else:
+        from numba import cuda
+
+        flat = cuda.as_cuda_array(flat, sync=False)  # launch() uses torch's stream
+    return flat.view(_UNSIGNED[tensor.dtype]) if unsigned else flat
+
+
+def upload(values: Any, device: torch.device) -> Tensor:
+    """Copy an integer array to ``device`` as a tensor of signed integers of the same width."""
+    signed = values.view(values.dtype.str.replace("u", "i")) if values.dtype.itemsize > 1 else values
+    return torch.from_numpy(np.ascontiguousarray(signed)).to(device)
+
+
+_UNSIGNED = {torch.int16: np.uint16, torch.int32: np.uint32, torch.uint8: np.uint8}
+
+
+def launch(
+    kernel: Any, device: torch.device, blocks: int, shared: int, *arguments: Any, threads: int = THREADS
+) -> None:
+    """Start ``kernel`` on torch's current stream.
+
+    Args:
+        kernel: from :func:`cuda_kernel`.
+        device: the GPU.
+        blocks: number of blocks in the grid.
+        shared: bytes of dynamic shared memory a block.
+        arguments: of the kernel.
+        threads: number of threads a block.
+    """
+    if SIMULATED:
+        kernel[blocks, threads, 0, shared](*arguments)
+        return
+    with torch.cuda.device(device):
+        stream = _stream(torch.cuda.current_stream(device).cuda_stream, device.index or 0)
+        kernel[blocks, threads, stream, shared](*arguments)
+
+
+@functools.lru_cache(maxsize=64)
+def _stream(handle: int, device: int) -> Any:
+    """Numba's object for a stream of torch; the handle 0 is the default stream of both."""
+    from numba import cuda
+
+    return cuda.external_stream(handle) if handle else 0
+
+
+def resident_blocks(device: torch.device) -> int:
+    """Number of blocks that a GPU runs at once, approximately: so many need scratch space in global memory."""
+    if SIMULATED:
+        return MAX_BLOCKS
+    return _BLOCKS_PER_PROCESSOR * int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+class Graph:
+    """A sequence of kernel launches, recorded once as a CUDA graph and replayed without the host in between."""
+
+    _recording_failed = False  # true once the driver has refused to record any graph in this process
+
+    def __init__(self, work: Callable[[], None], device: torch.device) -> None:
+        """Record ``work``, which launches kernels on the current stream and must not synchronise.
+
+        ``work`` runs once before it is recorded, so that everything is compiled and loaded.  Where the driver refuses
+        to record, :meth:`replay` calls ``work`` instead.
+        """
+        self._work: Callable[[], None] | None = work
+        self._graph: torch.cuda.CUDAGraph | None = None
+        if SIMULATED or Graph._recording_failed:
+            return
+        work()
+        collecting = gc.isenabled()
+        gc.disable()  # freeing GPU memory during a recording would break it
+        try:
+            self._record(work, device)
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _record(self, work: Callable[[], None], device: torch.device) -> None:
+        side = torch.cuda.Stream(device)
+        side.wait_stream(torch.cuda.current_stream(device))
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # Not torch.cuda.graph(): it collects garbage and empties torch's cache, which takes longer than a solve.
+            with torch.cuda.device(device), torch.cuda.stream(side):
+                graph.capture_begin(capture_error_mode="thread_local")
+                try:
+                    work()
+                finally:
+                    graph.capture_end()
+            self._graph, self._work = graph, None  # no reference cycle, which would keep GPU memory until a collection
+        except Exception as error:  # errors of torch, the driver or Numba
+            Graph._recording_failed = True
+            warnings.warn(f"CUDA graphs cannot be recorded, kernels are launched one by one ({error})", stacklevel=2)
+        torch.cuda.current_stream(device).wait_stream(side)
+
+    def replay(self) -> None:
+        """Run the recorded launches."""
+        if self._graph is not None:
+            self._graph.replay()
+        elif self._work is not None:
+            self._work()

@@ -1,0 +1,35 @@
+"""torch devices by name, with an error that says what is missing."""
+
+from __future__ import annotations
+
+import torch
+
+from teal.errors import InputError
+
+
+def _missing_gpu() -> str:
+    """Why torch finds no GPU, for an error message."""
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__}, a build without CUDA (pytorch.org says how to install one)"
+    return f"no GPU that torch {torch.__version__} can use (is the driver installed? nvidia-smi tells)"
+
+
+def pick_device(name: str) -> torch.device:
+    """``auto``, ``cpu`` or ``cuda`` as a torch device.
+
+    Raises:
+        InputError: another name, or cuda where torch finds none.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.partition(":")[0] not in ("cpu", "cuda"):
+        raise InputError("--device", "", "auto, cpu or cuda", repr(name))
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError("--device", "", "a CUDA GPU, its driver and a torch build for it", _missing_gpu())
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InputError("--device", "", "auto, cpu, cuda or cuda:N", repr(name)) from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError("--device", "", f"one of {torch.cuda.device_count()} GPUs", repr(name))
+    return device

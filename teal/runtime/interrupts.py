@@ -1,0 +1,42 @@
+"""Ctrl-C and SIGTERM take effect between the steps of long work, not in the middle of one."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal arrived and the work reached a place where it may stop; its files and state are consistent."""
+
+
+@contextlib.contextmanager
+def interrupts_wait() -> Iterator[Callable[[], None]]:
+    """Delay SIGINT and SIGTERM; yields a callable that raises Interrupted if a signal has arrived.
+
+    Call it wherever the work may stop.  A second signal is not delayed: it raises KeyboardInterrupt at once.
+    Outside the main thread, where Python delivers no signals, nothing is delayed.
+    """
+    pending: list[int] = []
+
+    def remember(number: int, _: FrameType | None) -> None:
+        if pending:
+            raise KeyboardInterrupt
+        pending.append(number)
+
+    def stop_if_requested() -> None:
+        if pending:
+            raise Interrupted
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stop_if_requested
+        return
+    previous_handlers = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop_if_requested
+    finally:
+        for number, handler in previous_handlers.items():
+            signal.signal(number, handler)

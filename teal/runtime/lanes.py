@@ -1,0 +1,164 @@
+"""SIMD lanes for Numba kernels: one source text serves a single matrix and L matrices side by side.
+
+Arrays are flat, (n * L,), row i holding the L lanes of entry i.  ``load(array, i, lanes)`` reads row i, where the
+length of the tuple ``lanes`` is L.  For L = 1 the result is a plain float; otherwise it is a ``Lanes`` value, which
+LLVM keeps in vector registers and which supports +, -, *, / with another value of its type.  Plain Numba loops over
+L elements stay scalar, because LLVM cannot prove that the arrays do not overlap.
+"""
+
+# mypy cannot see through Numba's types.
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,misc"
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.datamodel import models
+from numba.extending import intrinsic, overload, register_model
+
+
+class Lanes(types.Type):
+    """Numba type of ``width`` floats of one type, computed together."""
+
+    def __init__(self, dtype: types.Float, width: int) -> None:
+        self.dtype, self.width = dtype, width
+        super().__init__(name=f"Lanes({dtype}, {width})")
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, lanes: Lanes) -> None:
+        element = manager.lookup(lanes.dtype).get_value_type()
+        super().__init__(manager, lanes, ir.VectorType(element, lanes.width))
+
+
+def _type_of(dtype: types.Float, width: int) -> types.Type:
+    return dtype if width == 1 else Lanes(dtype, width)
+
+
+def _row(context, builder, array_type, array, index, width):
+    """Pointer to row ``index`` of a flat array, as a pointer to scalar or vector."""
+    data = context.make_array(array_type)(context, builder, array).data
+    start = builder.mul(index, ir.Constant(index.type, width))
+    pointer = builder.gep(data, [start], inbounds=True)
+    if width == 1:
+        return pointer
+    element = context.get_data_type(array_type.dtype)
+    return builder.bitcast(pointer, ir.VectorType(element, width).as_pointer())
+
+
+@intrinsic
+def load(typingctx, array, index, lanes):
+    """Row ``index``, an int64, of a flat C-contiguous array."""
+    width = len(lanes)
+
+    def codegen(context, builder, signature, arguments):
+        pointer = _row(context, builder, signature.args[0], arguments[0], arguments[1], width)
+        return builder.load(pointer, align=array.dtype.bitwidth // 8)
+
+    return _type_of(array.dtype, width)(array, types.int64, lanes), codegen
+
+
+@intrinsic
+def store(typingctx, array, index, value):
+    """Write ``value`` over row ``index`` of a flat C-contiguous array of the same float type."""
+    width = value.width if isinstance(value, Lanes) else 1
+
+    def codegen(context, builder, signature, arguments):
+        pointer = _row(context, builder, signature.args[0], arguments[0], arguments[1], width)
+        builder.store(arguments[2], pointer, align=array.dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, _type_of(array.dtype, width)), codegen
+
+
+@intrinsic
+def fill(typingctx, value, lanes):
+    """``value`` in every lane."""
+    width = len(lanes)
+
+    def codegen(context, builder, signature, arguments):
+        if width == 1:
+            return arguments[0]
+        vector = ir.VectorType(arguments[0].type, width)
+        one = builder.insert_element(ir.Constant(vector, ir.Undefined), arguments[0], ir.Constant(ir.IntType(32), 0))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), width), [0] * width)
+        return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), zeros)
+
+    return _type_of(value, width)(value, lanes), codegen
+
+
+@intrinsic
+def where_above(typingctx, a, b, if_above, otherwise):
+    """``if_above`` where a > b, else ``otherwise``, lane by lane."""
+
+    def codegen(context, builder, signature, arguments):
+        above = builder.fcmp_ordered(">", arguments[0], arguments[1])
+        return builder.select(above, arguments[2], arguments[3])
+
+    return if_above(a, a, if_above, if_above), codegen
+
+
+@intrinsic
+def larger(typingctx, a, b):
+    """The larger of two, lane by lane; ``b`` if either is NaN."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.select(builder.fcmp_ordered(">", arguments[0], arguments[1]), arguments[0], arguments[1])
+
+    return a(a, a), codegen
+
+
+def _arithmetic(operation: Any, instruction: str) -> None:
+    @intrinsic
+    def apply(typingctx, a, b):
+        def codegen(context, builder, signature, arguments):
+            return getattr(builder, instruction)(*arguments)
+
+        return a(a, a), codegen
+
+    @overload(operation)
+    def overloaded(a, b):
+        if isinstance(a, Lanes) and a == b:
+            return lambda a, b: apply(a, b)
+        return None
+
+
+for _operation, _instruction in (
+    (operator.add, "fadd"),
+    (operator.sub, "fsub"),
+    (operator.mul, "fmul"),
+    (operator.truediv, "fdiv"),
+):
+    _arithmetic(_operation, _instruction)
+
+
+@intrinsic
+def widen(typingctx, value):
+    """``value`` converted to float64."""
+    width = value.width if isinstance(value, Lanes) else 1
+    dtype = value.dtype if isinstance(value, Lanes) else value
+
+    def codegen(context, builder, signature, arguments):
+        if dtype == types.float64:
+            return arguments[0]
+        return builder.fpext(arguments[0], context.get_data_type(signature.return_type))
+
+    return _type_of(types.float64, width)(value), codegen
+
+
+@intrinsic
+def narrow(typingctx, value, array):
+    """``value`` converted to the float type of ``array``."""
+    width = value.width if isinstance(value, Lanes) else 1
+    dtype = value.dtype if isinstance(value, Lanes) else value
+
+    def codegen(context, builder, signature, arguments):
+        if dtype == array.dtype:
+            return arguments[0]
+        return builder.fptrunc(arguments[0], context.get_data_type(signature.return_type))
+
+    return _type_of(array.dtype, width)(value, array), codegen

@@ -1,0 +1,120 @@
+"""Files: the cache folder, content keys, writing a file whole or not at all, what comes with the package."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from teal.errors import InputError
+
+
+def cache_dir(kind: str) -> Path:
+    """The folder ``kind`` (``paths``, ``traffic``, ...) in ``$TEAL_CACHE_DIR``, else in the platform's cache folder."""
+    root = os.environ.get("TEAL_CACHE_DIR")
+    if not root:
+        try:
+            import platformdirs
+        except ImportError:  # optional on machines that only run the library
+            root = str(Path.home() / ".cache" / "teal")
+        else:
+            root = platformdirs.user_cache_dir("teal")
+    path = Path(root) / kind
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def content_key(*parts: object) -> str:
+    """Hexadecimal SHA-256 of ``parts``: arrays by bytes, shape and dtype, any other value by its ``repr``."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            digest.update(f"{part.dtype.str}{part.shape}".encode())
+            digest.update(np.ascontiguousarray(part).tobytes())
+        else:
+            digest.update(repr(part).encode())
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def file_key(path: Path) -> str:
+    """Hexadecimal SHA-256 of a file's content or, for a folder, of the names and contents of its .xml files."""
+    digest = hashlib.sha256()
+    for file in sorted(path.rglob("*.xml")) if path.is_dir() else [path]:
+        if path.is_dir():
+            digest.update(str(file.relative_to(path)).encode() + b"\0")
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path that becomes ``path`` if the block succeeds, and vanishes if it does not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+    os.close(handle)
+    try:
+        yield Path(name)
+        os.chmod(name, 0o666 & ~_umask())  # after the block: some writers replace the temporary file by a new one
+        os.replace(name, path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def check_out_folder(path: Path, files: tuple[str, ...], *, overwrite: bool, hint: str = "--overwrite") -> None:
+    """Raise InputError unless ``files`` can be written into the folder ``path``, before any work is done.
+
+    Args:
+        path: the folder; it may not exist yet.
+        files: names of the files that the command is about to write; other files in the folder are left alone.
+        overwrite: whether existing ones may be replaced.
+        hint: the option that the message suggests.
+    """
+    for parent in (path, *path.parents):
+        if parent.exists():
+            if not parent.is_dir():
+                raise InputError(str(path), "out", "a folder", f"a file ({parent})")
+            if not os.access(parent, os.W_OK | os.X_OK):
+                raise InputError(str(path), "out", "a folder that can be written to", f"no permission ({parent})")
+            break
+    existing = [name for name in files if (path / name).exists()]
+    if existing and not overwrite:
+        raise InputError(str(path), "out", f"a new folder, or {hint}", ", ".join(existing))
+
+
+def check_out_file(path: Path, suffixes: tuple[str, ...], *, overwrite: bool) -> None:
+    """Raise InputError unless ``path`` can be written as a file with one of ``suffixes``."""
+    if path.suffix.lower() not in suffixes:
+        raise InputError(str(path), "out", "a file named " + " or ".join(f"*{s}" for s in suffixes), repr(path.name))
+    if path.is_dir():
+        raise InputError(str(path), "out", "a file", "a folder")
+    check_out_folder(path.parent, (path.name,), overwrite=overwrite)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def packaged(name: str) -> Path:
+    """A file or folder that comes with Teal: ``data/b4.json``, ``models/...``.
+
+    In a checkout these lie beside the package, in an installed wheel inside it.
+    """
+    package = Path(__file__).parents[1]
+    installed = package / "_shipped" / name
+    return installed if installed.exists() else package.parent / name
+
+
+def model_folder(name: Path) -> Path:
+    """The folder of a checkpoint: ``name`` itself if it exists, else a checkpoint of that name that comes with Teal."""
+    shipped = packaged(f"models/{name}")
+    return shipped if not name.exists() and len(name.parts) == 1 and shipped.is_dir() else name

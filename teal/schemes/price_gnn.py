@@ -1,0 +1,127 @@
+"""The scheme ``price-gnn``: a PriceGNN, for any network and objective, whose prices certify its allocations."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from teal.errors import InputError
+from teal.network import PathSet
+from teal.nn import PriceGNN
+from teal.nn.checkpoint import is_price_gnn, load_price_gnn
+from teal.problem import Allocation, Problem
+from teal.runtime.parallel import threads_for
+from teal.runtime.storage import model_folder
+from teal.solvers import pdhg
+from teal.solvers.split_table import admit
+from teal.spec import Spec
+
+DEFAULT_CHECKPOINT = Path("universal")  # the PriceGNN that comes with Teal
+LARGE = 50_000  # paths, from which on PDHG ends sooner from the model than from nothing (docs/learning.md)
+_OPERATIONS_PER_ENTRY = 4  # scalar operations that a trie node or path takes in a round, approximately
+
+
+@dataclasses.dataclass(frozen=True)
+class PriceGnnSchemeConfig:
+    """How many rounds are made, and how the splits are finished.
+
+    Attributes:
+        rounds: of the allocating pass; 0 for the number that the model was trained for.
+        bound_rounds: of the bounding pass; 0 likewise.
+        repair: ``none`` to project the splits, or ``pdhg`` to continue from splits and prices.
+        entries: of a split table that the splits are rounded to (:mod:`teal.solvers.split_table`); 0 for none.
+        gap: certified gap at which PDHG stops.
+        iterations: of PDHG, at most.
+    """
+
+    rounds: int = 0
+    bound_rounds: int = 0
+    repair: str = "none"
+    entries: int = 0
+    gap: float = 1e-2
+    iterations: int = 10_000
+
+
+_STARTER_CONFIG = PriceGnnSchemeConfig(rounds=4, bound_rounds=4)  # fewer rounds: PDHG continues from the result
+
+
+class PriceGnnScheme:
+    """A PriceGNN as a scheme."""
+
+    def __init__(self, model: PriceGNN, config: PriceGnnSchemeConfig | None = None) -> None:
+        self.model, self.config = model, config or PriceGnnSchemeConfig()
+
+    @torch.no_grad()
+    def solve(self, problem: Problem) -> Allocation:
+        """Allocate every matrix of ``problem``; the time is divided evenly among them."""
+        with threads_for(_operations(problem), torch_too=True):
+            return self._solve(problem)
+
+    @torch.no_grad()
+    def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
+        """The model's splits (B, D, K) and prices (B, E), float32."""
+        self.model.to(problem.demand.device)
+        config = self.config
+        with threads_for(_operations(problem), torch_too=True):
+            rounds, prices = self.model(problem.to(torch.float32), config.rounds or None, config.bound_rounds or None)
+        return rounds[-1].splits, prices
+
+    def _solve(self, problem: Problem) -> Allocation:
+        begin, config = time.perf_counter(), self.config
+        start = self.start(problem)
+        problem = problem.to(torch.float64)
+        # Without iterations only the engine's projection is done, which is compiled.
+        max_iterations, gap = (config.iterations, config.gap) if config.repair == "pdhg" else (0, 0.0)
+        result = pdhg.solve(problem, gap=gap, max_iterations=max_iterations, warm_start=start)
+        splits = result.splits
+        if config.entries:
+            splits = admit(problem, splits, config.entries)
+        if splits.is_cuda:
+            torch.cuda.synchronize(splits.device)
+        return Allocation.of_batch(splits, result.prices, time.perf_counter() - begin)
+
+
+def _operations(problem: Problem) -> int:
+    """Scalar operations of a compiled round, approximately."""
+    packed = problem.paths.packed
+    return _OPERATIONS_PER_ENTRY * problem.batch * (packed.num_nodes + packed.num_paths)
+
+
+def starter(name: str) -> PriceGnnScheme | None:
+    """What PDHG starts from: the PriceGNN that comes with Teal (``auto``), nothing (``none``), or that of a folder.
+
+    Raises:
+        InputError: no PriceGNN of that name.
+    """
+    if name == "none":
+        return None
+    folder = model_folder(DEFAULT_CHECKPOINT if name == "auto" else Path(name))
+    return PriceGnnScheme(load_price_gnn(folder)[0], _STARTER_CONFIG)
+
+
+def starter_for(name: str, paths: PathSet) -> PriceGnnScheme | None:
+    """:func:`starter` for these paths: ``auto`` is None on small networks, where PDHG ends sooner from nothing."""
+    return None if name == "auto" and int(paths.mask.sum()) < LARGE else starter(name)
+
+
+def make(spec: Spec, model: Path | None) -> PriceGnnScheme:
+    """``price-gnn[:rounds=8,bound_rounds=8,repair=none|pdhg,entries=0,gap=0.01,iterations=10000]``.
+
+    With the PriceGNN of ``--model``, or the one that comes with Teal if that is none or another kind of model.
+    """
+    options: Any = spec.take(**dataclasses.asdict(PriceGnnSchemeConfig()))
+    config = PriceGnnSchemeConfig(**options)
+    if config.repair not in ("none", "pdhg"):
+        raise InputError(spec.text, "repair", "none or pdhg", repr(config.repair))
+    for option in ("rounds", "bound_rounds", "entries", "gap", "iterations"):
+        if not getattr(config, option) >= 0:
+            raise InputError(spec.text, option, "a number >= 0", getattr(config, option))
+    folder = None if model is None else model_folder(model)
+    if folder is None or not is_price_gnn(folder):
+        folder = model_folder(DEFAULT_CHECKPOINT)
+    return PriceGnnScheme(load_price_gnn(folder)[0], config)

@@ -1,0 +1,45 @@
+"""PDHG over matrices of one network that follow each other: each starts from the state after the one before."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from teal.problem import Problem
+from teal.schemes.registry import Starter
+from teal.solvers import pdhg
+
+
+class SuccessivePdhg:
+    """PDHG and the state after its last matrix.  Use it from one thread at a time."""
+
+    def __init__(self) -> None:
+        self._state: pdhg.PdhgState | None = None
+
+    def solve(
+        self,
+        problem: Problem,
+        *,
+        gap: float,
+        deadline: float = math.inf,
+        max_iterations: int = 10_000,
+        starter: Starter | None = None,
+    ) -> pdhg.PdhgResult:
+        """Solve B matrices together, from the state after the last matrix of the call before.
+
+        Args:
+            problem: with the paths and the objective of the calls before.
+            gap: target (see :func:`teal.solvers.pdhg.solve`).
+            deadline: seconds from now.
+            max_iterations: number of iterations, at most.
+            starter: gives the start of the first call.
+        """
+        begin, start = time.perf_counter(), None
+        if self._state is not None:
+            start = self._state.splits.expand(problem.batch, -1, -1), self._state.prices.expand(problem.batch, -1)
+        elif starter is not None:
+            start = starter.start(problem)
+        remaining_s = max(0.0, deadline + begin - time.perf_counter())
+        result = pdhg.solve(problem, gap=gap, deadline=remaining_s, max_iterations=max_iterations, warm_start=start)
+        self._state = result.state.rows(slice(problem.batch - 1, problem.batch))
+        return result

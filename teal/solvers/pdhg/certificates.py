@@ -1,0 +1,329 @@
+"""The compiled scans around the iteration: constants of the program, certified bound, nearest feasible allocation.
+
+The same scans as in :mod:`teal.solvers.pdhg.kernels`, in float64 throughout, because bound and validator depend on
+them.  Symbols are those of the table in :mod:`teal.solvers.pdhg`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from teal.network.packed import PathScan
+from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
+from teal.runtime.lanes import fill, larger, load, narrow, store, where_above, widen
+from teal.runtime.parallel import kernel, parallel_kernel, prange
+from teal.solvers.pdhg.kernels import FAILED_PRICE, Lanes, flows_up, prices_down
+
+_LIVE_PROFIT = -FAILED_PRICE / 10  # a path with a profit above this has no failed link
+
+
+class Measurements(NamedTuple):
+    """What :func:`measure` fills in.
+
+    Attributes:
+        inverse_capacity_sum: (D, 1 or L) h.
+        live_demand: (D, L) Gbit/s, 0 where no path is live.
+        full_load: (blocks, E, L) load if every path carried all of its demand, Gbit/s.
+        trial_load: (blocks, E, L) load of a trial routing, Gbit/s.
+        sums: (blocks, L) sum of demand times the value of its best path.
+    """
+
+    inverse_capacity_sum: FloatArray
+    live_demand: FloatArray
+    full_load: FloatArray
+    trial_load: FloatArray
+    sums: FloatArray
+
+
+@kernel
+def _measure_block(  # type: ignore[no-untyped-def]
+    block, scan, block_ptr, max_slots, demand, inverse_capacity, cost, demand_value, is_even, out, lanes, h_lanes
+):
+    width, h_per_matrix, several_values = len(lanes), len(h_lanes) > 1, len(demand_value) > 1
+    inverse_sum, path_cost = np.zeros(max_slots * width), np.zeros(max_slots * width)
+    full_flow, trial_flow = np.empty(max_slots * width), np.empty(max_slots * width)
+    one = fill(1.0, lanes)
+    zero, live_profit = one - one, fill(_LIVE_PROFIT, lanes)
+    total = zero
+    for s in range(block_ptr[block], block_ptr[block + 1]):
+        first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
+        prices_down(first, nodes, scan.parent, scan.link, inverse_capacity, inverse_sum, lanes)
+        prices_down(first, nodes, scan.parent, scan.link, cost, path_cost, lanes)
+        full_flow[: (nodes + 1) * width] = 0
+        trial_flow[: (nodes + 1) * width] = 0
+        p = scan.path_ptr[s]
+        for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+            h, live_paths, best_profit, largest = zero, zero, zero, 0.0
+            value = fill(demand_value[d if several_values else 0], lanes)
+            for k in range(p, p + scan.path_count[d]):
+                node = scan.end_node[k]
+                profit = value - load(path_cost, node, lanes)
+                best_profit = larger(best_profit, profit)
+                live_paths = live_paths + where_above(profit, live_profit, one, zero)
+                h = larger(h, load(inverse_sum, node, lanes))
+                largest = max(largest, inverse_sum[node * width])
+            if h_per_matrix:
+                store(out.inverse_capacity_sum, d, where_above(h, zero, h, one))
+            else:
+                out.inverse_capacity_sum[d] = largest if largest > 0 else 1.0
+            carried = where_above(live_paths, zero, load(demand, d, lanes), zero)
+            store(out.live_demand, d, carried)
+            total = total + carried * best_profit
+            even = carried / larger(live_paths, one)
+            for k in range(p, p + scan.path_count[d]):
+                node = scan.end_node[k]
+                is_live = where_above(value - load(path_cost, node, lanes), live_profit, one, zero)
+                store(full_flow, node, is_live * carried)
+                if is_even:
+                    store(trial_flow, node, is_live * even)
+                elif k == p:
+                    store(trial_flow, node, is_live * carried)
+            p += scan.path_count[d]
+        flows_up(first, nodes, scan.parent, scan.link, full_flow, out.full_load[block], lanes)
+        flows_up(first, nodes, scan.parent, scan.link, trial_flow, out.trial_load[block], lanes)
+    store(out.sums[block], 0, total)
+
+
+@parallel_kernel
+def measure(
+    scan: PathScan,
+    block_ptr: Int64Array,
+    max_slots: int,
+    demand: FloatArray,
+    inverse_capacity: FloatArray,
+    cost: FloatArray,
+    demand_value: FloatArray,
+    is_even: bool,
+    out: Measurements,
+    lanes: Lanes,
+    h_lanes: Lanes,
+) -> None:
+    """Compute the constants of a program.
+
+    Args:
+        scan, block_ptr, max_slots: as of :func:`teal.solvers.pdhg.kernels.iterate`.
+        demand: (D, L) Gbit/s.
+        inverse_capacity: (E, L) 1 / c, 0 for a failed link.
+        cost: (E, L) cost of each link, ``FAILED_PRICE`` for a failed one.
+        demand_value: (D,) or (1,).
+        is_even: whether the trial routing spreads each demand evenly over its paths or uses its first path.
+        out: receives the results; loads must be 0 before.
+        lanes, h_lanes: as of :func:`teal.solvers.pdhg.kernels.iterate`.
+    """
+    for b in prange(len(block_ptr) - 1):
+        _measure_block(
+            b, scan, block_ptr, max_slots, demand, inverse_capacity, cost, demand_value, is_even, out, lanes, h_lanes
+        )
+
+
+@kernel
+def _certify_block(  # type: ignore[no-untyped-def]
+    block, scan, block_ptr, max_slots, demand, demand_value, price, is_balanced, is_settling, splits, flows, loads,
+    sums, lanes,
+):  # fmt: skip
+    width, several_values = len(lanes), len(demand_value) > 1
+    path_price, flow = np.zeros(max_slots * width), np.empty(max_slots * width)
+    one = fill(1.0, lanes)
+    zero, live_profit, tiny = one - one, fill(_LIVE_PROFIT, lanes), fill(1e-12, lanes)
+    floor = fill(2 * _LIVE_PROFIT if is_balanced else 0.0, lanes)
+    profit_sum = zero
+    for s in range(block_ptr[block], block_ptr[block + 1]):
+        first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
+        prices_down(first, nodes, scan.parent, scan.link, price, path_price, lanes)
+        flow[: (nodes + 1) * width] = 0
+        p = scan.path_ptr[s]
+        for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+            rate, value = load(demand, d, lanes), fill(demand_value[d if several_values else 0], lanes)
+            best_profit, total, live_paths = floor, zero, zero
+            for k in range(p, p + scan.path_count[d]):
+                profit = value - load(path_price, scan.end_node[k], lanes)
+                is_live = where_above(profit, live_profit, one, zero)
+                best_profit, live_paths = larger(best_profit, profit), live_paths + is_live
+                total = total + is_live * widen(load(splits, k, lanes))
+            profit_sum = profit_sum + where_above(best_profit, live_profit, rate * best_profit, zero)
+            # A demand is carried at most once; a balanced program carries all of it, evenly if it has no splits.
+            scale = one / larger(total, one)
+            even = zero
+            if is_balanced:
+                scale = where_above(total, tiny, one / larger(total, tiny), zero)
+                even = where_above(total, tiny, zero, one / larger(live_paths, one))
+            for k in range(p, p + scan.path_count[d]):
+                node = scan.end_node[k]
+                is_live = where_above(value - load(path_price, node, lanes), live_profit, one, zero)
+                split = is_live * (widen(load(splits, k, lanes)) * scale + even)
+                sent = rate * split
+                if is_settling:
+                    store(splits, k, narrow(where_above(rate, zero, split, zero), splits))
+                store(flows, k, sent)
+                store(flow, node, sent)
+            p += scan.path_count[d]
+        flows_up(first, nodes, scan.parent, scan.link, flow, loads[block], lanes)
+    store(sums[block], 0, profit_sum)
+
+
+@parallel_kernel
+def certify(
+    scan: PathScan,
+    block_ptr: Int64Array,
+    max_slots: int,
+    demand: FloatArray,
+    demand_value: FloatArray,
+    price: FloatArray,
+    is_balanced: bool,
+    is_settling: bool,
+    splits: AnyArray,
+    flows: FloatArray,
+    loads: FloatArray,
+    sums: FloatArray,
+    lanes: Lanes,
+) -> None:
+    """The demand term of the bound of ``price``, and flows and loads of the splits.
+
+    Args:
+        scan, block_ptr, max_slots, lanes: as of :func:`teal.solvers.pdhg.kernels.iterate`.
+        demand: (D, L) Gbit/s, 0 where no path is live.
+        demand_value: (D,) or (1,).
+        price: (E, L) price plus cost in value per Gbit/s, ``FAILED_PRICE`` where the link has failed.
+        is_balanced: whether all demand must be carried.
+        is_settling: whether to write the scaled splits back into ``splits``.
+        splits: (P, L); scaled so that those of a demand sum to at most 1, to exactly 1 if ``is_balanced``.
+        flows: receives (P, L) Gbit/s.
+        loads: receives (blocks, E, L) Gbit/s.
+        sums: receives (blocks, L) sum of demand times its best profit, which is at least 0 unless ``is_balanced``.
+    """
+    for b in prange(len(block_ptr) - 1):
+        loads[b] = 0
+        _certify_block(
+            b, scan, block_ptr, max_slots, demand, demand_value, price, is_balanced, is_settling, splits, flows,
+            loads, sums, lanes,
+        )  # fmt: skip
+
+
+@kernel
+def _project_block(  # type: ignore[no-untyped-def]
+    block, scan, block_ptr, max_slots, demand, demand_value, load_ratio, unused, is_first, is_last, flows, requests,
+    loads, requested_loads, sums, lanes,
+):  # fmt: skip
+    width, several_values = len(lanes), len(demand_value) > 1
+    path_ratio, path_unused = np.zeros(max_slots * width), np.empty(max_slots * width)
+    flow, requested_flow = np.empty(max_slots * width), np.empty(max_slots * width)
+    one = fill(1.0, lanes)
+    zero, tiny, unlimited = one - one, fill(1e-30, lanes), fill(FAILED_PRICE, lanes)
+    value = zero
+    store(path_unused, 0, unlimited)
+    for s in range(block_ptr[block], block_ptr[block + 1]):
+        base, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
+        for i in range(nodes):
+            above, e = scan.parent[base + i], scan.link[base + i]
+            store(path_ratio, i + 1, larger(load(path_ratio, above, lanes), load(load_ratio, e, lanes)))
+            so_far, here = load(path_unused, above, lanes), load(unused, e, lanes)
+            store(path_unused, i + 1, where_above(so_far, here, here, so_far))
+        flow[: (nodes + 1) * width] = 0
+        requested_flow[: (nodes + 1) * width] = 0
+        p = scan.path_ptr[s]
+        for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+            total, demand_unused = zero, zero
+            for k in range(p, p + scan.path_count[d]):
+                node = scan.end_node[k]
+                divisor = larger(load(path_ratio, node, lanes), one)
+                sent = (
+                    load(flows, k, lanes) / divisor
+                    if is_first
+                    else load(flows, k, lanes) + load(requests, k, lanes) / divisor
+                )
+                store(flows, k, sent)
+                store(flow, node, sent)
+                total = total + sent
+                demand_unused = demand_unused + load(path_unused, node, lanes)
+            value = value + total * fill(demand_value[d if several_values else 0], lanes)
+            if not is_last:
+                unserved = larger(load(demand, d, lanes) - total, zero)
+                share = unserved / larger(demand_unused, tiny)
+                for k in range(p, p + scan.path_count[d]):
+                    node = scan.end_node[k]
+                    request = load(path_unused, node, lanes) * where_above(share, one, one, share)
+                    store(requests, k, request)
+                    store(requested_flow, node, request)
+            p += scan.path_count[d]
+        flows_up(base, nodes, scan.parent, scan.link, flow, loads[block], lanes)
+        if not is_last:
+            flows_up(base, nodes, scan.parent, scan.link, requested_flow, requested_loads[block], lanes)
+    store(sums[block], 0, value)
+
+
+@parallel_kernel
+def project_round(
+    scan: PathScan,
+    block_ptr: Int64Array,
+    max_slots: int,
+    demand: FloatArray,
+    demand_value: FloatArray,
+    load_ratio: FloatArray,
+    unused: FloatArray,
+    is_first: bool,
+    is_last: bool,
+    flows: FloatArray,
+    requests: FloatArray,
+    loads: FloatArray,
+    requested_loads: FloatArray,
+    sums: FloatArray,
+    lanes: Lanes,
+) -> None:
+    """One round of the projection (see :func:`teal.solvers.projection.project`): grant requests, make new ones.
+
+    Args:
+        scan, block_ptr, max_slots, lanes: as of :func:`teal.solvers.pdhg.kernels.iterate`.
+        demand: (D, L) Gbit/s, 0 where no path is live.
+        demand_value: (D,) or (1,).
+        load_ratio: (E, L) load of the flows over capacity in the first round, load of ``requests`` over residual
+            capacity in the others; 0 where nothing is requested.
+        unused: (E, L) capacity that may still be requested, Gbit/s.
+        is_first: whether to cut ``flows`` instead of granting ``requests``.
+        is_last: whether to make no new requests.
+        flows: (P, L) Gbit/s, in place.
+        requests: (P, L) Gbit/s, in place.
+        loads: receives (blocks, E, L) of the flows, Gbit/s.
+        requested_loads: receives (blocks, E, L) of the new requests, Gbit/s.
+        sums: receives (blocks, L) sum of flow times demand value.
+    """
+    for b in prange(len(block_ptr) - 1):
+        loads[b] = 0
+        requested_loads[b] = 0
+        _project_block(
+            b, scan, block_ptr, max_slots, demand, demand_value, load_ratio, unused, is_first, is_last, flows,
+            requests, loads, requested_loads, sums, lanes,
+        )  # fmt: skip
+
+
+@parallel_kernel
+def pack_splits(scan: PathScan, splits: FloatArray, out: AnyArray, lanes: Lanes) -> None:
+    """(B, D, K) splits into path rows (P, L); 0 for entries that are negative, infinite or NaN, and past lane B."""
+    width, batch = len(lanes), len(splits)
+    for s in prange(len(scan.demand_ptr) - 1):
+        p = scan.path_ptr[s]
+        for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+            for k in range(scan.path_count[d]):
+                for l in range(width):
+                    share = splits[l, d, k] if l < batch else 0
+                    out[p * width + l] = share if 0 < share < np.inf else 0
+                p += 1
+
+
+@parallel_kernel
+def unpack_splits(scan: PathScan, flows: AnyArray, demand: FloatArray, out: FloatArray, lanes: Lanes) -> None:
+    """(P, L) flows over demands (B, D) into splits (B, D, K); with (B, 0) demands the rows are splits already."""
+    width, is_dividing = len(lanes), demand.shape[1] > 0
+    for s in prange(len(scan.demand_ptr) - 1):
+        for l in range(len(out)):
+            p = scan.path_ptr[s]
+            for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+                scale = 1.0
+                if is_dividing:
+                    scale = 1 / demand[l, d] if demand[l, d] > 1e-300 else 0.0
+                for k in range(scan.path_count[d]):
+                    out[l, d, k] = flows[p * width + l] * scale
+                    p += 1
+                for k in range(scan.path_count[d], out.shape[2]):
+                    out[l, d, k] = 0

@@ -1,0 +1,80 @@
+"""`teal paths compute` and `teal paths improve`: candidate paths, and their files."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from teal.config import ImproveConfig, PathsConfig
+from teal.evaluation.instance import load_instance
+from teal.formats import load_topology, load_traffic
+from teal.network import PathSet, Topology, compute_paths
+from teal.network.path_file import save_paths
+from teal.network.traffic import spread
+from teal.runtime.storage import atomic_file, check_out_file
+from teal.solvers.columns import ColumnRound, improve
+
+
+def run_compute(config: PathsConfig) -> tuple[Topology, PathSet]:
+    """Compute the paths and, if there is an output file, write them node by node.
+
+    Raises:
+        InputError: a fault in the settings, or an output file that must not be replaced.
+    """
+    if config.out:
+        check_out_file(config.out, (".csv",), overwrite=config.overwrite)
+    topology = load_topology(config.topology, config.default_capacity)
+    pairs = load_traffic(config.traffic, topology, progress=True).pairs if config.traffic else None
+    paths = compute_paths(
+        topology, pairs, num_paths=config.num_paths, method=config.path_method, weight=config.path_weight,
+        progress=True,
+    )  # fmt: skip
+    if config.out:
+        with atomic_file(config.out) as temporary:
+            _write_csv(temporary, topology, paths)
+    return topology, paths
+
+
+def _write_csv(file: Path, topology: Topology, paths: PathSet) -> None:
+    """One row a path: source, target, number, and the nodes along it, separated by spaces."""
+    names = topology.node_names
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["source", "target", "k", "nodes"])
+        for d, (source, target) in enumerate(paths.pairs):
+            for k in np.flatnonzero(paths.mask[d]).tolist():
+                nodes = [names[source], *(names[topology.link_target[link]] for link in paths.path_links(d, k))]
+                writer.writerow([names[source], names[target], k, " ".join(nodes)])
+
+
+class Improvement(NamedTuple):
+    """The paths before column generation, and its last round."""
+
+    before: PathSet
+    last: ColumnRound
+
+
+def run_improve(config: ImproveConfig, notify: Callable[[str], None]) -> Improvement:
+    """Add paths for some training matrices, and write all paths.
+
+    Raises:
+        InputError: a fault in the settings, or an output file that must not be replaced.
+    """
+    check_out_file(config.out, (".npz",), overwrite=config.overwrite)
+    instance = load_instance(config, notify)
+    rows = spread(instance.split.train, config.matrices)
+    problem = instance.problem(instance.traffic.read(rows))
+
+    def report(done: ColumnRound) -> None:
+        notify(
+            f"{int(done.paths.mask.sum()):,} paths: gap {100 * float(done.result.gap.max()):.2f}% to the optimum over "
+            f"them, {100 * float(done.gap_all_paths.max()):.2f}% to that over all paths; {done.added:,} added"
+        )
+
+    last = improve(problem, target=config.gap, max_rounds=config.rounds, report=report)
+    save_paths(config.out, last.paths)
+    return Improvement(instance.paths, last)

@@ -1,0 +1,21 @@
+"""`teal traffic generate` and `teal traffic convert`: traffic matrices into a file."""
+
+from __future__ import annotations
+
+from teal.config import TrafficConvertConfig
+from teal.formats import TRAFFIC_SUFFIXES, load_topology, load_traffic, save_traffic
+from teal.network import TrafficMatrices
+from teal.runtime.storage import check_out_file
+
+
+def run_convert(config: TrafficConvertConfig) -> TrafficMatrices:
+    """Load or generate the matrices, and write them.
+
+    Raises:
+        InputError: a fault in the settings, or an output file that must not be replaced.
+    """
+    check_out_file(config.out, TRAFFIC_SUFFIXES, overwrite=config.overwrite)
+    topology = load_topology(config.topology, config.default_capacity)
+    traffic = load_traffic(config.traffic, topology, progress=True)
+    save_traffic(config.out, traffic, topology)
+    return traffic

@@ -1,0 +1,45 @@
+"""`teal train`: a FlowGNN for one network, in this process or in several."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+
+from teal.config import TrainConfig
+from teal.evaluation.instance import load_instance
+from teal.learning.run_state import RUN, load_run
+from teal.learning.train import TENSORBOARD, Trainer, TrainState
+from teal.nn.checkpoint import MODEL_CARD, MODEL_WEIGHTS
+from teal.runtime.storage import check_out_folder
+from teal.studies.files import RESUME_HINT
+
+FILES = (MODEL_CARD, MODEL_WEIGHTS, RUN)
+
+
+def run_train(config: TrainConfig, notify: Callable[[str], None]) -> TrainState:
+    """Train, from the start or from the state in OUT.
+
+    Raises:
+        InputError: a fault in the settings, or an earlier run in OUT that must not be replaced.
+        SolverError: workers died again and again.
+    """
+    if config.resume:
+        load_run(config.out)  # a missing or damaged state is reported before anything slow
+    else:
+        check_out_folder(config.out, FILES, overwrite=config.overwrite, hint=RESUME_HINT)
+    instance = load_instance(config, notify)
+    if not config.resume:
+        for name in FILES:
+            (config.out / name).unlink(missing_ok=True)
+        shutil.rmtree(config.out / TENSORBOARD, ignore_errors=True)
+    if config.workers:
+        from teal.distributed.train import train
+
+        notify(f"starting {config.workers} workers on Ray")
+        return train(config)
+    first = instance.problem(instance.traffic.read(instance.split.train[:1]))
+    trainer = Trainer(first, instance.traffic, instance.split, config)
+    if config.resume:
+        trainer.resume(config.out)
+        notify(f"resuming at step {trainer.state.step}, after {trainer.state.elapsed_s:.0f} s of training")
+    return trainer.train(config.out)

@@ -1,0 +1,193 @@
+"""Readers of topologies against files written out here, faulty files, and the published ones where they are at hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from teal.errors import InputError
+from teal.formats import load_topology
+
+SNDLIB = """<?xml version="1.0" encoding="ISO-8859-1"?>
+<network xmlns="http://sndlib.zib.de/network" version="1.0">
+ <meta>{unit}</meta>
+ <networkStructure>
+  <nodes coordinatesType="geographical">
+   <node id="A"><coordinates><x>0.0</x><y>0.0</y></coordinates></node>
+   <node id="B"><coordinates><x>0.0</x><y>1.0</y></coordinates></node>
+  </nodes>
+  <links>
+   <link id="L"><source>A</source><target>{target}</target>{modules}</link>
+  </links>
+ </networkStructure>
+</network>"""
+PRE = "<preInstalledModule><capacity>2500.0</capacity><cost>0</cost></preInstalledModule>"
+ADD = "<additionalModules><addModule><capacity>40000.0</capacity><cost>1</cost></addModule></additionalModules>"
+
+
+def _sndlib(path: Path, unit: str = "<unit>MBITPERSEC</unit>", target: str = "B", modules: str = PRE + ADD) -> str:
+    file = path / "net.xml"
+    file.write_text(SNDLIB.format(unit=unit, target=target, modules=modules))
+    return str(file)
+
+
+def test_built_in_b4() -> None:
+    topology = load_topology("b4")
+    assert (topology.num_nodes, topology.num_links) == (12, 38)
+    pairs = set(zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True))
+    assert all((t, s) in pairs for s, t in pairs), "19 links, both ways"
+
+
+def test_sndlib_undirected_links_become_two_and_units_are_converted(tmp_path: Path) -> None:
+    topology = load_topology(_sndlib(tmp_path))
+    assert topology.num_links == 2
+    assert topology.capacity.tolist() == [2.5, 2.5]
+    assert topology.latency[0] == pytest.approx(111.19 / 200, rel=1e-3), "one degree of latitude"
+    assert topology.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("modules", "capacity"),
+    [(PRE, 2.5), (ADD, 40.0), (PRE.replace("2500", "0") + ADD, 40.0)],
+)
+def test_sndlib_capacity_is_what_is_installed_else_one_module(tmp_path: Path, modules: str, capacity: float) -> None:
+    assert load_topology(_sndlib(tmp_path, modules=modules)).capacity[0] == capacity
+
+
+def test_sndlib_without_a_unit_says_so(tmp_path: Path) -> None:
+    topology = load_topology(_sndlib(tmp_path, unit=""))
+    assert topology.capacity[0] == 2.5
+    assert "Mbit/s" in topology.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"unit": "<unit>FURLONGS</unit>"}, "unit: expected one of"),
+        ({"target": "Z"}, "link L: target: expected a node of the file, found 'Z'"),
+        ({"modules": ""}, "link L: capacity: expected a capacity > 0, found none"),
+        ({"modules": PRE.replace("2500.0", "0")}, "link L: capacity: expected a capacity > 0, found 0.0"),
+        ({"modules": PRE.replace("2500.0", "many")}, "expected a number, found 'many'"),
+    ],
+)
+def test_sndlib_faults_are_named(tmp_path: Path, change: dict[str, str], words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_topology(_sndlib(tmp_path, **change))
+    assert "net.xml" in str(caught.value)
+    assert words in str(caught.value)
+
+
+def _json(path: Path, **changes: object) -> str:
+    data: dict[str, object] = {
+        "directed": True,
+        "graph": {},
+        "nodes": [{"id": 0, "pos": [1.0, 2.0]}, {"id": 1}],
+        "links": [{"source": 0, "target": 1, "capacity": 5, "latency": 3.5}],
+    }
+    file = path / "net.json"
+    file.write_text(json.dumps(data | changes))
+    return str(file)
+
+
+def test_node_link_json(tmp_path: Path) -> None:
+    topology = load_topology(_json(tmp_path))
+    assert topology.node_names == ("0", "1")
+    assert (topology.capacity.tolist(), topology.latency.tolist()) == ([5.0], [3.5])
+    assert topology.coordinates[0].tolist() == [1.0, 2.0]
+    assert load_topology(_json(tmp_path, graph={"capacity_unit": "Mbps"})).capacity[0] == pytest.approx(0.005)
+    assert load_topology(_json(tmp_path, directed=False)).num_links == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"links": [{"source": 0, "target": 7, "capacity": 5}]}, "links[0] (0->7): target"),
+        ({"links": [{"source": 0, "target": 1}]}, "links[0] (0->1): capacity: expected a capacity > 0, found none"),
+        ({"links": [{"source": 0, "target": 1, "capacity": 0}]}, "capacity: expected a capacity > 0, found 0"),
+        ({"links": [{"source": 0, "target": 1, "capacity": -2}]}, "found -2"),
+        ({"links": [{"source": 0, "target": 1, "capacity": float("nan")}]}, "found nan"),
+        ({"links": [{"source": 0}]}, "a link with source and target"),
+        ({"links": []}, "at least 1 link"),
+        ({"nodes": [{"id": 0}, {"id": 0}]}, "distinct ids"),
+        ({"nodes": {}}, "a list of nodes"),
+        ({"graph": {"capacity_unit": "ells"}}, "unit"),
+        ({"graph": {"capacity_unit": "GB/s"}}, "bits a second"),
+    ],
+)
+def test_node_link_faults_are_named(tmp_path: Path, changes: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_topology(_json(tmp_path, **changes))
+    assert words in str(caught.value)
+
+
+def test_a_missing_capacity_can_be_given(tmp_path: Path) -> None:
+    topology = load_topology(_json(tmp_path, links=[{"source": 0, "target": 1}]), default_capacity=10)
+    assert topology.capacity[0] == 10
+    assert "10 Gbit/s assumed" in topology.notes[0]
+
+
+def test_not_json(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"nodes": [')
+    with pytest.raises(InputError, match=r"x\.json: expected a JSON file"):
+        load_topology(str(tmp_path / "x.json"))
+
+
+GRAPHML = """<?xml version="1.0" encoding="utf-8"?>
+<graphml xmlns="http://graphml.graphdrawing.org/xmlns">
+ <key attr.name="label" attr.type="string" for="node" id="d0"/>
+ <key attr.name="Longitude" attr.type="double" for="node" id="d1"/>
+ <key attr.name="Latitude" attr.type="double" for="node" id="d2"/>
+ <key attr.name="LinkSpeedRaw" attr.type="double" for="edge" id="d3"/>
+ <graph edgedefault="undirected">
+  <node id="0"><data key="d0">Paris</data><data key="d1">2.3</data><data key="d2">48.9</data></node>
+  <node id="1"><data key="d0">{second}</data></node>
+  <edge source="0" target="1"><data key="d3">1e10</data></edge>
+  <edge source="0" target="0"><data key="d3">1e10</data></edge>
+  {extra}
+ </graph>
+</graphml>"""
+
+
+def test_topology_zoo_graphml(tmp_path: Path) -> None:
+    file = tmp_path / "zoo.graphml"
+    file.write_text(GRAPHML.format(second="Lyon", extra=""))
+    topology = load_topology(str(file))
+    assert topology.node_names == ("Paris", "Lyon")
+    assert topology.capacity.tolist() == [10.0, 10.0]
+    assert "1 links from a node to itself were dropped" in topology.notes[0]
+    file.write_text(GRAPHML.format(second="Paris", extra='<edge source="1" target="0"/>'))
+    with pytest.raises(InputError, match="capacity"):
+        load_topology(str(file))
+    twice = load_topology(str(file), default_capacity=1)
+    assert twice.node_names == ("0", "1"), "labels that are not distinct do not name nodes"
+    assert sorted(twice.capacity.tolist()) == [1.0, 1.0, 10.0, 10.0], "parallel edges stay apart"
+    file.write_text("<graphml")
+    with pytest.raises(InputError, match="a GraphML file"):
+        load_topology(str(file))
+
+
+def test_topohub_names() -> None:
+    topology = load_topology("topohub:sndlib/geant")
+    assert (topology.num_nodes, topology.num_links) == (22, 72)
+    assert set(topology.capacity) == {100.0}
+    assert "100 Gbit/s" in topology.notes[0]
+    assert load_topology("topohub:sndlib/geant,capacity=40").capacity[0] == 40
+    for wrong in ("topohub:sndlib/nowhere", "topohub:../secret/x", "topohub:sndlib"):
+        with pytest.raises(InputError, match="a name such as"):
+            load_topology(wrong)
+    with pytest.raises(InputError, match="capacity > 0"):
+        load_topology("topohub:sndlib/geant,capacity=-1")
+
+
+@pytest.mark.parametrize("name", ["nowhere", "nowhere.json", "README.md", "."])
+def test_unknown_names_list_what_there_is(name: str) -> None:
+    with pytest.raises(InputError, match="topohub:GROUP/NAME"):
+        load_topology(name)
+
+
+@pytest.mark.parametrize(("name", "nodes", "links"), [("abilene", 12, 30), ("geant", 22, 72), ("germany50", 50, 176)])
+def test_published_sndlib_files(public_data: Path, name: str, nodes: int, links: int) -> None:
+    topology = load_topology(str(public_data / "sndlib" / f"{name}.xml"))
+    assert (topology.num_nodes, topology.num_links) == (nodes, links)

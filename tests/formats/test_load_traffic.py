@@ -1,0 +1,268 @@
+"""Readers of traffic against files written out here, faulty files, generated series, and published archives."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from teal.errors import InputError
+from teal.formats import load_topology, load_traffic, rate_store, save_traffic
+from teal.formats.gravity import shortest_path_load
+from teal.network import Topology, TrafficMatrices
+from teal.testing import make_topology
+
+MATRIX = """<?xml version="1.0"?>
+<network xmlns="http://sndlib.zib.de/network" version="1.0">
+ <meta><granularity>5min</granularity><time>{time}</time><unit>MBITPERSEC</unit></meta>
+ <networkStructure><nodes/><links/></networkStructure>
+ <demands>{demands}</demands>
+</network>"""
+DEMAND = '<demand id="d"><source>{}</source><target>{}</target><demandValue> {} </demandValue></demand>'
+
+
+def _topology() -> Topology:
+    return make_topology([(0, 1, 1.0), (1, 2, 1.0)], both=True)
+
+
+def _archive(path: Path, files: dict[str, str], name: str = "a.tgz") -> Path:
+    for file, text in files.items():
+        (path / file).write_text(text)
+    with tarfile.open(path / name, "w:gz") as archive:
+        for file in files:
+            archive.add(path / file, arcname=f"folder/{file}")
+    return path / name
+
+
+def _matrix(time: str, *demands: tuple[str, str, object]) -> str:
+    return MATRIX.format(time=time, demands="".join(DEMAND.format(*d) for d in demands))
+
+
+def test_sndlib_archive_with_an_empty_matrix_and_a_gap(tmp_path: Path) -> None:
+    files = {
+        "m0.xml": _matrix("20240101-0000", ("n0", "n1", 1000), ("n0", "n2", 500)),
+        "m1.xml": _matrix("20240101-0005"),
+        "m2.xml": _matrix("20240101-0010", ("n2", "n0", 250), ("n1", "n1", 9)),
+    }
+    for source in (_archive(tmp_path, files), tmp_path):
+        if source.is_dir():
+            (tmp_path / "a.tgz").unlink()
+        traffic = load_traffic(str(source), _topology())
+        assert traffic.pairs.tolist() == [[0, 1], [0, 2], [2, 0]]
+        assert traffic.read(slice(None)).tolist() == [[1.0, 0.5, 0.0], [0.0, 0.0, 0.25]], "Mbit/s to Gbit/s"
+        assert traffic.skipped == ("m1.xml: no demands in the file",)
+        assert [gap.missing for gap in traffic.gaps] == [1]
+        assert traffic.interval_s == 300
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (_matrix("20240101-0000", ("n0", "mars", 1)), "a node of test, found 'mars'"),
+        (_matrix("20240101-0000", ("n0", "n1", -1)), "demandValue: expected a finite rate >= 0, found -1"),
+        (_matrix("20240101-0000", ("n0", "n1", "nan")), "demandValue: expected a finite rate >= 0, found nan"),
+        (_matrix("20240101-0000", ("n0", "n1", "lots")), "found 'lots'"),
+        (_matrix("yesterday", ("n0", "n1", 1)), "time: expected YYYYMMDD"),
+        (_matrix("20249901-0000", ("n0", "n1", 1)), "a date and time"),
+        ("<network", "invalid XML"),
+        ("<html/>", "<network>"),
+    ],
+)
+def test_sndlib_faults_name_archive_and_file(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_traffic(str(_archive(tmp_path, {"bad.xml": text})), _topology())
+    assert "a.tgz: bad.xml" in str(caught.value)
+    assert words in str(caught.value)
+
+
+def test_sndlib_truncated_empty_and_double(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    many = {
+        f"m{i}.xml": _matrix(f"20240101-00{i:02d}", *[("n0", "n1", rng.random()) for _ in range(99)]) for i in range(60)
+    }
+    archive = _archive(tmp_path, many)
+    content = archive.read_bytes()
+    for length in (len(content) // 2, 100, 5):
+        archive.write_bytes(content[:length])
+        with pytest.raises(InputError, match=r"a\.tgz: expected a whole \.tgz or \.tar archive.*truncated"):
+            load_traffic(str(archive), _topology())
+    empty = _archive(tmp_path, {"m.xml": _matrix("20240101-0000")}, "b.tgz")
+    with pytest.raises(InputError, match="XML files with demands"):
+        load_traffic(str(empty), _topology())
+    same = _matrix("20240101-0000", ("n0", "n1", 1))
+    with pytest.raises(InputError, match="twice"):
+        load_traffic(str(_archive(tmp_path, {"x.xml": same, "y.xml": same}, "c.tgz")), _topology())
+
+
+@pytest.fixture(params=["memory", "disk"])
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both places where rates are kept."""
+    if request.param == "disk":
+        monkeypatch.setattr(rate_store, "IN_MEMORY_BYTES", 0)
+    return str(request.param)
+
+
+def _equal(a: TrafficMatrices, b: TrafficMatrices) -> None:
+    np.testing.assert_array_equal(a.pairs, b.pairs)
+    np.testing.assert_array_equal(a.timestamps, b.timestamps)
+    np.testing.assert_allclose(a.read(slice(None)), b.read(slice(None)), rtol=1e-6)
+    assert a.interval_s == b.interval_s
+
+
+@pytest.mark.parametrize("suffix", ["npz", "csv", "parquet"])
+def test_what_is_written_is_read(tmp_path: Path, suffix: str, store: str) -> None:
+    topology = load_topology("b4")
+    traffic = load_traffic("gravity:seed=3,count=7,load=2", topology)
+    file = tmp_path / f"x.{suffix}"
+    save_traffic(file, traffic, topology)
+    _equal(load_traffic(str(file), topology), traffic)
+
+
+def test_npz_in_any_order_and_compressed(tmp_path: Path) -> None:
+    topology, rates = _topology(), np.array([[1.0, 2.0], [3.0, 4.0]])
+    fields: dict[str, Any] = {
+        "timestamps": np.array([0, 300]),
+        "sources": np.array(["n2", "n0"]),
+        "targets": np.array(["n0", "n1"]),
+    }
+    for save in (np.savez, np.savez_compressed):
+        save(tmp_path / "x.npz", rates=rates, **fields)
+        traffic = load_traffic(str(tmp_path / "x.npz"), topology)
+        assert traffic.pairs.tolist() == [[0, 1], [2, 0]]
+        assert traffic.read([1, 0]).tolist() == [[4.0, 3.0], [2.0, 1.0]]
+
+
+def test_compressed_npz_is_unpacked_where_there_is_room(tmp_path: Path, store: str) -> None:
+    topology, rates = _topology(), np.random.default_rng(0).random((20, 1))
+    np.savez_compressed(
+        tmp_path / "x.npz",
+        rates=rates,
+        timestamps=60 * np.arange(20),
+        sources=np.array(["n0"]),
+        targets=np.array(["n1"]),
+    )
+    traffic = load_traffic(str(tmp_path / "x.npz"), topology)
+    np.testing.assert_allclose(traffic.read(slice(None)), rates, rtol=1e-6)
+    assert traffic.interval_s == 60, "from the timestamps, where the file does not say"
+
+
+def test_npz_faults_are_named(tmp_path: Path) -> None:
+    topology, file = load_topology("b4"), tmp_path / "x.npz"
+    save_traffic(file, load_traffic("gravity:count=5", topology), topology)
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
+    with pytest.raises(InputError, match=r"x\.npz"):
+        load_traffic(str(file), topology)
+    np.savez(file, rates=np.ones((2, 2)))
+    with pytest.raises(InputError, match="timestamps: expected fields"):
+        load_traffic(str(file), topology)
+    np.savez(
+        file,
+        rates=np.ones((2, 2)),
+        timestamps=np.array([0, 1]),
+        sources=np.array(["1", "x"]),
+        targets=np.array(["2"] * 2),
+    )
+    with pytest.raises(InputError, match="a node of b4, found 'x'"):
+        load_traffic(str(file), topology)
+    np.savez(file, rates=np.array([None]), timestamps=0, sources=0, targets=0)
+    with pytest.raises(InputError, match="without pickled objects"):
+        load_traffic(str(file), topology)
+
+
+def test_tables_take_any_order_and_fill_what_is_missing(tmp_path: Path, store: str) -> None:
+    (tmp_path / "x.csv").write_text(
+        "timestamp,source,target,rate\n"
+        "2024-01-01T00:05:00,n0,n1,3\n2024-01-01T00:00:00,n2,n0,1.5\n2024-01-01T00:05:00,n2,n0,4\n"
+    )
+    traffic = load_traffic(str(tmp_path / "x.csv"), _topology())
+    assert traffic.pairs.tolist() == [[0, 1], [2, 0]]
+    assert traffic.read(slice(None)).tolist() == [[0.0, 1.5], [3.0, 4.0]]
+    assert str(traffic.timestamps[0]) == "2024-01-01T00:00:00"
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ("0,n0,n1,-1", "rate, row 0 of its batch: expected a finite rate >= 0, found -1"),
+        ("0,n0,n1,nan", "found nan"),
+        ("0,n0,n1,", "rate"),
+        ("0,n0,n1,x", "rate: expected numbers"),
+        ("0,n0,mars,1", "target: expected a node of test, found 'mars'"),
+        ("0,n0,n0,1", "a node other than the source"),
+        ("0,n0,n1,1\n0,n0,n1,2", "each source and target once"),
+        ("soon,n0,n1,1", "timestamp"),
+        (",n0,n1,1\n300,n0,n1,2", "timestamp: expected a time in every row"),
+        ("", "at least one row"),
+    ],
+)
+def test_table_faults_are_named(tmp_path: Path, rows: str, words: str) -> None:
+    (tmp_path / "x.csv").write_text(f"timestamp,source,target,rate\n{rows}\n".rstrip("\n") + "\n")
+    with pytest.raises(InputError) as caught:
+        load_traffic(str(tmp_path / "x.csv"), _topology())
+    assert "x.csv" in str(caught.value)
+    assert words in str(caught.value)
+
+
+def test_a_table_without_a_column_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("timestamp,source,target\n0,n0,n1\n")
+    with pytest.raises(InputError, match=r"rate: expected columns timestamp, source, target, rate"):
+        load_traffic(str(tmp_path / "x.csv"), _topology())
+    (tmp_path / "x.parquet").write_bytes(b"PAR1 not")
+    with pytest.raises(InputError, match=r"x\.parquet"):
+        load_traffic(str(tmp_path / "x.parquet"), _topology())
+
+
+@pytest.mark.parametrize("name", ["b4", "topohub:sndlib/geant", "topohub:sndlib/germany50"])
+def test_gravity_has_the_shape_it_claims(name: str) -> None:
+    topology = load_topology(name)
+    traffic = load_traffic("gravity:seed=1,count=2016,load=4,interval=3600", topology)
+    assert traffic.num_demands == topology.num_nodes * (topology.num_nodes - 1)
+    rates = traffic.read(slice(None))
+    mean = np.sort(rates.mean(0))[::-1]
+    share = mean[: max(1, round(len(mean) / 10))].sum() / mean.sum()
+    assert share == pytest.approx(0.88, abs=0.02), "the largest tenth of the demands"
+    assert shortest_path_load(topology, traffic, rates.mean(0)) == pytest.approx(4, rel=0.1)
+    hours = rates.reshape(12, 7, 24, -1)  # weeks, days, hours
+    assert hours[:, 5:].mean() / hours[:, :5].mean() == pytest.approx(0.75, abs=0.03), "weekends"
+    daily = hours.mean((0, 1))
+    assert (daily.max(0) / daily.min(0)).mean() > 2, "each source's own day"
+
+
+def test_gravity_noise_is_ar1() -> None:
+    topology = load_topology("b4")
+    loud = load_traffic("gravity:count=3000,interval=1,noise=0.3,correlation=0.9", topology).read(slice(None))
+    noise = np.log(loud / load_traffic("gravity:count=3000,interval=1,noise=0", topology).read(slice(None)))
+    noise -= noise.mean(0)
+    assert noise.std() == pytest.approx(0.3, rel=0.05)
+    assert (noise[1:] * noise[:-1]).mean() / noise.var() == pytest.approx(0.9, abs=0.02)
+
+
+def test_gravity_is_seeded_and_load_only_scales(store: str) -> None:
+    topology = load_topology("b4")
+    once = load_traffic("gravity:seed=5,count=4,load=1", topology)
+    _equal(once, load_traffic("gravity:seed=5,count=4,load=1", topology))
+    _equal(once.scaled(3), load_traffic("gravity:seed=5,count=4,load=3", topology))
+    assert not np.allclose(once.read([0]), load_traffic("gravity:seed=6,count=4", topology).read([0]))
+    for wrong in ("gravity:load=0", "gravity:speed=1", "gravity:count=x", "gravity:correlation=1", "gravity:load"):
+        with pytest.raises(InputError, match="gravity"):
+            load_traffic(wrong, topology)
+
+
+@pytest.mark.parametrize(
+    ("name", "archive", "matrices", "demands", "skipped"),
+    [
+        ("abilene", "directed-abilene-zhang-5min-over-6months-ALL.tgz", 3456, 132, 0),
+        ("geant", "directed-geant-uhlig-15min-over-4months-ALL.tgz", 226, 454, 2),
+        ("germany50", "directed-germany50-DFN-aggregated-1day-over-1month.tgz", 21, 2111, 0),
+    ],
+)
+def test_published_archives(
+    public_data: Path, name: str, archive: str, matrices: int, demands: int, skipped: int
+) -> None:
+    topology = load_topology(str(public_data / "sndlib" / f"{name}.xml"))
+    traffic = load_traffic(str(public_data / "sndlib" / archive), topology)
+    assert (traffic.num_matrices, traffic.num_demands, len(traffic.skipped)) == (matrices, demands, skipped)

@@ -1,0 +1,133 @@
+"""Pretraining: runs against uninterrupted and other runs, and what is learnt against the untrained model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from teal.cli import main
+from teal.config import PretrainConfig
+from teal.errors import InputError
+from teal.learning.network_pool import NetworkPool, draw_problem, family_of, pool_network, topohub_pool
+from teal.learning.pretrain import Pretrainer
+from teal.nn import PriceGNN
+from teal.nn.checkpoint import load_price_gnn
+from teal.objectives import ObjectiveName
+from teal.problem.assessment import assess
+from teal.schemes.price_gnn import PriceGnnScheme, PriceGnnSchemeConfig
+
+FEW = NetworkPool(("topozoo/Compuserve", "topozoo/Nsfnet"), ("sndlib/geant",))
+
+
+def test_no_family_is_in_both_parts() -> None:
+    parts = topohub_pool()
+    assert len(parts.held_out) >= 40
+    assert len(parts.train) > 100
+    assert not {family_of(n) for n in parts.train} & {family_of(n) for n in parts.held_out}
+    for name in ("topozoo/Geant2012", "sndlib/geant", "sndlib/abilene", "sndlib/germany50"):
+        assert name in parts.held_out
+
+
+def test_draws_repeat_and_are_loaded_from_light_to_hopeless() -> None:
+    one, other = (draw_problem(np.random.default_rng(5), FEW.train[0], 3) for _ in range(2))
+    assert torch.equal(one.demand, other.demand)
+    assert torch.equal(one.capacity, other.capacity)
+    rng, worst, failed, seen = np.random.default_rng(0), [], 0, set()
+    for _ in range(40):
+        problem = draw_problem(rng, FEW.train[1], 2)
+        seen.add(problem.objective.name)
+        failed += int((problem.capacity == 0).any())
+        live = torch.where(problem.capacity > 0, problem.demand.sum(1, keepdim=True), torch.inf)
+        worst += (live / problem.capacity.clamp(min=1e-9)).amin(1).tolist()
+    assert seen == set(ObjectiveName) - {ObjectiveName.MAX_CONCURRENT_FLOW}
+    assert failed > 3
+    assert max(worst) > 10 * min(worst)
+
+
+def _config(out: Path, **changes: object) -> PretrainConfig:
+    settings: dict[str, object] = {"hidden": 8, "rounds": 3, "bound_rounds": 1, "max_steps": 6, **changes}
+    return PretrainConfig(out=out, **settings)  # type: ignore[arg-type]
+
+
+def test_training_learns(tmp_path: Path) -> None:
+    shapes = {"hidden": 16, "rounds": 8, "bound_rounds": 2}
+    trainer = Pretrainer(_config(tmp_path, max_steps=150, learning_rate=5e-3, **shapes), FEW)
+    flow = ObjectiveName.TOTAL_FLOW
+    cases = [draw_problem(np.random.default_rng([9, i]), FEW.train[i % 2], 4, objective=flow) for i in range(6)]
+
+    def gap() -> float:
+        scheme = PriceGnnScheme(trainer.model)
+        return float(torch.cat([assess(case, scheme.solve(case)).gap for case in cases]).mean())
+
+    before = gap()
+    for _ in range(150):
+        trainer.one_step()
+    assert gap() < before - 0.04
+
+
+def test_a_resumed_run_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> None:
+    whole = Pretrainer(_config(tmp_path / "whole"), FEW)
+    whole.train(tmp_path / "whole", progress=False)
+    first = Pretrainer(_config(tmp_path / "parts"), FEW)
+    for _ in range(3):
+        first.one_step()
+    first.save(tmp_path / "parts")
+    second = Pretrainer(_config(tmp_path / "parts"), FEW)
+    second.resume(tmp_path / "parts")
+    second.train(tmp_path / "parts", progress=False)
+    ours, theirs = (load_price_gnn(tmp_path / name)[0].state_dict() for name in ("parts", "whole"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    with pytest.raises(InputError, match="hidden"):
+        Pretrainer(_config(tmp_path / "parts", hidden=9), FEW).resume(tmp_path / "parts")
+
+
+def test_the_checkpoint_says_what_it_never_saw(tmp_path: Path) -> None:
+    Pretrainer(_config(tmp_path), FEW).save(tmp_path)
+    model, card = load_price_gnn(tmp_path)
+    assert card.held_out == FEW.held_out
+    assert model.config.hidden == 8
+    with pytest.raises(InputError, match="description of a PriceGNN"):
+        load_price_gnn(Path(__file__).parents[2] / "models" / "b4")
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["pretrain", "--out", str(tmp_path), "--max-steps", "2", "--hidden", "4", "--rounds", "2"]
+    assert main(arguments) == 0
+    assert "2 steps" in capsys.readouterr().out
+    assert main(arguments) == 2, "nothing is overwritten unasked"
+    assert main([*arguments, "--resume"]) == 0
+    assert main(["pretrain", "--out", str(tmp_path / "x"), "--rounds", "0"]) == 2
+
+
+def test_networks_are_loaded_once() -> None:
+    assert pool_network(FEW.train[0], 4) is pool_network(FEW.train[0], 4)
+
+
+def test_coma_for_split_tables_goes_on_from_a_model(tmp_path: Path) -> None:
+    """Whole demands on one path each, a few networks: what is learnt is better under its own objective."""
+    first = Pretrainer(_config(tmp_path / "a", max_steps=150, learning_rate=5e-3, rounds=4), FEW)
+    first.train(tmp_path / "a", progress=False)
+    config = _config(
+        tmp_path / "b", init=str(tmp_path / "a"), learner="coma", entries=1, std=0.5, max_steps=120, learning_rate=2e-3
+    )
+    second = Pretrainer(config, FEW)
+    for weight, other in zip(second.model.parameters(), first.average.parameters(), strict=True):
+        assert torch.equal(weight, other)
+    flow = ObjectiveName.TOTAL_FLOW
+    cases = [draw_problem(np.random.default_rng([8, i]), FEW.train[i % 2], 4, objective=flow) for i in range(8)]
+
+    def carried(model: PriceGNN) -> float:
+        scheme = PriceGnnScheme(model, PriceGnnSchemeConfig(entries=1))
+        return float(torch.cat([assess(case, scheme.solve(case)).satisfied_demand for case in cases]).mean())
+
+    before = carried(first.average)
+    second.train(tmp_path / "b", progress=False)
+    assert carried(second.average) > before
+
+
+def test_rounding_needs_coma() -> None:
+    with pytest.raises(InputError, match="no gradient"):
+        PretrainConfig(out=Path("x"), entries=4)

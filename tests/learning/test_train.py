@@ -1,0 +1,302 @@
+"""Training: resumed, split and distributed runs against one plain run, and saved runs against damaged files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from teal.config import TrainConfig
+from teal.errors import InputError
+from teal.formats import load_topology, load_traffic
+from teal.learning.losses import reward
+from teal.learning.train import Trainer
+from teal.network import compute_paths
+from teal.network.rates import ArrayRates
+from teal.nn.checkpoint import check_fits, load_flow_gnn, save_flow_gnn
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem
+from teal.schemes.flow_gnn import FlowGnnScheme
+from teal.testing import assert_feasible
+
+
+def _trainer(
+    out: Path,
+    objective: ObjectiveName = ObjectiveName.TOTAL_FLOW,
+    demand_value: float = 1.0,
+    peers: Any = None,
+    **settings: Any,
+) -> Trainer:
+    topology = load_topology("b4")
+    traffic = load_traffic("gravity:seed=0,count=40,load=3", topology)
+    paths = compute_paths(topology, traffic.pairs)
+    defaults: dict[str, Any] = {
+        "batch_size": 8,
+        "validate_every": 5,
+        "validation_matrices": 4,
+        "layers": 2,
+        "time_budget": "10m",
+    }
+    config = TrainConfig(topology="b4", traffic="-", objective=objective, out=out, **(defaults | settings))
+    weight = np.random.default_rng(0).choice([1.0, 2.0, 4.0], paths.num_demands)
+    problem = Problem.create(topology, paths, Objective(objective), traffic.read([0]), weight=weight)
+    problem = dataclasses.replace(problem, demand_value=demand_value * problem.demand_value)
+    return Trainer(problem, traffic, traffic.split(), config, peers)
+
+
+@pytest.mark.parametrize("learner", ["direct", "coma"])
+def test_a_resumed_run_equals_one_that_never_stopped(tmp_path: Path, learner: str) -> None:
+    whole = _trainer(tmp_path / "whole", learner=learner, max_steps=12)
+    whole.train(tmp_path / "whole", progress=False)
+    first = _trainer(tmp_path / "parts", learner=learner, max_steps=7)
+    first.train(tmp_path / "parts", progress=False)
+    second = _trainer(tmp_path / "parts", learner=learner, max_steps=12)
+    second.resume(tmp_path / "parts")
+    assert second.state.step == 7
+    second.train(tmp_path / "parts", progress=False)
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, second.model.state_dict()[name]), name
+    assert second.state.step == whole.state.step == 12
+    assert (second.state.best, second.state.stale) == (whole.state.best, whole.state.stale)
+
+
+def test_an_interrupted_run_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the middle of a step: the step is done, the state is whole, the rest as if nothing had been."""
+    trainer = _trainer(tmp_path / "cut", learner="coma", max_steps=20)
+    real, calls = trainer._augmented, iter(range(100))
+
+    def interrupted(*arguments: Any) -> torch.Tensor:
+        if next(calls) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return real(*arguments)
+
+    monkeypatch.setattr(trainer, "_augmented", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train(tmp_path / "cut", progress=False)
+    again = _trainer(tmp_path / "cut", learner="coma", max_steps=6)
+    again.resume(tmp_path / "cut")
+    assert again.state.step == 4
+    assert again.train(tmp_path / "cut", progress=False).reason == "step limit"
+    whole = _trainer(tmp_path / "whole", learner="coma", max_steps=6)
+    whole.train(tmp_path / "whole", progress=False)
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, again.model.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("learner", ["direct", "coma"])
+def test_micro_batches_change_nothing(tmp_path: Path, learner: str) -> None:
+    weights = []
+    for micro in (8, 3):
+        trainer = _trainer(tmp_path / str(micro), learner=learner, micro_batch=micro, max_steps=3)
+        trainer.train(tmp_path / str(micro), progress=False)
+        weights.append(_flat(trainer))
+    torch.testing.assert_close(weights[0], weights[1], atol=2e-4, rtol=1e-3)
+
+
+class _Threads:
+    """Peers that are threads of this process."""
+
+    def __init__(self, rank: int, size: int, meeting: threading.Barrier, said: dict[int, Any]) -> None:
+        self.rank, self.size, self._meeting, self._said = rank, size, meeting, said
+
+    def _all(self, mine: Any) -> list[Any]:
+        self._said[self.rank] = mine
+        self._meeting.wait()
+        found = [self._said[rank] for rank in range(self.size)]
+        self._meeting.wait()
+        return found
+
+    def all_reduce_sum(self, tensors: Sequence[torch.Tensor]) -> None:
+        for tensor, *others in zip(tensors, *self._all([t.detach().clone() for t in tensors]), strict=True):
+            tensor.copy_(sum(others))
+
+    def broadcast(self, number: float) -> float:
+        return float(self._all(number)[0])
+
+
+@pytest.mark.parametrize("learner", ["direct", "coma"])
+def test_several_processes_do_what_one_does(tmp_path: Path, learner: str) -> None:
+    """Batches of 8 and 4 rows over 1 and 5 processes, one of which has no part of the small ones."""
+    alone = _trainer(tmp_path / "alone", learner=learner, max_steps=8)
+    alone.train(tmp_path / "alone", progress=False)
+    size = 5
+    meeting, said = threading.Barrier(size, timeout=60), dict[int, Any]()
+    out = tmp_path / "together"
+    several = [
+        _trainer(out, learner=learner, max_steps=8, peers=_Threads(rank, size, meeting, said)) for rank in range(size)
+    ]
+    with ThreadPoolExecutor(size) as pool:
+        states = list(pool.map(lambda trainer: trainer.train(out, progress=False), several))
+    for trainer, state in zip(several, states, strict=True):
+        torch.testing.assert_close(_flat(trainer), _flat(alone), atol=2e-4, rtol=1e-3)
+        assert torch.equal(_flat(trainer), _flat(several[0])), "all have the same weights"
+        assert state == states[0]
+        assert (state.step, state.reason) == (8, "step limit")
+        assert state.best == pytest.approx(alone.state.best, rel=1e-3)
+    again = _trainer(out, learner=learner, max_steps=12)  # what they wrote, one can go on with
+    again.resume(out)
+    assert (again.state.step, again.state.best) == (8, states[0].best)
+
+
+def _flat(trainer: Trainer) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+
+
+@pytest.mark.parametrize("objective", list(ObjectiveName))
+@pytest.mark.parametrize("learner", ["direct", "coma"])
+def test_training_improves_every_objective(tmp_path: Path, objective: ObjectiveName, learner: str) -> None:
+    trainer = _trainer(tmp_path, objective, learner=learner, max_steps=40, learning_rate=1e-2)
+    problem = trainer.problem.with_demand(torch.as_tensor(trainer.traffic.read(trainer.split.validation)))
+
+    def raw() -> float:
+        with torch.no_grad():
+            return float(reward(problem, trainer.model.splits(trainer.model(problem)[0], problem)).mean())
+
+    before = raw()
+    trainer.train(tmp_path, progress=False)
+    assert raw() > before
+
+
+def test_stops_when_nothing_improves(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path, learning_rate=1e-12, patience=2, max_steps=500)
+    state = trainer.train(tmp_path, progress=False)
+    assert "no better validation in 2" in state.reason
+    assert state.step < 50
+
+
+def test_the_time_budget_counts_over_sessions(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path, time_budget="0.5s", patience=10**6)
+    assert trainer.train(tmp_path, progress=False).reason == "time budget"
+    again = _trainer(tmp_path, time_budget="0.5s", patience=10**6)
+    again.resume(tmp_path)
+    steps = again.state.step
+    assert again.train(tmp_path, progress=False).step == steps
+
+
+def test_other_settings_cannot_resume(tmp_path: Path) -> None:
+    _trainer(tmp_path, max_steps=2).train(tmp_path, progress=False)
+    with pytest.raises(InputError, match=r"seed: expected the setting of the run, 0, found 1"):
+        _trainer(tmp_path, seed=1).resume(tmp_path)
+    with pytest.raises(InputError, match="path_value"):
+        _trainer(tmp_path, demand_value=2.0).resume(tmp_path)
+    with pytest.raises(InputError, match="no such file"):
+        _trainer(tmp_path).resume(tmp_path / "nowhere")
+    (tmp_path / "trainer.safetensors").write_bytes(b"rubbish")
+    with pytest.raises(InputError, match="damaged"):
+        _trainer(tmp_path).resume(tmp_path)
+
+
+def test_a_checkpoint_holds_the_model_and_no_pickle(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path, max_steps=5)
+    trainer.train(tmp_path, progress=False)
+    model, card = load_flow_gnn(tmp_path)
+    assert card.topology == "b4"
+    assert {f.suffix for f in tmp_path.iterdir() if f.is_file()} == {".json", ".safetensors"}
+    allocation = FlowGnnScheme(model).solve(trainer.problem)
+    assert_feasible(trainer.problem, allocation)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("model.safetensors", b"garbage", "damaged file"),
+        ("model.safetensors", None, "no such file"),
+        ("model.json", b"{", "damaged file"),
+        ("model.json", b"[]", "a JSON object"),
+        ("model.json", b'{"format": 99}', "format: expected 1, found 99"),
+        ("model.json", b'{"format": 1, "model": {"num_paths": 4}}', "the description of a model"),
+        ("model.json", b'{"format": 1, "model": {"num_paths": 0}, "weights_sha256": ""}', "num_paths"),
+    ],
+)
+def test_damaged_checkpoints_are_named(tmp_path: Path, file: str, content: bytes | None, words: str) -> None:
+    _trainer(tmp_path, max_steps=1).train(tmp_path, progress=False)
+    if content is None:
+        (tmp_path / file).unlink()
+    else:
+        (tmp_path / file).write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        load_flow_gnn(tmp_path)
+    assert words in str(caught.value)
+    assert file in str(caught.value)
+
+
+def test_files_of_two_saves_and_unusable_weights_are_refused(tmp_path: Path) -> None:
+    trainer = _trainer(tmp_path / "a", max_steps=1)
+    trainer.train(tmp_path / "a", progress=False)
+    _trainer(tmp_path / "b", max_steps=1, seed=1).train(tmp_path / "b", progress=False)
+    weights = (tmp_path / "a" / "model.safetensors").read_bytes()
+    (tmp_path / "a" / "model.safetensors").write_bytes((tmp_path / "b" / "model.safetensors").read_bytes())
+    with pytest.raises(InputError, match=r"the weights that belong to model\.json"):
+        load_flow_gnn(tmp_path / "a")
+    (tmp_path / "a" / "model.safetensors").write_bytes(weights)
+    card = json.loads((tmp_path / "a" / "model.json").read_text())
+    card["model"]["width"] = 16
+    (tmp_path / "a" / "model.json").write_text(json.dumps(card))
+    with pytest.raises(InputError, match="the weights of model"):
+        load_flow_gnn(tmp_path / "a")
+    with torch.no_grad():
+        next(trainer.model.parameters()).fill_(float("nan"))
+    save_flow_gnn(tmp_path / "c", trainer.model, trainer.card)
+    with pytest.raises(InputError, match="finite weights"):
+        load_flow_gnn(tmp_path / "c")
+
+
+def test_a_last_look_never_replaces_a_better_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores .5 (start), .6 (step 5), .9 (last look at 7); resumed, .7 at step 10: the .9 stays."""
+    scores = iter([0.5, 0.6, 0.9, 0.7])
+    monkeypatch.setattr(Trainer, "score", lambda _: next(scores))
+    _trainer(tmp_path, max_steps=7).train(tmp_path, progress=False)
+    assert load_flow_gnn(tmp_path)[1].validation == 0.9
+    again = _trainer(tmp_path, max_steps=10)
+    again.resume(tmp_path)
+    assert again.state.best == 0.6, "the run itself goes on as if it had not ended there"
+    again.train(tmp_path, progress=False)
+    assert again.state.best == 0.7
+    assert load_flow_gnn(tmp_path)[1].step == 7
+
+
+def test_the_learning_rate_falls_and_stays_down_over_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trainer, "score", lambda _: 0.5)
+    first = _trainer(tmp_path, max_steps=10, decay_after=1, learning_rate=0.01)
+    first.train(tmp_path, progress=False)
+    again = _trainer(tmp_path, max_steps=15, decay_after=1, learning_rate=0.01)
+    again.resume(tmp_path)
+    assert again.optimiser.param_groups[0]["lr"] == 0.0025
+    again.train(tmp_path, progress=False)
+    assert again.optimiser.param_groups[0]["lr"] == 0.00125
+
+
+def test_an_empty_matrix_does_not_stop_learning(tmp_path: Path) -> None:
+    """Its loss and gradient would be of order 1e30, and Adam would never forget."""
+    trainer = _trainer(tmp_path, augment=0.0, micro_batch=4)
+    rates = trainer.traffic.read(slice(None))
+    rates[trainer.split.train[:3]] = 0
+    rates[trainer.split.train[3:5]] *= 1e-9
+    trainer.traffic = dataclasses.replace(trainer.traffic, rates=ArrayRates(rates))
+    before = torch.cat([p.detach().flatten().clone() for p in trainer.model.price_head.parameters()])
+    trainer.config = dataclasses.replace(trainer.config, max_steps=12)
+    trainer.train(tmp_path, progress=False)
+    after = torch.cat([p.detach().flatten() for p in trainer.model.price_head.parameters()])
+    assert (after - before).abs().max() > 1e-3
+    largest = max(float(s["exp_avg_sq"].max()) for s in trainer.optimiser.state.values())
+    assert largest < 1
+
+
+def test_a_model_for_another_k_or_objective_is_refused(tmp_path: Path) -> None:
+    _trainer(tmp_path, max_steps=1).train(tmp_path, progress=False)
+    _, card = load_flow_gnn(tmp_path)
+    check_fits(card, tmp_path, 4, Objective())
+    with pytest.raises(InputError, match="K: expected a model for 3 paths a demand, found one for 4"):
+        check_fits(card, tmp_path, 3, Objective())
+    with pytest.raises(InputError, match="max_link_utilisation"):
+        check_fits(card, tmp_path, 4, Objective(ObjectiveName.MAX_LINK_UTILISATION))

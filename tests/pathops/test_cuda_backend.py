@@ -1,0 +1,94 @@
+"""The GPU's path operations against the torch reference; without a GPU in numba-cuda's simulator."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from teal.network import compute_paths
+from teal.pathops import PathOps, make_path_ops
+from teal.pathops.cuda_backend import CudaBackend
+from teal.pathops.cuda_kernels import IN_SHARED_MEMORY
+from teal.runtime import cuda
+from teal.testing import make_topology, random_topology
+
+DEVICE = torch.device("cpu" if cuda.SIMULATED else "cuda")
+
+
+def _both(seed: int, nodes: int = 5) -> tuple[PathOps, PathOps]:
+    paths = compute_paths(random_topology(seed, nodes=nodes), num_paths=3, cache=False)
+    return make_path_ops(paths, DEVICE, "cuda"), make_path_ops(paths, DEVICE, "torch")
+
+
+def _without_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "SHARED_BYTES", cuda.RESERVED_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("seed", "batch", "features", "in_shared", "dtype"),
+    [
+        (0, 2, 3, True, torch.float32),
+        (1, 1, 1, True, torch.float64),
+        (2, 1, 6, False, torch.float64),
+        (3, 2, 1, False, torch.float32),
+        (4, 1, 7, True, torch.float64),
+    ],
+)
+def test_operations_equal_the_reference(
+    seed: int, batch: int, features: int, in_shared: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not in_shared:
+        _without_room(monkeypatch)
+    ops, plain = _both(seed)
+    assert isinstance(ops.backend, CudaBackend)
+    assert (ops.backend.layout(dtype, 1).memory.place == IN_SHARED_MEMORY) is in_shared
+    generator = torch.Generator().manual_seed(seed)
+    links = torch.rand(batch, ops.paths.num_links, features, generator=generator, dtype=dtype).to(DEVICE)
+    flows = torch.rand(batch, *ops.mask.shape, features, generator=generator, dtype=dtype).to(DEVICE)
+    torch.testing.assert_close(ops.path_sum(links), plain.path_sum(links))
+    torch.testing.assert_close(ops.link_sum(flows), plain.link_sum(flows))
+    rounded = (links[..., 0] * 4).round()  # many equal links: the first on the path must be named
+    for found, expected in zip(ops.path_max(rounded), plain.path_max(rounded), strict=True):
+        assert torch.equal(found, expected)
+
+
+def test_links_whose_nodes_keep_many_threads_busy() -> None:
+    """A star: each link leads into as many nodes as there are leaves."""
+    leaves = 12 if cuda.SIMULATED else 600
+    topology = make_topology([(0, i, 1.0) for i in range(1, leaves + 1)], both=True)
+    pairs = np.array([[1, i] for i in range(2, leaves + 1)] + [[i, 1] for i in range(2, leaves + 1)], np.int32)
+    paths = compute_paths(topology, pairs[np.lexsort(pairs.T[::-1])], num_paths=1, cache=False)
+    ops, plain = make_path_ops(paths, DEVICE, "cuda"), make_path_ops(paths, DEVICE, "torch")
+    flows = torch.rand(1, *ops.mask.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(DEVICE)
+    torch.testing.assert_close(ops.link_sum(flows), plain.link_sum(flows))
+
+
+def test_results_repeat_bit_by_bit() -> None:
+    ops, _ = _both(3)
+    flows = torch.rand(1, *ops.mask.shape, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    assert torch.equal(ops.link_sum(flows), ops.link_sum(flows))
+
+
+def test_gradients() -> None:
+    ops, _ = _both(5, nodes=3)
+    generator = torch.Generator().manual_seed(0)
+    links = torch.rand(1, ops.paths.num_links, 2, generator=generator, dtype=torch.float64)
+    flows = torch.rand(1, *ops.mask.shape, 2, generator=generator, dtype=torch.float64)
+    links, flows = (x.to(DEVICE).requires_grad_() for x in (links, flows))
+    through = torch.rand_like(ops.path_sum(links))
+    (ops.path_sum(links) * through).sum().backward()
+    torch.testing.assert_close(links.grad, ops.link_sum(through))
+    weight = torch.rand_like(links)
+    (ops.link_sum(flows) * weight).sum().backward()
+    expected = ops.path_sum(weight)
+    torch.testing.assert_close(flows.grad, torch.where(ops.mask[..., None], expected, 0))
+
+
+def test_no_path_at_all() -> None:
+    topology = make_topology([(0, 1, 1.0)])
+    paths = compute_paths(topology, np.array([[1, 0]], np.int32), cache=False)
+    ops = make_path_ops(paths, DEVICE, "cuda")
+    assert ops.path_sum(torch.ones(1, 1, device=DEVICE)).sum() == 0
+    assert ops.link_sum(torch.ones(1, *ops.mask.shape, device=DEVICE)).sum() == 0
+    assert (ops.path_max(torch.ones(1, 1, device=DEVICE))[1] == -1).all()

@@ -1,0 +1,64 @@
+"""The validator of allocations against one violation of each rule."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from teal.network import compute_paths
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem
+from teal.problem.feasibility import violations
+from teal.testing import make_topology
+
+
+def _problem(objective: ObjectiveName = ObjectiveName.TOTAL_FLOW, failed: bool = False) -> Problem:
+    """Demands a->b (8) over links of 4 and 2, b->a (1) without a path."""
+    topology = make_topology([(0, 1, 4.0), (0, 1, 2.0)])
+    paths = compute_paths(topology, np.array([[0, 1], [1, 0]], np.int32), num_paths=3, cache=False)
+    capacity = np.array([4.0, 0.0]) if failed else None
+    return Problem.create(topology, paths, Objective(objective), np.array([8.0, 1.0]), capacity=capacity)
+
+
+def _splits(*first: float) -> torch.Tensor:
+    return torch.tensor([[[*first], [0.0, 0.0, 0.0]]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("splits", "rule", "size"),
+    [
+        (_splits(0.5, 0.25, 0), "", 0.0),
+        (_splits(0.75, 0.25, 0), "capacity", 0.5),
+        (_splits(0.5, 0.375, 0), "capacity", 0.5),
+        (_splits(-0.1, 0.1, 0), "sign", 0.1),
+        (_splits(0.4, 0.2, 0.3), "mask", 0.3),
+        (_splits(0.9, 0.2, 0), "demand", 0.1),
+    ],
+)
+def test_each_rule_is_measured(splits: torch.Tensor, rule: str, size: float) -> None:
+    broken = violations(_problem(), splits)
+    if rule:
+        assert getattr(broken, rule).item() == pytest.approx(size)
+    else:
+        assert broken.largest.item() == 0.0
+
+
+def test_a_failed_link_carries_nothing() -> None:
+    broken = violations(_problem(failed=True), _splits(0.5, 0.25, 0))
+    assert broken.capacity.item() == pytest.approx(2.0 / 4.0)
+    assert broken.mask.item() == pytest.approx(0.25)
+
+
+def test_max_link_utilisation_carries_all_that_has_a_path_and_may_overload() -> None:
+    problem = _problem(ObjectiveName.MAX_LINK_UTILISATION)
+    assert violations(problem, _splits(0.6, 0.4, 0)).largest.item() == pytest.approx(0.0)
+    assert violations(problem, _splits(0.5, 0.4, 0)).demand.item() == pytest.approx(0.1)
+    assert problem.value(_splits(0.6, 0.4, 0)).item() == pytest.approx(1.6)
+
+
+def test_nan_and_wrong_shapes_are_refused() -> None:
+    with pytest.raises(ValueError, match="NaN"):
+        violations(_problem(), _splits(float("nan"), 0, 0))
+    with pytest.raises(ValueError, match="splits must be"):
+        violations(_problem(), torch.zeros(1, 2, 2))

@@ -1,0 +1,58 @@
+"""Files written whole or not at all, against writers that fail half way."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from teal.errors import InputError
+from teal.runtime.storage import atomic_file, check_out_file, check_out_folder, content_key, file_key
+
+
+def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "x.txt"
+    with atomic_file(target) as temporary:
+        temporary.write_text("new")
+        assert not target.exists()
+    assert target.read_text() == "new"
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o666 & ~mask
+
+    def fail() -> None:
+        with atomic_file(target) as temporary:
+            temporary.write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert target.read_text() == "new"
+    assert [p.name for p in target.parent.iterdir()] == ["x.txt"], "nothing is left behind"
+
+
+def test_what_cannot_be_written_is_known_beforehand(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(InputError, match="a folder"):
+            check_out_folder(path, ("x",), overwrite=True)
+    check_out_folder(tmp_path / "new" / "er", ("x",), overwrite=False)
+    with pytest.raises(InputError, match="--overwrite"):
+        check_out_folder(tmp_path, ("file",), overwrite=False)
+    check_out_folder(tmp_path, ("file",), overwrite=True)
+    with pytest.raises(InputError, match=r"\*\.csv"):
+        check_out_file(tmp_path / "x.txt", (".csv",), overwrite=False)
+    with pytest.raises(InputError, match="a folder"):
+        check_out_file(tmp_path, ("",), overwrite=True)
+
+
+def test_keys_are_of_content(tmp_path: Path) -> None:
+    assert content_key(np.array([1, 2]), "a") == content_key(np.array([1, 2]), "a")
+    assert content_key(np.array([1, 2])) != content_key(np.array([1.0, 2.0]))
+    assert content_key("a", "b") != content_key("ab")
+    (tmp_path / "one").write_text("x")
+    (tmp_path / "two").write_text("x")
+    assert file_key(tmp_path / "one") == file_key(tmp_path / "two"), "a renamed file is the same file"

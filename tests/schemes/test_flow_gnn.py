@@ -1,0 +1,81 @@
+"""The scheme `teal` with any weights against the validator and the LP bound."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from teal.nn import FlowGnnConfig, TealModel
+from teal.nn.flow_gnn import FORMS
+from teal.objectives import ObjectiveName
+from teal.problem.allocation import Allocation, Status
+from teal.problem.assessment import assess
+from teal.schemes.flow_gnn import FlowGnnScheme, FlowGnnSchemeConfig
+from teal.testing import assert_batch_equals_loop, assert_feasible, random_problem
+
+
+def _model(num_paths: int, seed: int = 0, form: str = "feedback") -> TealModel:
+    """A network with random weights, layers few so that the test is quick."""
+    torch.manual_seed(seed)
+    return TealModel(FlowGnnConfig(num_paths, layers=2, form=form)).eval()
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    objective=st.sampled_from(ObjectiveName),
+    num_paths=st.integers(1, 4),
+    density=st.sampled_from([0.1, 0.3, 0.7]),
+    failed=st.sampled_from([0, 1, 4, 99]),
+    idle=st.sampled_from([0.0, 0.5, 1.0]),
+    form=st.sampled_from(FORMS),
+)
+def test_any_network_on_any_problem_is_feasible_and_certified(
+    seed: int, objective: ObjectiveName, num_paths: int, density: float, failed: int, idle: float, form: str
+) -> None:
+    """Failed links (all of them too), zero demands, unreachable pairs, one path, disconnected graphs."""
+    problem = random_problem(seed, objective=objective, num_paths=num_paths, density=density, failed=failed, idle=idle)
+    allocation = FlowGnnScheme(_model(num_paths, seed, form)).solve(problem)
+    assert_feasible(problem, allocation)
+    measured = assess(problem, allocation)
+    assert all(status is Status.FEASIBLE for status in measured.status)
+    assert torch.isfinite(measured.value).all()
+    assert (measured.gap >= -1e-9).all(), "no allocation is better than the bound"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        FlowGnnSchemeConfig(),
+        FlowGnnSchemeConfig(repair="none"),
+        FlowGnnSchemeConfig(iterations=20),
+        FlowGnnSchemeConfig(repair="pdhg", iterations=40, gap=0.0),
+    ],
+)
+@pytest.mark.parametrize("objective", list(ObjectiveName))
+def test_a_batch_is_a_loop_and_repair_does_no_harm(config: FlowGnnSchemeConfig, objective: ObjectiveName) -> None:
+    problem = random_problem(3, objective=objective, batch=3, failed=2)
+    model = _model(3).double()  # float32 sums differ between batch sizes in the last digits
+    allocator = FlowGnnScheme(model, config)
+    assert_batch_equals_loop(allocator, problem)
+    measured = assess(problem, allocator.solve(problem))
+    plain = assess(problem, FlowGnnScheme(model, dataclasses.replace(config, repair="none")).solve(problem))
+    sign = 1 if problem.objective.higher_is_better else -1
+    assert (sign * (measured.value - plain.value) >= -1e-9).all()
+    assert (sign * (plain.bound - measured.bound) >= -1e-9).all()
+
+
+def test_the_validator_has_the_last_word() -> None:
+    """Overload, NaN, and a scheme that failed: whatever it claims, nothing of it enters a table."""
+    problem = random_problem(1, batch=3)
+    splits = torch.where(problem.path_mask, 1.0, 0.0).double()
+    splits[1] = float("nan")
+    claimed = (Status.OPTIMAL, Status.FEASIBLE, Status.FAILED)
+    measured = assess(problem, Allocation(splits, None, claimed, (0.0,) * 3, (0.0,) * 3))
+    assert measured.status == (Status.INFEASIBLE, Status.INFEASIBLE, Status.FAILED)
+    assert measured.value.isnan().all()
+    assert measured.max_violation[0] > 0.1
+    assert measured.max_violation[1] == torch.inf
