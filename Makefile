@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check docs install constraints clean
+.PHONY: demo test test-system check docs install constraints clean
 
 install: $(STAMP)
 
@@ -26,8 +26,13 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# What a newcomer runs: a few minutes on two cores.
 test: check
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not system"
+
+# Clusters, killed processes, overload, the wheel, and long training.
+test-system: install
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m system
 
 # The site, in build/site.
 docs: install

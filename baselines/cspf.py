@@ -48,5 +48,5 @@ class Cspf:
 
 def make(spec: Spec, model: Path | None) -> Cspf:
     """``cspf[:partial=0]``."""
-    options: Any = spec.take(partial=0)
+    options: Any = spec.parse_options(partial=0)
     return Cspf(bool(options["partial"]))

@@ -32,5 +32,5 @@ class Ecmp:
 
 def make(spec: Spec, model: Path | None) -> Ecmp:
     """``ecmp``."""
-    spec.take()
+    spec.parse_options()
     return Ecmp()

@@ -85,7 +85,7 @@ def solve_program(program: LinearProgram, how: LpSettings) -> LpSolution:
 
 def solver_options(spec: Spec, **defaults: int | float | str | bool) -> tuple[dict[str, Any], LpSettings]:
     """The options of a scheme, and its ``solver``, ``method`` and ``time_limit``."""
-    options: dict[str, Any] = spec.take(**defaults, **dataclasses.asdict(LpSettings()))
+    options: dict[str, Any] = spec.parse_options(**defaults, **dataclasses.asdict(LpSettings()))
     how = LpSettings(**{field.name: options.pop(field.name) for field in dataclasses.fields(LpSettings)})
     return options, how
 

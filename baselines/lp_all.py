@@ -215,7 +215,7 @@ def _licence_fault(model: _Model) -> str:
 
 def make(spec: Spec, model: Path | None) -> LpAll:
     """``lp-all[:solver=highs|gurobi|cuopt,method=auto|simplex|ipm,time_limit=0,threads=0]``."""
-    options: Any = spec.take(solver="highs", method="auto", time_limit=0.0, threads=0)
+    options: Any = spec.parse_options(solver="highs", method="auto", time_limit=0.0, threads=0)
     scheme = LpAll(**options)
     if scheme.solver not in SOLVERS:
         raise InputError(spec.text, "solver", "highs, gurobi or cuopt", repr(scheme.solver))

@@ -322,7 +322,7 @@ def make(spec: Spec, model: Path | None) -> NcFlow:
 
     ``solver`` and ``time_limit`` are of the linear programs; their method is the solver's own choice.
     """
-    options: dict[str, Any] = spec.take(
+    options: dict[str, Any] = spec.parse_options(
         clusters=0, method="modularity", iterations=6, num_paths=4, seed=0, workers=0, solver="highs", time_limit=0.0
     )
     how = LpSettings(solver=options.pop("solver"), time_limit=options.pop("time_limit"))

@@ -91,7 +91,7 @@ def _process() -> ProcessPoolExecutor:
 
 def make(spec: Spec, model: Path | None) -> Pdlp:
     """``pdlp[:accuracy=0.0001,time_limit=0,threads=0]``."""
-    options: Any = spec.take(accuracy=1e-4, time_limit=0.0, threads=0)
+    options: Any = spec.parse_options(accuracy=1e-4, time_limit=0.0, threads=0)
     scheme = Pdlp(**options)
     for option, good in (
         ("accuracy", scheme.accuracy > 0),

@@ -27,5 +27,5 @@ class ShortestPath:
 
 def make(spec: Spec, model: Path | None) -> ShortestPath:
     """``shortest-path``."""
-    spec.take()
+    spec.parse_options()
     return ShortestPath()

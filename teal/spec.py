@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from teal.errors import InputError
 
-_TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
+_TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")  # accepted spellings, in any case
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Spec:
 
     Attributes:
         text: the specification as written, for messages and tables.
-        name: the part before the options.
+        name: the part between a prefix and the options.
         options: key to unparsed value; dashes in keys are replaced by underscores.
     """
 
@@ -24,16 +24,16 @@ class Spec:
     name: str
     options: Mapping[str, str]
 
-    def take(self, **defaults: int | float | str | bool) -> dict[str, int | float | str | bool]:
-        """The options, parsed to the types of ``defaults``, which also gives those that are missing.
+    def parse_options(self, **defaults: int | float | str | bool) -> dict[str, int | float | str | bool]:
+        """Every option of ``defaults``, parsed to the type of its default; the default where it is not given.
 
         Raises:
             InputError: an option that is not among ``defaults``, or a value of the wrong type.
         """
         unknown = sorted(set(self.options) - set(defaults))
         if unknown:
-            allowed = ", ".join(sorted(defaults)) or "no options"
-            raise InputError(self.text, unknown[0], f"one of: {allowed}", repr(unknown[0]))
+            expected = "one of: " + ", ".join(sorted(defaults)) if defaults else "no options"
+            raise InputError(self.text, unknown[0], expected, repr(unknown[0]))
         return {key: self._parse(key, default) if key in self.options else default for key, default in defaults.items()}
 
     def _parse(self, key: str, default: int | float | str | bool) -> int | float | str | bool:
@@ -41,7 +41,7 @@ class Spec:
         if isinstance(default, bool):
             if text.lower() in _TRUE + _FALSE:
                 return text.lower() in _TRUE
-            raise InputError(self.text, key, "true or false", repr(text))
+            raise InputError(self.text, key, "true or false (also yes or no, 1 or 0)", repr(text))
         kind = type(default)
         try:
             return kind(text)
@@ -53,11 +53,17 @@ class Spec:
 def parse_spec(text: str, prefix: str = "") -> Spec:
     """Parse ``[prefix]name[:key=value[,key=value...]]``.
 
-    ``prefix``, such as ``topohub:``, is removed first, so that the rest may contain a colon of its own.
+    Args:
+        text: the specification.
+        prefix: leading text such as ``topohub:``, removed if present.  After a prefix the options may follow a comma
+            instead of a colon: ``topohub:sndlib/geant,capacity=40``.
+
+    Raises:
+        InputError: an option that is not ``key=value``.
     """
     body = text.removeprefix(prefix)
     name, _, tail = body.partition(":")
-    if prefix and not tail and "," in name:  # topohub:sndlib/geant,capacity=40
+    if prefix and not tail and "," in name:
         name, _, tail = name.partition(",")
     options: dict[str, str] = {}
     for item in filter(None, tail.split(",")):

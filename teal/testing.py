@@ -17,7 +17,13 @@ from teal.schemes.registry import Scheme
 
 
 def assert_feasible(problem: Problem, allocation: Allocation, tolerance: float = TOLERANCE) -> None:
-    """Fail unless every usable allocation keeps every rule to ``tolerance`` of a capacity or demand."""
+    """Fail if an allocation with a usable status violates a rule of :class:`teal.problem.Violations`.
+
+    Args:
+        problem: that the allocation is for.
+        allocation: of the problem.
+        tolerance: largest violation that is accepted, as a share of the link's capacity or of the demand.
+    """
     if allocation.paths is not None:
         problem = problem.with_paths(allocation.paths)
     by_rule = violations(problem, allocation.splits)
@@ -25,11 +31,19 @@ def assert_feasible(problem: Problem, allocation: Allocation, tolerance: float =
         violation = getattr(by_rule, rule)
         for b, status in enumerate(allocation.status):
             if status.usable:
-                assert violation[b] <= tolerance, f"matrix {b}: {rule} violated by {float(violation[b]):.3g}"
+                assert violation[b] <= tolerance, (
+                    f"matrix {b}: {rule} violated by {float(violation[b]):.3g} of a capacity or demand"
+                )
 
 
 def assert_batch_equals_loop(scheme: Scheme, problem: Problem, tolerance: float = 1e-6) -> None:
-    """Fail unless solving a batch gives what solving its matrices one by one gives."""
+    """Fail unless solving a batch gives what solving its matrices one by one gives.
+
+    Args:
+        scheme: that solves.
+        problem: the batch.
+        tolerance: of the splits, absolute and relative; above the rounding of float32.
+    """
     together = scheme.solve(problem).splits
     for b in range(problem.batch):
         alone = scheme.solve(problem.row(b)).splits[0]
@@ -37,13 +51,20 @@ def assert_batch_equals_loop(scheme: Scheme, problem: Problem, tolerance: float 
 
 
 def make_topology(
-    links: list[tuple[int, int, float]], *, nodes: int = 0, latency: float = 1.0, both: bool = False
+    links: list[tuple[int, int, float]], *, min_nodes: int = 0, latency: float = 1.0, both: bool = False
 ) -> Topology:
-    """A network of (source, target, capacity) links; ``both`` adds the reverse of each."""
+    """A network of given links.
+
+    Args:
+        links: (source index, target index, capacity in Gbit/s) of each.
+        min_nodes: smallest number of nodes, for networks with nodes without links.
+        latency: ms, of every link.
+        both: also add the reverse of each link.
+    """
     if both:
         links = [*links, *((t, s, c) for s, t, c in links)]
     source, target, capacity = (np.array(column) for column in zip(*links, strict=True))
-    count = max(nodes, int(max(source.max(), target.max())) + 1)
+    count = max(min_nodes, int(max(source.max(), target.max())) + 1)
     return Topology(
         name="test",
         node_names=tuple(f"n{i}" for i in range(count)),
@@ -56,7 +77,13 @@ def make_topology(
 
 
 def random_topology(seed: int, nodes: int = 7, density: float = 0.4) -> Topology:
-    """A random directed network, often with nodes that cannot reach each other."""
+    """A random directed network, often with nodes that cannot reach each other.
+
+    Args:
+        seed: of all random numbers.
+        nodes: N.
+        density: probability of a link for each ordered pair of nodes.  Capacities are 1 to 10 Gbit/s.
+    """
     rng = np.random.default_rng(seed)
     chosen = [
         (i, j, float(rng.uniform(1, 10)))
@@ -64,7 +91,7 @@ def random_topology(seed: int, nodes: int = 7, density: float = 0.4) -> Topology
         for j in range(nodes)
         if i != j and rng.random() < density
     ]
-    return make_topology(chosen or [(0, 1, 1.0)], nodes=nodes)
+    return make_topology(chosen or [(0, 1, 1.0)], min_nodes=nodes)
 
 
 def random_problem(
@@ -84,11 +111,11 @@ def random_problem(
         seed: of all random numbers.
         objective: of the problem.
         nodes: N.
-        density: probability of a link between two nodes.
-        num_paths: K.
-        batch: B.
-        failed: links of capacity 0, different in each matrix; all of them if there are no more.
-        idle: share of the demands of rate 0.
+        density: probability of a link for each ordered pair of nodes.
+        num_paths: K, largest number of candidate paths of a demand.
+        batch: B, number of matrices.
+        failed: links of capacity 0, drawn anew for each matrix; all links if there are fewer.
+        idle: probability that a demand is 0.
     """
     rng = np.random.default_rng(seed)
     topology = random_topology(seed, nodes, density)

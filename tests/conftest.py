@@ -1,4 +1,4 @@
-"""Shared by all tests: a cache of their own, and where the public data is."""
+"""Shared by all tests: checked array shapes, an empty cache folder for each test, public data, and a browser."""
 
 from __future__ import annotations
 
@@ -17,6 +17,15 @@ if not torch.cuda.is_available():  # CUDA kernels run in numba-cuda's simulator;
 
 import numba
 
+# Shapes at these borders are checked under test.  The hook must stand before the first import of Teal.
+CHECKED = ("teal.problem.problem", "teal.problem.allocation", "teal.pathops.base", "teal.solvers.pdhg.search")
+try:
+    from jaxtyping import install_import_hook
+except ImportError:  # not part of a plain installation; the tests then run without these checks
+    pass
+else:
+    install_import_hook(list(CHECKED), "beartype.beartype")
+
 hypothesis.settings.register_profile("teal", deadline=None, max_examples=25, derandomize=True)
 hypothesis.settings.load_profile("teal")
 
@@ -28,7 +37,7 @@ DATA = Path(os.environ.get("TEAL_TEST_DATA", Path(__file__).parents[2] / "shared
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _empty_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEAL_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
 
 
@@ -48,6 +57,6 @@ def browser() -> Iterator[Any]:
         pytest.skip("needs a browser: Debian's chromium, say (apt-get install chromium)")
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install '.[dev]'")
     with playwright.sync_playwright() as running:
-        found = running.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield found
-        found.close()
+        chrome = running.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield chrome
+        chrome.close()

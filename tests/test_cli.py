@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +16,8 @@ import pytest
 from teal.cli import main
 from teal.evaluation import Row
 from teal.formats.rows import read_csv, write_csv
+from tests.gate import OPEN, PATIENCE_S, Gate, wait_until
+from tests.processes import running
 
 ROOT = Path(__file__).parents[1]
 B4 = ["--topology", "b4", "--traffic", "gravity:seed=0,count=30,load=3"]
@@ -96,7 +96,7 @@ def test_overwriting_results_leaves_other_files_alone(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_nothing_solved_is_a_failure(tmp_path: Path) -> None:
+def test_an_evaluation_in_which_no_scheme_succeeds_fails(tmp_path: Path) -> None:
     instance = ["--topology", "topohub:sndlib/germany50", "--traffic", "gravity:count=3", "--out", str(tmp_path / "r")]
     assert main(["evaluate", *instance, "--scheme", "lp-all:solver=gurobi"]) == 1
 
@@ -236,18 +236,17 @@ def test_weights_from_a_file(tmp_path: Path) -> None:
             load_weights(str(file), topology, traffic)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("launcher", [["-m", "teal", "train"], ["train.py"]])
-def test_ctrl_c_says_how_to_go_on(tmp_path: Path, launcher: list[str]) -> None:
+def test_an_interrupted_training_names_resume(tmp_path: Path, launcher: list[str]) -> None:
     out = tmp_path / "run"
     command = [sys.executable, *launcher, *B4, "--out", str(out), "--time-budget", "5m", "--layers", "2"]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
-    for _ in range(600):
-        if (out / "trainer.safetensors").exists():
-            break
-        time.sleep(0.1)
-    time.sleep(1)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    gate = Gate(tmp_path / "gate", "teal.learning.train", "Trainer", "_step", 3)
+    with running(command, gate.environment, ROOT) as process:
+        wait_until(lambda: process.pid in gate.waiting() or process.poll() is not None, "the fourth step")
+        process.send_signal(signal.SIGINT)
+        gate.allow(OPEN)  # an interruption takes effect at the end of the step
+        _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, errors
     assert "--resume" in errors
     assert main(["train", *B4, "--out", str(out), "--layers", "2", "--max-steps", "1", "--resume"]) == 0

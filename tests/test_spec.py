@@ -12,7 +12,7 @@ from teal.spec import parse_spec
 def test_names_and_options() -> None:
     spec = parse_spec("teal:repair=admm,iterations=5,quick-start=true")
     assert spec.name == "teal"
-    assert spec.take(repair="none", iterations=2, rho=0.5, quick_start=False) == {
+    assert spec.parse_options(repair="none", iterations=2, rho=0.5, quick_start=False) == {
         "repair": "admm",
         "iterations": 5,
         "rho": 0.5,

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.system  # installs packages
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -27,7 +29,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.glob("*.whl"))
 
 
-def test_it_carries_what_a_user_needs(wheel: Path) -> None:
+def test_the_wheel_contains_data_models_and_baselines(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     for needed in (
         "teal/cli.py",
@@ -41,7 +43,7 @@ def test_it_carries_what_a_user_needs(wheel: Path) -> None:
     assert not [name for name in names if name.startswith(("tests", "benchmarks")) or "__pycache__" in name]
 
 
-def test_it_evaluates_b4_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_evaluates_b4_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
     python, teal = tmp_path / "venv" / "bin" / "python", tmp_path / "venv" / "bin" / "teal"
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", ROOT / "constraints.txt"]

@@ -16,7 +16,7 @@ class PathConfig:
     """Candidate paths."""
 
     num_paths: int = 4
-    """K, the number of candidate paths of a demand, at most."""
+    """K, largest number of candidate paths of a demand."""
     path_method: PathMethod = PathMethod.DISJOINT
     """edge-disjoint (a shortest path, then one without the links of the first, ...) or yen (K shortest loopless)."""
     path_weight: PathWeight = PathWeight.HOPS
@@ -28,7 +28,8 @@ class CandidateConfig(PathConfig):
     """Candidate paths, computed or read."""
 
     paths: Path | None = None
-    """A .npz file of candidate paths, written by teal paths improve; replaces the three settings above."""
+    """A .npz file of candidate paths, written by teal paths improve; --num-paths, --path-method and --path-weight are
+    then ignored."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,11 +39,14 @@ class ProgramConfig(CandidateConfig):
     objective: ObjectiveName = ObjectiveName.TOTAL_FLOW
     """total_flow, weighted_flow, latency_penalised_flow, max_link_utilisation or max_concurrent_flow."""
     epsilon: float = 0.5
-    """For latency_penalised_flow, in [0, 1): share of its value that the path of largest latency loses."""
+    """For latency_penalised_flow, in [0, 1): a Gbit/s on a path has the value 1 - EPSILON * latency / largest latency
+    of all candidate paths."""
     weights: str = "random:seed=0"
-    """For weighted_flow: a CSV file of source,target,weight, or random:seed=0 (weights 1, 2 and 4 drawn at random)."""
+    """For weighted_flow: a CSV file with columns source,target,weight, or random:seed=N (each demand's weight is drawn
+    from 1, 2 and 4)."""
     calibrate: float | None = None
-    """Scale all demands so that the optimal total flow satisfies this share of the median training matrix."""
+    """Share in (0, 1): multiply all demands by one factor so that the optimal total flow carries this share of the
+    demand in the median training matrix.  Without it demands are not scaled."""
     default_capacity: float | None = None
     """Capacity of links whose file gives none, Gbit/s; without it such a file is refused."""
     device: str = "auto"
@@ -56,7 +60,8 @@ class NetworkConfig:
     topology: str
     """A node-link .json, .graphml or SNDlib .xml file, topohub:GROUP/NAME[,capacity=GBPS], or b4."""
     traffic: str
-    """An SNDlib archive (.tgz or folder), a .npz, .csv or .parquet file, or gravity:seed=0,count=200,load=4."""
+    """An SNDlib archive (.tgz or folder), a .npz, .csv or .parquet file, or gravity:seed=0,count=200,load=4: COUNT
+    generated matrices whose mean demand is LOAD times that with which shortest paths just fill the busiest link."""
 
 
 # The order of the bases: in --help the fields of the last one, which are required, come first.
@@ -66,7 +71,14 @@ class InstanceConfig(ProgramConfig, NetworkConfig):
 
 
 def require(config: object, field: str, expected: str, good: bool) -> None:
-    """Raise InputError, which names the option of ``field`` and its value, unless ``good``."""
+    """Raise InputError unless ``good``.
+
+    Args:
+        config: the settings.
+        field: whose option and value the message names.
+        expected: description of the allowed values, for the message.
+        good: whether the value is allowed.
+    """
     if not good:
         raise InputError(f"--{field.replace('_', '-')}", "", expected, getattr(config, field))
 
@@ -79,7 +91,7 @@ def seconds(text: str, option: str = "--time-budget") -> float:
 
     Args:
         text: the duration.
-        option: its option, for the message.
+        option: name of the command-line option, for the message.
 
     Raises:
         InputError: any other text.

@@ -18,30 +18,33 @@ class PretrainConfig:
     out: Path
     """Folder for the checkpoint and the state to resume from."""
     time_budget: str = "30m"
-    """Time after which training stops: 90s, 10m, 1h30m.  Time before a resume counts."""
+    """Time after which training stops: 90s, 10m, 1h30m.  After a resume the time of the earlier runs is included."""
     max_steps: int = 0
-    """Number of optimiser steps, at most; 0 for no limit."""
+    """Largest number of optimiser steps; 0 for no limit.  After a resume the earlier steps are included."""
     seed: int = 0
     """Seed of the initial weights and of all random draws."""
     num_paths: int = 4
     """K, edge-disjoint paths of each demand in training; the model takes any K."""
     hidden: int = 32
-    """Numbers in a link's memory."""
+    """H, size of each link's recurrent state (GRU)."""
     rounds: int = 8
-    """Rounds of the allocating pass, unless a call asks for another number; training draws a quarter to 5/4 of them."""
+    """Default number of message-passing rounds that compute the allocation.  Each step of training uses a random number
+    between 1/4 and 5/4 of it, so that the model also works with other numbers."""
     bound_rounds: int = 8
-    """Rounds of the bounding pass, likewise."""
+    """Default number of rounds that compute the bound, used like --rounds."""
     learning_rate: float = 2e-3
-    """Largest learning rate of Adam; it falls along a cosine."""
+    """Largest learning rate of Adam; it falls along half a cosine over the time budget or the steps."""
     init: str = ""
-    """Start from the weights of this PriceGNN: a folder, or universal."""
+    """Folder of a PriceGNN whose weights are the initial ones, or universal for the model that Teal brings; random
+    weights by default."""
     learner: Literal["direct", "coma"] = "direct"
-    """direct (gradients of surrogates), or coma (these and COMA* on the last round's splits)."""
+    """direct: gradients of differentiable losses that stand for the objective.  coma: in addition COMA* (a policy
+    gradient with a counterfactual baseline) on the splits of the last round."""
     entries: int = 0
-    """Entries of the split table that each demand's splits are rounded to, 1 to 255; 0 for none.  Needs coma, because
-    rounding has no gradient."""
+    """Entries of a router's split table: splits are rounded to multiples of 1 / ENTRIES, 1 to 255 (weights are stored
+    as bytes); 0 for no rounding.  Needs --learner coma, because rounding has no gradient."""
     std: float = 0.3
-    """Standard deviation of the Gaussian policy of coma."""
+    """Standard deviation of the Gaussian noise that coma adds to the logits of the splits."""
     device: str = "auto"
     """auto (a GPU if there is one), cpu or cuda."""
     resume: bool = False
@@ -50,7 +53,7 @@ class PretrainConfig:
     """Replace the run in OUT."""
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range, or settings that exclude each other."""
+        """Raise InputError for a number out of its range, or --entries without --learner coma."""
         for field in ("num_paths", "hidden", "rounds", "bound_rounds"):
             if getattr(self, field) < 1:
                 raise InputError(f"--{field.replace('_', '-')}", "", "at least 1", getattr(self, field))
@@ -58,4 +61,4 @@ class PretrainConfig:
             require(self, field, "a number above 0", 0 < getattr(self, field) < math.inf)
         require(self, "entries", "0 to 255", 0 <= self.entries <= 255)
         if self.entries and self.learner != "coma":
-            raise InputError("--entries", "", "--learner coma: rounding has no gradient", self.learner)
+            raise InputError("--learner", "", "coma if --entries is above 0 (rounding has no gradient)", self.learner)

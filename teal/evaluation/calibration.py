@@ -14,28 +14,31 @@ from teal.problem import Problem
 from teal.runtime.arrays import Int64Array
 from teal.solvers import pdhg
 
-_TOLERANCE = 5e-4  # of the satisfied share
-_TARGET_GAP = 1e-3  # certified gap to which each optimum is solved
-_MAX_GAP = 1e-2  # certified gap of an optimum above which calibration fails
-_MAX_ITERATIONS = 2000  # of PDHG for each optimum
-_MAX_MATRICES = 21  # over which the median is taken
-_MAX_ENTRIES = 200_000  # demands of all these matrices together, approximately
+_TARGET_GAP = 1e-3  # relative certified gap at which PDHG stops for each optimum
+_TOLERANCE = _TARGET_GAP / 2  # absolute error of the satisfied share; the optima are not known better
+_MAX_GAP = 1e-2  # largest relative gap of an optimum that is accepted when the iterations run out
+_MAX_ITERATIONS = 2000  # of PDHG for each optimum; usual ones take below 100
+_MAX_MATRICES = 21  # largest number of matrices in the median; odd, so that the median is one of them
+_MIN_MATRICES = 5  # smallest number of matrices in the median, however large the network
+_TARGET_ENTRIES = 200_000  # matrices x demands that are solved together, which bounds memory and time
+_MIN_BRACKET = 1e-6  # width of the bracket of ln(factor) at which bisection ends: the factor is known to 1 in a million
 
 
 def calibration_factor(
     topology: Topology, paths: PathSet, traffic: TrafficMatrices, rows: Int64Array, share: float
 ) -> float:
-    """The factor at which LP-all satisfies ``share`` of the median of the matrices ``rows``.
+    """The factor by which all demands are multiplied so that the optimal total flow carries ``share`` of the demand.
 
-    The optimum of total flow is solved by PDHG to a certified gap of 0.1%, without an LP solver.  The median is
-    taken over up to 21 of the matrices, evenly spread, fewer on large networks (at least 5).  The satisfied share
-    falls as the factor grows, so that the factor is bracketed and then found by bisection in its logarithm.
+    That is the share in the median over the matrices ``rows``: over up to 21 of them, evenly spread, fewer on large
+    networks (at least 5).  Each optimum is solved by PDHG to a certified gap of 0.1%, without an LP solver.  The
+    satisfied share falls as the factor grows, so that the factor is bracketed and then found by bisection in its
+    logarithm.
 
     Args:
         topology: the network.
-        paths: of the traffic's pairs.
-        traffic: the matrices.
-        rows: those to take into account.
+        paths: candidate paths of each demand, in the order of the traffic's demands.
+        traffic: matrices before scaling, Gbit/s.
+        rows: indices of the matrices to take into account, the training matrices.
         share: of the demand, in (0, 1).
 
     Raises:
@@ -45,7 +48,7 @@ def calibration_factor(
     where = "--calibrate"
     if not 0 < share < 1:
         raise InputError(where, "", "a share between 0 and 1", share)
-    count = int(np.clip(_MAX_ENTRIES // traffic.num_demands, 5, _MAX_MATRICES))
+    count = int(np.clip(_TARGET_ENTRIES // traffic.num_demands, _MIN_MATRICES, _MAX_MATRICES))
     demand = traffic.read(spread(rows, count))
     demand = demand[demand.sum(1) > 0]
     if not len(demand):
@@ -55,14 +58,15 @@ def calibration_factor(
     if routable <= share:
         raise InputError(where, "", f"a share below the {routable:.3f} of demand that has a path", share)
     search = _Search(base)
-    low = high = 0.0 - math.log(float(base.utilisation(base.even_splits).amax(1).median()))
-    while search.share(high) > share:
+    # Start at the load at which even splits just fill the busiest link.
+    low = high = -math.log(float(base.utilisation(base.even_splits).amax(1).median()))
+    while search.median_share(high) > share:
         low, high = high, high + math.log(2)
-    while search.share(low) < share:
+    while search.median_share(low) < share:
         low, high = low - math.log(2), low
-    while high - low > 1e-6:
+    while high - low > _MIN_BRACKET:
         middle = (low + high) / 2
-        reached = search.share(middle)
+        reached = search.median_share(middle)
         if abs(reached - share) < _TOLERANCE:
             return math.exp(middle)
         low, high = (middle, high) if reached > share else (low, middle)
@@ -70,19 +74,22 @@ def calibration_factor(
 
 
 class _Search:
-    """The median satisfied share at a factor; each optimum is solved from the state of the one before."""
+    """The median satisfied share at a factor.  Each call starts PDHG from the final state of the previous call."""
 
     def __init__(self, base: Problem) -> None:
         self._base = base
         self._state: pdhg.PdhgState | None = None
 
-    def share(self, log_factor: float) -> float:
+    def median_share(self, log_factor: float) -> float:
+        """The median over the matrices of optimal flow / demand, with all demands times exp(log_factor)."""
         problem = self._base.with_demand(self._base.demand * math.exp(log_factor))
         result = pdhg.solve(problem, gap=_TARGET_GAP, max_iterations=_MAX_ITERATIONS, warm_start=self._state)
-        widest = float(result.gap.max())
-        if widest > _MAX_GAP:
+        largest_gap = float(result.gap.max())
+        if largest_gap > _MAX_GAP:
             raise SolverError(
-                f"--calibrate: an optimum has a gap of {100 * widest:.1f}% after {result.iterations} iterations"
+                f"--calibrate: an optimum is known only to {100 * largest_gap:.1f}% after {result.iterations} "
+                f"iterations, {100 * _MAX_GAP:.0f}% is needed: try another share or fewer demands"
             )
         self._state = result.state
+        # The optimum lies between value and bound; their mean halves the largest error.
         return float(((result.value + result.bound) / 2 / problem.demand.sum(1)).median())

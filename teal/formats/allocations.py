@@ -1,11 +1,11 @@
 """Allocations as tables: one row for each path that carries traffic.
 
-Columns ``source``, ``target``, ``k`` (which of the demand's paths), ``nodes`` (along it: a list in Parquet,
-separated by spaces in CSV), ``split`` (share of the demand) and ``flow`` (Gbit/s).
+Columns ``source``, ``target``, ``k`` (index of the path among the demand's paths, from 0), ``nodes`` (along the path: a
+list in Parquet, separated by spaces in CSV), ``split`` (share of the demand) and ``flow`` (Gbit/s).
 
-For many matrices there is one Parquet file of the paths, with ``source``, ``target``, ``demand``, ``k`` and ``nodes``,
-and files with one row a matrix, whose ``splits`` (or ``weights``) are D * K numbers, that of demand d and path k at
-position d * K + k.
+For many matrices there is one Parquet file of the paths, with ``source``, ``target``, ``demand`` (index d of the
+demand), ``k`` and ``nodes``, and files with one row for each matrix.  Their column ``splits`` (shares) or ``weights``
+(entries of split tables, whole numbers) has D * K numbers, that of demand d and path k at position d * K + k.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from teal.network import PathSet, Topology
 from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import atomic_file
 
-ALLOCATION_SUFFIXES = (".parquet", ".csv")
+ALLOCATION_SUFFIXES = (".parquet", ".csv")  # of the files that write_allocation can write
 
 
 def write_allocation(file: Path, topology: Topology, paths: PathSet, demand: FloatArray, splits: FloatArray) -> int:
-    """Write the allocation of one matrix; the number of rows.
+    """Write the allocation of one matrix.  Returns the number of rows.
 
     Args:
         file: .csv or .parquet.
-        topology: for names.
-        paths: of the splits.
+        topology: gives the names of the nodes.
+        paths: candidate paths, (D, K).
         demand: (D,) Gbit/s.
-        splits: (D, K).
+        splits: (D, K) share of the demand on each path.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.csv as csv
     import pyarrow.parquet as pq
 
-    row, k = np.nonzero((splits > 0) & (demand > 0)[:, None] & paths.mask)
-    columns = _path_columns(topology, paths, row, k)
+    demand_index, k = np.nonzero((splits > 0) & (demand > 0)[:, None] & paths.mask)
+    columns = _path_columns(topology, paths, demand_index, k)
     if file.suffix.lower() == ".csv":
         columns["nodes"] = pc.binary_join(columns["nodes"], " ")
-    columns["split"] = pa.array(splits[row, k])
-    columns["flow"] = pa.array(splits[row, k] * demand[row])
+    columns["split"] = pa.array(splits[demand_index, k])
+    columns["flow"] = pa.array(splits[demand_index, k] * demand[demand_index])
     table = pa.table(columns)
     with atomic_file(file) as temporary:
         (csv.write_csv if file.suffix.lower() == ".csv" else pq.write_table)(table, str(temporary))
-    return len(row)
+    return len(demand_index)
 
 
 def write_candidates(file: Path, topology: Topology, paths: PathSet) -> None:
@@ -57,18 +57,20 @@ def write_candidates(file: Path, topology: Topology, paths: PathSet) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    row, k = np.nonzero(paths.mask)
-    table = pa.table({"demand": pa.array(row.astype(np.int32)), **_path_columns(topology, paths, row, k)})
+    demand_index, k = np.nonzero(paths.mask)
+    table = pa.table(
+        {"demand": pa.array(demand_index.astype(np.int32)), **_path_columns(topology, paths, demand_index, k)}
+    )
     with atomic_file(file) as temporary:
         pq.write_table(table, temporary)
 
 
 class MatrixFile:
-    """A Parquet file that is being written, one row a matrix: the fields of a dataclass, and (D, K) shares.
+    """A Parquet file that is being written, one row for each matrix: the fields of a dataclass, and (D, K) shares.
 
     Args:
         file: path of the file.
-        name: of the column with the shares.
+        name: of the column with the shares, ``splits`` or ``weights``.
     """
 
     def __init__(self, file: Path, name: str) -> None:
@@ -76,7 +78,12 @@ class MatrixFile:
         self._writer: Any = None
 
     def add(self, rows: Sequence[Any], shares: npt.NDArray[Any] | None) -> None:
-        """Write B rows and their shares (B, D, K); None, the same for all rows of the file, for no shares."""
+        """Write B rows.
+
+        Args:
+            rows: B dataclasses, all of one type.
+            shares: (B, D, K); None leaves out the column, in all calls or in none.
+        """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -96,14 +103,16 @@ class MatrixFile:
             self._writer.close()
 
 
-def _path_columns(topology: Topology, paths: PathSet, row: npt.NDArray[Any], k: npt.NDArray[Any]) -> dict[str, Any]:
-    """Columns source, target, k and nodes, of path ``k[i]`` of demand ``row[i]`` for each i."""
+def _path_columns(
+    topology: Topology, paths: PathSet, demand_index: npt.NDArray[Any], k: npt.NDArray[Any]
+) -> dict[str, Any]:
+    """Columns source, target, k and nodes; row i has path ``k[i]`` of demand ``demand_index[i]``."""
     import pyarrow as pa
 
     names = pa.array(topology.node_names)
-    ends = paths.pairs[row]
+    ends = paths.pairs[demand_index]
     # The nodes along each path are filled in from its end; the first one is the source.
-    node, length = paths.leaf[row, k].astype(np.int64), paths.hops[row, k].astype(np.int64)
+    node, length = paths.leaf[demand_index, k].astype(np.int64), paths.hops[demand_index, k].astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(length + 1)])
     path_nodes = np.empty(offsets[-1], dtype=np.int32)
     path_nodes[offsets[:-1]] = ends[:, 0]

@@ -71,7 +71,7 @@ def generate_traffic(text: str, topology: Topology, progress: bool = False) -> T
     Raises:
         InputError: an unknown option, or one out of range.
     """
-    options: dict[str, float] = parse_spec(text).take(**dataclasses.asdict(Gravity()))  # type: ignore[assignment]
+    options: dict[str, float] = parse_spec(text).parse_options(**dataclasses.asdict(Gravity()))  # type: ignore[assignment]
     model = Gravity(**options)  # type: ignore[arg-type]
     model.check(text)
     pairs = all_pairs(topology)
@@ -93,7 +93,7 @@ def generate_traffic(text: str, topology: Topology, progress: bool = False) -> T
             jitter = np.exp(np.float32(model.noise) * state - np.float32(model.noise**2 / 2))
             rates.write(row, (base * _cycle(row * model.interval, peak) * jitter)[None])
 
-    key = content_key("gravity", _FORMAT, dataclasses.replace(model, load=1.0), topology.shape_key())
+    key = content_key("gravity", _FORMAT, dataclasses.replace(model, load=1.0), topology.graph_key())
     stamps = _START + np.arange(model.count) * np.timedelta64(model.interval, "s")
     shape = (model.count, len(pairs))
     traffic = TrafficMatrices(
@@ -103,7 +103,7 @@ def generate_traffic(text: str, topology: Topology, progress: bool = False) -> T
         rates=make_rates(shape, key, fill),
         interval_s=model.interval,
         key=key,
-        source=text,
+        origin=text,
     )
     return traffic.scaled(model.load / shortest_path_load(topology, traffic, base))
 

@@ -1,8 +1,9 @@
 """networkx node-link JSON.
 
-Nodes have an ``id`` (any scalar) and perhaps ``pos`` ([longitude, latitude]) or ``lon`` and ``lat``;
-links (key ``links`` or ``edges``) have ``source``, ``target``, ``capacity`` and perhaps ``latency`` in
-ms.  Capacities are in Gbit/s unless the ``graph`` object has a ``capacity_unit``.
+Nodes have an ``id`` (any scalar, converted to a string) and perhaps ``pos`` ([longitude, latitude]) or ``lon`` and
+``lat``; a node without a valid position has none.  Links (key ``links`` or ``edges``) have ``source``, ``target``,
+``capacity`` and perhaps ``latency`` in ms.  Capacities are in Gbit/s unless the ``graph`` object has a
+``capacity_unit``.  Without ``"directed": true`` each link stands for two, one in each direction.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from teal.network import Topology
 def read_node_link(path: Path, default_capacity: float | None = None) -> Topology:
     """Read a topology from a node-link JSON file.
 
+    Args:
+        path: of the file.
+        default_capacity: Gbit/s (not in the file's ``capacity_unit``) of links without capacity; None refuses them.
+
     Raises:
         InputError: not JSON, not node-link, or what :func:`topology_from_records` refuses.
     """
@@ -32,14 +37,24 @@ def read_node_link(path: Path, default_capacity: float | None = None) -> Topolog
 
 
 def topology_from_node_link(data: Any, name: str, where: str, default_capacity: float | None = None) -> Topology:
-    """Build a topology from parsed node-link JSON; errors name ``where``."""
+    """Build a topology from parsed node-link JSON.
+
+    Args:
+        data: the parsed JSON.
+        name: of the topology.
+        where: file or other origin, for messages.
+        default_capacity: see :func:`read_node_link`.
+
+    Raises:
+        InputError: not node-link, or what :func:`topology_from_records` refuses.
+    """
     if not isinstance(data, dict) or not isinstance(data.get("nodes"), list):
-        raise InputError(where, "nodes", "a list of nodes (networkx node-link data)", "none")
+        raise InputError(where, "nodes", "a list of nodes (networkx node-link data)", "none or no list")
     links = data.get("links", data.get("edges"))
     if not isinstance(links, list):
-        raise InputError(where, "links", "a list of links (networkx node-link data)", "none")
+        raise InputError(where, "links", "a list of links (networkx node-link data)", "none or no list")
     graph = data.get("graph") if isinstance(data.get("graph"), dict) else {}
-    unit = gbps_per_unit(str((graph or {}).get("capacity_unit", "Gbit/s")), where)
+    gbps_per_file_unit = gbps_per_unit(str((graph or {}).get("capacity_unit", "Gbit/s")), where)
     nodes: dict[str, tuple[float, float] | None] = {}
     for i, node in enumerate(data["nodes"]):
         if not isinstance(node, dict) or "id" not in node:
@@ -57,7 +72,7 @@ def topology_from_node_link(data: Any, name: str, where: str, default_capacity: 
             LinkRecord(
                 str(link["source"]),
                 str(link["target"]),
-                None if capacity is None else number(capacity, where, f"{field}: capacity") * unit,
+                None if capacity is None else number(capacity, where, f"{field}: capacity") * gbps_per_file_unit,
                 number(link["latency"], where, f"{field}: latency") if "latency" in link else None,
                 f"{field} ({link['source']}->{link['target']})",
             )
@@ -76,16 +91,20 @@ def _position(node: dict[str, Any], where: str, field: str) -> tuple[float, floa
 
 
 def topology_to_node_link(topology: Topology) -> dict[str, Any]:
-    """Node-link data that :func:`topology_from_node_link` reads back."""
+    """Node-link data that :func:`topology_from_node_link` reads back, except for the name.
+
+    Capacities in Gbit/s, latencies in ms; nodes without coordinates have no ``pos``.  ``multigraph`` lets networkx keep
+    parallel links.
+    """
     names = topology.node_names
     nodes: list[dict[str, Any]] = []
     for name, (x, y) in zip(names, topology.coordinates.tolist(), strict=True):
         has_position = math.isfinite(x) and math.isfinite(y)
         nodes.append({"id": name, "pos": [x, y]} if has_position else {"id": name})
     ends = zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
-    figures = zip(topology.capacity.tolist(), topology.latency.tolist(), strict=True)
+    capacity_and_latency = zip(topology.capacity.tolist(), topology.latency.tolist(), strict=True)
     links = [
         {"source": names[s], "target": names[t], "capacity": capacity, "latency": latency}
-        for (s, t), (capacity, latency) in zip(ends, figures, strict=True)
+        for (s, t), (capacity, latency) in zip(ends, capacity_and_latency, strict=True)
     ]
     return {"directed": True, "multigraph": True, "nodes": nodes, "links": links}

@@ -65,7 +65,7 @@ def read_npz(path: Path, topology: Topology) -> TrafficMatrices:
         rates=rates,
         interval_s=interval if interval > 0 else usual_interval(stamps),
         key=content_key(content, topology.node_names),
-        source=where,
+        origin=where,
     )
     for _ in traffic.chunks():  # reads, and thereby checks, every rate
         pass

@@ -111,7 +111,7 @@ def topology_from_records(
         capacity=np.array(capacity),
         latency=np.array(latency),
         coordinates=np.array([point or unknown for point in positions], dtype=np.float64).reshape(-1, 2),
-        source=where,
+        origin=where,
         notes=notes,
     )
 

@@ -131,7 +131,7 @@ def read_sndlib_traffic(path: Path, topology: Topology, progress: bool = False) 
         interval_s=int(np.median(intervals)),
         skipped=tuple(skipped),
         key=key,
-        source=where,
+        origin=where,
     )
 
 

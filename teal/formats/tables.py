@@ -72,7 +72,7 @@ def read_table(path: Path, topology: Topology, progress: bool = False) -> Traffi
         rates=make_rates((len(stamps), len(pairs)), key, fill),
         interval_s=usual_interval(times),
         key=key,
-        source=where,
+        origin=where,
     )
 
 

@@ -52,7 +52,7 @@ def load_topohub(text: str) -> Topology:
         InputError: the package is not installed, an unknown name, a capacity that is not positive.
     """
     spec = parse_spec(text, prefix=PREFIX)
-    capacity = float(spec.take(capacity=100.0)["capacity"])
+    capacity = float(spec.parse_options(capacity=100.0)["capacity"])
     data = _stored(text, spec.name)
     names = [str(node.get("name", node["id"])) for node in data["nodes"]]
     if len(set(names)) < len(names):

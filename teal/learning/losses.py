@@ -54,7 +54,7 @@ def bound_loss(problem: Problem, prices: Tensor) -> Tensor:
         profit = torch.where(problem.path_mask, problem.path_value - path_price, 0)
         bound = capacity_value + (problem.demand * profit.amax(-1).clamp(min=0)).sum(1)
         return bound / total_demand_value(problem)
-    cheapest = problem.cheapest_path(path_price)
+    cheapest = problem.cheapest_path_cost(path_price)
     return -(problem.demand * cheapest).sum(1) / capacity_value.clamp(min=1e-30)
 
 

@@ -50,7 +50,7 @@ def load_paths(file: Path, topology: Topology) -> PathSet:
         raise InputError(str(file), "", _EXPECTED_FILE, error.strerror or error) from None
     except (EOFError, ValueError, KeyError, zipfile.BadZipFile):
         raise InputError(str(file), "", _EXPECTED_FILE, "another file") from None
-    if network != topology.shape_key():
+    if network != topology.graph_key():
         raise InputError(str(file), "paths", f"paths over the links of {topology.name}", "those of another network")
     _check(str(file), paths, topology)
     return paths

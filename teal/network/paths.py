@@ -75,7 +75,7 @@ def compute_paths(
     pairs = all_pairs(topology) if pairs is None else np.ascontiguousarray(pairs, dtype=np.int32)
     check_pairs(topology, pairs)
     weights = _link_weights(topology, weight)
-    key = content_key(_FORMAT, topology.shape_key(), pairs, num_paths, method.value, weight.value, weights)
+    key = content_key(_FORMAT, topology.graph_key(), pairs, num_paths, method.value, weight.value, weights)
     file = cache_dir("paths") / f"{key}.npz" if cache else None
     if file is not None and file.exists():
         try:
@@ -187,4 +187,4 @@ def _search(
             bar.update(len(chunk))
     source_ptr = np.concatenate([[0], np.cumsum(np.concatenate(counts_of_all))]).astype(np.int32)
     trie = Trie(np.concatenate(parents), np.concatenate(links), source_ptr)
-    return PathSet(pairs, leaf, trie, demand_ptr, topology.num_links, key, topology.shape_key())
+    return PathSet(pairs, leaf, trie, demand_ptr, topology.num_links, key, topology.graph_key())

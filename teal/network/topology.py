@@ -24,9 +24,10 @@ class Topology:
         link_source: (E,) index of the node where each link starts.
         link_target: (E,) index of the node where it ends.
         capacity: (E,) Gbit/s; 0 means that the link has failed.
-        latency: (E,) ms, positive.
-        coordinates: (N, 2) longitude and latitude in degrees (or any plane), NaN where unknown.
-        source: the file or name it came from, for messages.
+        latency: (E,) ms, one-way propagation delay; positive, so that shortest paths have no loops.
+        coordinates: (N, 2) longitude and latitude in degrees (or x and y in any unit), only for drawing; NaN where
+            unknown.
+        origin: the file or name that the topology was read from, for messages.
         notes: what was assumed while reading it, in whole sentences.
 
     Raises:
@@ -40,11 +41,11 @@ class Topology:
     capacity: FloatArray
     latency: FloatArray
     coordinates: FloatArray
-    source: str = ""
+    origin: str = ""
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        where = self.source or self.name
+        where = self.origin or self.name
         nodes, links = len(self.node_names), len(self.link_source)
         if nodes < 2:
             raise InputError(where, "nodes", "at least 2 nodes", nodes)
@@ -64,19 +65,20 @@ class Topology:
                 raise InputError(where, field, f"shape {shape}", getattr(self, field).shape)
         for field in ("link_source", "link_target"):
             ends = getattr(self, field)
-            if ends.min() < 0 or ends.max() >= nodes:
-                raise InputError(where, field, f"node indices in 0..{nodes - 1}", int(ends.max()))
+            wrong = ends[(ends < 0) | (ends >= nodes)]
+            if len(wrong):
+                raise InputError(where, field, f"node indices in 0..{nodes - 1}", int(wrong[0]))
         self._require(self.link_source != self.link_target, "target", "a node other than the source")
         finite = np.isfinite(self.capacity) & (self.capacity >= 0)
         self._require(finite, "capacity", "a finite capacity >= 0", self.capacity)
         positive = np.isfinite(self.latency) & (self.latency > 0)
-        self._require(positive, "latency", "a positive latency", self.latency)
+        self._require(positive, "latency", "a finite latency > 0", self.latency)
 
     def _require(self, good: BoolArray, field: str, expected: str, values: FloatArray | None = None) -> None:
         if not good.all():
             bad = int(np.argmin(good))
             actual = self.link_name(bad) if values is None else values[bad]
-            raise InputError(self.source or self.name, f"link {self.link_name(bad)}: {field}", expected, actual)
+            raise InputError(self.origin or self.name, f"link {self.link_name(bad)}: {field}", expected, actual)
 
     @property
     def num_nodes(self) -> int:
@@ -101,7 +103,10 @@ class Topology:
         return dataclasses.replace(self, capacity=np.asarray(capacity, dtype=np.float64))
 
     def with_failed_links(self, links: Iterable[int]) -> Topology:
-        """The same network with the given links at capacity 0; paths stay as they are."""
+        """The same network with capacity 0 on the links of the given indices.
+
+        :meth:`graph_key` does not change, so that candidate paths computed before remain valid.
+        """
         capacity = self.capacity.copy()
         capacity[list(links)] = 0.0
         return self.with_capacity(capacity)
@@ -115,13 +120,13 @@ class Topology:
         index = self.node_index()
         for node in (a, b):
             if node not in index:
-                raise InputError(self.source or self.name, "node", "a node of the topology", repr(node))
+                raise InputError(self.origin or self.name, "node", "a node of the topology", repr(node))
         i, j = index[a], index[b]
         forth = (self.link_source == i) & (self.link_target == j)
         back = (self.link_source == j) & (self.link_target == i)
         links = np.flatnonzero(forth | back).tolist()
         if not links:
-            raise InputError(self.source or self.name, "link", f"a link between {a} and {b}", "none")
+            raise InputError(self.origin or self.name, "link", f"a link between {a} and {b}", "none")
         return links
 
     def cables(self) -> list[list[int]]:
@@ -131,10 +136,13 @@ class Topology:
             by_ends.setdefault((min(a, b), max(a, b)), []).append(link)
         return list(by_ends.values())
 
-    def shape_key(self) -> str:
-        """Content key of nodes and links without capacities: all that candidate paths by hops depend on."""
+    def graph_key(self) -> str:
+        """Hash of the number of nodes and the ends of the links.
+
+        Candidate paths are valid for every topology with the same key.
+        """
         return content_key(self.num_nodes, self.link_source, self.link_target)
 
     def content_key(self) -> str:
-        """Content key of nodes, links, capacities and latencies: all that an allocation can depend on."""
+        """Hash of nodes, links, capacities and latencies, which are all that an allocation can depend on."""
         return content_key(self.node_names, self.link_source, self.link_target, self.capacity, self.latency)

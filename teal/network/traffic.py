@@ -59,10 +59,10 @@ class TrafficMatrices:
     scale: float = 1.0
     skipped: tuple[str, ...] = ()
     key: str = ""
-    source: str = ""
+    origin: str = ""
 
     def __post_init__(self) -> None:
-        where = self.source or self.name
+        where = self.origin or self.name
         if self.rates.shape != (len(self.timestamps), len(self.pairs)):
             expected = f"{len(self.timestamps)} x {len(self.pairs)} rates"
             raise InputError(where, "rates", expected, " x ".join(map(str, self.rates.shape)))
@@ -116,7 +116,7 @@ class TrafficMatrices:
         if bad.any():
             i, d = np.argwhere(bad)[0]
             raise InputError(
-                self.source or self.name,
+                self.origin or self.name,
                 f"matrix {rows[i]}, demand {self.pairs[d][0]}->{self.pairs[d][1]}",
                 "a finite rate >= 0",
                 values[i, d],

@@ -20,20 +20,23 @@ class IncidenceConv(MessagePassing):
     (Kipf & Welling 2017, eq. 2, on a bipartite graph without self-loops).
 
     Given path operations it aggregates by path_sum or link_sum over the trie; given an explicit
-    (2, incidences) edge index it runs plain :meth:`propagate`.  A test holds the two equal.
+    (2, incidences) edge index it runs plain :meth:`propagate`, which gives the same result (and is tested to).
     """
 
     def __init__(self, direction: Direction) -> None:
-        super().__init__(aggr="add", node_dim=-2)
+        super().__init__(aggr="add", node_dim=-2)  # (B, nodes, F)
         self.direction = direction
 
     def forward(self, x: Tensor, path_degree: Tensor, link_degree: Tensor, incidence: PathOps | Tensor) -> Tensor:
         """link_to_path: (B, E, F) -> (B, D, K, F); path_to_link: (B, D, K, F) -> (B, E, F).
 
+        B matrices, D demands with K paths each, E links, F features.
+
         Args:
-            path_degree: (D, K), 0 where there is no path.
-            link_degree: (E,).
-            incidence: path operations, or the explicit edge index (path, link).
+            x: features of the links or of the paths.
+            path_degree: (D, K) number of links of each path, 0 where there is no path.
+            link_degree: (E,) number of paths through each link.
+            incidence: path operations, or the edge index (2, incidences): path d * K + k in row 0, link in row 1.
         """
         path_scale = _inverse_root(path_degree).unsqueeze(-1)  # (D, K, 1)
         link_scale = _inverse_root(link_degree).unsqueeze(-1)  # (E, 1)

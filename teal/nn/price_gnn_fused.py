@@ -1,4 +1,4 @@
-"""PriceGNN's update of the links without gradients, compiled; :mod:`teal.pathops.response` is the demands' part.
+"""Compiled link update of PriceGNN, for inference only; :mod:`teal.pathops.response` has the update of the demands.
 
 The same numbers as :class:`teal.nn.price_gnn.PriceGNN` in torch, to rounding, for the programs that maximise value.  In
 torch a round of 70 links takes 0.4 ms, nearly all of it spent in calls of small operations; here 0.02 ms.
@@ -16,18 +16,20 @@ from teal.pathops.response import FAILED_WEIGHT, exponentials
 from teal.runtime.arrays import BoolArray, Float32Array
 from teal.runtime.parallel import inlined_kernel, parallel_kernel, prange, threads_for
 
-_CHUNK = 64  # links that a thread takes at a time
-_OPERATIONS_PER_NUMBER = 200  # scalar operations for each number in the links' memories, approximately
+_CHUNK = 64  # links in one parallel task
+# Multiply-adds for each element of ``memory``: 3 products of about 2 H elements at the default H = 32.  Sets the number
+# of threads.
+_OPERATIONS_PER_NUMBER = 200
 
 
 class Parameters(NamedTuple):
-    """Weights of an update, with F features and H numbers of memory; matrices have inputs down and outputs across.
+    """Weights of an update, with F features and H numbers of memory; matrices are (inputs, outputs).
 
     Attributes:
         by_feature: (F, 3 H) of the GRU cell: reset gate, update gate, candidate.
-        by_memory: (H, 3 H) likewise.
-        bias: (2, 3 H) likewise, of features and memory.
-        inner: (H + F, H) of the perceptron's hidden layer.
+        by_memory: (H, 3 H) of the GRU cell, in the same order.
+        bias: (2, 3 H) biases of ``by_feature`` and ``by_memory``.
+        inner: (H + F, H) of the perceptron's hidden layer; the rows of the memory come first.
         inner_bias: (H,).
         outer: (H,) of the perceptron's output.
         outer_bias: ().
@@ -43,13 +45,13 @@ class Parameters(NamedTuple):
 
 
 class LinkInputs(NamedTuple):
-    """What does not change from round to round.
+    """Inputs that are the same in all rounds, for B matrices and E links.
 
     Attributes:
         inverse_capacity: (B E,) 1 / c in 1 / (Gbit/s).
         live: (B E,) whether the link works.
-        cost: (B E,) cost of the link over the mean value.
-        static: (B E, S) static features.
+        cost: (B E,) cost of the link over the mean value of a Gbit/s, without unit.
+        static: (B E, S) features that depend only on network, capacities and demands.
     """
 
     inverse_capacity: Float32Array
@@ -59,14 +61,24 @@ class LinkInputs(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """Constants of :mod:`teal.nn.price_gnn`: ``_PRICE_GAIN`` and ``_TINY``."""
+    """Constants of :mod:`teal.nn.price_gnn`, which imports this module.
+
+    Attributes:
+        price_gain: change of the price argument for one unit of the perceptron's output.
+        tiny: added to utilisation and elasticity before the logarithm.
+    """
 
     price_gain: float
     tiny: float
 
 
 def parameters_of(cell: nn.GRUCell, move: nn.Sequential) -> Parameters:
-    """The weights in the layout of the kernel."""
+    """The weights in the layout of the kernel.
+
+    Args:
+        cell: updates a link's memory.
+        move: Sequential(Linear, SiLU, Linear), the change of a link's price argument.
+    """
     inner, outer = cast(nn.Linear, move[0]), cast(nn.Linear, move[2])
     return Parameters(
         _transposed(cell.weight_ih), _transposed(cell.weight_hh),
@@ -107,17 +119,17 @@ def _add_product(total, vector, length, matrix, first_row):  # type: ignore[no-u
 def _update(
     sums: Float32Array,
     links: LinkInputs,
-    first_pass: Float32Array,
+    allocating_features: Float32Array,
     memory: Float32Array,
-    argument: Float32Array,
-    number: int,
-    count: int,
+    raw_price: Float32Array,
+    round_index: int,
+    num_rounds: int,
     parameters: Parameters,
     price_gain: np.float32,
     tiny: np.float32,
     next_weight: Float32Array,
 ) -> None:
-    rows, hidden, num_features = len(argument), memory.shape[1], len(parameters.by_feature)
+    rows, hidden, num_features = len(raw_price), memory.shape[1], len(parameters.by_feature)
     num_static, one = links.static.shape[1], np.float32(1)
     for chunk in prange((rows + _CHUNK - 1) // _CHUNK):
         features = np.empty(num_features, dtype=np.float32)
@@ -131,8 +143,9 @@ def _update(
                 elasticity += sums[block, 2 * row + 1]
             utilisation = load * links.inverse_capacity[row]
             elasticity = elasticity * links.inverse_capacity[row]
-            price = _softplus(argument[row]) if links.live[row] else np.float32(0)
+            price = _softplus(raw_price[row]) if links.live[row] else np.float32(0)
             excess = utilisation - one
+            # The features of PriceGNN, with the same numbers.
             for j in range(num_static):
                 features[j] = links.static[row, j]
             features[num_static] = math.log(price + np.float32(1e-3)) / np.float32(3)
@@ -141,10 +154,10 @@ def _update(
             features[num_static + 2] = math.tanh(excess)
             features[num_static + 3] = math.log(elasticity + tiny)
             features[num_static + 4] = math.tanh(np.float32(5) * excess / (elasticity + np.float32(0.05)))
-            features[num_static + 5] = np.float32(number) / np.float32(count)
-            features[num_static + 6] = np.float32(2) / np.float32(count)
-            for j in range(first_pass.shape[1]):
-                features[num_static + 7 + j] = first_pass[row, j]
+            features[num_static + 5] = np.float32(round_index) / np.float32(num_rounds)
+            features[num_static + 6] = np.float32(2) / np.float32(num_rounds)
+            for j in range(allocating_features.shape[1]):
+                features[num_static + 7 + j] = allocating_features[row, j]
             gates[:] = parameters.bias[0]
             of_memory[:] = parameters.bias[1]
             _add_product(gates, features, num_features, parameters.by_feature, 0)
@@ -166,53 +179,55 @@ def _update(
             change = np.float32(parameters.outer_bias)
             for h in range(hidden):
                 change += parameters.outer[h] * inner[h] * activated[h]
-            argument[row] += price_gain * change
-            weight = _softplus(argument[row]) + links.cost[row]
+            raw_price[row] += price_gain * change
+            weight = _softplus(raw_price[row]) + links.cost[row]
             next_weight[row] = weight if links.live[row] else np.float32(FAILED_WEIGHT)
 
 
 @inlined_kernel
 def _softplus(argument):  # type: ignore[no-untyped-def]
-    """log(1 + exp(x)); x above 20, as in torch."""
+    """log(1 + exp(x)), or x itself above 20, as torch computes it."""
     return argument if argument > np.float32(20) else np.float32(math.log1p(math.exp(argument)))
 
 
 @parallel_kernel
-def compute_weights(argument: Float32Array, links: LinkInputs, next_weight: Float32Array) -> None:
-    """Weights (B E,) that demands respond to: the price, softplus of the argument, plus the link's cost."""
-    for row in prange(len(argument)):
-        weight = _softplus(argument[row]) + links.cost[row]
+def compute_weights(raw_price: Float32Array, links: LinkInputs, next_weight: Float32Array) -> None:
+    """Weights (B E,) that demands respond to: the price plus the link's cost."""
+    for row in prange(len(raw_price)):
+        weight = _softplus(raw_price[row]) + links.cost[row]
         next_weight[row] = weight if links.live[row] else np.float32(FAILED_WEIGHT)
 
 
 def update(
     sums: Float32Array,
     links: LinkInputs,
-    first_pass: Float32Array,
+    allocating_features: Float32Array,
     memory: Float32Array,
-    argument: Float32Array,
-    number: int,
-    count: int,
+    raw_price: Float32Array,
+    round_index: int,
+    num_rounds: int,
     parameters: Parameters,
     constants: Constants,
     next_weight: Float32Array,
 ) -> None:
-    """Update memory and price of all links in round ``number`` of ``count``.
+    """Update memory and price of all links in round ``round_index`` of ``num_rounds``.
 
     Args:
-        sums: (blocks, B, 2 E) of load and elasticity (:mod:`teal.pathops.response`).
-        links: constant inputs.
-        first_pass: (B E, U) features of the allocating pass; U = 0 in that pass itself.
+        sums: (blocks, B, 2 E) for each link its load and its elasticity, in turn, Gbit/s, to be added up over blocks
+            (:mod:`teal.pathops.response`).
+        links: inputs that are the same in all rounds.
+        allocating_features: (B E, U) features of each link from the allocating pass, an input of the bounding pass;
+            (B E, 0) in the allocating pass.
         memory: (B E, H), in place.
-        argument: (B E,) whose softplus is the price, in place.
-        number: of this round, from 0.
-        count: rounds of the pass.
+        raw_price: (B E,) argument of the softplus that gives the price over the mean value; in place.
+        round_index: of this round, from 0.
+        num_rounds: rounds of the pass.
         parameters: weights of the update.
         constants: of PriceGNN.
-        next_weight: (B E,) receives price plus cost, or ``FAILED_WEIGHT``.
+        next_weight: (B E,) receives price plus cost, to which the demands respond; ``FAILED_WEIGHT`` for a failed link.
     """
     with threads_for(memory.size * _OPERATIONS_PER_NUMBER):
         _update(
-            sums.reshape(len(sums), -1), links, first_pass, memory, argument, number, count, parameters,
-            np.float32(constants.price_gain), np.float32(constants.tiny), next_weight,
+            sums.reshape(len(sums), -1), links, allocating_features, memory, raw_price, round_index, num_rounds,
+            parameters, np.float32(constants.price_gain), np.float32(constants.tiny), next_weight,
         )  # fmt: skip

@@ -13,14 +13,16 @@ path, path_sum and path_max give 0 (and link -1), and link_sum ignores the entry
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from teal.network import PathSet
+from teal.runtime.shapes import Float, Int
 
 
+@runtime_checkable
 class Backend(Protocol):
     """The three operations on plain tensors, without gradients.  One implementation per file."""
 
@@ -91,28 +93,28 @@ class PathOps:
         self.hops = torch.from_numpy(paths.hops).to(device)  # (D, K), 0 where there is no path
 
     @cached_property
-    def path_count(self) -> Tensor:
+    def path_count(self) -> Int[Tensor, " D"]:
         """(D,) number of paths of each demand."""
         return self.mask.sum(-1)
 
     @cached_property
-    def paths_through(self) -> Tensor:
+    def paths_through(self) -> Float[Tensor, " E"]:
         """(E,) number of paths through each link, float64."""
         return self.link_sum(self.mask[None].to(torch.float64))[0]
 
-    def path_sum(self, link_values: Tensor) -> Tensor:
+    def path_sum(self, link_values: Float[Tensor, "B E *F"]) -> Float[Tensor, "B D K *F"]:
         """Sum along each path: (B, E) -> (B, D, K), or (B, E, F) -> (B, D, K, F)."""
         if link_values.dim() == 2:
             return cast(Tensor, _PathSum.apply(link_values.unsqueeze(-1), self.backend)).squeeze(-1)
         return cast(Tensor, _PathSum.apply(link_values, self.backend))
 
-    def link_sum(self, path_values: Tensor) -> Tensor:
+    def link_sum(self, path_values: Float[Tensor, "B D K *F"]) -> Float[Tensor, "B E *F"]:
         """Sum over the paths through each link: (B, D, K) -> (B, E), or (B, D, K, F) -> (B, E, F)."""
         if path_values.dim() == 3:
             return cast(Tensor, _LinkSum.apply(path_values.unsqueeze(-1), self.backend)).squeeze(-1)
         return cast(Tensor, _LinkSum.apply(path_values, self.backend))
 
-    def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
+    def path_max(self, link_values: Float[Tensor, "B E"]) -> tuple[Float[Tensor, "B D K"], Int[Tensor, "B D K"]]:
         """Maximum along each path and the link that attains it: (B, E) -> (B, D, K) twice.
 
         Of links with equal values the one nearest the source is returned; it alone receives the gradient.

@@ -58,7 +58,7 @@ def _bounds(problem: Problem, prices: Tensor, scales: Tensor) -> Tensor:
     capacity_value = problem.capacity_value(prices)  # (B,)
     path_price = problem.ops.path_sum(prices)  # (B, D, K)
     if not problem.objective.maximises_value:
-        theta = (problem.demand * problem.cheapest_path(path_price)).sum(1)
+        theta = (problem.demand * problem.cheapest_path_cost(path_price)).sum(1)
         theta = torch.where(capacity_value > 0, theta / capacity_value.clamp(min=1e-300), 0)
         return from_utilisation(problem, theta).unsqueeze(0)
     if problem.has_link_cost:
@@ -67,7 +67,7 @@ def _bounds(problem: Problem, prices: Tensor, scales: Tensor) -> Tensor:
             for scale in scales.tolist()
         )
     else:  # the cheapest path is the best one at every scale, so that no scale needs a pass over all paths
-        cheapest = problem.cheapest_path(path_price)
+        cheapest = problem.cheapest_path_cost(path_price)
         value = torch.where(problem.routable, problem.demand_value, 0)
         profits = (value - scale * cheapest for scale in scales.tolist())
     demand_profit = torch.stack([(problem.demand * profit.clamp(min=0)).sum(1) for profit in profits])

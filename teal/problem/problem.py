@@ -16,10 +16,14 @@ from teal.pathops import PathOps, make_path_ops
 from teal.runtime.arrays import AnyArray
 from teal.runtime.shapes import Bool, Float
 
+_MIN_CAPACITY = 1e-30  # Gbit/s, instead of 0 as a divisor
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-    """B traffic matrices to allocate on one network.  Validated by :meth:`create`.
+    """B traffic matrices of D demands, with at most K candidate paths each, to allocate on a network of E links.
+
+    Validated by :meth:`create`.  Values are in units of value: 1 is the value of one Gbit/s in total_flow.
 
     Attributes:
         topology: the network, with its regular capacities.
@@ -30,7 +34,7 @@ class Problem:
         demand_value: (D,) value of one Gbit/s of each demand.
         link_cost: (E,) value that one Gbit/s loses on each link:
             v[d, k] = demand_value[d] - sum of link_cost along path (d, k).
-        ops: path operations on the tensors' device.
+        ops: sums of link values along paths, and of path values over links, on the tensors' device.
     """
 
     topology: Topology
@@ -64,21 +68,21 @@ class Problem:
             objective: the program to solve.
             demand: (B, D) or (D,) Gbit/s.
             capacity: (B, E) or (E,) Gbit/s; None for the topology's.
-            weight: (D,) value of one Gbit/s of each demand, for weighted_flow.
+            weight: (D,) value of one Gbit/s of each demand; None for 1 each.  Only weighted_flow uses it.
             device: where the tensors live.
             dtype: float32 or float64.
             backend: of the path operations (see :func:`teal.pathops.make_path_ops`).
 
         Raises:
-            InputError: a shape that does not fit, or a negative, infinite or NaN entry.
+            InputError: paths of another network, a shape that does not fit, or a negative, infinite or NaN entry.
         """
-        if paths.topology_key != topology.shape_key():
+        if paths.topology_key != topology.graph_key():
             raise InputError(topology.name, "paths", "paths over this network's links", "those of another network")
         demand = _checked("demand", np.atleast_2d(demand), paths.num_demands)
         capacity = topology.capacity if capacity is None else capacity
         capacity = _checked("capacity", np.atleast_2d(capacity), topology.num_links)
         if len(capacity) not in (1, len(demand)):
-            raise InputError("problem", "capacity", f"1 or {len(demand)} rows, as demand has", len(capacity))
+            raise InputError("problem", "capacity", f"1 row, or {len(demand)} as in demand", len(capacity))
         capacity = np.broadcast_to(capacity, (len(demand), topology.num_links))
         if weight is not None:
             if weight.ndim != 1:
@@ -136,7 +140,7 @@ class Problem:
     @cached_property
     def inverse_capacity(self) -> Float[Tensor, "B E"]:
         """(B, E) 1 / capacity in 1 / (Gbit/s), 0 for a failed link, so that no code divides by a capacity of 0."""
-        return torch.where(self.capacity > 0, 1 / self.capacity.clamp(min=1e-30), 0)
+        return torch.where(self.capacity > 0, 1 / self.capacity.clamp(min=_MIN_CAPACITY), 0)
 
     @cached_property
     def full_path_utilisation(self) -> Float[Tensor, "B E"]:
@@ -146,20 +150,20 @@ class Problem:
 
     @cached_property
     def even_splits(self) -> Float[Tensor, "B D K"]:
-        """(B, D, K) each demand in equal parts over its live paths."""
+        """(B, D, K) each demand in equal parts over its live paths; 0 for a demand without a live path."""
         count = self.path_mask.sum(-1, keepdim=True).clamp(min=1)
         return self.path_mask.to(self.demand.dtype) / count
 
     @property
     def first_path_splits(self) -> Float[Tensor, "B D K"]:
-        """(B, D, K) each demand on its first path; 0 where that path is not live."""
+        """(B, D, K) each demand on its first candidate path, the shortest; 0 where that path is not live."""
         first = torch.zeros_like(self.even_splits)
         first[..., 0] = 1
         return torch.where(self.path_mask, first, 0)
 
     @property
     def mean_value(self) -> Float[Tensor, ""]:
-        """() mean of v[d, k] over the paths that exist; 0 under the balanced programs."""
+        """() mean of v[d, k] over the paths that exist; 0 for max_link_utilisation and max_concurrent_flow."""
         total = self.path_value.sum() if self.has_link_cost else (self.demand_value * self.ops.path_count).sum()
         return total / self.ops.path_count.sum().clamp(min=1)
 
@@ -184,7 +188,11 @@ class Problem:
         return torch.where(is_broken, torch.inf, load * self.inverse_capacity)
 
     def value(self, splits: Float[Tensor, "B D K"]) -> Float[Tensor, " B"]:
-        """(B,) the objective: sum v x in Gbit/s of value, the largest link utilisation, or the least share carried."""
+        """(B,) the objective.
+
+        The sum over paths of v[d, k] times flow, in units of value; the largest link utilisation; or the least share
+        carried of any demand above 0 that has a live path, at most 1.
+        """
         if self.objective.maximises_value:
             return (self.flows(splits) * self.path_value).sum((1, 2))
         if self.objective.may_shed:
@@ -196,12 +204,12 @@ class Problem:
         """(B,) sum over the links of capacity * price: the value of all capacity at these prices."""
         return (self.capacity * prices).sum(1)
 
-    def cheapest_path(self, path_cost: Float[Tensor, "B D K"], *, unroutable: float = 0.0) -> Float[Tensor, "B D"]:
+    def cheapest_path_cost(self, path_cost: Float[Tensor, "B D K"], *, unroutable: float = 0.0) -> Float[Tensor, "B D"]:
         """(B, D) the least of ``path_cost`` over the live paths of each demand.
 
         Args:
             path_cost: (B, D, K) cost of each path, such as the sum of link prices along it.
-            unroutable: result for a demand without a live path.
+            unroutable: cost that is returned for a demand without a live path.
         """
         least = torch.where(self.path_mask, path_cost, torch.inf).amin(-1)
         return torch.where(self.routable, least, unroutable)
@@ -216,7 +224,10 @@ class Problem:
         return dataclasses.replace(self, capacity=capacity.to(self.capacity).expand(self.batch, -1))
 
     def with_paths(self, paths: PathSet) -> Problem:
-        """The same matrices over other candidate paths of the same demands.  Not validated."""
+        """The same matrices over other candidate paths of the same demands.  Not validated.
+
+        The costs of links stay those of the old paths; the path operations use the default backend.
+        """
         return dataclasses.replace(self, paths=paths, ops=make_path_ops(paths, self.ops.device))
 
     def rows(self, rows: slice) -> Problem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ def write_report(path: Path, record: Record) -> None:
 
     Args:
         path: of the file.
-        record: with at least one row.
+        record: of the evaluation, with at least one row; all rows must have one objective.
     """
     import jinja2
 
@@ -36,6 +37,7 @@ def write_report(path: Path, record: Record) -> None:
         script=(_ASSETS / "report.js").read_text(encoding="utf-8"),
         plotly=plotly_js(),
         network_map=network_map_js(),
+        # The page has figures and maps once, as JSON: they are removed from ``networks``.
         figures={c["id"]: c.pop("figure") for network in networks for c in network["charts"]},
         maps={network["id"]: network.pop("map") for network in networks if network["map"]},
     )
@@ -43,10 +45,18 @@ def write_report(path: Path, record: Record) -> None:
 
 
 def _network(number: int, record: Record, rows: list[Row], schemes: list[str]) -> dict[str, Any]:
-    name = rows[0].topology, rows[0].traffic
-    networks = [network for network in record.networks if (network.topology, network.traffic) == name]
+    """The template's data of one network.
+
+    Args:
+        number: of the network on the page, for the identifiers of its elements.
+        record: of the evaluation.
+        rows: of the network.
+        schemes: all schemes of the page, so that a scheme has the same colour in all charts.
+    """
+    key = rows[0].topology, rows[0].traffic
+    networks = [network for network in record.networks if (network.topology, network.traffic) == key]
     levels = by_level(rows)
-    offline = levels.get((Protocol.OFFLINE.value, ""), [])
+    offline = levels.get((Protocol.OFFLINE.value, ""), [])  # the offline protocol has one level, without a name
     charts = [
         {"id": f"chart-{number}-{i}", "title": title, "text": text, "figure": json.loads(figure.to_json())}
         for i, (title, text, figure) in enumerate(Charts(rows, schemes).all())
@@ -55,8 +65,8 @@ def _network(number: int, record: Record, rows: list[Row], schemes: list[str]) -
     notes = dict.fromkeys((row.scheme, row.note) for row in rows if row.note)
     return {
         "id": f"network-{number}",
-        "topology": name[0],
-        "traffic": name[1],
+        "topology": key[0],
+        "traffic": key[1],
         "matrices": len({row.index for row in rows}),
         "nodes": len(networks[0].nodes) if networks else None,
         "links": len(networks[0].source) if networks else None,
@@ -68,16 +78,19 @@ def _network(number: int, record: Record, rows: list[Row], schemes: list[str]) -
     }
 
 
-def _line(s: Summary, objective: str) -> dict[str, Any]:
-    """A line of the table: name, cells as (text, number to sort by), status."""
-    quality = 100 * s.satisfied_demand if Quality.of(objective).objective.maximises_value else s.value
+def _line(summary: Summary, objective: str) -> dict[str, Any]:
+    """A line of the table: scheme, cells as (text, number to sort by, as text) in the template's order, status.
+
+    The first cell is the satisfied demand in percent or, of other objectives, their value.
+    """
+    quality = 100 * summary.satisfied_demand if Quality.of(objective).objective.maximises_value else summary.value
     cells = [
         (f"{quality:.3f}", quality),
-        (percent(s.of_optimum), s.of_optimum),
-        (percent(s.gap), s.gap),
-        (percent(s.gap_known), s.gap_known),
-        (time_text(s.total_s), s.total_s),
-        (time_text(s.parallel_s), s.parallel_s),
+        (percent(summary.of_optimum), summary.of_optimum),
+        (percent(summary.gap), summary.gap),
+        (percent(summary.gap_known), summary.gap_known),
+        (time_text(summary.total_s), summary.total_s),
+        (time_text(summary.parallel_s), summary.parallel_s),
     ]
-    known = [("-", "") if number != number else (text, repr(number)) for text, number in cells]  # unknown: NaN
-    return {"scheme": s.scheme, "cells": known, "status": s.status}
+    known = [("-", "") if math.isnan(number) else (text, repr(number)) for text, number in cells]
+    return {"scheme": summary.scheme, "cells": known, "status": summary.status}

@@ -1,4 +1,4 @@
-"""How much memory is free, asked before a large allocation is made."""
+"""Free memory, which is checked before large allocations."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import torch
 
 _GIB = 1 << 30
-_CGROUP = Path("/sys/fs/cgroup")
-_RESERVED_SHARE = 0.05  # of the free memory: left for everything that the estimates do not count
+_CGROUP = Path("/sys/fs/cgroup")  # root of cgroup v2; in a container it has the limits of the container
+_RESERVED_SHARE = 0.05  # of the free memory, which callers may not use: for allocations that their estimates leave out
 
 
 def available() -> int:
@@ -22,9 +22,8 @@ def available() -> int:
     try:
         limit, used = ((_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
         cache = re.search(r"^inactive_file (\d+)$", (_CGROUP / "memory.stat").read_text(), re.MULTILINE)
-        return min(
-            free, int(limit) - int(used) + (int(cache[1]) if cache else 0)
-        )  # the kernel frees this file cache on demand
+        # inactive_file: file cache that counts as used and that the kernel frees on demand.
+        return min(free, int(limit) - int(used) + (int(cache[1]) if cache else 0))
     except (OSError, ValueError):  # no cgroup, or "max"
         return free
 
@@ -48,35 +47,49 @@ def available_on(device: torch.device) -> int:
     return int(torch.cuda.mem_get_info(device)[0]) + cached
 
 
-def max_batch(where: str, item_bytes: int, count: int, device: torch.device, remedy: str, fixed_bytes: int = 0) -> int:
+def max_batch(
+    operation: str, item_bytes: int, count: int, device: torch.device, remedy: str, fixed_bytes: int = 0
+) -> int:
     """How many of ``count`` items, ``item_bytes`` each, fit on ``device`` at once; at least 1.
 
     Args:
-        where: what is being done, for the message.
+        operation: name of the operation, for the message.
         item_bytes: bytes of one item.
         count: items in all.
-        device: where they go.
+        device: that holds the items.
         remedy: what would reduce the need, for the message.
-        fixed_bytes: bytes that are needed besides the items if not all of them fit at once.
+        fixed_bytes: bytes that are needed in addition when the items are processed in several batches, such as those of
+            the results of all batches.
 
     Raises:
         InputError: not even one item fits.
     """
-    require(where, item_bytes, remedy, device)
+    require(operation, item_bytes, remedy, device)
     free = int((1 - _RESERVED_SHARE) * available_on(device))
     return count if count * item_bytes <= free else max(1, (free - fixed_bytes) // max(item_bytes, 1))
 
 
-def describe(needed: int) -> str:
+def describe(num_bytes: int) -> str:
     """A number of bytes as text: ``1.5 GiB`` or ``20 MiB``."""
-    return f"{needed / _GIB:.1f} GiB" if needed >= _GIB else f"{needed / (1 << 20):.0f} MiB"
+    return f"{num_bytes / _GIB:.1f} GiB" if num_bytes >= _GIB else f"{num_bytes / (1 << 20):.0f} MiB"
 
 
-def require(where: str, needed: int, remedy: str, device: torch.device | None = None) -> None:
-    """Raise InputError if ``needed`` bytes are not free on ``device``; ``remedy`` says what would reduce the need."""
+def require(operation: str, needed: int, remedy: str, device: torch.device | None = None) -> None:
+    """Raise InputError if there is too little free memory.
+
+    Args:
+        operation: name of the operation, for the message.
+        needed: bytes.
+        remedy: what would reduce the need, for the message.
+        device: whose memory is needed; None for main memory.
+    """
     free = available() if device is None else available_on(device)
     if needed > (1 - _RESERVED_SHARE) * free:
         where_to = "" if device is None else f" on {device}"
+        reserve = f"{100 * _RESERVED_SHARE:.0f}% of them in reserve"
         raise InputError(
-            where, "memory", f"about {describe(needed)} of memory{where_to}; {remedy}", f"{describe(free)} free"
+            operation,
+            "memory",
+            f"about {describe(needed)} of memory{where_to}; {remedy}",
+            f"{describe(free)} free, {reserve}",
         )

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING or "jaxtyping" in sys.modules:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
 else:
 
     class _Unchecked:
@@ -19,6 +19,6 @@ else:
         def __class_getitem__(cls, item):
             return item[0]
 
-    Bool = Float = _Unchecked
+    Bool = Float = Int = _Unchecked
 
-__all__ = ["Bool", "Float"]
+__all__ = ["Bool", "Float", "Int"]

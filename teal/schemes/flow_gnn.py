@@ -140,7 +140,7 @@ def make(spec: Spec, model: Path | None) -> FlowGnnScheme:
 
     ``model`` is a folder, or the name of a checkpoint that comes with Teal (``b4``).
     """
-    options: Any = spec.take(**dataclasses.asdict(FlowGnnSchemeConfig()))
+    options: Any = spec.parse_options(**dataclasses.asdict(FlowGnnSchemeConfig()))
     config = FlowGnnSchemeConfig(**options)
     if config.repair not in REPAIRS:
         raise InputError(spec.text, "repair", " or ".join(REPAIRS), repr(config.repair))

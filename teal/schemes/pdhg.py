@@ -76,7 +76,7 @@ class WarmPdhg:
 
 def make(spec: Spec, model: Path | None) -> Pdhg | WarmPdhg:
     """``pdhg[:gap=0.001,deadline=0,iterations=10000,warm=false]``."""
-    options: Any = spec.take(gap=1e-3, deadline=0.0, iterations=10_000, warm=False)
+    options: Any = spec.parse_options(gap=1e-3, deadline=0.0, iterations=10_000, warm=False)
     warm = options.pop("warm")
     scheme = Pdhg(**options)
     for option in ("gap", "deadline", "iterations"):

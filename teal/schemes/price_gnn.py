@@ -114,7 +114,7 @@ def make(spec: Spec, model: Path | None) -> PriceGnnScheme:
 
     With the PriceGNN of ``--model``, or the one that comes with Teal if that is none or another kind of model.
     """
-    options: Any = spec.take(**dataclasses.asdict(PriceGnnSchemeConfig()))
+    options: Any = spec.parse_options(**dataclasses.asdict(PriceGnnSchemeConfig()))
     config = PriceGnnSchemeConfig(**options)
     if config.repair not in ("none", "pdhg"):
         raise InputError(spec.text, "repair", "none or pdhg", repr(config.repair))

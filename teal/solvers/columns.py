@@ -117,7 +117,7 @@ def _add_for_matrix(problem: Problem, prices: Tensor, target_value: float, paths
     weight = link_weights(problem, prices)[0].cpu().numpy()
     value = problem.demand_value
     path_cost = problem.ops.path_sum(prices + problem.link_cost)
-    cheapest = problem.cheapest_path(path_cost, unroutable=np.inf)[0].cpu().numpy()
+    cheapest = problem.cheapest_path_cost(path_cost, unroutable=np.inf)[0].cpu().numpy()
     finite = weight[np.isfinite(weight)]
     tie_weight = _TIE_WEIGHT * float(finite.max(initial=0.0)) or 1.0
     sources, source_row = np.unique(pairs[:, 0], return_inverse=True)

@@ -1,4 +1,7 @@
-"""The journal of a long run: one line of JSON for each finished piece, so that a kill at any time loses at most one."""
+"""The journal of a long run: one line of JSON for each finished unit of work, forced to the disk.
+
+A run that is killed loses only the unit that it was working on.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,10 @@ from teal.errors import InputError
 from teal.reports.manifest import describe_machine
 
 JOURNAL = "journal.jsonl"
-_READ_BYTES = 1 << 16  # read at a time, from the end of the file backwards
-# Settings that may differ from one part of a run to the next.
-_FREE_SETTINGS = ("out", "resume", "overwrite", "worst", "workers")
+_READ_BYTES = 1 << 16  # block of the backward search for the last newline; longer than most lines
+# Settings that may differ when a run is resumed, because no entry depends on them: where the run is written, how many
+# of the worst cases are printed, how many processes work.
+_CHANGEABLE_SETTINGS = ("out", "resume", "overwrite", "worst", "workers")
 
 
 class Journal:
@@ -25,8 +29,11 @@ class Journal:
 
     Args:
         path: of the file.
-        settings: of the run, a dataclass.
-        resume: whether to continue the run of the file.
+        settings: dataclass with the settings of the run.
+        resume: true to continue the run of the file; false to start a new file, which replaces an existing one.
+
+    Attributes:
+        header: first line: the settings, and the machine, which may differ when a run is resumed.
 
     Raises:
         InputError: ``resume``, but there is no such run, or one with other settings.
@@ -45,7 +52,11 @@ class Journal:
             self.header = header
 
     def entries(self, kind: str) -> Iterator[dict[str, Any]]:
-        """The entries of a kind, in the order in which they were added."""
+        """The entries of a kind, in the order in which they were added.
+
+        Args:
+            kind: name of the kind; not ``settings`` or ``instance``, which the journal itself uses.
+        """
         start = f'{{"{kind}": '
         with self.path.open(encoding="utf-8") as stream:
             for line in stream:
@@ -53,20 +64,24 @@ class Journal:
                     yield json.loads(line)[kind]
 
     def add(self, kind: str, entry: Mapping[str, Any]) -> None:
-        """Append an entry and force it to the disk."""
+        """Append an entry, of values that JSON can represent, and force it to the disk."""
         with self.path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps({kind: dict(entry)}) + "\n")
             stream.flush()
             os.fsync(stream.fileno())
 
     def require_content(self, content: str, where: str) -> None:
-        """Record the content key of the run's input.
+        """Check that the run's input is the one recorded earlier, and record it.
+
+        Args:
+            content: hash of topology, traffic and paths.
+            where: option or file to name in the message.
 
         Raises:
-            InputError: an earlier part of the run had another input; ``where`` names what the user gave.
+            InputError: the interrupted run had another input.
         """
         if any(entry["content"] != content for entry in self.entries("instance")):
-            raise InputError(where, "", "the topology, traffic and paths of the interrupted run", "others")
+            raise InputError(where, "", "the topology, traffic and paths of the interrupted run", "a different one")
         self.add("instance", {"content": content})
 
     def remove(self) -> None:
@@ -75,7 +90,7 @@ class Journal:
 
 
 def _as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings as they come back from JSON."""
+    """The settings after a round trip through JSON, so that they compare equal to those in a file."""
     return dict(json.loads(json.dumps(settings, default=str)))
 
 
@@ -100,7 +115,9 @@ def _read_header(path: Path) -> dict[str, Any]:
     try:
         with path.open(encoding="utf-8") as stream:
             header = json.loads(stream.readline())
-        header["settings"], header["machine"]
+        for field in ("settings", "machine"):
+            if field not in header:
+                raise LookupError(f"no {field}")
     except (ValueError, LookupError, TypeError) as error:
         raise InputError(str(path), "", "the journal of an interrupted run", f"{error}") from None
     return dict(header)
@@ -108,6 +125,6 @@ def _read_header(path: Path) -> dict[str, Any]:
 
 def _require_same_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     for field in {**old, **new}:
-        if field not in _FREE_SETTINGS and old.get(field) != new.get(field):
-            expected = f"the setting of the interrupted run, {old.get(field)!r}"
+        if field not in _CHANGEABLE_SETTINGS and old.get(field) != new.get(field):
+            expected = f"the setting of the interrupted run, {old.get(field, 'not set')!r}"
             raise InputError(f"--{field.replace('_', '-')}", "", expected, repr(new.get(field)))

@@ -39,7 +39,7 @@ def _values(problem: Problem, scheme: Scheme) -> torch.Tensor:
 
 @settings(max_examples=8)
 @given(seed=st.integers(0, 10_000), objective=st.sampled_from(LPS), failed=st.sampled_from([0, 2]))
-def test_they_equal_the_lp_where_theory_says_so(seed: int, objective: ObjectiveName, failed: int) -> None:
+def test_decompositions_equal_the_lp_where_theory_says_so(seed: int, objective: ObjectiveName, failed: int) -> None:
     problem = random_problem(seed, objective=objective, failed=failed)
     optimum = _values(problem, LpAll())
     for scheme in EQUAL:
@@ -48,7 +48,7 @@ def test_they_equal_the_lp_where_theory_says_so(seed: int, objective: ObjectiveN
 
 @settings(max_examples=8)
 @given(seed=st.integers(0, 10_000), objective=st.sampled_from(LPS), failed=st.sampled_from([0, 2, 99]))
-def test_they_stay_below_it_elsewhere(seed: int, objective: ObjectiveName, failed: int) -> None:
+def test_heuristics_stay_below_the_lp_elsewhere(seed: int, objective: ObjectiveName, failed: int) -> None:
     problem = random_problem(seed, objective=objective, failed=failed)
     optimum, sign = _values(problem, LpAll()), 1 if problem.objective.higher_is_better else -1
     greedy: list[Scheme] = [Cspf(), Cspf(partial=True)] if problem.objective.maximises_value else []

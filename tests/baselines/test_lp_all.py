@@ -64,7 +64,7 @@ def test_both_solvers_agree_and_are_feasible(seed: int, objective: ObjectiveName
     torch.testing.assert_close(values[0], values[1], rtol=1e-6, atol=1e-6)
 
 
-def test_nothing_can_be_routed() -> None:
+def test_lp_all_of_a_network_without_routes_is_zero() -> None:
     topology = make_topology([(0, 1, 1.0)])
     paths = compute_paths(topology, np.array([[1, 0]], np.int32), cache=False)
     for objective in (ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION):

@@ -91,7 +91,7 @@ def test_near_the_optimum_on_small_networks(name: str, least: float) -> None:
     assert found.parallel_s[0] <= found.build_s[0] + found.solve_s[0]
 
 
-def test_one_cluster_is_the_whole_program() -> None:
+def test_ncflow_with_one_cluster_is_the_whole_lp() -> None:
     problem = _problem("topohub:sndlib/abilene")
     from baselines.lp_all import LpAll
 

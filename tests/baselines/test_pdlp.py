@@ -20,7 +20,7 @@ needs_ortools = pytest.mark.skipif(importlib.util.find_spec("ortools") is None, 
 @needs_ortools
 @pytest.mark.parametrize("objective", [n for n in ObjectiveName if n is not ObjectiveName.MAX_CONCURRENT_FLOW])
 @pytest.mark.parametrize("failed", [0, 2, 99])
-def test_it_finds_the_optimum(objective: ObjectiveName, failed: int) -> None:
+def test_pdlp_finds_the_optimum(objective: ObjectiveName, failed: int) -> None:
     problem = random_problem(3, objective=objective, failed=failed)
     found = Pdlp(accuracy=1e-6, threads=1).solve(problem)
     assert_feasible(problem, found)

@@ -98,7 +98,7 @@ def _policy() -> dict[str, Any]:
     return dict(found)
 
 
-def test_what_is_in_flight_is_answered_and_ray_is_not_for_everybody() -> None:
+def test_pods_drain_longer_than_any_deadline_and_ray_needs_a_token() -> None:
     spec = _service().spec
     (workers,) = spec.rayClusterConfig.workerGroupSpecs
     pod = workers.template["spec"]

@@ -1,4 +1,4 @@
-"""A history in bulk: what a part holds, and runs that are killed."""
+"""A history in bulk: parts against their figures and paths, and killed runs against one that was not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,8 @@ from teal.config import AllocateConfig
 from teal.errors import InputError
 from teal.evaluation.allocate import HistoryAllocator
 from teal.studies.allocate import run_allocate
-from tests.distributed.slow import slowed
+from tests.gate import PATIENCE_S, Gate, wait_until
+from tests.processes import descendants, kill, running
 
 SETTINGS = ["--topology", "b4", "--traffic", "gravity:seed=0,count=150,load=4", "--part", "20"]
 
@@ -92,7 +92,7 @@ def test_a_part_does_not_depend_on_what_came_before(tmp_path: Path) -> None:
     assert first.equals(second)
 
 
-def test_what_is_there_is_not_replaced_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_parts_are_not_replaced_without_overwrite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[int] = []
     work = HistoryAllocator.allocate_part
 
@@ -125,6 +125,7 @@ def test_what_is_there_is_not_replaced_unasked(tmp_path: Path, monkeypatch: pyte
     assert len(_figures(tmp_path)) == 50, "nothing is lost to a slip of the pen"
 
 
+@pytest.mark.system
 @pytest.mark.xdist_group("ray")
 def test_a_killed_worker_and_a_killed_run_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray.data", reason="needs Ray: pip install '.[ray]'")
@@ -134,36 +135,31 @@ def test_a_killed_worker_and_a_killed_run_change_nothing(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     assert main(["allocate", *settings, "--out", str(alone), "--workers", "0"]) == 0
     command = [sys.executable, "-m", "teal", "allocate", *settings, "--out", str(killed), "--workers", "1"]
-    slow = slowed(tmp_path, "teal.evaluation.allocate", "HistoryAllocator", "allocate_part", 0.6)
-    process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=slow)
-    _until_parts(killed, 1, process)
-    family = psutil.Process(process.pid).children(recursive=True)
-    (worker,) = [member for member in family if "_Worker" in "".join(member.cmdline()[:1])]
-    worker.kill()
-    _until_parts(killed, 3, process)
-    assert process.poll() is None
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    for member in psutil.wait_procs(family, timeout=2)[1]:  # Ray's processes go when they see that it has gone
-        member.kill()
+    gate = Gate(tmp_path / "gate", "teal.evaluation.allocate", "HistoryAllocator", "allocate_part", 1)
+    with running(command, gate.environment) as process:
+
+        def one_waits(ended: set[int]) -> bool:
+            assert process.poll() is None, process.communicate()
+            return len(gate.waiting() - ended) == 1
+
+        wait_until(lambda: one_waits(set()), "a worker before its second part")
+        first = gate.waiting()
+        psutil.Process(min(first)).kill()
+        wait_until(lambda: one_waits(first), "the worker, started again, before its second part")
+        family = descendants(process)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        kill(family)
     done = len(list(killed.glob("part-*")))
-    assert 3 <= done < 8
-    ended = subprocess.run([*command, "--resume"], text=True, capture_output=True, timeout=120, check=False)
+    assert done == 2
+    ended = subprocess.run([*command, "--resume"], text=True, capture_output=True, timeout=PATIENCE_S, check=False)
     assert ended.returncode == 0, ended.stderr
     assert "150 matrices" in ended.stdout
     assert _figures(killed) == _figures(alone)
     assert np.array_equal(_splits(killed), _splits(alone))
 
 
-def _until_parts(out: Path, count: int, process: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + 120
-    while len(list(out.glob("part-*"))) < count:
-        assert time.monotonic() < end, "it does not get on"
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
-
-
-def test_its_settings_are_checked(tmp_path: Path) -> None:
+def test_wrong_settings_of_allocate_are_refused(tmp_path: Path) -> None:
     for wrong in ({"part": 0}, {"entries": 256}, {"gap": 1.0}, {"workers": -1}):
         with pytest.raises(InputError, match=f"--{next(iter(wrong))}"):
             _config(tmp_path, **wrong)

@@ -29,7 +29,7 @@ def test_lp_all_satisfies_the_share_of_the_median_matrix(name: str, share: float
 
 
 def test_more_than_can_be_routed_is_refused() -> None:
-    topology = make_topology([(0, 1, 1.0), (1, 0, 1.0)], nodes=3)
+    topology = make_topology([(0, 1, 1.0), (1, 0, 1.0)], min_nodes=3)
     traffic = load_traffic("gravity:count=3", topology)
     paths = compute_paths(topology, all_pairs(topology))
     with pytest.raises(InputError, match="of demand that has a path"):

@@ -83,7 +83,7 @@ def test_every_case_is_what_its_name_says(b4: tuple[Topology, TrafficMatrices]) 
             assert not np.allclose(case.demand, plain)
 
 
-def test_what_is_drawn_hangs_on_nothing_beside_it(b4: tuple[Topology, TrafficMatrices]) -> None:
+def test_cases_drawn_do_not_depend_on_the_other_protocols(b4: tuple[Topology, TrafficMatrices]) -> None:
     everything, alone = _found(b4, levels=ALL, draws=2), _found(b4, levels={Protocol.FAILURES: ALL[Protocol.FAILURES]})
     for key, case in alone.items():
         np.testing.assert_array_equal(case.capacity, everything[key].capacity)

@@ -89,7 +89,7 @@ def test_a_failure_fails_its_row_alone_and_says_why(b4: Instance) -> None:
             assert row.gap_known == pytest.approx((best.bound - row.value) / best.bound)
 
 
-def test_one_that_cannot_start_is_left_out(b4: Instance) -> None:
+def test_a_scheme_that_cannot_start_is_excluded(b4: Instance) -> None:
     scheme = Sometimes({1: SolverError("not installed")})
     rows, said = _run(b4, {"a": scheme, "sp": Sometimes({})}, [0, 1])
     assert [row.note for row in rows if row.scheme == "a"] == ["not installed"] * 2
@@ -102,7 +102,7 @@ def test_one_that_cannot_start_is_left_out(b4: Instance) -> None:
     assert rows[0].note == "a: K: expected 4, found 3"
 
 
-def test_one_that_is_too_slow_is_left_out_and_not_warmed_up_twice(b4: Instance) -> None:
+def test_a_scheme_that_is_too_slow_is_excluded_and_not_warmed_up_twice(b4: Instance) -> None:
     slow, patient = Sometimes({}, slow=100.0), Sometimes({}, slow=50.0)
     rows, said = _run(b4, {"slow": slow, "patient": patient}, [0, 1, 2], time_limit=60.0)
     assert [row.usable for row in rows if row.scheme == "slow"] == [True, False, False]

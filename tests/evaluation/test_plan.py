@@ -88,7 +88,7 @@ def test_a_line_is_cut_in_two() -> None:
     assert other.mean == pytest.approx(1 - 10 / 20, abs=1e-4)
 
 
-def test_what_strands_demand_is_worst_where_all_must_be_carried() -> None:
+def test_outages_that_strand_demand_are_worst_where_all_demand_must_be_carried() -> None:
     # A triangle with a tail: without n2 - n3 the utilisation falls, because n3's demands are left out.
     topology = make_topology([(0, 1, 10.0), (1, 2, 10.0), (0, 2, 10.0), (2, 3, 1.0)], both=True)
     instance = _instance(topology, np.ones((1, 12)), ObjectiveName.MAX_LINK_UTILISATION)

@@ -113,7 +113,7 @@ def _equal(a: TrafficMatrices, b: TrafficMatrices) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["npz", "csv", "parquet"])
-def test_what_is_written_is_read(tmp_path: Path, suffix: str, store: str) -> None:
+def test_traffic_written_to_a_file_is_read_back(tmp_path: Path, suffix: str, store: str) -> None:
     topology = load_topology("b4")
     traffic = load_traffic("gravity:seed=3,count=7,load=2", topology)
     file = tmp_path / f"x.{suffix}"

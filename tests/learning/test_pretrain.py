@@ -52,6 +52,7 @@ def _config(out: Path, **changes: object) -> PretrainConfig:
     return PretrainConfig(out=out, **settings)  # type: ignore[arg-type]
 
 
+@pytest.mark.system
 def test_training_learns(tmp_path: Path) -> None:
     shapes = {"hidden": 16, "rounds": 8, "bound_rounds": 2}
     trainer = Pretrainer(_config(tmp_path, max_steps=150, learning_rate=5e-3, **shapes), FEW)
@@ -106,6 +107,7 @@ def test_networks_are_loaded_once() -> None:
     assert pool_network(FEW.train[0], 4) is pool_network(FEW.train[0], 4)
 
 
+@pytest.mark.system
 def test_coma_for_split_tables_goes_on_from_a_model(tmp_path: Path) -> None:
     """Whole demands on one path each, a few networks: what is learnt is better under its own objective."""
     first = Pretrainer(_config(tmp_path / "a", max_steps=150, learning_rate=5e-3, rounds=4), FEW)

@@ -64,6 +64,6 @@ def test_redistribution_keeps_the_total_and_moves_the_share(seed: int, share: fl
         np.testing.assert_allclose(moved[rest] / moved[rest].sum(), demand[rest] / demand[rest].sum())
 
 
-def test_nothing_is_moved_to_where_there_is_nothing() -> None:
+def test_a_single_demand_is_not_redistributed() -> None:
     alone = np.array([3.0, 0.0, 0.0])
     np.testing.assert_array_equal(redistribute(alone, 0.5), alone)

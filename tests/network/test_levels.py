@@ -11,7 +11,7 @@ from teal.testing import random_topology
 
 
 @given(seed=st.integers(0, 10_000), nodes=st.integers(2, 9), num_paths=st.integers(1, 5))
-def test_it_is_the_same_trie_level_by_level(seed: int, nodes: int, num_paths: int) -> None:
+def test_levels_describe_the_same_trie(seed: int, nodes: int, num_paths: int) -> None:
     paths = compute_paths(random_topology(seed, nodes=nodes), num_paths=num_paths, cache=False)
     trie = paths.levels
     for s in range(len(trie.node_ptr) - 1):

@@ -15,7 +15,7 @@ def test_failed_links_have_capacity_zero_and_paths_do_not_change() -> None:
     topology = make_topology([(0, 1, 5.0), (1, 2, 7.0)], both=True)
     failed = topology.with_failed_links(topology.find_links("n0", "n1"))
     assert failed.capacity.tolist() == [0.0, 7.0, 0.0, 7.0]
-    assert failed.shape_key() == topology.shape_key()
+    assert failed.graph_key() == topology.graph_key()
     assert failed.content_key() != topology.content_key()
 
 
@@ -29,7 +29,7 @@ def test_failed_links_have_capacity_zero_and_paths_do_not_change() -> None:
         ("link_target", [0, 2], "a node other than the source"),
     ],
 )
-def test_what_is_wrong_is_named(field: str, values: list[float], words: str) -> None:
+def test_faults_of_a_topology_are_named(field: str, values: list[float], words: str) -> None:
     topology = make_topology([(0, 1, 5.0), (1, 2, 7.0)])
     wrong = np.array(values, dtype=getattr(topology, field).dtype)
     with pytest.raises(InputError) as caught:

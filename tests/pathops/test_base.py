@@ -91,7 +91,7 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_no_path_at_all(backend: str) -> None:
-    topology = make_topology([(0, 1, 1.0)], nodes=3)
+    topology = make_topology([(0, 1, 1.0)], min_nodes=3)
     ops = make_path_ops(compute_paths(topology, np.array([[1, 0], [2, 0]], np.int32), cache=False), backend=backend)
     assert ops.path_sum(torch.ones(1, 1)).eq(0).all()
     assert ops.link_sum(torch.ones(1, 2, 4)).eq(0).all()

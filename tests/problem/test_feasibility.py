@@ -36,7 +36,7 @@ def _splits(*first: float) -> torch.Tensor:
         (_splits(0.9, 0.2, 0), "demand", 0.1),
     ],
 )
-def test_each_rule_is_measured(splits: torch.Tensor, rule: str, size: float) -> None:
+def test_the_validator_measures_a_violation_of_each_rule(splits: torch.Tensor, rule: str, size: float) -> None:
     broken = violations(_problem(), splits)
     if rule:
         assert getattr(broken, rule).item() == pytest.approx(size)

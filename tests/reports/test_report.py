@@ -61,7 +61,7 @@ def page(record: Record, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
-def test_it_shows_everything_without_a_network(browser: Any, page: Path, width: int) -> None:
+def test_the_report_shows_everything_offline(browser: Any, page: Path, width: int) -> None:
     context = browser.new_context(viewport={"width": width, "height": 900}, offline=True)
     view = context.new_page()
     said: list[str] = []

@@ -34,7 +34,7 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [p.name for p in target.parent.iterdir()] == ["x.txt"], "nothing is left behind"
 
 
-def test_what_cannot_be_written_is_known_beforehand(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported_before_the_work(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(InputError, match="a folder"):

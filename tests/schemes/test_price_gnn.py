@@ -16,7 +16,7 @@ from teal.schemes.price_gnn import DEFAULT_CHECKPOINT
 NETWORKS = ("topohub:sndlib/geant", "topohub:sndlib/abilene", "b4")
 
 
-def test_its_card_holds_out_what_is_measured() -> None:
+def test_the_card_of_price_gnn_holds_out_the_networks_measured_here() -> None:
     _, card = load_price_gnn(model_folder(DEFAULT_CHECKPOINT))
     assert set(card.held_out) >= set(topohub_pool().held_out)
     held = {family_of(name) for name in card.held_out}

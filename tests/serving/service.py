@@ -1,4 +1,4 @@
-"""A service in this process, and what tests send it."""
+"""A service in this process, what tests send it, and an engine that waits for the test."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ pytest.importorskip("fastapi", reason="needs the service's packages: pip install
 import httpx
 
 import teal
-from teal.client import (
-    AsyncClient,
-)
+from teal.client import AsyncClient
 from teal.network import all_pairs
 from teal.serving.app import make_app
 from teal.serving.served import Job, Served
 from teal.serving.solver import Solver
+from tests.gate import PATIENCE_S
 
 TOKEN = "a-token-of-some-length"
 
@@ -38,9 +37,19 @@ async def service(
     most_bytes: int = 1 << 20,
     sent: str = "",
     patience_s: float = 5.0,
+    solver: Solver | None = None,
 ) -> AsyncIterator[AsyncClient]:
-    """A client of a fresh service; ``sent`` is the token that it sends, if not the right one."""
-    app = make_app(Solver(folder, most_waiting, patience_s=patience_s), token, most_bytes)
+    """A client of a fresh service.
+
+    Args:
+        folder: of the registered networks.
+        token: that the service requires.
+        most_waiting, patience_s: as of :class:`Solver`.
+        most_bytes: of a request.
+        sent: token that the client sends, if not the right one.
+        solver: of the service, in place of a new one.
+    """
+    app = make_app(solver or Solver(folder, most_waiting, patience_s=patience_s), token, most_bytes)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with AsyncClient("http://test", sent or token, transport=transport) as client:
         yield client
@@ -67,17 +76,59 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def slow_engine(monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[int]:
-    """Let every job take so much longer; how many matrices each had, as they come."""
-    solve, solved = Served.solve, list[int]()
+class HeldEngine:
+    """The engine of the services in this process, which waits before each batch until the test allows the batch.
 
-    def slowly(self: Served, job: Job, *more: Any) -> Any:
-        time.sleep(seconds)
-        solved.append(len(job.rates))
+    Attributes:
+        batches: number of matrices of each batch that the engine has taken, the one that waits included.
+        held: number of matrices of the batch that waits; 0 if none does.
+    """
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.held = 0
+        self._allowed = threading.Semaphore(0)
+
+    def allow(self, batches: int = 1000) -> None:
+        """Let the engine solve so many more batches."""
+        self._allowed.release(batches)
+
+    def wait(self, matrices: int) -> None:
+        """Take a batch, then wait until it is allowed."""
+        self.batches.append(matrices)
+        self.held = matrices
+        assert self._allowed.acquire(timeout=PATIENCE_S), "the test does not allow the batch"
+        self.held = 0
+
+
+@contextmanager
+def held_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldEngine]:
+    """Hold the engine of every service in this process; released at the end."""
+    solve, engine = Served.solve, HeldEngine()
+
+    def held(self: Served, job: Job, *more: Any) -> Any:
+        engine.wait(len(job.rates))
         return solve(self, job, *more)
 
-    monkeypatch.setattr(Served, "solve", slowly)
-    return solved
+    with monkeypatch.context() as patch:
+        patch.setattr(Served, "solve", held)
+        try:
+            yield engine
+        finally:
+            engine.allow()
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    """Let other tasks run until a condition is true; fails with ``what`` after ``PATIENCE_S`` seconds."""
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end, what
+        await asyncio.sleep(0.005)
+
+
+def queued(solver: Solver, name: str) -> list[int]:
+    """Matrices of each request that waits for the engine, in the order of arrival."""
+    return [len(request.rates) for request in solver._networks[name].waiting]
 
 
 @contextmanager

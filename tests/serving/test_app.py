@@ -31,10 +31,10 @@ from teal.serving.requests import NetworkSpec
 from teal.serving.served import Job, Served
 from teal.serving.solver import Solver
 from teal.solvers.pdhg import certificates, kernels
-from tests.serving.service import listening, problem_of, rates_of, run, service, slow_engine
+from tests.serving.service import held_engine, listening, problem_of, queued, rates_of, run, service, until
 
 
-def test_what_comes_back_is_feasible_certified_and_as_good_as_the_engine(tmp_path: Path) -> None:
+def test_served_allocations_are_feasible_certified_and_as_good_as_the_engine(tmp_path: Path) -> None:
     rates = rates_of(3)
 
     async def work() -> None:
@@ -182,18 +182,23 @@ def test_engines_prepare_what_another_one_was_told(tmp_path: Path) -> None:
 
 
 def test_requests_that_meet_are_solved_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow_engine(monkeypatch, 0.05)
+    solver = Solver(tmp_path)
 
     async def work() -> None:
-        async with service(tmp_path) as client:
+        async with service(tmp_path, solver=solver) as client:
             await client.put_network("b4", "b4")
             await client.wait_ready("b4")
             each = [rates_of(1 + seed % 3, seed) for seed in range(12)]
-            found: list[ServedAllocation] = await asyncio.gather(*(client.allocate("b4", rates) for rates in each))
-            batches = sorted({answer.batch for answer in found})
+            with held_engine(monkeypatch) as engine:
+                asked = [asyncio.create_task(client.allocate("b4", rates, deadline_ms=60_000)) for rates in each]
+                total = sum(len(rates) for rates in each)
+                await until(lambda: sum(engine.batches) + sum(queued(solver, "b4")) == total, "all that arrived")
+                engine.allow()
+                answers: list[ServedAllocation] = await asyncio.gather(*asked)
+            batches = sorted({answer.batch for answer in answers})
             assert batches[-1] > 3
             assert batches[-1] <= 16
-            for rates, answer in zip(each, found, strict=True):
+            for rates, answer in zip(each, answers, strict=True):
                 assert len(answer.value) == len(rates), "everybody gets their own"
                 best = teal.solve(problem_of(rates), gap=1e-4)
                 assert (answer.value >= best.value.numpy() * 0.99).all()

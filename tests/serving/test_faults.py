@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -29,8 +30,11 @@ from teal.serving.app import LOG, log_to, make_app
 from teal.serving.errors import ServiceError
 from teal.serving.served import Served
 from teal.serving.solver import Solver
-from tests.serving.service import TOKEN, rates_of, run, service, slow_engine
+from tests.gate import PATIENCE_S
+from tests.serving.service import TOKEN, held_engine, queued, rates_of, run, service, until
 from tests.serving.test_requests import GOOD, JSON_TYPE
+
+_LATER_MS = 60_000  # a deadline that even a busy machine keeps
 
 
 @pytest.mark.parametrize(
@@ -62,15 +66,15 @@ def test_wrong_networks(tmp_path: Path, topology: Any, words: str) -> None:
 
 
 def test_unknown_networks_and_ones_that_are_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare = Served.prepare
+    prepare, go_on = Served.prepare, threading.Event()
 
-    def slowly(name: str, spec: Any) -> Served:
-        time.sleep(0.3)
+    def held(name: str, spec: Any) -> Served:
+        assert go_on.wait(PATIENCE_S)
         if name == "bad":
             raise MemoryError("too large")
         return prepare(name, spec)
 
-    monkeypatch.setattr(Served, "prepare", slowly)
+    monkeypatch.setattr(Served, "prepare", held)
 
     async def work() -> None:
         async with service(tmp_path, patience_s=0.0) as client:
@@ -85,6 +89,7 @@ def test_unknown_networks_and_ones_that_are_not_ready(tmp_path: Path, monkeypatc
                 await client.allocate("b4", rates_of())
             assert fault.value.retry_after_s >= 1
             await client.change_link("b4", "1", "2", up=False)  # meanwhile
+            go_on.set()
             ready = await client.wait_ready("b4")
             assert sum(link["in_force"] == 0 for link in ready["links"]) == 2
             await client.put_network("bad", "b4")
@@ -94,33 +99,41 @@ def test_unknown_networks_and_ones_that_are_not_ready(tmp_path: Path, monkeypatc
                 await client.allocate("bad", rates_of())
             await client.delete_network("bad")
             assert await client.networks() == ["b4"]
-        async with service(tmp_path, patience_s=20.0) as later:  # as after a restart: the request waits
+        async with service(tmp_path, patience_s=PATIENCE_S) as later:  # as after a restart: the request waits
             assert (await later.allocate("b4", rates_of())).value[0] > 0
 
     run(work)
 
 
 def test_too_many_are_turned_away_and_the_others_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow_engine(monkeypatch, 0.2)
+    solver = Solver(tmp_path, most_waiting=4)
 
     async def work() -> None:
-        async with service(tmp_path, most_waiting=4) as client:
+        async with service(tmp_path, solver=solver) as client:
             await client.put_network("b4", "b4")
             await client.wait_ready("b4")
-            calls = [client.allocate("b4", rates_of(16)) for _ in range(20)]
-            found = await asyncio.gather(*calls, return_exceptions=True)
-            turned_away = [f for f in found if isinstance(f, Overloaded)]
-            answered = [f for f in found if isinstance(f, ServedAllocation)]
+            # Sixteen matrices fill a batch, so that each request is a batch of its own.
+            with held_engine(monkeypatch) as engine:
+                calls = [asyncio.create_task(client.allocate("b4", rates_of(16))) for _ in range(20)]
+                # One is in the engine, unless all that were let in still wait.
+                await until(lambda: len(engine.batches) == 1 and len(queued(solver, "b4")) >= 3, "a full queue")
+                await until(lambda: sum(call.done() for call in calls) >= 15, "the others refused")
+                engine.allow()
+                ends = await asyncio.gather(*calls, return_exceptions=True)
+            turned_away = [end for end in ends if isinstance(end, Overloaded)]
+            answered = [end for end in ends if isinstance(end, ServedAllocation)]
             assert len(turned_away) + len(answered) == 20
-            assert 4 <= len(answered) <= 6
-            assert all(f.retry_after_s >= 1 for f in turned_away)
-            # Deleted while they wait: told so, and the one in the engine is answered or told.
-            waiting = [asyncio.create_task(client.allocate("b4", rates_of(16))) for _ in range(4)]
-            await asyncio.sleep(0.05)
-            await client.delete_network("b4")
-            ends = await asyncio.gather(*waiting, return_exceptions=True)
+            assert 4 <= len(answered) <= 5
+            assert all(end.retry_after_s >= 1 for end in turned_away)
+            # Deleted while three wait: those are told, and the one in the engine is answered or told.
+            with held_engine(monkeypatch) as engine:
+                waiting = [asyncio.create_task(client.allocate("b4", rates_of(16))) for _ in range(4)]
+                await until(lambda: len(engine.batches) == 1 and len(queued(solver, "b4")) == 3, "three that wait")
+                await client.delete_network("b4")
+                engine.allow()
+                ends = await asyncio.gather(*waiting, return_exceptions=True)
             assert all(isinstance(end, ServedAllocation | UnknownNetwork) for end in ends)
-            assert any(isinstance(end, UnknownNetwork) for end in ends)
+            assert sum(isinstance(end, UnknownNetwork) for end in ends) >= 3
 
     run(work)
 
@@ -169,42 +182,53 @@ async def _until_ready(solver: Solver, name: str) -> None:
         await asyncio.sleep(0.02)
 
 
-def test_one_whose_time_is_up_takes_none_from_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    batches = slow_engine(monkeypatch, 0.1)
+def test_a_request_past_its_deadline_takes_no_time_from_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    solver = Solver(tmp_path)
 
     async def work() -> None:
-        async with service(tmp_path) as client:
+        async with service(tmp_path, solver=solver) as client:
             await client.put_network("b4", "b4")
             await client.wait_ready("b4")
             hard = rates_of(size=30_000)
-            blocker = asyncio.create_task(client.allocate("b4", hard))
-            await asyncio.sleep(0.03)
-            late = [asyncio.create_task(client.allocate("b4", hard, gap=1e-7, deadline_ms=1)) for _ in range(2)]
-            timely = [asyncio.create_task(client.allocate("b4", hard, gap=1e-4)) for _ in range(3)]
-            await blocker
-            assert all(found.gap[0] <= 1e-4 + 1e-9 for found in await asyncio.gather(*timely))
-            assert all(found.utilisation.max() <= 1 + 1e-6 for found in await asyncio.gather(*late))
-            assert batches == [1, 2, 3]
+            with held_engine(monkeypatch) as engine:
+                blocker = asyncio.create_task(client.allocate("b4", hard))
+                await until(lambda: engine.batches == [1], "a batch in the engine")
+                late = [asyncio.create_task(client.allocate("b4", hard, gap=1e-7, deadline_ms=1)) for _ in range(2)]
+                timely = [
+                    asyncio.create_task(client.allocate("b4", hard, gap=1e-4, deadline_ms=_LATER_MS)) for _ in range(3)
+                ]
+                await until(lambda: len(queued(solver, "b4")) == 5, "five that wait")
+                arrived = time.monotonic()
+                await until(lambda: time.monotonic() > arrived + 0.001, "the deadline of the late ones")
+                engine.allow()
+                await blocker
+                assert all(answer.gap[0] <= 1e-4 + 1e-9 for answer in await asyncio.gather(*timely))
+                assert all(answer.utilisation.max() <= 1 + 1e-6 for answer in await asyncio.gather(*late))
+            assert engine.batches == [1, 2, 3]
 
     run(work)
 
 
-def test_those_who_left_are_not_computed_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    solved = slow_engine(monkeypatch, 0.2)
-
+def test_cancelled_requests_are_not_solved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         solver = Solver(tmp_path)
         await solver.put("b4", {"topology": "b4"})
-        while (await solver.info("b4"))["state"] != "ready":
-            await asyncio.sleep(0.05)
-        calls = [asyncio.create_task(solver.allocate("b4", GOOD, "application/json", "", {})) for _ in range(6)]
-        await asyncio.sleep(0.05)
-        later = asyncio.create_task(solver.allocate("b4", GOOD, "application/json", "", {}))
-        await asyncio.sleep(0.05)
-        later.cancel()
-        await asyncio.gather(*calls)
-        await asyncio.sleep(0.3)
-        assert sum(solved) == 6
+        await _until_ready(solver, "b4")
+
+        def ask() -> asyncio.Task[Any]:
+            return asyncio.create_task(solver.allocate("b4", GOOD, "application/json", "", {}))
+
+        with held_engine(monkeypatch) as engine:
+            first = ask()
+            await until(lambda: engine.batches == [1], "a batch in the engine")
+            staying = [ask() for _ in range(5)]
+            leaving = ask()
+            await until(lambda: len(queued(solver, "b4")) == 6, "six that wait")
+            leaving.cancel()
+            await until(leaving.done, "the end of the request")
+            engine.allow()
+            await asyncio.gather(first, *staying)
+        assert engine.batches == [1, 5]
 
     run(work)
 
@@ -261,7 +285,7 @@ def test_an_error_of_ours_is_a_500_with_a_trace_in_the_log(tmp_path: Path, monke
         LOG.setLevel(logging.NOTSET)
 
 
-def test_it_answers_to_its_own_names_and_in_its_own_form(tmp_path: Path) -> None:
+def test_the_service_accepts_its_own_host_names_and_answers_errors_as_json(tmp_path: Path) -> None:
     async def work() -> None:
         app = make_app(Solver(tmp_path), hosts=("127.0.0.1", "[::1]"))
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)

@@ -31,7 +31,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield found
 
 
-def test_nothing_that_is_sent_is_an_error_of_ours(address: str) -> None:
+@pytest.mark.system
+def test_no_request_causes_a_server_error(address: str) -> None:
     schemathesis.serializer.alias(ARROW, "application/octet-stream")
     described = schemathesis.openapi.from_url(f"{address}/openapi.json")
     operations: list[Any] = [found.ok() for found in described.get_all_operations()]  # type: ignore[union-attr]

@@ -130,7 +130,7 @@ def test_a_service_starts_without_a_model_that_is_no_use(folder: Path, tmp_path:
     run(work)
 
 
-def test_it_looks_at_the_files_once_a_second_at_most(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_files_are_checked_once_a_second_at_most(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served_model, "_LOOK_EVERY_S", 60.0)
     solver = Solver(folder.parent / "networks", model=str(folder))
     save(folder, 1)

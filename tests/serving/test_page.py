@@ -99,7 +99,7 @@ def test_a_link_is_failed_and_the_next_allocation_shows_it(browser: Any, address
         view.context.close()
 
 
-def test_it_says_what_is_wrong(browser: Any, address: str) -> None:
+def test_the_page_shows_errors(browser: Any, address: str) -> None:
     view, said = _open(browser, address)
     view.locator("#cable").fill("nowhere")
     view.get_by_role("button", name="Take down").click()
@@ -114,7 +114,7 @@ def test_it_says_what_is_wrong(browser: Any, address: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 400])
-def test_it_fits_light_and_dark(browser: Any, address: str, width: int, scheme: str) -> None:
+def test_the_page_fits_in_light_and_dark(browser: Any, address: str, width: int, scheme: str) -> None:
     view, said = _open(browser, address, viewport={"width": width, "height": 800}, color_scheme=scheme)
     view.locator("#map .main-svg").first.wait_for()
     assert view.evaluate("document.documentElement.scrollWidth") <= width, "nothing sticks out of the page"

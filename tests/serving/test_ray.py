@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -23,17 +20,27 @@ pytest.importorskip("ray", reason="needs the service's packages: pip install '.[
 
 from teal.cli import main
 from teal.client import Client, InvalidRequest, ServiceFault, Unauthorised, UnknownNetwork, Unreachable
+from teal.solvers.pdhg import LANES
+from tests.gate import OPEN, PATIENCE_S, Gate, wait_until
+from tests.processes import descendants, running
 from tests.serving.service import TOKEN, free_port
 
 # One worker of pytest-xdist runs them all: each would start a Ray of its own.
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("ray")]
 
-ROOT = Path(__file__).parents[2]
+
+class Running(NamedTuple):
+    """A service in other processes: its main process, its address, what it prints, and a gate at its engines."""
+
+    process: subprocess.Popen[str]
+    address: str
+    log: Path
+    gate: Gate
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
-    """(process, address, log) of a service with two engines."""
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service with two engines."""
     folder = tmp_path_factory.mktemp("service")
     token, log = folder / "token", folder / "log"
     token.write_text(TOKEN)
@@ -42,48 +49,46 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subproce
     command = [sys.executable, "-m", "teal", "serve", "--topology", "b4", "--port", str(port), "--replicas", "2"]
     command += ["--token-file", str(token), "--state", str(folder / "state"), "--model", "none"]
     command += ["--log-file", str(folder / "requests.jsonl")]
-    environment = {**os.environ, "TEAL_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": str(ROOT)}
-    with log.open("w") as stream:
-        process = subprocess.Popen(command, cwd=folder, stdout=stream, stderr=stream, text=True, env=environment)
+    gate = Gate(folder / "gate", "teal.serving.served", "Served", "solve", OPEN)
+    environment = {**gate.environment, "TEAL_CACHE_DIR": str(folder / "cache")}
     address = f"http://127.0.0.1:{port}"
-    for _ in range(240):
-        if process.poll() is not None:
-            pytest.fail(log.read_text())
+
+    def ready() -> bool:
+        assert process.poll() is None, log.read_text()
+        return "answers; its API" in log.read_text()  # both engines run, and the process handles signals
+
+    with log.open("w") as stream, running(command, environment, folder, output=stream) as process:
+        wait_until(ready, "a service that answers")
+        with Client(address, TOKEN) as client:
+            client.wait_ready("default")
+        yield Running(process, address, log, gate)
+
+
+def _engines(process: subprocess.Popen[str]) -> dict[int, psutil.Process]:
+    """Processes of engines, by their IDs."""
+    found = {}
+    for child in descendants(process):
         try:
-            with Client(address, TOKEN) as client:
-                client.wait_ready("default")
-            break
-        except ServiceFault:
-            time.sleep(0.5)
-    else:
-        pytest.fail(log.read_text())
-    yield process, address, log
-    family = _family(process.pid)
-    process.kill()
-    process.wait()
-    for child in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            child.kill()
+            if "ServeReplica:teal:Engine" in " ".join(child.cmdline()):
+                found[child.pid] = child
+        except psutil.NoSuchProcess:  # ended since it was listed
+            pass
+    return found
 
 
-def _family(pid: int) -> list[psutil.Process]:
-    try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
+def _serving(gate: Gate) -> set[int]:
+    """IDs of the engines that have solved requests, after the batches by which an engine compiles its kernels."""
+    compiled = 2 * len(LANES)
+    return {process for process, calls in gate.calls().items() if calls > compiled}
 
 
-def _engines(pid: int) -> list[psutil.Process]:
-    return [child for child in _family(pid) if "ServeReplica:teal:Engine" in " ".join(child.cmdline())]
-
-
-def test_it_answers_those_who_know_the_token(service: tuple[subprocess.Popen[str], str, Path]) -> None:
-    _, address, log = service
+def test_the_service_answers_those_who_know_the_token(service: Running) -> None:
+    _, address, log, _ = service
     rates = np.random.default_rng(0).lognormal(0, 1, (2, 132)) * 100
     with Client(address, TOKEN) as client:
-        found = client.allocate("default", rates)
-        assert found.status == ("gap", "gap")
-        assert found.utilisation.max() <= 1 + 1e-6
+        answer = client.allocate("default", rates, deadline_ms=60_000)
+        assert answer.status == ("gap", "gap")
+        assert answer.utilisation.max() <= 1 + 1e-6
         client.put_network("line", {"nodes": [{"id": "a"}, {"id": "b"}], "links": [
             {"source": "a", "target": "b", "capacity": 2.0}, {"source": "b", "target": "a", "capacity": 2.0},
         ], "directed": True})  # fmt: skip
@@ -98,23 +103,22 @@ def test_it_answers_those_who_know_the_token(service: tuple[subprocess.Popen[str
     assert guard.stat().st_mode & 0o077 == 0
     with Client(address, "a-wrong-token-of-length") as stranger, pytest.raises(Unauthorised):
         stranger.networks()
-    said, entries = "", list[dict[str, Any]]()
-    for _ in range(100):  # a line is written when the answer is on its way
-        said = (log.parent / "requests.jsonl").read_text()
-        entries = [json.loads(line) for line in said.splitlines()]
-        if any(entry["status"] == 401 for entry in entries):
-            break
-        time.sleep(0.1)
+    requests = log.parent / "requests.jsonl"
+
+    def entries() -> list[dict[str, Any]]:
+        return [json.loads(line) for line in requests.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+    # A line is written when the answer is on its way.
+    wait_until(lambda: any(entry["status"] == 401 for entry in entries()), "a line about the refused request")
     route = "/v1/networks/{name}/allocations"
-    assert any(entry["route"] == route and entry["status"] == 200 and entry["ms"] > 0 for entry in entries)
-    assert any(entry["status"] == 401 for entry in entries)
-    assert TOKEN not in log.read_text() + said
+    assert any(entry["route"] == route and entry["status"] == 200 and entry["ms"] > 0 for entry in entries())
+    assert TOKEN not in log.read_text() + requests.read_text()
 
 
-def test_nobody_else_can_reach_it(service: tuple[subprocess.Popen[str], str, Path]) -> None:
-    process, address, _ = service
+def test_other_machines_cannot_reach_the_service(service: Running) -> None:
+    process, address, _, _ = service
     port = int(address.rpartition(":")[2])
-    mine = {process.pid, *(child.pid for child in _family(process.pid))}
+    mine = {process.pid, *(child.pid for child in descendants(process))}
     listening = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.pid in mine]
     assert any(c.laddr.port == port for c in listening)
     open_ones = [c for c in listening if not ip_address(c.laddr.ip.removeprefix("::ffff:")).is_loopback]
@@ -124,8 +128,8 @@ def test_nobody_else_can_reach_it(service: tuple[subprocess.Popen[str], str, Pat
     assert all(c.laddr.port != port for c in open_ones)
 
 
-def test_a_killed_engine_costs_no_answer(service: tuple[subprocess.Popen[str], str, Path]) -> None:
-    process, address, _ = service
+def test_a_killed_engine_costs_no_answer(service: Running) -> None:
+    process, address, _, _gate = service
     rates = np.random.default_rng(1).lognormal(0, 1, (4, 132)) * 1000
     answered, faults, stop = [], [], threading.Event()
 
@@ -133,31 +137,33 @@ def test_a_killed_engine_costs_no_answer(service: tuple[subprocess.Popen[str], s
         with Client(address, TOKEN) as client:
             while not stop.is_set():
                 try:
-                    answered.append(client.allocate("default", rates).value.sum())
+                    answered.append(client.allocate("default", rates, deadline_ms=60_000).value.sum())
                 except Exception as fault:
                     faults.append(fault)
 
     threads = [threading.Thread(target=load, args=(seed,)) for seed in range(6)]
     for thread in threads:
         thread.start()
-    time.sleep(2)
-    before = len(answered)
-    engines = _engines(process.pid)
-    assert len(engines) >= 2
-    engines[0].send_signal(signal.SIGKILL)
-    time.sleep(6)
-    stop.set()
-    for thread in threads:
-        thread.join()
+    try:
+        wait_until(lambda: len(answered) >= 12 or bool(faults), "answers of two engines")
+        engines = _engines(process)
+        assert len(engines) >= 2
+        next(iter(engines.values())).send_signal(signal.SIGKILL)
+        wait_until(
+            lambda: len(_engines(process).keys() - engines.keys()) == 1 or bool(faults), "an engine in its place"
+        )
+        before = len(answered)
+        wait_until(lambda: len(answered) >= before + 12 or bool(faults), "answers after that")
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
     assert not faults
-    assert len(answered) > before > 0
     assert np.allclose(answered, answered[0], rtol=2e-2)
 
 
-def test_what_is_in_flight_when_it_is_told_to_stop_is_answered(
-    service: tuple[subprocess.Popen[str], str, Path],
-) -> None:
-    process, address, log = service
+def test_a_request_in_an_engine_when_the_service_is_told_to_stop_is_answered(service: Running) -> None:
+    process, address, log, gate = service
     rates = np.random.default_rng(2).lognormal(0, 1, (16, 132)) * 5000
     results: list[object] = []
 
@@ -168,14 +174,17 @@ def test_what_is_in_flight_when_it_is_told_to_stop_is_answered(
             except ServiceFault as fault:
                 results.append(fault)
 
+    gate.allow(0)
+    before = gate.calls()
     asking = threading.Thread(target=ask)
     asking.start()
-    time.sleep(0.7)
+    wait_until(lambda: any(gate.calls()[p] > before.get(p, 0) for p in _serving(gate)), "the request in an engine")
     process.send_signal(signal.SIGTERM)
-    asking.join(timeout=30)
+    gate.allow(OPEN)
+    asking.join(timeout=PATIENCE_S)
     (result,) = results
     assert not isinstance(result, ServiceFault), result
-    assert process.wait(timeout=60) == 0, log.read_text()
+    assert process.wait(timeout=PATIENCE_S) == 0, log.read_text()
     with Client(address, TOKEN) as client, pytest.raises(Unreachable):
         client.networks()
 
@@ -193,7 +202,7 @@ def test_what_is_in_flight_when_it_is_told_to_stop_is_answered(
         (["--topology", "b4", "--objective", "fame"], "objective"),
     ],
 )
-def test_wrong_settings(
+def test_wrong_settings_of_the_service_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: list[str], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

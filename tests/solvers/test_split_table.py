@@ -36,7 +36,7 @@ def test_largest_remainders_by_hand() -> None:
     idle=st.sampled_from([0.0, 0.5, 1.0]),
     entries=st.sampled_from([1, 4, 16]),
 )
-def test_what_is_admitted_is_feasible_and_stands_in_ratios_of_a_table(
+def test_admitted_flows_are_feasible_and_in_the_ratios_of_the_split_table(
     seed: int, objective: ObjectiveName, failed: int, idle: float, entries: int
 ) -> None:
     problem = random_problem(seed, objective=objective, failed=failed, idle=idle)
@@ -60,7 +60,7 @@ def test_a_large_table_costs_next_to_nothing_and_a_small_one_never_gains(objecti
         assert (lost >= -1e-9).all()
 
 
-def test_what_a_cut_leaves_is_given_back() -> None:
+def test_capacity_freed_by_a_cut_is_filled_again() -> None:
     """Two demands over one link of 3: one asks for 4 on it, the other for 4 through a second link of 1."""
     topology = make_topology([(0, 1, 3.0), (1, 2, 1.0)])
     paths = compute_paths(topology, np.array([(0, 1), (0, 2)], dtype=np.int32), num_paths=1, cache=False)

@@ -1,15 +1,13 @@
-"""Whole evaluations: several networks, runs that break off, results that last."""
+"""Whole evaluations: interrupted runs against an uninterrupted one, reports against results, faulty settings."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,9 @@ from teal.cli import main
 from teal.evaluation import Row
 from teal.formats.rows import read_csv
 from teal.reports.record import Record
+from tests.gate import OPEN, PATIENCE_S, Gate, wait_until
+from tests.processes import running
 
-ROOT = Path(__file__).parents[2]
 B4 = ["--topology", "b4", "--traffic", "gravity:seed=0,count=60,load=3"]
 SCHEMES = ["--scheme", "price-gnn", "--scheme", "lp-all", "--scheme", "lp-all:solver=gurobi", "--scheme", "ecmp"]
 MORE = ["--online", "--failures", "1,10%", "--noise", "5", "--spatial", "40%", "--scale", "2", "--split", "all"]
@@ -41,51 +40,41 @@ def _comparable(rows: list[Row]) -> list[dict[str, Any]]:
     return plain
 
 
-def _start(out: Path, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "teal", "evaluate", *B4, *SCHEMES, *MORE, "--out", str(out), *more]
-    alone = {**os.environ, "NUMBA_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=alone)
+def _command(out: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "teal", "evaluate", *B4, *SCHEMES, *MORE, "--limit", "12", "--out", str(out), *more]
 
 
-def _wait_for(journal: Path, lines: int) -> None:
-    for _ in range(1200):
-        if journal.exists() and journal.read_bytes().count(b"\n") >= lines:
-            return
-        time.sleep(0.05)
-    pytest.fail(f"{journal} has not grown to {lines} lines")
-
-
+@pytest.mark.system
 def test_a_killed_run_continues_and_ends_with_the_same_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    more = ["--limit", "12"]
-    first, second = _start(whole, *more), _start(broken, *more)
-    _wait_for(broken / "journal.jsonl", 20)
-    second.send_signal(signal.SIGKILL)
-    second.communicate()
+    assert main(_command(whole)[3:]) == 0
     journal = broken / "journal.jsonl"
+    # The run is interrupted where it writes a certain entry of its journal.
+    gate = Gate(tmp_path / "gate", "teal.studies.journal", "Journal", "add", 20)
+    with running(_command(broken), gate.environment, output=subprocess.DEVNULL) as process:
+        wait_until(lambda: process.pid in gate.waiting() or process.poll() is not None, "entry 21 of the journal")
+        process.send_signal(signal.SIGKILL)
+    assert journal.read_bytes().count(b"\n") == 1 + 20
     with journal.open("ab") as stream:
         stream.write(b'{"case": {"network": 0, "key": "cut of')  # as if killed while writing
-    done = journal.read_bytes().count(b"\n")
     assert not (broken / "results.csv").exists()
 
-    third = _start(broken, *more, "--resume")
-    _wait_for(journal, done + 12)
-    third.send_signal(signal.SIGINT)  # and Ctrl-C, a little later
-    _, errors = third.communicate(timeout=60)
-    assert third.returncode == 130, errors
+    gate.allow(12)
+    with running(_command(broken, "--resume"), gate.environment, output=subprocess.PIPE) as process:
+        wait_until(lambda: process.pid in gate.waiting() or process.poll() is not None, "entry 13 of the resumed run")
+        process.send_signal(signal.SIGINT)
+        gate.allow(OPEN)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 130, errors
     assert "--resume" in errors
     partial = read_csv(broken / "results.csv", Row)
     assert partial
 
-    evaluate = ["evaluate", *B4, *SCHEMES, *MORE, *more, "--out", str(broken)]
+    evaluate = _command(broken)[3:]
     assert main(evaluate) == 2, "neither resumed nor overwritten"
     assert main([*evaluate, "--resume", "--seed", "1"]) == 2
     assert "--seed" in capsys.readouterr().err
-    last = _start(broken, *more, "--resume")
-    _, errors = last.communicate(timeout=120)
-    assert last.returncode == 0, errors
-    _, errors = first.communicate(timeout=120)
-    assert first.returncode == 0, errors
+    assert main([*evaluate, "--resume"]) == 0
 
     rows = read_csv(broken / "results.csv", Row)
     assert _comparable(rows) == _comparable(read_csv(whole / "results.csv", Row))
@@ -169,7 +158,7 @@ def test_several_networks_in_one_run(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--topology", "b4", "--interval", "soon"], "--interval"),
     ],
 )
-def test_what_does_not_go_together(
+def test_settings_that_contradict_each_other_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], words: str | None
 ) -> None:
     traffic = ["--traffic", "gravity:count=3"]
@@ -186,7 +175,7 @@ def test_what_does_not_go_together(
         assert not out.exists(), "nothing is written before everything is known to be right"
 
 
-def test_what_changed_under_a_broken_run_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_resumed_run_with_changed_input_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     traffic, out = tmp_path / "t.csv", tmp_path / "out"
     lines = ["timestamp,source,target,rate", *(f"{300 * i},1,2,{i + 1}" for i in range(4))]
     traffic.write_text("\n".join(lines) + "\n")

@@ -26,16 +26,19 @@ logarithm, to the ratio of how far y moved and how far w moved.
 | n      | iterations since the last restart                   | 1              | (B,)      | cycle_iterations      |
 | w      | splits                                              | share          | (B, D, K) | splits                |
 | y      | scaled dual variables of the capacity rows          | 1              | (B, E)    | dual                  |
-| p      | link prices                                         | value/(Gbit/s) | (B, E)    | prices                |
+| p      | link prices, S y / c                                | value/(Gbit/s) | (B, E)    | prices                |
+|        | (y / c for a balanced program)                      | 1/(Gbit/s)     |           |                       |
 | v      | value of a Gbit/s on a path                         | value/(Gbit/s) | (D, K)    | path_value            |
 | c      | capacity                                            | Gbit/s         | (B, E)    | capacity              |
 | S      | value of all demand; of a balanced program the      | value; 1       | (B, 1)    | objective_scale       |
 |        | largest utilisation under even splits               |                |           |                       |
-| v / S  | a demand's value, scaled                            | 1/(Gbit/s)     | (D,)      | scaled_value          |
+| demand | demand                                              | Gbit/s         | (B, D)    | demand                |
+| v / S  | scaled value; on a path minus its scaled cost       | 1/(Gbit/s)     | (B, D)    | scaled_value          |
 | h      | largest sum of 1/c along a path of a demand         | 1/(Gbit/s)     | (B, D, 1) | inverse_capacity_sum  |
 | m      | utilisation if every path carried all of its demand | 1              | (B, E)    | full_path_utilisation |
 |        | (over S for a balanced program)                     |                |           |                       |
-| omega  | primal weight: step size of y over that of w        | 1              | (B,)      | primal_weight         |
+| omega  | primal weight: multiplies the step of y, divides    | 1              | (B,)      | primal_weight         |
+|        | that of w                                           |                |           |                       |
 | tau    | step size of w                                      | Gbit/s         | (B, D)    | primal_step           |
 
 :mod:`search` drives an engine: :mod:`plain` is the reference in torch, :mod:`fused` and :mod:`cuda_engine` compute

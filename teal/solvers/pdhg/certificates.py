@@ -1,7 +1,14 @@
-"""The compiled scans around the iteration: constants of the program, certified bound, nearest feasible allocation.
+"""Compiled kernels before and after the iterations: constants of the program, certified bound, feasible allocation.
 
-The same scans as in :mod:`teal.solvers.pdhg.kernels`, in float64 throughout, because bound and validator depend on
-them.  Symbols are those of the table in :mod:`teal.solvers.pdhg`.
+All float64, because the bound and the validator depend on the results.  Symbols are those of the table in
+:mod:`teal.solvers.pdhg`; further
+
+- L lanes: the matrices solved side by side, B rounded up; an argument ``lanes`` is a tuple of which only the length L
+  counts;
+- P: the candidate paths of all demands, one after the other;
+- a block: the sources ``block_ptr[b]`` to ``block_ptr[b + 1]``, which one thread processes;
+- max_slots: the largest number of trie nodes of a source, and one for the source itself;
+- an array of shape (X, L) is flat, X * L numbers, with the lanes of one entry side by side.
 """
 
 from __future__ import annotations
@@ -16,25 +23,32 @@ from teal.runtime.lanes import fill, larger, load, narrow, store, where_above, w
 from teal.runtime.parallel import kernel, parallel_kernel, prange
 from teal.solvers.pdhg.kernels import FAILED_PRICE, Lanes, flows_up, prices_down
 
-_LIVE_PROFIT = -FAILED_PRICE / 10  # a path with a profit above this has no failed link
+# Value per Gbit/s.  A failed link lowers a path's profit by FAILED_PRICE: a path with a profit above this has none.
+_LIVE_PROFIT = -FAILED_PRICE / 10
+_UNLIMITED = FAILED_PRICE  # Gbit/s, larger than any capacity: unused capacity above the first link of a path
+_MIN_SPLIT_SUM = 1e-12  # share of a demand; splits with a smaller sum count as none
+_MIN_CAPACITY = 1e-30  # Gbit/s, instead of 0 as a divisor
+_MIN_DEMAND = 1e-300  # Gbit/s; 1 / demand would overflow below it
 
 
 class Measurements(NamedTuple):
     """What :func:`measure` fills in.
 
     Attributes:
-        inverse_capacity_sum: (D, 1 or L) h.
+        inverse_capacity_sum: (D, L), or (D, 1) if all matrices have the same capacities: h, 1/(Gbit/s); 1 where it
+            would be 0.
         live_demand: (D, L) Gbit/s, 0 where no path is live.
-        full_load: (blocks, E, L) load if every path carried all of its demand, Gbit/s.
-        trial_load: (blocks, E, L) load of a trial routing, Gbit/s.
-        sums: (blocks, L) sum of demand times the value of its best path.
+        full_load: (blocks, E, L) load if every live path carried all of its demand, Gbit/s.
+        trial_load: (blocks, E, L) load of a trial routing over live paths, Gbit/s, for
+            :func:`teal.solvers.pdhg.engine.guess_dual`.
+        demand_value_sum: (blocks, L) sum over demands of live_demand * max(0, value - cost of the best path), value.
     """
 
     inverse_capacity_sum: FloatArray
     live_demand: FloatArray
     full_load: FloatArray
     trial_load: FloatArray
-    sums: FloatArray
+    demand_value_sum: FloatArray
 
 
 @kernel
@@ -83,7 +97,7 @@ def _measure_block(  # type: ignore[no-untyped-def]
             p += scan.path_count[d]
         flows_up(first, nodes, scan.parent, scan.link, full_flow, out.full_load[block], lanes)
         flows_up(first, nodes, scan.parent, scan.link, trial_flow, out.trial_load[block], lanes)
-    store(out.sums[block], 0, total)
+    store(out.demand_value_sum[block], 0, total)
 
 
 @parallel_kernel
@@ -106,11 +120,13 @@ def measure(
         scan, block_ptr, max_slots: as of :func:`teal.solvers.pdhg.kernels.iterate`.
         demand: (D, L) Gbit/s.
         inverse_capacity: (E, L) 1 / c, 0 for a failed link.
-        cost: (E, L) cost of each link, ``FAILED_PRICE`` for a failed one.
-        demand_value: (D,) or (1,).
-        is_even: whether the trial routing spreads each demand evenly over its paths or uses its first path.
-        out: receives the results; loads must be 0 before.
-        lanes, h_lanes: as of :func:`teal.solvers.pdhg.kernels.iterate`.
+        cost: (E, L) cost of each link, value per Gbit/s; ``FAILED_PRICE`` for a failed link.
+        demand_value: (D,) value per Gbit/s of each demand, or (1,) if it is the same for all.
+        is_even: true for a trial routing that spreads each demand evenly over its live paths; false for one that uses
+            its first path, and nothing if that has failed.
+        out: receives the results; ``full_load`` and ``trial_load`` must be 0 before the call.
+        lanes: of length L.
+        h_lanes: ``lanes`` if h differs between matrices, else of length 1.
     """
     for b in prange(len(block_ptr) - 1):
         _measure_block(
@@ -120,18 +136,19 @@ def measure(
 
 @kernel
 def _certify_block(  # type: ignore[no-untyped-def]
-    block, scan, block_ptr, max_slots, demand, demand_value, price, is_balanced, is_settling, splits, flows, loads,
-    sums, lanes,
+    block, scan, block_ptr, max_slots, demand, demand_value, price_plus_cost, is_balanced, is_repairing, splits,
+    flows, loads, profits, lanes,
 ):  # fmt: skip
     width, several_values = len(lanes), len(demand_value) > 1
     path_price, flow = np.zeros(max_slots * width), np.empty(max_slots * width)
     one = fill(1.0, lanes)
-    zero, live_profit, tiny = one - one, fill(_LIVE_PROFIT, lanes), fill(1e-12, lanes)
+    zero, live_profit, tiny = one - one, fill(_LIVE_PROFIT, lanes), fill(_MIN_SPLIT_SUM, lanes)
+    # In a balanced program below every live profit, so that a demand without a live path adds nothing.
     floor = fill(2 * _LIVE_PROFIT if is_balanced else 0.0, lanes)
     profit_sum = zero
     for s in range(block_ptr[block], block_ptr[block + 1]):
         first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
-        prices_down(first, nodes, scan.parent, scan.link, price, path_price, lanes)
+        prices_down(first, nodes, scan.parent, scan.link, price_plus_cost, path_price, lanes)
         flow[: (nodes + 1) * width] = 0
         p = scan.path_ptr[s]
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
@@ -154,13 +171,13 @@ def _certify_block(  # type: ignore[no-untyped-def]
                 is_live = where_above(value - load(path_price, node, lanes), live_profit, one, zero)
                 split = is_live * (widen(load(splits, k, lanes)) * scale + even)
                 sent = rate * split
-                if is_settling:
+                if is_repairing:
                     store(splits, k, narrow(where_above(rate, zero, split, zero), splits))
                 store(flows, k, sent)
                 store(flow, node, sent)
             p += scan.path_count[d]
         flows_up(first, nodes, scan.parent, scan.link, flow, loads[block], lanes)
-    store(sums[block], 0, profit_sum)
+    store(profits[block], 0, profit_sum)
 
 
 @parallel_kernel
@@ -170,47 +187,51 @@ def certify(
     max_slots: int,
     demand: FloatArray,
     demand_value: FloatArray,
-    price: FloatArray,
+    price_plus_cost: FloatArray,
     is_balanced: bool,
-    is_settling: bool,
+    is_repairing: bool,
     splits: AnyArray,
     flows: FloatArray,
     loads: FloatArray,
-    sums: FloatArray,
+    profits: FloatArray,
     lanes: Lanes,
 ) -> None:
-    """The demand term of the bound of ``price``, and flows and loads of the splits.
+    """Compute the demands' part of the dual bound, and flows and loads of the splits.
+
+    That part is sum_d demand[d] max(0, max_k(value[d] - path_price[d, k])); in a balanced program, which must carry all
+    demand, without the max with 0.
 
     Args:
         scan, block_ptr, max_slots, lanes: as of :func:`teal.solvers.pdhg.kernels.iterate`.
         demand: (D, L) Gbit/s, 0 where no path is live.
-        demand_value: (D,) or (1,).
-        price: (E, L) price plus cost in value per Gbit/s, ``FAILED_PRICE`` where the link has failed.
+        demand_value: (D,) value per Gbit/s of each demand, or (1,) if it is the same for all.
+        price_plus_cost: (E, L) value per Gbit/s; ``FAILED_PRICE`` for a failed link.
         is_balanced: whether all demand must be carried.
-        is_settling: whether to write the scaled splits back into ``splits``.
-        splits: (P, L); scaled so that those of a demand sum to at most 1, to exactly 1 if ``is_balanced``.
+        is_repairing: whether to overwrite ``splits`` with the repaired splits.
+        splits: (P, L) shares.  They are repaired before use: 0 on paths with a failed link, then scaled so that those
+            of a demand sum to at most 1; if ``is_balanced`` to exactly 1, evenly over live paths where all are 0.
         flows: receives (P, L) Gbit/s.
         loads: receives (blocks, E, L) Gbit/s.
-        sums: receives (blocks, L) sum of demand times its best profit, which is at least 0 unless ``is_balanced``.
+        profits: receives (blocks, L) the terms of the sum above; a demand without a live path adds 0.
     """
     for b in prange(len(block_ptr) - 1):
         loads[b] = 0
         _certify_block(
-            b, scan, block_ptr, max_slots, demand, demand_value, price, is_balanced, is_settling, splits, flows,
-            loads, sums, lanes,
+            b, scan, block_ptr, max_slots, demand, demand_value, price_plus_cost, is_balanced, is_repairing, splits,
+            flows, loads, profits, lanes,
         )  # fmt: skip
 
 
 @kernel
 def _project_block(  # type: ignore[no-untyped-def]
     block, scan, block_ptr, max_slots, demand, demand_value, load_ratio, unused, is_first, is_last, flows, requests,
-    loads, requested_loads, sums, lanes,
+    loads, requested_loads, values, lanes,
 ):  # fmt: skip
     width, several_values = len(lanes), len(demand_value) > 1
     path_ratio, path_unused = np.zeros(max_slots * width), np.empty(max_slots * width)
     flow, requested_flow = np.empty(max_slots * width), np.empty(max_slots * width)
     one = fill(1.0, lanes)
-    zero, tiny, unlimited = one - one, fill(1e-30, lanes), fill(FAILED_PRICE, lanes)
+    zero, tiny, unlimited = one - one, fill(_MIN_CAPACITY, lanes), fill(_UNLIMITED, lanes)
     value = zero
     store(path_unused, 0, unlimited)
     for s in range(block_ptr[block], block_ptr[block + 1]):
@@ -250,7 +271,7 @@ def _project_block(  # type: ignore[no-untyped-def]
         flows_up(base, nodes, scan.parent, scan.link, flow, loads[block], lanes)
         if not is_last:
             flows_up(base, nodes, scan.parent, scan.link, requested_flow, requested_loads[block], lanes)
-    store(sums[block], 0, value)
+    store(values[block], 0, value)
 
 
 @parallel_kernel
@@ -268,38 +289,44 @@ def project_round(
     requests: FloatArray,
     loads: FloatArray,
     requested_loads: FloatArray,
-    sums: FloatArray,
+    values: FloatArray,
     lanes: Lanes,
 ) -> None:
-    """One round of the projection (see :func:`teal.solvers.projection.project`): grant requests, make new ones.
+    """One round of the projection (see :func:`teal.solvers.projection.project`).
+
+    Cut each path's request so that no link overflows and add it to the path's flow; then let each demand request its
+    unserved rest from its paths, in proportion to their unused capacity.
 
     Args:
         scan, block_ptr, max_slots, lanes: as of :func:`teal.solvers.pdhg.kernels.iterate`.
         demand: (D, L) Gbit/s, 0 where no path is live.
-        demand_value: (D,) or (1,).
-        load_ratio: (E, L) load of the flows over capacity in the first round, load of ``requests`` over residual
-            capacity in the others; 0 where nothing is requested.
-        unused: (E, L) capacity that may still be requested, Gbit/s.
+        demand_value: (D,) value per Gbit/s of each demand, or (1,) if it is the same for all.
+        load_ratio: (E, L) load of ``flows`` over capacity in the first round, load of ``requests`` over residual
+            capacity in the others; 0 on links without load.  A path is divided by the largest ratio on it, if above 1.
+        unused: (E, L) capacity that may still be requested, Gbit/s; 0 on failed links.
         is_first: whether to cut ``flows`` instead of granting ``requests``.
         is_last: whether to make no new requests.
         flows: (P, L) Gbit/s, in place.
         requests: (P, L) Gbit/s, in place.
         loads: receives (blocks, E, L) of the flows, Gbit/s.
         requested_loads: receives (blocks, E, L) of the new requests, Gbit/s.
-        sums: receives (blocks, L) sum of flow times demand value.
+        values: receives (blocks, L) sum of flow times demand value, value.
     """
     for b in prange(len(block_ptr) - 1):
         loads[b] = 0
         requested_loads[b] = 0
         _project_block(
             b, scan, block_ptr, max_slots, demand, demand_value, load_ratio, unused, is_first, is_last, flows,
-            requests, loads, requested_loads, sums, lanes,
+            requests, loads, requested_loads, values, lanes,
         )  # fmt: skip
 
 
 @parallel_kernel
 def pack_splits(scan: PathScan, splits: FloatArray, out: AnyArray, lanes: Lanes) -> None:
-    """(B, D, K) splits into path rows (P, L); 0 for entries that are negative, infinite or NaN, and past lane B."""
+    """(B, D, K) splits into path rows (P, L).
+
+    Entries that are negative, infinite or NaN become 0, and so do lanes B to L - 1, which hold no matrix.
+    """
     width, batch = len(lanes), len(splits)
     for s in prange(len(scan.demand_ptr) - 1):
         p = scan.path_ptr[s]
@@ -312,8 +339,15 @@ def pack_splits(scan: PathScan, splits: FloatArray, out: AnyArray, lanes: Lanes)
 
 
 @parallel_kernel
-def unpack_splits(scan: PathScan, flows: AnyArray, demand: FloatArray, out: FloatArray, lanes: Lanes) -> None:
-    """(P, L) flows over demands (B, D) into splits (B, D, K); with (B, 0) demands the rows are splits already."""
+def unpack_splits(scan: PathScan, rows: AnyArray, demand: FloatArray, out: FloatArray, lanes: Lanes) -> None:
+    """Path rows into splits.
+
+    Args:
+        scan, lanes: as of :func:`teal.solvers.pdhg.kernels.iterate`.
+        rows: (P, L) flows in Gbit/s, or splits.
+        demand: (B, D) Gbit/s, by which flows are divided; of shape (B, 0) if ``rows`` are splits.
+        out: receives (B, D, K), 0 for a demand of 0 and for paths that do not exist.
+    """
     width, is_dividing = len(lanes), demand.shape[1] > 0
     for s in prange(len(scan.demand_ptr) - 1):
         for l in range(len(out)):
@@ -321,9 +355,9 @@ def unpack_splits(scan: PathScan, flows: AnyArray, demand: FloatArray, out: Floa
             for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
                 scale = 1.0
                 if is_dividing:
-                    scale = 1 / demand[l, d] if demand[l, d] > 1e-300 else 0.0
+                    scale = 1 / demand[l, d] if demand[l, d] > _MIN_DEMAND else 0.0
                 for k in range(scan.path_count[d]):
-                    out[l, d, k] = flows[p * width + l] * scale
+                    out[l, d, k] = rows[p * width + l] * scale
                     p += 1
                 for k in range(scan.path_count[d], out.shape[2]):
                     out[l, d, k] = 0

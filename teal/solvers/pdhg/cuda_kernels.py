@@ -23,7 +23,7 @@ from teal.pathops.cuda_kernels import fold, node_memory, scan_down, scan_up, sum
 from teal.runtime.cuda import LINK_THREADS, THREADS, cuda_kernel, device_function
 from teal.solvers.pdhg.engine import (
     MAX_WEIGHT_CHANGE,
-    MIN_DISTANCE,
+    MIN_SQUARED_DISTANCE,
     RESTART_ARTIFICIAL,
     RESTART_NECESSARY,
     RESTART_SUFFICIENT,
@@ -310,7 +310,7 @@ def _complete(arrays, b, batch, links, sources, is_balanced, partial):
         control[BOUND * batch + b] = (dual_sum + profit_sum) / inverse_scale
     control[TOTAL * batch + b] = total
     if restarts:
-        if anchor_distance > MIN_DISTANCE and dual_anchor_distance > MIN_DISTANCE:
+        if anchor_distance > MIN_SQUARED_DISTANCE and dual_anchor_distance > MIN_SQUARED_DISTANCE:
             weight = math.sqrt(weight * math.sqrt(dual_anchor_distance / anchor_distance))
         first_weight = control[FIRST_WEIGHT * batch + b]
         lowest, highest = first_weight / MAX_WEIGHT_CHANGE, first_weight * MAX_WEIGHT_CHANGE

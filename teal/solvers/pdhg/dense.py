@@ -101,16 +101,16 @@ def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
 def trial_primal_weight(problem: Problem, scale: Scaling) -> Tensor:
     """(B,) the first primal weight, from one trial routing: first paths, or even splits for a balanced program."""
     demand = torch.where(problem.routable, problem.demand, 0)
-    primal_distance = (demand * scale.inverse_capacity_sum[..., 0]).sum(1)
+    squared_primal_distance = (demand * scale.inverse_capacity_sum[..., 0]).sum(1)
     if problem.objective.is_balanced:
         guess = guess_dual(problem.capacity, problem.loads(problem.even_splits), None)
-        primal_distance = primal_distance / scale.objective_scale[:, 0]
-        return initial_primal_weight(scale.full_path_utilisation, guess, primal_distance)
+        squared_primal_distance = squared_primal_distance / scale.objective_scale[:, 0]
+        return initial_primal_weight(scale.full_path_utilisation, guess, squared_primal_distance)
     total = demand.sum(1, keepdim=True)
     value = 1 / torch.where(total > 0, total, 1)
     trial_load = problem.loads(problem.first_path_splits)
     guess = guess_dual(problem.capacity, trial_load, value)
-    return initial_primal_weight(scale.full_path_utilisation, guess, primal_distance)
+    return initial_primal_weight(scale.full_path_utilisation, guess, squared_primal_distance)
 
 
 class DenseEngine:
@@ -146,15 +146,18 @@ class DenseEngine:
         value, bound = torch.stack([self._exact.value(self._checked_splits), bound]).cpu()
         return value, bound
 
-    def keep(self, allocations: Tensor, prices: Tensor) -> None:
+    def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
         """See PdhgEngine."""
         new_prices = self._prices(self._last_step().dual)
         splits, kept_prices = (self._checked_splits, new_prices) if self._kept is None else self._kept
         if self._checked_splits is None or splits is None:
             raise RuntimeError("keep must follow check")
-        allocations, prices = allocations.to(new_prices.device), prices.to(new_prices.device)
-        splits = torch.where(allocations[:, None, None], self._checked_splits, splits)
-        self._kept = splits, torch.where(prices[:, None], new_prices, kept_prices)
+        is_best_allocation, is_best_prices = (
+            is_best_allocation.to(new_prices.device),
+            is_best_prices.to(new_prices.device),
+        )
+        splits = torch.where(is_best_allocation[:, None, None], self._checked_splits, splits)
+        self._kept = splits, torch.where(is_best_prices[:, None], new_prices, kept_prices)
 
     def best(self) -> tuple[Tensor, Tensor]:
         """See PdhgEngine."""

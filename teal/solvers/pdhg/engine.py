@@ -6,7 +6,7 @@ Symbols are those of the table in :mod:`teal.solvers.pdhg`.
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -15,11 +15,16 @@ from torch import Tensor
 # at the start of the cycle, or below NECESSARY times it and rising again, or when the cycle is longer than
 # ARTIFICIAL times all iterations so far.
 RESTART_SUFFICIENT, RESTART_NECESSARY, RESTART_ARTIFICIAL = 0.2, 0.8, 0.36
-MAX_WEIGHT_CHANGE = 30.0  # factor by which the primal weight may move away from the first one, up or down
-MIN_DISTANCE = 1e-20  # squared distance below which an iterate has not moved, and the primal weight stays
-_DEFAULT_PRIMAL_WEIGHT = 0.02  # where no link is overloaded, so that nothing can be estimated
-# Sum of the y guessed for a balanced program, where 1 is their true sum: in the end fewer links are tight than guessed.
-_BALANCED_GUESS = 4.0  # measured on B4, GEANT, UsCarrier and Kdl
+# Factor by which the primal weight may differ from initial_primal_weight, up or down: without a limit it diverges on
+# programs that are nearly solved.
+MAX_WEIGHT_CHANGE = 30.0
+# Squared distance (without unit) of w or y from the anchor below which rounding dominates: omega then stays as it is.
+MIN_SQUARED_DISTANCE = 1e-20
+# omega where the trial routing overloads no link, so that guess_dual is 0; such programs are solved in few iterations.
+_DEFAULT_PRIMAL_WEIGHT = 0.02
+# Sum of guess_dual's y in a balanced program.  The true y sum to 1, but on fewer links, each with a larger y; 4 makes
+# up for that, as measured on B4, GEANT, UsCarrier and Kdl.
+_BALANCED_DUAL_SUM = 4.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,8 +32,8 @@ class PdhgState:
     """A starting point for another matrix, or for the same one under other capacities.
 
     Attributes:
-        splits: (B, D, K).
-        prices: (B, E) value per Gbit/s.
+        splits: (B, D, K) share of each demand on each path; need not be feasible.
+        prices: (B, E) p >= 0, value per Gbit/s; 1/(Gbit/s) for a balanced program.
     """
 
     splits: Tensor
@@ -39,6 +44,7 @@ class PdhgState:
         return PdhgState(self.splits[rows], self.prices[rows])
 
 
+@runtime_checkable
 class PdhgEngine(Protocol):
     """Iterates B matrices.
 
@@ -47,23 +53,33 @@ class PdhgEngine(Protocol):
     """
 
     def advance(self, count: int) -> Tensor:
-        """Do ``count`` iterations.  Returns (B,) bounds of the point where the last one started, up to rounding."""
-        ...
+        """Do ``count`` iterations.
 
-    def certify(self) -> Tensor:
-        """(B,) certified bound of the prices after the last iteration."""
-        ...
-
-    def check(self, refill: int = 0) -> tuple[Tensor, Tensor]:
-        """Gap check: (B,) value of the last iteration's splits once they are feasible, and :meth:`certify`.
-
-        Args:
-            refill: rounds in which the projection gives capacity back (see :func:`teal.solvers.projection.project`).
+        Returns (B,) bounds of the optimal value from the y at which the last iteration started.  They are computed in
+        the precision of the iteration: only :meth:`certify` is safe from rounding.
         """
         ...
 
-    def keep(self, allocations: Tensor, prices: Tensor) -> None:
-        """Keep the allocation and the prices of the last check for the rows (B,) in which each is the best so far."""
+    def certify(self) -> Tensor:
+        """(B,) certified bound of the optimal value from the prices of T(z) in the last iteration."""
+        ...
+
+    def check(self, refill: int = 0) -> tuple[Tensor, Tensor]:
+        """Gap check: (B,) value of the splits of T(z) after projection to feasible ones, and :meth:`certify`.
+
+        Args:
+            refill: rounds in which flows that were cut take up capacity that is still unused (see
+                :func:`teal.solvers.projection.project`); without effect in a balanced program.
+        """
+        ...
+
+    def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
+        """Keep the results of the last check or certificate that are the best so far.
+
+        Args:
+            is_best_allocation: (B,) bool, matrices whose allocation is to be kept; the first call keeps all.
+            is_best_prices: (B,) bool, matrices whose prices are to be kept.
+        """
         ...
 
     def best(self) -> tuple[Tensor, Tensor]:
@@ -71,37 +87,41 @@ class PdhgEngine(Protocol):
         ...
 
     def state(self) -> PdhgState:
-        """The point after the last iteration, feasible or not."""
+        """T(z) of the last iteration, feasible or not."""
         ...
 
 
-def initial_primal_weight(full_path_utilisation: Tensor, dual_guess: Tensor, primal_distance: Tensor) -> Tensor:
-    """(B,) the distance that y must move over the distance that w must move, both in the metric of the steps.
+def initial_primal_weight(full_path_utilisation: Tensor, dual_guess: Tensor, squared_primal_distance: Tensor) -> Tensor:
+    """(B,) first omega = |y| / |w| with |y|^2 = sum_e m[e] y[e]^2 and |w|^2 = sum_d demand[d] h[d] |w[d]|^2.
+
+    These are the distances that y and w must move, in the norms of the step sizes.
 
     Args:
         full_path_utilisation: (B, E) m.
-        dual_guess: (B, E) from :func:`guess_dual`.
-        primal_distance: (B,) sum of demand h, the squared distance from no splits to one path a demand.
+        dual_guess: (B, E) y, from :func:`guess_dual`.
+        squared_primal_distance: (B,) sum_d demand[d] h[d] (over S for a balanced program): |w|^2 between w = 0 and one
+            path for each demand.
     """
-    dual_distance = (full_path_utilisation * dual_guess.square()).sum(1)
-    weight = (dual_distance / primal_distance.clamp(min=1e-300)).sqrt()
-    return torch.where(dual_distance > 0, weight, _DEFAULT_PRIMAL_WEIGHT)
+    squared_dual_distance = (full_path_utilisation * dual_guess.square()).sum(1)
+    weight = (squared_dual_distance / squared_primal_distance.clamp(min=1e-300)).sqrt()
+    return torch.where(squared_dual_distance > 0, weight, _DEFAULT_PRIMAL_WEIGHT)
 
 
-def guess_dual(capacity: Tensor, trial_load: Tensor, value: Tensor | None) -> Tensor:
+def guess_dual(capacity: Tensor, trial_load: Tensor, mean_scaled_value: Tensor | None) -> Tensor:
     """(B, E) a guess of the optimal y, from one trial routing.
 
-    Every link that the routing overloads gets the value of a demand as its price; in a balanced program all links
-    with at least half of the largest utilisation get the same price.
+    Every link that the routing overloads gets the mean value of a demanded Gbit/s as its price; in a balanced program
+    all links with at least half of the largest utilisation, which may well be tight in the optimum, get the same price.
 
     Args:
         capacity: (B, E) Gbit/s.
-        trial_load: (B, E) load of the trial routing, Gbit/s.
-        value: (B, 1) mean value of a demand's Gbit/s over S; None for a balanced program.
+        trial_load: (B, E) load of the trial routing, Gbit/s: every demand on its first path, or in a balanced program
+            spread evenly over its paths.
+        mean_scaled_value: (B, 1) mean of v / S over all demanded Gbit/s, 1/(Gbit/s); None for a balanced program.
     """
     live = capacity > 0
     utilisation = torch.where(live, trial_load / capacity.clamp(min=1e-300), 0)
-    if value is not None:
-        return torch.where(utilisation > 1, capacity * value, 0)
+    if mean_scaled_value is not None:
+        return torch.where(utilisation > 1, capacity * mean_scaled_value, 0)
     tight = torch.where(utilisation >= 0.5 * utilisation.amax(1, keepdim=True), capacity, 0)
-    return _BALANCED_GUESS * tight / tight.sum(1, keepdim=True).clamp(min=1e-300)
+    return _BALANCED_DUAL_SUM * tight / tight.sum(1, keepdim=True).clamp(min=1e-300)

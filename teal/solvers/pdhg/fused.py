@@ -1,4 +1,4 @@
-"""The CPU engine: up to 16 matrices in SIMD lanes, one parallel loop over the sources an iteration.
+"""The CPU engine: up to 16 matrices in SIMD lanes, one parallel loop over the source nodes for each iteration.
 
 Symbols are those of the table in :mod:`teal.solvers.pdhg`.
 """
@@ -18,19 +18,26 @@ from teal.solvers.pdhg import certificates, kernels
 from teal.solvers.pdhg.engine import PdhgState, guess_dual, initial_primal_weight
 from teal.solvers.pdhg.fused_state import Control, Dual, Primal, ScaledProgram, Scratch
 
-MAX_LANES = 16  # matrices that are solved together, at most
+MAX_LANES = 16  # largest number of matrices that are solved together; 16 float32 fill an AVX-512 register
 LANES = (1, 8, MAX_LANES)  # numbers of lanes for which kernels are compiled; a batch is padded to the next of them
-_MIN_BLOCK_WORK = 20_000  # trie nodes and paths of a block of sources, at least
-_MAX_BLOCKS = 64  # blocks of sources
-_OPERATIONS_PER_ENTRY = 4  # scalar operations that a trie node or path takes in an iteration, approximately
-_NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
+# Smallest number of trie nodes and paths in a block of sources, the unit of parallel work: smaller blocks cost more to
+# schedule than to compute.
+_MIN_BLOCK_WORK = 20_000
+_MAX_BLOCKS = 64  # largest number of blocks; each has (E, L) loads of its own, which must be stored and added up
+_OPERATIONS_PER_ENTRY = 4  # scalar operations that a trie node or path takes in an iteration; sets the threads
+_NUMPY_DTYPE = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 class FusedEngine:
-    """See :class:`teal.solvers.pdhg.engine.PdhgEngine`; computes the same as PlainEngine.
+    """See :class:`teal.solvers.pdhg.engine.PdhgEngine`; computes the same as PlainEngine up to rounding.
 
-    Memory: 12 bytes a path and lane for the iteration in float32 (24 in float64), 24 for gap checks; 12 a demand
-    and lane.
+    Memory for each path and lane: 12 bytes for the iteration in float32 (24 in float64) and 24 for gap checks; for each
+    demand and lane 12 (16 in float64).
+
+    Args:
+        problem: at most MAX_LANES matrices.
+        state: starting point; None for w = 0 and y = 0 (in a balanced program equal y on all live links).
+        dtype: of the splits in the iteration, float32 or float64; gap checks are in float64.
     """
 
     def __init__(self, problem: Problem, state: PdhgState | None, dtype: torch.dtype) -> None:
@@ -38,16 +45,18 @@ class FusedEngine:
         packed = problem.paths.packed
         self._is_balanced = problem.objective.is_balanced
         width = next(width for width in LANES if width >= problem.batch)
-        self._lanes = (0,) * width
+        self._lanes = (0,) * width  # only its length L counts: kernels are compiled for each length of the tuple
         self._scan = packed.scan
         self._block_ptr, self._max_slots = packed.blocks(_MIN_BLOCK_WORK, _MAX_BLOCKS), packed.max_slots
         self._operations = _OPERATIONS_PER_ENTRY * width * (packed.num_nodes + packed.num_paths)
-        blocks, links, real = len(self._block_ptr) - 1, packed.num_links, _NUMPY[dtype]
-        self._block_loads, self._block_requested = np.zeros((2, blocks, links * width))
+        blocks, links, real = len(self._block_ptr) - 1, packed.num_links, _NUMPY_DTYPE[dtype]
+        self._block_loads, self._block_requested = np.zeros((2, blocks, links * width))  # Gbit/s
+        # The bound's demand term after certify, the value of the flows after project_round.
         self._block_sums = np.zeros((blocks, width))
         self._capacity = self._rows_of(problem.capacity)
         self._cost = self._rows_of(problem.link_cost.expand(problem.batch, -1))
         value = problem.demand_value.numpy()
+        # One entry if all demands have the same value: the kernels then read no value for each demand.
         self._demand_value = value[:1] if len(value) and (value == value[0]).all() else value
         program, primal_weight = self._scaled_program(real)
         self._program = program
@@ -55,7 +64,7 @@ class FusedEngine:
         self._primal = Primal(*(np.zeros(rows, real) for _ in range(3)))
         self._dual = Dual(*(np.zeros(links * width) for _ in range(6)))
         self._control = Control(primal_weight, primal_weight.copy(), *(np.zeros(width) for _ in range(6)))
-        self._control.first_error[:] = -1
+        self._control.first_error[:] = -1  # no error has been measured in this cycle
         self._scratch = Scratch(
             price=np.zeros(links * width, real),
             halpern=np.zeros(4 * width, real),
@@ -70,7 +79,7 @@ class FusedEngine:
         self._compile()
 
     def _compile(self) -> None:
-        """Load or compile the kernels that are called later, on no sources, so that no iteration is timed with it."""
+        """Compile the kernels by calls without sources, so that compilation is not timed as part of an iteration."""
         kernels.iterate(
             0, self._scan, self._block_ptr, self._max_slots, self._program, self._primal, self._dual, self._control,
             self._scratch, self._lanes, self._h_lanes,
@@ -82,7 +91,7 @@ class FusedEngine:
         )  # fmt: skip
 
     def _rows_of(self, values: Tensor) -> FloatArray:
-        """(B, n) as flat rows of lanes, (n * L,); the lanes past B repeat the first."""
+        """(B, n) as flat rows of lanes, (n * L,); lanes past B repeat the first matrix (their demands are set to 0)."""
         width = len(self._lanes)
         padded = values if len(values) == width else torch.cat([values, values[:1].expand(width - len(values), -1)])
         return padded.to(torch.float64).t().contiguous().numpy().reshape(-1)
@@ -92,7 +101,7 @@ class FusedEngine:
         return torch.from_numpy(rows.reshape(-1, len(self._lanes)).T[: self._problem.batch].astype(np.float64))
 
     def _scaled_program(self, real: Any) -> tuple[ScaledProgram, FloatArray]:
-        """The scaled program, and the first primal weights (L,)."""
+        """The scaled program, its arrays in the NumPy type ``real``, and the first primal weights (L,)."""
         problem, width, blocks = self._problem, len(self._lanes), len(self._block_ptr) - 1
         live = self._capacity > 0
         inverse = np.where(live, 1 / np.where(live, self._capacity, 1), 0.0)
@@ -106,7 +115,7 @@ class FusedEngine:
             live_demand=np.empty(demand.size),
             full_load=np.zeros((blocks, live.size)),
             trial_load=np.zeros((blocks, live.size)),
-            sums=np.zeros((blocks, width)),
+            demand_value_sum=np.zeros((blocks, width)),
         )
         with threads_for(self._operations):
             certificates.measure(
@@ -117,22 +126,25 @@ class FusedEngine:
         full_utilisation, trial_load = measured.full_load.sum(0) * inverse, measured.trial_load.sum(0)
         rates = measured.live_demand.reshape(-1, width)
         total = rates.sum(0)
-        primal_distance = (rates * measured.inverse_capacity_sum.reshape(len(rates), -1)).sum(0)
-        scale = (trial_load * inverse).reshape(-1, width).max(0) if self._is_balanced else measured.sums.sum(0)
+        squared_primal_distance = (rates * measured.inverse_capacity_sum.reshape(len(rates), -1)).sum(0)
+        scale = (
+            (trial_load * inverse).reshape(-1, width).max(0) if self._is_balanced else measured.demand_value_sum.sum(0)
+        )
         scale = self._scale = np.where(scale > 0, scale, 1.0)  # (L,) S
         link_scale = np.tile(scale, live.size // width)  # (E * L,)
         load_factor = inverse
-        mean_value: Tensor | None = None  # of a demand's Gbit/s, over S
+        mean_scaled_value: Tensor | None = None
         if self._is_balanced:
-            full_utilisation, primal_distance = full_utilisation / link_scale, primal_distance / scale
+            full_utilisation, squared_primal_distance = full_utilisation / link_scale, squared_primal_distance / scale
             load_factor = inverse / link_scale
         else:
-            mean_value = torch.from_numpy(1 / np.where(total > 0, total, 1.0))[:, None]
+            # S is the value of all demand, so that the mean of v / S over demanded Gbit/s is 1 / total demand.
+            mean_scaled_value = torch.from_numpy(1 / np.where(total > 0, total, 1.0))[:, None]
         capacity, trial, full = (
             torch.from_numpy(a.reshape(-1, width).T.copy()) for a in (self._capacity, trial_load, full_utilisation)
         )
-        guess = guess_dual(capacity, trial, mean_value)
-        primal_weight = initial_primal_weight(full, guess, torch.from_numpy(primal_distance))
+        guess = guess_dual(capacity, trial, mean_scaled_value)
+        primal_weight = initial_primal_weight(full, guess, torch.from_numpy(squared_primal_distance))
         program = ScaledProgram(
             demand=measured.live_demand.astype(real),
             inverse_capacity_sum=measured.inverse_capacity_sum.astype(real),
@@ -141,7 +153,9 @@ class FusedEngine:
             inverse_capacity=inverse,
             load_factor=load_factor,
             live=live.astype(np.float64),
-            full_path_utilisation=np.where(full_utilisation > 0, full_utilisation, 1e-30),
+            full_path_utilisation=np.where(
+                full_utilisation > 0, full_utilisation, 1e-30
+            ),  # never 0: y is divided by it
             inverse_scale=1 / scale,
             is_balanced=self._is_balanced,
         )
@@ -162,8 +176,8 @@ class FusedEngine:
             is_zero = rows.sum(0) <= 0
             rows[:, is_zero] = self._program.live.reshape(links, width)[:, is_zero]
             rows /= np.maximum(rows.sum(0), 1e-300)  # the sum is 0 where all links have failed
-        # Scale the splits to sums of at most 1, over live paths.
-        self._certify_splits(is_settling=state is not None or self._is_balanced)
+        # Scale the splits over live paths to sums of at most 1 (in a balanced program to 1, evenly if all are 0).
+        self._certify_splits(is_repairing=state is not None or self._is_balanced)
         self._is_certified = True
         dual.stepped_load[:] = self._load * self._program.load_factor
         self._has_advanced = False
@@ -192,14 +206,18 @@ class FusedEngine:
         prices = self._dual.stepped * self._program.inverse_capacity
         return prices if self._is_balanced else prices * np.tile(self._scale, len(prices) // len(self._scale))
 
-    def _certify_splits(self, *, is_settling: bool = False) -> None:
-        """Compute demand term of the bound, flows and loads of the last step."""
+    def _certify_splits(self, *, is_repairing: bool = False) -> None:
+        """Compute the demand term of the bound and the flows and loads of the last step.
+
+        Args:
+            is_repairing: see :func:`teal.solvers.pdhg.certificates.certify`.
+        """
         prices = np.where(self._program.live > 0, self._prices() + self._cost, kernels.FAILED_PRICE)
         value = np.zeros(1) if self._is_balanced else self._demand_value
         with threads_for(self._operations):
             certificates.certify(
                 self._scan, self._block_ptr, self._max_slots, self._live_demand, value, prices, self._is_balanced,
-                is_settling, self._primal.stepped, self._flows, self._block_loads, self._block_sums, self._lanes,
+                is_repairing, self._primal.stepped, self._flows, self._block_loads, self._block_sums, self._lanes,
             )  # fmt: skip
         self._load = self._block_loads.sum(0)
 
@@ -222,7 +240,7 @@ class FusedEngine:
         if self._is_balanced:
             utilisation = np.where(live, self._load, 0) * self._program.inverse_capacity
             return self._of_batch(utilisation.reshape(-1, width).max(0)), bound
-        load_ratio = self._load * self._program.inverse_capacity
+        load_ratio = self._load * self._program.inverse_capacity  # in later rounds requested / residual capacity
         unused = np.maximum(self._capacity - self._load, 0)
         for number in range(refill + 1):
             with threads_for(self._operations):
@@ -238,29 +256,29 @@ class FusedEngine:
         cost = (self._cost * self._load).reshape(-1, width).sum(0)
         return self._of_batch(self._block_sums.sum(0) - cost), bound
 
-    def keep(self, allocations: Tensor, prices: Tensor) -> None:
+    def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
         """See PdhgEngine."""
-        rows = prices.nonzero()[:, 0]
+        rows = is_best_prices.nonzero()[:, 0]
         self._best_prices[rows] = self._matrices_of(self._prices())[rows]
         if self._best_flows is None:
             self._best_flows, self._flows = self._flows, np.empty_like(self._flows)
-        elif bool(allocations.all()):
+        elif bool(is_best_allocation.all()):
             self._best_flows, self._flows = self._flows, self._best_flows
         else:
             width = len(self._lanes)
-            for row in allocations.nonzero()[:, 0].tolist():
+            for row in is_best_allocation.nonzero()[:, 0].tolist():
                 self._best_flows[row::width] = self._flows[row::width]
 
     def best(self) -> tuple[Tensor, Tensor]:
         """See PdhgEngine."""
         if self._best_flows is None:
-            raise RuntimeError("nothing was kept")
+            raise RuntimeError("best() needs a call of keep() first")
         return self._splits_of(self._best_flows, self._problem.demand.numpy()), self._best_prices
 
     def state(self) -> PdhgState:
         """See PdhgEngine."""
-        no_demand = np.zeros((self._problem.batch, 0))
-        splits = self._splits_of(self._primal.stepped, no_demand)
+        rows_are_splits = np.zeros((self._problem.batch, 0))
+        splits = self._splits_of(self._primal.stepped, rows_are_splits)
         return PdhgState(splits, self._matrices_of(self._prices()))
 
     def _splits_of(self, rows: AnyArray, demand: FloatArray) -> Tensor:

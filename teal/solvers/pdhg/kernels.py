@@ -20,7 +20,7 @@ from teal.runtime.lanes import fill, larger, load, store, where_above
 from teal.runtime.parallel import inlined_kernel, kernel, parallel_kernel, prange
 from teal.solvers.pdhg.engine import (
     MAX_WEIGHT_CHANGE,
-    MIN_DISTANCE,
+    MIN_SQUARED_DISTANCE,
     RESTART_ARTIFICIAL,
     RESTART_NECESSARY,
     RESTART_SUFFICIENT,
@@ -232,7 +232,7 @@ def _after(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratc
             for i in range(l, links * width, width):
                 dual.current[i] = dual.anchor[i] = dual.stepped[i]
                 dual.current_load[i] = dual.anchor_load[i] = dual.stepped_load[i]
-            if anchor_distance > MIN_DISTANCE and dual_anchor_distance > MIN_DISTANCE:
+            if anchor_distance > MIN_SQUARED_DISTANCE and dual_anchor_distance > MIN_SQUARED_DISTANCE:
                 weight = np.sqrt(weight * np.sqrt(dual_anchor_distance / anchor_distance))
             first_weight = control.first_primal_weight[l]
             lowest, highest = first_weight / MAX_WEIGHT_CHANGE, first_weight * MAX_WEIGHT_CHANGE

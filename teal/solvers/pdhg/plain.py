@@ -12,7 +12,7 @@ from teal.problem import Problem
 from teal.solvers.pdhg.dense import DenseEngine, Point, Scaling, as_utilisation, scaling, start, trial_primal_weight
 from teal.solvers.pdhg.engine import (
     MAX_WEIGHT_CHANGE,
-    MIN_DISTANCE,
+    MIN_SQUARED_DISTANCE,
     RESTART_ARTIFICIAL,
     RESTART_NECESSARY,
     RESTART_SUFFICIENT,
@@ -89,7 +89,7 @@ class PlainEngine(DenseEngine):
         average = anchor.towards(current.towards(stepped, torch.full_like(share, 2.0)), share)
         average = Point(average.splits, average.dual.clamp(min=0))
         primal_distance, dual_distance, _ = distances(problem, scale, stepped, anchor)
-        has_moved = (primal_distance > MIN_DISTANCE) & (dual_distance > MIN_DISTANCE)
+        has_moved = (primal_distance > MIN_SQUARED_DISTANCE) & (dual_distance > MIN_SQUARED_DISTANCE)
         ratio = (dual_distance / primal_distance.clamp(min=1e-300)).sqrt()
         weight = torch.where(has_moved, (self._primal_weight * ratio).sqrt(), self._primal_weight)
         self._total_iterations = self._total_iterations + 1

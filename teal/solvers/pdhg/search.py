@@ -22,15 +22,17 @@ from teal.solvers.projection import project
 
 ENGINES = ("auto", "fused", "plain")
 _FLOAT64_BELOW_GAP = 1e-5  # target gap below which float32 splits are too coarse
-_FIRST_CHECK = 6  # iterations before the first full gap check, at most
-_CHECK_GROWTH = 2.0  # x iterations at the last full gap check: when the next one is made at the latest
-_CHECK_WHEN_WITHIN = 1.6  # x target gap: the bound of an iteration says that a full gap check may succeed
-_CHECK_SPACING = 1.25  # x iterations since the last full gap check, at least
-_LARGE_WORK = 500_000  # trie nodes and path slots, above which the CPU looks at the bound after every iteration
-_STRIDE = 4  # iterations between two looks at the bound on smaller networks, where a look costs as much as they do
+_FIRST_CHECK = 6  # iterations after which the first full gap check is made at the latest; easy programs need no more
+_CHECK_GROWTH = 2.0  # x iterations done at the last full gap check: the latest next one, so that checks stay few
+_CHECK_SPACING = 1.25  # x iterations done at the last full gap check: the earliest next one, which costs 2 iterations
+_CHECK_WHEN_WITHIN = 1.6  # x target gap: a check is made early if newest bound and last known value are this close
+_LARGE_WORK = 500_000  # trie nodes + path slots of one matrix; above it a CPU tests the bound after every iteration
+_STRIDE = 4  # iterations between two tests of the bound below that and on GPUs, where a test costs as much as these
 _CHECK_COST = 2.0  # iterations: cost of a full gap check, assumed until one has been timed
-_LAST_CHECK_COST = 3.0  # full gap checks: cost of the last one, which refills
-_LAST_REFILL = 3  # refill rounds of the last check; near the optimum a round in each check costs more than it gains
+_LAST_CHECK_COST = 3.0  # full gap checks: cost of the last one, which also runs _LAST_REFILL rounds
+# Rounds that hand unused capacity to unserved demand, in the last check only: in every check they take longer than
+# the iterations that they save.
+_LAST_REFILL = 3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -38,14 +40,14 @@ class PdhgResult:
     """The best allocation and the best prices that were found.
 
     Attributes:
-        splits: (B, D, K), feasible.
-        prices: (B, E), value per Gbit/s.
+        splits: (B, D, K) share of the demand on each path; feasible.
+        prices: (B, E) value per Gbit/s; 1/(Gbit/s) for a balanced objective.
         value: (B,) objective of the splits.
-        bound: (B,) certified bound of the prices.
-        gap: (B,) certified gap between the two.
-        iterations: number of iterations done.
-        solve_s: seconds that it took.
-        state: starting point for the next matrix.
+        bound: (B,) limit of the objective that the prices prove: upper for a maximum, lower for a minimum.
+        gap: (B,) certified gap between value and bound.
+        iterations: number of iterations done; of matrices that were solved in several parts, the largest number.
+        solve_s: wall-clock seconds.
+        state: best splits and prices, from which the solve of another matrix can start.
     """
 
     splits: Float[Tensor, "B D K"]
@@ -58,7 +60,8 @@ class PdhgResult:
     state: PdhgState
 
 
-ProgressCallback = Callable[[int, float], None]  # iterations done, widest gap of all matrices
+# Called with the iterations done and the widest gap of the matrices that are being solved together.
+ProgressCallback = Callable[[int, float], None]
 WarmStart = tuple[Tensor, Tensor] | PdhgState | PdhgResult
 
 
@@ -79,15 +82,17 @@ def solve(
     Whichever of the three stops it, the best feasible allocation and the best prices found are returned.
 
     Args:
-        problem: B matrices, solved together (16 at a time; on a GPU as many as fit its memory).
-        gap: target: (bound - value) / bound, or (value - bound) / value for a minimum.
-        deadline: seconds from now.  Setting up and one gap check are done in any case.
-        max_iterations: number of iterations, at most.
+        problem: B matrices, solved MAX_LANES at a time (by the CUDA engine as many as fit in memory).
+        gap: target: (bound - value) / bound, or (value - bound) / value for a minimum.  For max_concurrent_flow the
+            iteration stops on the gap of the equivalent largest utilisation.
+        deadline: seconds from now.  Setting up and one gap check (two after a warm start) are done in any case, for
+            each part of the batch.
+        max_iterations: largest number of iterations.
         warm_start: an earlier result or its state, or splits (B, D, K) and prices (B, E) from anywhere: those of the
             matrix before, of the same matrix before a failure, or of a model.
         engine: fused (CPU, and GPU with numba-cuda), plain (any device), or auto for the faster one that runs here.
         dtype: of the splits during the iteration; None for float32, or float64 where ``gap`` is below 1e-5.
-        report: called after each gap check with the number of iterations and the widest gap.
+        report: called after each full gap check between iterations.
 
     Raises:
         InputError: a warm start of another shape, an unknown engine, or too little memory for one matrix.
@@ -115,11 +120,11 @@ def solve(
 
 
 def _engine(problem: Problem, name: str, dtype: torch.dtype) -> tuple[Callable[..., PdhgEngine], int]:
-    """The engine's class, and how many matrices it takes at once."""
-    on_gpu = problem.ops.backend.name == "cuda"
-    if name == "plain" or (name == "auto" and not on_gpu and problem.ops.device.type != "cpu"):
+    """The engine's class, and how many matrices it solves at once."""
+    has_cuda_engine = problem.ops.backend.name == "cuda"
+    if name == "plain" or (name == "auto" and not has_cuda_engine and problem.ops.device.type != "cpu"):
         return PlainEngine, MAX_LANES
-    if not on_gpu:
+    if not has_cuda_engine:
         if problem.ops.device.type != "cpu":
             raise InputError("solve", "engine", f"plain, the only one on {problem.ops.device} without numba-cuda", name)
         return FusedEngine, MAX_LANES
@@ -129,7 +134,16 @@ def _engine(problem: Problem, name: str, dtype: torch.dtype) -> tuple[Callable[.
 
 
 class _Search:
-    """Drives one engine to the target gap."""
+    """Drives one engine to the target gap.
+
+    Args:
+        problem: the matrices, as many as the engine solves at once.
+        engine: at its starting point.
+        target_gap: at which the search stops.
+        max_iterations: at which the search stops.
+        report: see :func:`solve`.
+        begin: ``time.perf_counter()`` at the start, from which the deadline counts.
+    """
 
     def __init__(
         self,
@@ -151,7 +165,8 @@ class _Search:
 
     def run(self, deadline: float, *, warm: bool) -> PdhgResult:
         """Alternate iterations and gap checks; ``deadline`` in seconds from ``begin``."""
-        engine, done, next_check, last_check = self._engine, 0, _FIRST_CHECK, -1  # counted in iterations
+        engine = self._engine
+        done, next_check, last_check = 0, _FIRST_CHECK, -1  # iterations; -1: no check has been made
         iteration_s, check_s = 0.0, 0.0  # seconds of an iteration and of a check, 0 until they are timed
         if warm:
             check_s, last_check, next_check = self._check(), 0, 1
@@ -163,13 +178,13 @@ class _Search:
             count = max(1, min(self._stride, self._max_iterations - done, next_check - done))
             if iteration_s and math.isfinite(deadline):
                 count = max(1, min(count, int((deadline - elapsed - reserve) / iteration_s)))
-            begin = time.perf_counter()
+            advance_begin = time.perf_counter()
             iteration_bound = engine.advance(count)
-            iteration_s, done = (time.perf_counter() - begin) / count, done + count
-            uncertified = self._tighter(iteration_bound)
-            if self._all_within(uncertified) and done < next_check:
+            iteration_s, done = (time.perf_counter() - advance_begin) / count, done + count
+            bound = self._tighter(iteration_bound)  # true up to the rounding of float32, so only an indication
+            if self._all_within(bound) and done < next_check:
                 self._take_bound(engine.certify())
-            elif done >= next_check or (done >= _CHECK_SPACING * last_check and self._is_promising(uncertified)):
+            elif done >= next_check or (done >= _CHECK_SPACING * last_check and self._is_promising(bound)):
                 check_s, last_check = self._check(), done
                 if self._report is not None:
                     self._report(done, float(self._gaps(self._bound).max()))
@@ -179,7 +194,7 @@ class _Search:
         return self._result(done)
 
     def _is_promising(self, bound: Tensor) -> bool:
-        """Whether a better value may be all that is missing: near the optimum the bound improves last."""
+        """Whether a full gap check may reach the target: the value may have improved since the last check."""
         return bool((self._gaps(bound) <= _CHECK_WHEN_WITHIN * self._target_gap).all())
 
     def _tighter(self, bound: Tensor) -> Tensor:
@@ -207,7 +222,11 @@ class _Search:
         self._engine.keep(torch.zeros_like(is_tighter), is_tighter)
 
     def _check(self, refill: int = 0) -> float:
-        """Make a full gap check and keep what is better; the seconds that it took."""
+        """Make a full gap check and keep the better allocations and prices.  Returns the seconds that it took.
+
+        Args:
+            refill: see :data:`_LAST_REFILL`.
+        """
         begin = time.perf_counter()
         value, bound = self._engine.check(refill)
         unfinished = self._unfinished()

@@ -45,7 +45,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("objective", "in_shared"), CASES)
-def test_it_computes_what_the_plain_one_does(
+def test_the_cuda_engine_computes_what_the_plain_engine_does(
     objective: ObjectiveName, in_shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not in_shared:
@@ -62,6 +62,7 @@ def test_it_computes_what_the_plain_one_does(
         torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.system
 def test_the_restarts_are_the_same() -> None:
     problem = _small(ObjectiveName.TOTAL_FLOW, seed=3, failed=0, batch=1)
     fast, plain = CudaEngine(_on_gpu(problem), None, torch.float64), PlainEngine(problem, None, torch.float64)
@@ -72,6 +73,7 @@ def test_the_restarts_are_the_same() -> None:
     torch.testing.assert_close(control[kernels.WEIGHT], plain._primal_weight)
 
 
+@pytest.mark.system
 def test_solve_on_the_gpu() -> None:
     problem = _small(ObjectiveName.TOTAL_FLOW, seed=1)
     found = pdhg.solve(_on_gpu(problem), gap=0.05, max_iterations=12)
@@ -106,6 +108,7 @@ def test_memory_is_known_beforehand() -> None:
     assert bytes_needed(paths, torch.float64) > bytes_needed(paths, torch.float32) > 4 * 8 * paths.leaf.size
 
 
+@pytest.mark.system
 def test_a_batch_that_does_not_fit_goes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = _small(ObjectiveName.TOTAL_FLOW)
     on_gpu = _on_gpu(problem)

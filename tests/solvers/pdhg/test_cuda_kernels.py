@@ -58,6 +58,7 @@ def _kind(argument: Any) -> Any:
     return "int" if isinstance(argument, int) else np.dtype(argument.dtype).str
 
 
+@pytest.mark.system
 def test_every_kernel_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("numba_cuda") is None:
         pytest.skip("needs numba-cuda with its compiler: pip install 'teal-te[cuda]'")

@@ -82,7 +82,7 @@ def test_a_warm_start_saves_iterations() -> None:
     assert by_prices.iterations < 0.5 * pdhg.solve(following, gap=1e-2).iterations
 
 
-def test_it_can_stop_at_any_time() -> None:
+def test_pdhg_can_stop_at_any_time() -> None:
     """Whatever stops it, what comes back is feasible and certified; more iterations never make it worse."""
     problem = _geant(matrices=1)
     gaps = []

@@ -1,0 +1,100 @@
+"""A gate at a method in other processes: a test decides how far they get, and is told when they are there."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+OPEN = 10**9  # calls that an open gate allows
+PATIENCE_S = 300.0  # after so many seconds a condition will not come true any more, even on a busy machine
+
+# Python imports this module at the start of every process.  It waits for the import of one module and wraps one method.
+_SITECUSTOMIZE = """
+import os, pathlib, sys, time
+from importlib.machinery import PathFinder
+
+FOLDER, MODULE, CLASS, METHOD = {arguments!r}
+FOLDER = pathlib.Path(FOLDER)
+
+def install(module):
+    owner, calls = getattr(module, CLASS), 0
+    method = getattr(owner, METHOD)
+
+    def gated(*arguments, **options):
+        nonlocal calls
+        calls += 1
+        marker = FOLDER / f"calls-{{os.getpid()}}"
+        temporary = marker.with_name(f"new-{{os.getpid()}}")
+        temporary.write_text(str(calls))
+        temporary.replace(marker)
+        while calls > int((FOLDER / "limit").read_text()):
+            time.sleep(0.01)
+        return method(*arguments, **options)
+
+    setattr(owner, METHOD, gated)
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name != MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(name, path)
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            install(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for a condition; fails with ``what`` after ``PATIENCE_S`` seconds."""
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+class Gate:
+    """In every process with the environment ``environment``, call number ``limit`` + 1 of a method waits.
+
+    Each process counts its own calls.
+
+    Args:
+        folder: a new folder, for the files through which the processes and the test communicate.
+        module, owner, method: name of the module, of the class in it, and of the method of the class.
+        limit: calls that each process may make.
+
+    Attributes:
+        environment: for the processes.
+    """
+
+    def __init__(self, folder: Path, module: str, owner: str, method: str, limit: int) -> None:
+        self._folder = folder.resolve()
+        self._folder.mkdir()
+        self.allow(limit)
+        code = _SITECUSTOMIZE.format(arguments=(str(self._folder), module, owner, method))
+        (self._folder / "sitecustomize.py").write_text(code)
+        self.environment = {**os.environ, "PYTHONPATH": f"{self._folder}:{Path(__file__).parents[1]}"}
+
+    def allow(self, limit: int) -> None:
+        """Change the number of calls that each process may make."""
+        temporary = self._folder / "new-limit"
+        temporary.write_text(str(limit))
+        temporary.replace(self._folder / "limit")
+        self._limit = limit
+
+    def calls(self) -> dict[int, int]:
+        """How many calls each process has begun, by process ID."""
+        return {int(file.name.partition("-")[2]): int(file.read_text()) for file in self._folder.glob("calls-*")}
+
+    def waiting(self) -> set[int]:
+        """Process IDs of those that wait, or have waited, at the gate."""
+        return {process for process, calls in self.calls().items() if calls > self._limit}
