@@ -1,1 +1,1 @@
-"""The schemes that Teal is compared with, one file each: solve(problem) -> Allocation."""
+"""The schemes that Teal is compared with, one module each: make(spec, model) -> scheme, scheme.solve(problem)."""

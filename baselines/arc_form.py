@@ -1,12 +1,14 @@
-"""The optimum over all paths there are: multicommodity flow in arc form, solved by HiGHS.
+"""The optimum over all paths of the network: multicommodity flow in arc form, solved by HiGHS.
 
-With f[s, e] the flow on link e of everything that comes from node s, aggregated over targets:
+With f[s, e] the flow on link e of all demands with source s, x[s, t] the flow from s to t (both in Gbit/s) and c the
+capacities:
 
-    sum of f[s, e] over links into t - sum over links out of t = x[s, t]      for every s and t != s,
-    sum over s of f[s, e] <= c[e],    0 <= x[s, t] <= demand[s, t],
+    sum of f[s, e] over links e into t - sum of f[s, e] over links e out of t = x[s, t]      for every s and t != s,
+    sum over s of f[s, e] <= c[e],    0 <= x[s, t] <= demand[s, t],    f >= 0.
 
-and the objective in x and f: max sum v x - sum cost[e] f[s, e]; for the balanced programs min theta with
-x = demand and loads <= theta c.  N E variables: for small networks, and as the oracle of the bounds.
+Value maximisation: max sum v x - sum cost[e] f[s, e].  Balanced programs: min theta with x = demand and
+sum over s of f[s, e] <= theta c[e].  There are up to N E variables, so this is for small networks: a reference for
+tests and for bounds.
 """
 
 from __future__ import annotations
@@ -20,56 +22,62 @@ from teal.problem import Problem
 
 
 def optimum(problem: Problem) -> float:
-    """The optimal objective of the one matrix of ``problem``, over all paths; its K candidates do not count.
+    """The optimal objective of one matrix over all paths of the network, not only its K candidate paths.
+
+    The value for value maximisation, theta for max_link_utilisation, 1 / max(1, theta) for max_concurrent_flow.  The
+    balanced programs include only demands with a live candidate path.
+
+    Args:
+        problem: of one matrix; others are ignored.
 
     Raises:
-        SolverError: HiGHS found none.
+        SolverError: HiGHS did not find an optimum.
     """
     topology, pairs = problem.topology, problem.paths.pairs
     nodes, links, demands = topology.num_nodes, topology.num_links, len(pairs)
     capacity, demand = problem.capacity[0].numpy(), problem.demand[0].numpy()
-    sources, source_of = np.unique(pairs[:, 0], return_inverse=True)
+    sources, source_row = np.unique(pairs[:, 0], return_inverse=True)
     count = len(sources)
-    ends = sp.csr_array(
+    net_inflow = sp.csr_array(  # (N, E) +1 where a link ends, -1 where it starts
         (
             np.concatenate([np.ones(links), -np.ones(links)]),
             (np.concatenate([topology.link_target, topology.link_source]), np.tile(np.arange(links), 2)),
         ),
         shape=(nodes, links),
     )
-    balance = sp.kron(sp.eye(count), ends, format="csr")
+    balance = sp.kron(sp.eye(count), net_inflow, format="csr")
     delivered = sp.csr_array(
-        (np.ones(demands), (source_of * nodes + pairs[:, 1], np.arange(demands))), shape=(count * nodes, demands)
+        (np.ones(demands), (source_row * nodes + pairs[:, 1], np.arange(demands))), shape=(count * nodes, demands)
     )
-    inner = np.ones(count * nodes, dtype=bool)
-    inner[np.arange(count) * nodes + sources] = False  # the source's own row says nothing new
+    kept_rows = np.ones(count * nodes, dtype=bool)
+    kept_rows[np.arange(count) * nodes + sources] = False  # balance at the source follows from the other rows
     loads = sp.kron(np.ones((1, count)), sp.eye(links), format="csr")
-    flows = count * links
+    num_flows = count * links
     if problem.objective.maximises_value:
         cost = np.concatenate([np.tile(problem.link_cost.numpy(), count), -problem.demand_value.numpy()])
-        found = linprog(
+        result = linprog(
             cost,
             A_ub=sp.hstack([loads, sp.csr_array((links, demands))]),
             b_ub=capacity,
-            A_eq=sp.hstack([balance, -delivered])[inner],
-            b_eq=np.zeros(int(inner.sum())),
-            bounds=[(0, None)] * flows + [(0, d) for d in demand],
+            A_eq=sp.hstack([balance, -delivered])[kept_rows],
+            b_eq=np.zeros(int(kept_rows.sum())),
+            bounds=[(0, None)] * num_flows + [(0, rate) for rate in demand],
             method="highs",
         )
-        if not found.success:
-            raise SolverError(f"arc form: {found.message}")
-        return float(-found.fun)
+        if not result.success:
+            raise SolverError(f"arc form: HiGHS did not find an optimum: {result.message}")
+        return float(-result.fun)
     demand = np.where(problem.routable[0].numpy(), demand, 0)
-    found = linprog(
-        np.concatenate([np.zeros(flows), [1.0]]),
+    result = linprog(
+        np.concatenate([np.zeros(num_flows), [1.0]]),
         A_ub=sp.hstack([loads, sp.csr_array(-capacity[:, None])]),
         b_ub=np.zeros(links),
-        A_eq=sp.hstack([balance, sp.csr_array((count * nodes, 1))])[inner],
-        b_eq=(delivered @ demand)[inner],
-        bounds=[(0, None)] * (flows + 1),
+        A_eq=sp.hstack([balance, sp.csr_array((count * nodes, 1))])[kept_rows],
+        b_eq=(delivered @ demand)[kept_rows],
+        bounds=[(0, None)] * (num_flows + 1),
         method="highs",
     )
-    if not found.success:
-        raise SolverError(f"arc form: {found.message}")
-    theta = float(found.fun)
+    if not result.success:
+        raise SolverError(f"arc form: HiGHS did not find an optimum: {result.message}")
+    theta = float(result.fun)
     return 1 / max(1.0, theta) if problem.objective.higher_is_better else theta

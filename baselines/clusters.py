@@ -1,4 +1,4 @@
-"""Partitions of a network into clusters, each connected in itself: three ways."""
+"""Partitions of a network into strongly connected clusters, by one of three methods."""
 
 from __future__ import annotations
 
@@ -16,105 +16,116 @@ from teal.network import Topology
 METHODS = ("modularity", "spectral", "leaders")
 
 
-def partition(topology: Topology, clusters: int, method: str = "modularity", seed: int = 0) -> Array:
-    """(N,) cluster of each node, numbered from 0; every cluster is connected over links in both directions.
+def partition(topology: Topology, num_clusters: int, method: str = "modularity", seed: int = 0) -> Array:
+    """(N,) cluster of each node, numbered from 0; every cluster is strongly connected by its own links.
 
-    Where a method leaves a cluster in pieces, each piece becomes one of its own, so that there may be more than asked.
+    Where a method returns a cluster that is not connected, each of its components becomes a cluster, so that there may
+    be more than ``num_clusters``.
 
     Args:
-        clusters: how many, about.
+        topology: the network.
+        num_clusters: approximate number of clusters.
         method: ``modularity`` (greedy agglomeration on capacities; Clauset, Newman and Moore, 2004), ``spectral``
             (normalised Laplacian, k-means on the rows of its eigenvectors; Ng, Jordan and Weiss, 2001) or ``leaders``
-            (random nodes, every other one joins the nearest).
-        seed: of the last two.
+            (random nodes; every other node joins the nearest in hops).
+        seed: for ``spectral`` and ``leaders``.
     """
-    clusters = max(1, min(clusters, topology.num_nodes))
-    weight = _symmetric(topology)
+    num_clusters = max(1, min(num_clusters, topology.num_nodes))
+    weight = _symmetric_capacity(topology)
     match method:
         case "modularity":
-            found = _modularity(weight, clusters)
+            cluster = _modularity(weight, num_clusters)
         case "spectral":
-            found = _spectral(weight, clusters, seed)
+            cluster = _spectral(weight, num_clusters, seed)
         case _:
-            found = _leaders(weight, clusters, seed)
-    return _connected(topology, found)
+            cluster = _leaders(weight, num_clusters, seed)
+    return _split_into_components(topology, cluster)
 
 
-def _symmetric(topology: Topology) -> sp.csr_array:
-    """(N, N) capacities of both directions together."""
+def _symmetric_capacity(topology: Topology) -> sp.csr_array:
+    """(N, N) sum of the capacities of both directions, Gbit/s."""
     shape = (topology.num_nodes, topology.num_nodes)
-    one_way = sp.csr_array((topology.capacity, (topology.link_source, topology.link_target)), shape=shape)
-    return (one_way + one_way.T).tocsr()
+    directed = sp.csr_array((topology.capacity, (topology.link_source, topology.link_target)), shape=shape)
+    return (directed + directed.T).tocsr()
 
 
-def _modularity(weight: sp.csr_array, clusters: int) -> Array:
-    """Merge the two neighbours that gain most modularity until ``clusters`` are left."""
+def _modularity(weight: sp.csr_array, num_clusters: int) -> Array:
+    """Merge the two neighbouring clusters with the largest gain of modularity until ``num_clusters`` are left.
+
+    With w[i, j] the share of all capacity between clusters i and j, and a[i] the share at i, the gain of a merger is
+    2 (w[i, j] - a[i] a[j]).
+    """
     nodes, total = weight.shape[0], float(weight.sum())
     degree = np.asarray(weight.sum(1)).reshape(-1) / max(total, 1e-300)
-    near: list[dict[int, float]] = [{} for _ in range(nodes)]
+    neighbours: list[dict[int, float]] = [{} for _ in range(nodes)]
     coo = weight.tocoo()
     for i, j, w in zip(coo.row.tolist(), coo.col.tolist(), coo.data.tolist(), strict=True):
         if i != j:
-            near[i][j] = near[i].get(j, 0.0) + w / total
-    owner, version, alive = np.arange(nodes), [0] * nodes, nodes
+            neighbours[i][j] = neighbours[i].get(j, 0.0) + w / total
+    cluster, version, num_left = np.arange(nodes), [0] * nodes, nodes
+    # Entries (-gain, i, j, version of i, version of j); an entry is stale once a version has changed.
     queue = [
-        (-(2 * w - 2 * degree[i] * degree[j]), i, j, 0, 0) for i in range(nodes) for j, w in near[i].items() if i < j
+        (-(2 * w - 2 * degree[i] * degree[j]), i, j, 0, 0)
+        for i in range(nodes)
+        for j, w in neighbours[i].items()
+        if i < j
     ]
     heapq.heapify(queue)
-    while alive > clusters and queue:
-        _, i, j, seen_i, seen_j = heapq.heappop(queue)
-        if version[i] != seen_i or version[j] != seen_j:
+    while num_left > num_clusters and queue:
+        _, i, j, version_i, version_j = heapq.heappop(queue)
+        if version[i] != version_i or version[j] != version_j:
             continue
-        owner[owner == j] = i
-        for k, w in near[j].items():
+        cluster[cluster == j] = i
+        for k, w in neighbours[j].items():
             if k != i:
-                near[i][k] = near[i].get(k, 0.0) + w
-                near[k].pop(j)
-                near[k][i] = near[i][k]
-        near[i].pop(j)
-        near[j].clear()
+                neighbours[i][k] = neighbours[i].get(k, 0.0) + w
+                neighbours[k].pop(j)
+                neighbours[k][i] = neighbours[i][k]
+        neighbours[i].pop(j)
+        neighbours[j].clear()
         degree[i] += degree[j]
         version[i] += 1
         version[j] = -1
-        alive -= 1
-        for k, w in near[i].items():
+        num_left -= 1
+        for k, w in neighbours[i].items():
             gain = 2 * w - 2 * degree[i] * degree[k]
             heapq.heappush(queue, (-gain, i, k, version[i], version[k]))
-    return owner
+    return cluster
 
 
-def _spectral(weight: sp.csr_array, clusters: int, seed: int) -> Array:
+def _spectral(weight: sp.csr_array, num_clusters: int, seed: int) -> Array:
+    """k-means on the normalised rows of the leading eigenvectors of D^-1/2 W D^-1/2."""
     nodes = weight.shape[0]
-    if clusters >= nodes - 1:
+    if num_clusters >= nodes - 1:  # one cluster per node: eigsh computes fewer than N eigenvectors
         return np.arange(nodes)
     degree = np.asarray(weight.sum(1)).reshape(-1)
     scale = sp.diags_array(1 / np.sqrt(np.maximum(degree, 1e-300)))
     start = np.random.default_rng(seed).random(nodes)
-    _, vectors = eigsh(sp.csr_array(scale @ weight @ scale), k=clusters, which="LA", v0=start)
+    _, vectors = eigsh(sp.csr_array(scale @ weight @ scale), k=num_clusters, which="LA", v0=start)
     rows = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-300)
-    return np.asarray(kmeans2(rows, clusters, minit="++", seed=seed)[1])
+    return np.asarray(kmeans2(rows, num_clusters, minit="++", seed=seed)[1])
 
 
-def _leaders(weight: sp.csr_array, clusters: int, seed: int) -> Array:
-    """Breadth first from all leaders at once."""
+def _leaders(weight: sp.csr_array, num_clusters: int, seed: int) -> Array:
+    """Breadth-first search from all leaders at once; a node that no leader reaches is a cluster by itself."""
     nodes = weight.shape[0]
-    owner = np.full(nodes, -1)
-    queue = np.random.default_rng(seed).choice(nodes, clusters, replace=False).tolist()
-    owner[queue] = np.arange(clusters)
-    for node in queue:  # grows while it is read
-        for other in weight.indices[weight.indptr[node] : weight.indptr[node + 1]].tolist():
-            if owner[other] < 0:
-                owner[other] = owner[node]
-                queue.append(other)
-    lost = owner < 0
-    owner[lost] = clusters + np.arange(int(lost.sum()))
-    return owner
+    cluster = np.full(nodes, -1)
+    queue = np.random.default_rng(seed).choice(nodes, num_clusters, replace=False).tolist()
+    cluster[queue] = np.arange(num_clusters)
+    for node in queue:  # the loop appends to the queue
+        for neighbour in weight.indices[weight.indptr[node] : weight.indptr[node + 1]].tolist():
+            if cluster[neighbour] < 0:
+                cluster[neighbour] = cluster[node]
+                queue.append(neighbour)
+    unreached = cluster < 0
+    cluster[unreached] = num_clusters + np.arange(int(unreached.sum()))
+    return cluster
 
 
-def _connected(topology: Topology, owner: Array) -> Array:
-    """Numbers from 0, one for each piece from every node of which all others of it can be reached inside it."""
-    inside = owner[topology.link_source] == owner[topology.link_target]
+def _split_into_components(topology: Topology, cluster: Array) -> Array:
+    """(N,) strongly connected component of each node over the links inside its cluster, numbered from 0."""
+    inside = cluster[topology.link_source] == cluster[topology.link_target]
     shape = (topology.num_nodes, topology.num_nodes)
-    ends = topology.link_source[inside], topology.link_target[inside]
-    graph = sp.csr_array((np.ones(int(inside.sum())), ends), shape=shape)
+    links = topology.link_source[inside], topology.link_target[inside]
+    graph = sp.csr_array((np.ones(int(inside.sum())), links), shape=shape)
     return np.asarray(connected_components(graph, directed=True, connection="strong")[1])

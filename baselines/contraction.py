@@ -1,4 +1,4 @@
-"""What NCFlow makes of a network once: clusters, paths inside each, links between them."""
+"""The contraction of a network for NCFlow: clusters, the paths inside each cluster, the links between clusters."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from baselines.clusters import partition
 from baselines.matrix import Array
 from teal.network import PathSet, Topology, compute_paths
 
-LinkPath = tuple[int, ...]
+LinkPath = tuple[int, ...]  # the links of a path, in order from source to target
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cluster:
-    """Nodes, the links between them, and up to K edge-disjoint paths between any two, all of them inside.
+    """A cluster of n nodes and the m links between them, with up to K edge-disjoint paths inside for each node pair.
 
     Attributes:
-        nodes: (n,) of the network; links: (m,) of the network.
-        paths: between all pairs of the cluster's own node numbers; None of a single node.
+        nodes: (n,) node numbers in the network, ascending.
+        links: (m,) link numbers in the network.
+        paths: for all pairs of positions in ``nodes``; None for a cluster of one node.
     """
 
     nodes: Array
@@ -28,66 +29,76 @@ class Cluster:
     paths: PathSet | None
 
     @cached_property
-    def routes(self) -> dict[tuple[int, int], list[LinkPath]]:
-        """The paths from one node of the network to another, as its links."""
-        found: dict[tuple[int, int], list[LinkPath]] = {}
+    def pair_paths(self) -> dict[tuple[int, int], list[LinkPath]]:
+        """(source, target) -> paths, with the node and link numbers of the network."""
+        pair_paths: dict[tuple[int, int], list[LinkPath]] = {}
         if self.paths is None:
-            return found
+            return pair_paths
         for d, (source, target) in enumerate(self.paths.pairs.tolist()):
-            ends = int(self.nodes[source]), int(self.nodes[target])
+            pair = int(self.nodes[source]), int(self.nodes[target])
             count = int(self.paths.mask[d].sum())
-            found[ends] = [tuple(self.links[self.paths.path_links(d, k)].tolist()) for k in range(count)]
-        return found
+            pair_paths[pair] = [tuple(self.links[self.paths.path_links(d, k)].tolist()) for k in range(count)]
+        return pair_paths
 
-    def between(self, source: int, target: int) -> list[LinkPath]:
-        """Paths between two nodes of the network; from a node to itself one without links."""
-        return [()] if source == target else self.routes[source, target]
+    def paths_between(self, source: int, target: int) -> list[LinkPath]:
+        """The paths between two nodes (numbers in the network); one path without links if they are the same node."""
+        return [()] if source == target else self.pair_paths[source, target]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Contraction:
-    """A partition of a network.
+    """A partition of a network into clusters.
 
     Attributes:
-        owner: (N,) cluster of each node.
-        clusters: by number.
-        between: links from one cluster to another, the largest first.
+        node_cluster: (N,) cluster number of each node.
+        clusters: by cluster number.
+        links_between: (cluster, cluster) -> links from the first to the second, largest capacity first.
     """
 
-    owner: Array
+    node_cluster: Array
     clusters: tuple[Cluster, ...]
-    between: dict[tuple[int, int], list[int]]
+    links_between: dict[tuple[int, int], list[int]]
 
 
-def contract(topology: Topology, works: Array, count: int, method: str, seed: int, num_paths: int) -> Contraction:
-    """Partition the links that work, (E,) true, into about ``count`` clusters."""
-    alive = np.flatnonzero(works)
-    if not len(alive):
-        alone = np.arange(topology.num_nodes)
-        return Contraction(alone, tuple(Cluster(np.array([node]), alive, None) for node in alone), {})
+def contract(topology: Topology, live: Array, count: int, method: str, seed: int, num_paths: int) -> Contraction:
+    """Partition the network of the live links into approximately ``count`` clusters.
+
+    Args:
+        topology: the network.
+        live: (E,) true for links that have not failed.
+        count: approximate number of clusters.
+        method: of partition, see :func:`baselines.clusters.partition`.
+        seed: of partition.
+        num_paths: K, paths for each pair of nodes of a cluster.
+    """
+    live_links = np.flatnonzero(live)
+    if not len(live_links):
+        nodes = np.arange(topology.num_nodes)
+        return Contraction(nodes, tuple(Cluster(np.array([node]), live_links, None) for node in nodes), {})
     network = dataclasses.replace(
-        topology, link_source=topology.link_source[alive], link_target=topology.link_target[alive],
-        capacity=topology.capacity[alive], latency=topology.latency[alive],
+        topology, link_source=topology.link_source[live_links], link_target=topology.link_target[live_links],
+        capacity=topology.capacity[live_links], latency=topology.latency[live_links],
     )  # fmt: skip
-    owner = partition(network, count, method, seed)
+    node_cluster = partition(network, count, method, seed)
     clusters = []
-    for number in range(int(owner.max()) + 1):
-        nodes = np.flatnonzero(owner == number)
-        own = (owner[network.link_source] == number) & (owner[network.link_target] == number)
+    for number in range(int(node_cluster.max()) + 1):
+        nodes = np.flatnonzero(node_cluster == number)
+        inside = (node_cluster[network.link_source] == number) & (node_cluster[network.link_target] == number)
         if len(nodes) == 1:
-            clusters.append(Cluster(nodes, alive[own], None))
+            clusters.append(Cluster(nodes, live_links[inside], None))
             continue
         names = tuple(topology.node_names[node] for node in nodes)
-        inside = dataclasses.replace(
+        subnetwork = dataclasses.replace(
             network, node_names=names, coordinates=topology.coordinates[nodes],
-            link_source=np.searchsorted(nodes, network.link_source[own]).astype(np.int32),
-            link_target=np.searchsorted(nodes, network.link_target[own]).astype(np.int32),
-            capacity=network.capacity[own], latency=network.latency[own],
+            link_source=np.searchsorted(nodes, network.link_source[inside]).astype(np.int32),
+            link_target=np.searchsorted(nodes, network.link_target[inside]).astype(np.int32),
+            capacity=network.capacity[inside], latency=network.latency[inside],
         )  # fmt: skip
-        clusters.append(Cluster(nodes, alive[own], compute_paths(inside, num_paths=num_paths, cache=False)))
-    between: dict[tuple[int, int], list[int]] = {}
-    for link in sorted(alive.tolist(), key=lambda e: -topology.capacity[e]):
-        ends = int(owner[topology.link_source[link]]), int(owner[topology.link_target[link]])
+        paths = compute_paths(subnetwork, num_paths=num_paths, cache=False)
+        clusters.append(Cluster(nodes, live_links[inside], paths))
+    links_between: dict[tuple[int, int], list[int]] = {}
+    for link in sorted(live_links.tolist(), key=lambda e: -topology.capacity[e]):
+        ends = int(node_cluster[topology.link_source[link]]), int(node_cluster[topology.link_target[link]])
         if ends[0] != ends[1]:
-            between.setdefault(ends, []).append(link)
-    return Contraction(owner, tuple(clusters), between)
+            links_between.setdefault(ends, []).append(link)
+    return Contraction(node_cluster, tuple(clusters), links_between)

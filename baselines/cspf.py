@@ -1,7 +1,7 @@
-"""CSPF: demands one after the other, each whole on the first of its paths that has room for it (RFC 2702).
+"""CSPF: demands in descending order, each placed whole on its first path with enough residual capacity (RFC 2702).
 
-Largest first; one that fits nowhere is rejected, as an RSVP-TE tunnel is not set up.  ``partial=1`` gives it instead
-what its shortest path with any room can take.
+A demand that fits on none of its paths is rejected, like an RSVP-TE tunnel that cannot be set up.  With ``partial=1``,
+rejected demands are then placed in part: each on its first path with any residual capacity, as much as fits.
 """
 
 from __future__ import annotations
@@ -13,18 +13,26 @@ from typing import Any
 import numpy as np
 
 from baselines.greedy import place
-from baselines.matrix import Matrix, MatrixResult, only, per_matrix
+from baselines.matrix import Matrix, MatrixResult, per_matrix, require_objective
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.problem.allocation import Allocation
 from teal.spec import Spec
 
-FLOWS = (ObjectiveName.TOTAL_FLOW, ObjectiveName.WEIGHTED_FLOW, ObjectiveName.LATENCY_PENALISED_FLOW)
+SUPPORTED_OBJECTIVES = (
+    ObjectiveName.TOTAL_FLOW,
+    ObjectiveName.WEIGHTED_FLOW,
+    ObjectiveName.LATENCY_PENALISED_FLOW,
+)
 
 
 @dataclass(frozen=True)
 class Cspf:
-    """See the module."""
+    """CSPF, as described in the module.
+
+    Attributes:
+        partial: whether rejected demands are then placed in part.
+    """
 
     partial: bool = False
 
@@ -32,9 +40,9 @@ class Cspf:
         """Allocate every matrix.
 
         Raises:
-            InputError: a program that does not maximise flow.
+            InputError: the objective is not value maximisation.
         """
-        only("cspf", problem.objective, *FLOWS)
+        require_objective("cspf", problem.objective, *SUPPORTED_OBJECTIVES)
         return per_matrix(problem, self._solve)
 
     def _solve(self, matrix: Matrix) -> MatrixResult:

@@ -1,8 +1,8 @@
-"""Demand pinning: small demands on their first paths, then the LP for the rest on what is left.
+"""Demand pinning: small demands on their first paths, then the LP for the large demands on the residual capacity.
 
 Namyar et al., "Finding Adversarial Inputs for Heuristics using Multi-level Optimization", NSDI 2024, section 2.
 
-The mirror image of LP-top, as run in production: what is small is not worth optimising, and goes first.
+LP-top in the opposite order: the small demands, which are not optimised, are placed first.
 """
 
 from __future__ import annotations
@@ -11,30 +11,31 @@ from pathlib import Path
 
 import numpy as np
 
-from baselines.greedy import all_on_first, place
+from baselines.greedy import first_path_flow, place
 from baselines.largest import ByLargest, largest
 from baselines.linear_program import solve_program
-from baselines.matrix import Matrix, MatrixResult, as_part
+from baselines.matrix import Matrix, MatrixResult, heuristic_status
 from baselines.path_program import path_program
 from teal.spec import Spec
 
 
 class DemandPinning(ByLargest):
-    """Demand pinning."""
+    """Demand pinning, as described in the module."""
 
     name = "demand-pinning"
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
-        free = largest(matrix.demand, self.alpha)
+        optimised = largest(matrix.demand, self.alpha)
         residual = matrix.capacity.copy()
         if matrix.network.objective.maximises_value:
-            pinned = place(matrix, np.flatnonzero(~free), residual, whole=False, first_only=True)
-            paths = path_program(matrix, free, residual)
+            pinned = place(matrix, np.flatnonzero(~optimised), residual, whole=False, first_only=True)
+            lp = path_program(matrix, optimised, residual)
         else:
-            pinned = np.where(free[:, None], 0, all_on_first(matrix))
-            paths = path_program(matrix, free, matrix.capacity, matrix.loads(pinned))
-        found = solve_program(paths.program, self.how)
-        return MatrixResult(pinned + paths.flow(found), status=as_part(found.status), build_s=paths.build_s)
+            pinned = np.where(optimised[:, None], 0, first_path_flow(matrix))
+            lp = path_program(matrix, optimised, matrix.capacity, matrix.loads(pinned))
+        solution = solve_program(lp.program, self.settings)
+        flow = pinned + lp.flow(solution)
+        return MatrixResult(flow, status=heuristic_status(solution.status), build_s=lp.build_s)
 
 
 def make(spec: Spec, model: Path | None) -> DemandPinning:

@@ -1,4 +1,4 @@
-"""Schemes that place one demand after the other: the loops, compiled."""
+"""Placing demands on paths one after the other; the loop is compiled by Numba."""
 
 # mypy cannot see through Numba's types.
 # mypy: disable-error-code="no-untyped-def"
@@ -13,32 +13,35 @@ from teal.runtime.parallel import kernel
 
 @kernel
 def _place(order, demand, mask, path_ptr, path_links, residual, whole, first_only, flow):
-    """Demands in order: each on the first of its paths with room for it all or, unless ``whole``, for a part."""
+    """The loop of :func:`place`; changes ``residual`` (E,) and ``flow`` (D, K)."""
     paths = mask.shape[1]
     for d in order:
         for k in range(paths):
             if not mask[d, k]:
                 continue
             begin, end = path_ptr[d * paths + k], path_ptr[d * paths + k + 1]
-            room = np.inf
+            available = np.inf
             for i in range(begin, end):
-                room = min(room, residual[path_links[i]])
-            sent = min(room, demand[d])
-            if sent > 0 and (not whole or sent >= demand[d]):
-                flow[d, k] += sent
+                available = min(available, residual[path_links[i]])
+            placed = min(available, demand[d])
+            if placed > 0 and (not whole or placed >= demand[d]):
+                flow[d, k] += placed
                 for i in range(begin, end):
-                    residual[path_links[i]] = max(0.0, residual[path_links[i]] - sent)
+                    residual[path_links[i]] = max(0.0, residual[path_links[i]] - placed)
                 break
             if first_only:
                 break
 
 
 def place(matrix: Matrix, order: Array, residual: Array, *, whole: bool, first_only: bool) -> Array:
-    """(D, K) flows of the demands in ``order``; ``residual`` (E,) is used up.
+    """(D, K) Gbit/s: each demand of ``order`` in turn on its first live path with enough residual capacity.
 
     Args:
-        whole: a demand goes over one path entirely or not at all.
-        first_only: look at no path but the first that works.
+        matrix: demands and live paths.
+        order: demand numbers; demands that are not in it get no flow.
+        residual: (E,) Gbit/s that may be used; the placed flow is subtracted in place.
+        whole: a path is used only if it can carry the whole demand; otherwise if it can carry any part.
+        first_only: only the first live path of each demand is tried.
     """
     flow = np.zeros(matrix.mask.shape)
     network = matrix.network
@@ -46,8 +49,8 @@ def place(matrix: Matrix, order: Array, residual: Array, *, whole: bool, first_o
     return flow
 
 
-def all_on_first(matrix: Matrix) -> Array:
-    """(D, K) flows with every routable demand on its first path that works, capacities unasked."""
+def first_path_flow(matrix: Matrix) -> Array:
+    """(D, K) Gbit/s: every routable demand whole on its first live path, regardless of capacities."""
     flow = np.zeros(matrix.mask.shape)
     rows = np.flatnonzero(matrix.routable)
     flow[rows, matrix.mask[rows].argmax(1)] = matrix.demand[rows]

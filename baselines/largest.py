@@ -1,4 +1,4 @@
-"""What LP-top and demand pinning share: the LP for the largest demands, first paths for the rest."""
+"""The common part of LP-top and demand pinning: the LP for the largest demands, first paths for all others."""
 
 from __future__ import annotations
 
@@ -8,38 +8,41 @@ from typing import ClassVar, Self
 import numpy as np
 
 from baselines.linear_program import LpSettings, solver_options
-from baselines.matrix import Array, Matrix, MatrixResult, only, per_matrix
-from baselines.path_program import KNOWN
+from baselines.matrix import Array, Matrix, MatrixResult, per_matrix, require_objective
+from baselines.path_program import SUPPORTED_OBJECTIVES
 from teal.errors import InputError
 from teal.problem import Problem
 from teal.problem.allocation import Allocation
 from teal.spec import Spec
 
-_COUNTS = 1e-3  # demands of less Gbit/s are not ranked
+_MIN_RANKED_DEMAND = 1e-3  # Gbit/s; smaller demands would distort the quantile
 
 
 @dataclasses.dataclass(frozen=True)
 class ByLargest:
-    """A scheme that optimises the largest demands alone.
+    """A scheme that optimises only the largest demands.
+
+    The set of these demands differs from matrix to matrix, so the time to build the LP is part of the time of a matrix.
 
     Attributes:
-        alpha: share of the demands that are optimised, the largest ones: those at or above the (1 - alpha)
-            quantile of the ones above 0.001 Gbit/s.  The set changes with every matrix, so building counts.
-        how: the solver.
+        name: of the scheme, for messages.
+        alpha: share of the demands that are optimised: those at or above the (1 - alpha) quantile of the demands above
+            0.001 Gbit/s.
+        settings: of the LP solver.
     """
 
     name: ClassVar[str]
     alpha: float = 0.1
-    how: LpSettings = dataclasses.field(default_factory=LpSettings)
+    settings: LpSettings = dataclasses.field(default_factory=LpSettings)
 
     def solve(self, problem: Problem) -> Allocation:
         """Allocate every matrix.
 
         Raises:
-            InputError: max_concurrent_flow, which it does not know.
-            SolverError: of the solver.
+            InputError: the objective is max_concurrent_flow, which is not supported.
+            SolverError: the LP solver cannot run.
         """
-        only(self.name, problem.objective, *KNOWN)
+        require_objective(self.name, problem.objective, *SUPPORTED_OBJECTIVES)
         return per_matrix(problem, self._solve)
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
@@ -48,15 +51,15 @@ class ByLargest:
     @classmethod
     def from_spec(cls, spec: Spec) -> Self:
         """``NAME[:alpha=0.1,solver=highs|gurobi,method=auto|simplex|ipm,time_limit=0]``."""
-        options, how = solver_options(spec, alpha=0.1)
+        options, settings = solver_options(spec, alpha=0.1)
         if not 0 <= options["alpha"] <= 1:
             raise InputError(spec.text, "alpha", "a share in [0, 1]", options["alpha"])
-        return cls(options["alpha"], how)
+        return cls(options["alpha"], settings)
 
 
 def largest(demand: Array, alpha: float) -> Array:
-    """(D,) whether a demand is at or above the (1 - alpha) quantile of those above 0.001 Gbit/s."""
-    ranked = demand[demand > _COUNTS]
+    """(D,) true for demands at or above the (1 - alpha) quantile of the demands above 0.001 Gbit/s."""
+    ranked = demand[demand > _MIN_RANKED_DEMAND]
     if alpha >= 1 or not len(ranked):
         return np.ones(len(demand), bool) if alpha >= 1 else np.zeros(len(demand), bool)
     return demand >= np.quantile(ranked, 1 - alpha)

@@ -1,4 +1,4 @@
-"""Linear programs by solver name, without a modelling layer: for schemes that solve many small ones."""
+"""Linear programs as sparse arrays, solved by HiGHS or Gurobi without a modelling layer, for schemes with many LPs."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from teal.problem.allocation import Status
 from teal.spec import Spec
 
 SOLVERS = ("highs", "gurobi")
-METHODS = {"auto": "", "simplex": "highs-ds", "ipm": "highs-ipm"}
-_SIMPLEX_UP_TO = 10_000  # variables; past that HiGHS is sooner done by interior point
+METHODS = {"auto": "", "simplex": "highs-ds", "ipm": "highs-ipm"}  # option -> method of linprog; "" by size
+_MAX_SIMPLEX_VARIABLES = 10_000  # above this, the interior-point method of HiGHS is faster than its simplex method
 _GUROBI_SIZE_LIMIT = 10010  # gurobipy.GRB.Error.SIZE_LIMIT_EXCEEDED
-_GUROBI_METHODS = {"auto": -1, "simplex": 1, "ipm": 2}
+_GUROBI_METHODS = {"auto": -1, "simplex": 1, "ipm": 2}  # option -> Gurobi's parameter Method
 
 
 @dataclasses.dataclass(frozen=True)
 class LpSettings:
-    """Which solver, and how.
+    """Solver, method and time limit of linear programs.
 
     Attributes:
         solver: ``highs`` or ``gurobi``.
-        method: ``simplex``, ``ipm`` or ``auto``: of HiGHS simplex up to 10,000 variables.
-        time_limit: seconds a program; 0 for none.
+        method: ``simplex``, ``ipm`` (interior point) or ``auto``: for HiGHS simplex up to 10,000 variables and interior
+            point above, for Gurobi its own choice.
+        time_limit: s for each program; 0 for none.
 
     Raises:
-        InputError: a name or number that there is not.
+        InputError: an unknown solver or method, or a negative time limit.
     """
 
     solver: str = "highs"
@@ -45,12 +46,19 @@ class LpSettings:
         if self.method not in METHODS:
             raise InputError("method", "", " or ".join(METHODS), repr(self.method))
         if not self.time_limit >= 0:
-            raise InputError("time_limit", "", "a number >= 0", self.time_limit)
+            raise InputError("time_limit", "", "a number of seconds >= 0", self.time_limit)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LpSolution:
-    """What came of a program: x, multipliers (>= 0) of the rows of a_ub, how it ended, seconds."""
+    """The solution of a program with n variables.
+
+    Attributes:
+        x: (n,) values of the variables; 0 unless ``status`` is optimal.
+        dual: (rows of a_ub,) multipliers of a_ub x <= b_ub, >= 0; 0 unless ``status`` is optimal.
+        status: optimal, time_limit or failed.
+        seconds: s that the solver took.
+    """
 
     x: Array
     dual: Array
@@ -60,7 +68,16 @@ class LpSolution:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LinearProgram:
-    """min cost x  s.t.  a_ub x <= b_ub,  a_eq x = b_eq,  0 <= x <= upper; None for no such rows or limits."""
+    """Minimise cost x  subject to  a_ub x <= b_ub,  a_eq x = b_eq,  0 <= x <= upper.
+
+    Attributes:
+        cost: (n,) coefficients of the objective.
+        a_ub: (m, n) rows of the inequalities.
+        b_ub: (m,) right-hand sides of the inequalities.
+        a_eq: (q, n) rows of the equations; None for no equations.
+        b_eq: (q,) right-hand sides of the equations; None for no equations.
+        upper: (n,) upper bounds of the variables; None for no bounds.
+    """
 
     cost: Array
     a_ub: sp.csr_array
@@ -70,8 +87,8 @@ class LinearProgram:
     upper: Array | None = None
 
 
-def solve_program(program: LinearProgram, how: LpSettings) -> LpSolution:
-    """Solve it; x and multipliers are 0 where there is no optimum.
+def solve_program(program: LinearProgram, settings: LpSettings) -> LpSolution:
+    """Solve a program; where no optimum is found, the status says why, and x and the multipliers are 0.
 
     Raises:
         SolverError: the solver is not installed, or its licence does not cover the program.
@@ -79,47 +96,58 @@ def solve_program(program: LinearProgram, how: LpSettings) -> LpSolution:
     if not len(program.cost):
         return LpSolution(np.zeros(0), np.zeros(len(program.b_ub)), Status.OPTIMAL, 0.0)
     begin = time.perf_counter()
-    x, dual, status = (_by_gurobi if how.solver == "gurobi" else _by_highs)(program, how)
+    x, dual, status = (_by_gurobi if settings.solver == "gurobi" else _by_highs)(program, settings)
     return LpSolution(x, dual, status, time.perf_counter() - begin)
 
 
 def solver_options(spec: Spec, **defaults: int | float | str | bool) -> tuple[dict[str, Any], LpSettings]:
-    """The options of a scheme, and its ``solver``, ``method`` and ``time_limit``."""
+    """The options of a scheme, and LpSettings from its options ``solver``, ``method`` and ``time_limit``.
+
+    Args:
+        spec: of the scheme.
+        **defaults: the scheme's own options with their defaults.
+
+    Raises:
+        InputError: an unknown option or a wrong value.
+    """
     options: dict[str, Any] = spec.parse_options(**defaults, **dataclasses.asdict(LpSettings()))
-    how = LpSettings(**{field.name: options.pop(field.name) for field in dataclasses.fields(LpSettings)})
-    return options, how
+    settings = LpSettings(**{field.name: options.pop(field.name) for field in dataclasses.fields(LpSettings)})
+    return options, settings
 
 
-def _by_highs(program: LinearProgram, how: LpSettings) -> tuple[Array, Array, Status]:
+def _by_highs(program: LinearProgram, settings: LpSettings) -> tuple[Array, Array, Status]:
+    """x, multipliers and status by SciPy's HiGHS."""
     columns = len(program.cost)
-    method = METHODS[how.method] or ("highs-ds" if columns <= _SIMPLEX_UP_TO else "highs-ipm")
-    options = {"time_limit": how.time_limit} if how.time_limit else {}
-    bounds = np.column_stack([np.zeros(columns), _upper(program)])
-    found = linprog(
+    method = METHODS[settings.method] or ("highs-ds" if columns <= _MAX_SIMPLEX_VARIABLES else "highs-ipm")
+    options = {"time_limit": settings.time_limit} if settings.time_limit else {}
+    bounds = np.column_stack([np.zeros(columns), _upper_bounds(program)])
+    result = linprog(
         program.cost, program.a_ub, program.b_ub, program.a_eq, program.b_eq, bounds, method=method, options=options
     )
-    if found.status != 0:
-        ended = Status.TIME_LIMIT if found.status == 1 else Status.FAILED
-        return np.zeros(columns), np.zeros(len(program.b_ub)), ended
-    return np.maximum(found.x, 0), np.maximum(-found.ineqlin.marginals, 0), Status.OPTIMAL
+    if result.status != 0:
+        status = Status.TIME_LIMIT if result.status == 1 else Status.FAILED
+        return np.zeros(columns), np.zeros(len(program.b_ub)), status
+    return np.maximum(result.x, 0), np.maximum(-result.ineqlin.marginals, 0), Status.OPTIMAL
 
 
-def _upper(program: LinearProgram) -> Array:
+def _upper_bounds(program: LinearProgram) -> Array:
+    """(n,) upper bounds of the variables, infinite where there are none."""
     return np.full(len(program.cost), np.inf) if program.upper is None else program.upper
 
 
-def _by_gurobi(program: LinearProgram, how: LpSettings) -> tuple[Array, Array, Status]:
+def _by_gurobi(program: LinearProgram, settings: LpSettings) -> tuple[Array, Array, Status]:
+    """x, multipliers and status by Gurobi."""
     try:
         import gurobipy
     except ImportError as error:
         raise SolverError("gurobipy is not installed: pip install 'teal-te[baselines]'") from error
-    parameters: dict[str, Any] = {"OutputFlag": 0, "Method": _GUROBI_METHODS[how.method]}
-    if how.time_limit:
-        parameters["TimeLimit"] = how.time_limit
+    parameters: dict[str, Any] = {"OutputFlag": 0, "Method": _GUROBI_METHODS[settings.method]}
+    if settings.time_limit:
+        parameters["TimeLimit"] = settings.time_limit
     columns, rows = len(program.cost), len(program.b_ub)
     try:
         with gurobipy.Env(params=parameters) as env, gurobipy.Model(env=env) as model:
-            x = model.addMVar(columns, ub=_upper(program))
+            x = model.addMVar(columns, ub=_upper_bounds(program))
             constraints = model.addConstr(program.a_ub @ x <= program.b_ub)
             if program.a_eq is not None:
                 rows += len(program.b_eq)  # type: ignore[arg-type]
@@ -128,13 +156,13 @@ def _by_gurobi(program: LinearProgram, how: LpSettings) -> tuple[Array, Array, S
             model.optimize()
             if model.Status == gurobipy.GRB.OPTIMAL:
                 return np.maximum(x.X, 0), np.maximum(-constraints.Pi, 0), Status.OPTIMAL
-            ended = Status.TIME_LIMIT if model.Status == gurobipy.GRB.TIME_LIMIT else Status.FAILED
-            return np.zeros(columns), np.zeros(len(program.b_ub)), ended
+            status = Status.TIME_LIMIT if model.Status == gurobipy.GRB.TIME_LIMIT else Status.FAILED
+            return np.zeros(columns), np.zeros(len(program.b_ub)), status
     except gurobipy.GurobiError as error:
-        alternatives = "use solver=highs, or a full licence"
+        remedy = "use solver=highs, or install a full licence"
         if error.errno == _GUROBI_SIZE_LIMIT:
             raise SolverError(
-                "Gurobi's licence here takes up to 2,000 variables and 2,000 constraints, "
-                f"the model has {columns:,} and {rows:,}: {alternatives}"
+                "the installed Gurobi licence covers up to 2,000 variables and 2,000 constraints, "
+                f"the program has {columns:,} and {rows:,}: {remedy}"
             ) from None
-        raise SolverError(f"Gurobi says: {error}: {alternatives}") from None
+        raise SolverError(f"Gurobi failed: {error}: {remedy}") from None

@@ -1,8 +1,12 @@
-"""LP-all: the whole program at once, in path form, by an LP solver through cvxpy.  The yardstick.
+"""LP-all: the path-form program of all demands at once, solved by an LP solver through cvxpy; the reference optimum.
 
-Value maximisation: max sum v x s.t. sum_k x[d, k] <= demand[d], load[e] <= c[e], x >= 0.
-max_link_utilisation: min theta s.t. sum_k x[d, k] = demand[d], load[e] <= theta c[e]; theta is not
-capped, so an overloaded matrix has an optimum like any other.
+With x[d, k] the flow on path k of demand d, in Gbit/s:
+
+Value maximisation: max sum v x  s.t.  sum_k x[d, k] <= demand[d],  load[e] <= c[e],  x >= 0.
+max_link_utilisation: min theta  s.t.  sum_k x[d, k] = demand[d],  load[e] <= theta c[e],  x >= 0; theta may exceed 1,
+so an overloaded matrix has an optimum too.
+max_concurrent_flow: max alpha  s.t.  alpha demand[d] <= sum_k x[d, k] <= demand[d],  load[e] <= c[e],  alpha <= 1,
+x >= 0.
 """
 
 from __future__ import annotations
@@ -22,23 +26,23 @@ from teal.problem import Problem
 from teal.problem.allocation import Allocation, Status
 from teal.spec import Spec
 
-SOLVERS = {"highs": "HIGHS", "gurobi": "GUROBI", "cuopt": "CUOPT"}
-_INSTALL = {"cuopt": "NVIDIA cuOpt, which needs a GPU"}
-_CUOPT_METHODS = {"simplex": "DualSimplex", "ipm": "Barrier", "auto": "Barrier"}
+SOLVERS = {"highs": "HIGHS", "gurobi": "GUROBI", "cuopt": "CUOPT"}  # option -> name in cvxpy
 METHODS = ("auto", "simplex", "ipm")
-_SIMPLEX_UP_TO = 10_000  # variables; past that HiGHS is sooner done by interior point
+_INSTALL_HINTS = {"cuopt": "NVIDIA cuOpt, which needs a GPU"}  # solvers that are not among the dependencies
+_CUOPT_METHODS = {"simplex": "DualSimplex", "ipm": "Barrier", "auto": "Barrier"}  # option -> solver_method of cuOpt
+_MAX_SIMPLEX_VARIABLES = 10_000  # above this, the interior-point method of HiGHS is faster than its simplex method
 _GUROBI_SIZE_LIMIT = 10010  # gurobipy.GRB.Error.SIZE_LIMIT_EXCEEDED
 
 
 @dataclass(frozen=True)
 class LpAll:
-    """LP-all as a scheme.
+    """LP-all, as described in the module.
 
     Attributes:
-        solver: ``highs``, ``gurobi``, or ``cuopt`` where NVIDIA's cuOpt is installed (never tried here).
-        method: of HiGHS and cuOpt: ``simplex``, ``ipm`` (interior point with crossover), or ``auto``, of HiGHS simplex
-            up to 10,000 path variables, of cuOpt interior point.
-        time_limit: seconds a matrix; 0 for none.  A solver that stops there has no allocation.
+        solver: ``highs``, ``gurobi``, or ``cuopt`` where NVIDIA cuOpt is installed (not tested).
+        method: for HiGHS and cuOpt: ``simplex``, ``ipm`` (interior point with crossover), or ``auto``: for HiGHS
+            simplex up to 10,000 path variables and interior point above, for cuOpt interior point.
+        time_limit: s for each matrix; 0 for none.  A matrix that reaches it has no allocation.
         threads: of the solver; 0 for its own choice.
     """
 
@@ -48,40 +52,41 @@ class LpAll:
     threads: int = 0
 
     def solve(self, problem: Problem) -> Allocation:
-        """Solve every matrix, exactly.
+        """Solve every matrix to optimality.
 
         Raises:
-            SolverError: cvxpy or the solver is not installed, or its licence does not cover the model.
+            SolverError: cvxpy or the solver is not installed, or its licence does not cover the program.
         """
         cvxpy = _import_cvxpy()
         if SOLVERS[self.solver] not in cvxpy.installed_solvers():
-            how = _INSTALL.get(self.solver, "pip install 'teal-te[baselines]'")
-            raise SolverError(f"lp-all: the solver {self.solver} is not installed: {how}")
+            hint = _INSTALL_HINTS.get(self.solver, "pip install 'teal-te[baselines]'")
+            raise SolverError(f"lp-all: the solver {self.solver} is not installed: {hint}")
         problem = problem.to(torch.float64)
         splits = np.zeros((problem.batch, *problem.ops.mask.shape))
         prices = np.zeros((problem.batch, problem.topology.num_links))
-        model, status, build_s, solve_s = None, [], [], []
+        model, statuses, build_s, solve_s = None, [], [], []
         for b in range(problem.batch):
             begin = time.perf_counter()
-            one = problem.row(b)
-            if model is None or not torch.equal(one.capacity, problem.capacity[b - 1 : b]):
-                model = _Model(cvxpy, one)
-            model.demand.value = one.demand[0].cpu().numpy()[model.rows]
-            reached, seconds = self._run(cvxpy, model)
-            status.append(reached)
+            row = problem.row(b)
+            if model is None or not torch.equal(row.capacity, problem.capacity[b - 1 : b]):
+                model = _Model(cvxpy, row)
+            model.demand.value = row.demand[0].cpu().numpy()[model.demands]
+            status, seconds = self._run(cvxpy, model)
+            statuses.append(status)
             solve_s.append(seconds)
             build_s.append(time.perf_counter() - begin - seconds)
-            if reached.usable:
-                splits[b], prices[b] = model.solution(one)
+            if status.usable:
+                splits[b], prices[b] = model.solution(row)
         return Allocation(
             torch.from_numpy(splits).to(problem.demand),
             torch.from_numpy(prices).to(problem.demand),
-            tuple(status),
+            tuple(statuses),
             tuple(build_s),
             tuple(solve_s),
         )
 
     def _options(self, variables: int) -> dict[str, Any]:
+        """The solver's options, in its own names, for cvxpy."""
         if self.solver == "gurobi":
             limits = {"TimeLimit": self.time_limit} if self.time_limit else {}
             return limits | ({"Threads": self.threads} if self.threads else {})
@@ -89,7 +94,7 @@ class LpAll:
             limits = {"time_limit": self.time_limit} if self.time_limit else {}
             threads = {"num_cpu_threads": self.threads} if self.threads else {}
             return {"solver_method": _CUOPT_METHODS[self.method], **limits, **threads}
-        automatic = "simplex" if variables <= _SIMPLEX_UP_TO else "ipm"
+        automatic = "simplex" if variables <= _MAX_SIMPLEX_VARIABLES else "ipm"
         options: dict[str, Any] = {"solver": automatic if self.method == "auto" else self.method}
         if self.time_limit:
             options["time_limit"] = self.time_limit
@@ -98,29 +103,43 @@ class LpAll:
         return {"highs_options": options}
 
     def _run(self, cvxpy: Any, model: _Model) -> tuple[Status, float]:
+        """Solve a model; its status, and s that the solver took."""
         options = self._options(len(model.paths))
         begin = time.perf_counter()
         try:
             with warnings.catch_warnings():
-                # cvxpy warns of "inaccurate" results; the status below says the same.
+                # cvxpy warns of inaccurate results; the status below reports them as failed.
                 warnings.simplefilter("ignore")
                 model.program.solve(solver=SOLVERS[self.solver], warm_start=False, **options)
         except cvxpy.SolverError as error:
-            reason = _licence_fault(model) if self.solver == "gurobi" else ""
-            if reason:
-                raise SolverError(reason) from error
+            licence_error = _licence_error(model) if self.solver == "gurobi" else ""
+            if licence_error:
+                raise SolverError(licence_error) from error
             return Status.FAILED, time.perf_counter() - begin
         stats = model.program.solver_stats
         seconds = stats.solve_time if stats and stats.solve_time else time.perf_counter() - begin
-        reached = {"optimal": Status.OPTIMAL, "user_limit": Status.TIME_LIMIT}
+        statuses = {"optimal": Status.OPTIMAL, "user_limit": Status.TIME_LIMIT}
         if self.time_limit:
-            reached["infeasible_inaccurate"] = Status.TIME_LIMIT  # Gurobi, stopped before it had anything
-        return reached.get(model.program.status, Status.FAILED), float(seconds)
+            statuses["infeasible_inaccurate"] = Status.TIME_LIMIT  # Gurobi, stopped before its first solution
+        return statuses.get(model.program.status, Status.FAILED), float(seconds)
 
 
 @dataclass
 class _Model:
-    """The program of one network with the demands as parameters, so that it is compiled once."""
+    """The program of a network with the demands as parameters, so that cvxpy compiles it once for many matrices.
+
+    Attributes:
+        cvxpy: the imported module.
+        problem: of one matrix; paths, capacities and objective are taken from it.
+        demand: cvxpy parameter, (demands,) Gbit/s.
+        program: cvxpy problem.
+        paths: (n,) path number d * K + k of each variable: the live paths.
+        demands: numbers of the demands with a live path.
+        flow: cvxpy variable, (n,) Gbit/s on each path.
+        links: numbers of the links on the paths.
+        capacity: capacity of each of ``links``, Gbit/s.
+        capacity_rows: cvxpy constraint on each of ``links``; None if there is no live path.
+    """
 
     cvxpy: Any
     problem: Problem
@@ -130,49 +149,54 @@ class _Model:
     def __post_init__(self) -> None:
         cvxpy, problem = self.cvxpy, self.problem
         mask = problem.path_mask[0].cpu().numpy()
-        self.paths = np.flatnonzero(mask.reshape(-1))  # the variables, as d * K + k
-        self.rows, row_of = np.unique(self.paths // mask.shape[1], return_inverse=True)
+        self.paths = np.flatnonzero(mask.reshape(-1))
+        self.demands, demand_row = np.unique(self.paths // mask.shape[1], return_inverse=True)
         path, link = problem.paths.incidences()
-        keep = mask.reshape(-1)[path]
-        column = np.searchsorted(self.paths, path[keep])
+        live = mask.reshape(-1)[path]
+        column = np.searchsorted(self.paths, path[live])
         ones, shape = np.ones(len(column)), (problem.topology.num_links, len(self.paths))
-        incidence = sp.csr_array((ones, (link[keep], column)), shape=shape)
+        incidence = sp.csr_array((ones, (link[live], column)), shape=shape)
         self.links = np.flatnonzero(np.diff(incidence.indptr))
         by_demand = sp.csr_array(
-            (np.ones(len(self.paths)), (row_of, np.arange(len(self.paths)))), shape=(len(self.rows), len(self.paths))
+            (np.ones(len(self.paths)), (demand_row, np.arange(len(self.paths)))),
+            shape=(len(self.demands), len(self.paths)),
         )
         capacity = problem.capacity[0].cpu().numpy()[self.links]
         self.flow = cvxpy.Variable(max(1, len(self.paths)), nonneg=True)
-        self.demand = cvxpy.Parameter(len(self.rows), nonneg=True)
-        if not len(self.paths):  # nothing can be routed
+        self.demand = cvxpy.Parameter(len(self.demands), nonneg=True)
+        if not len(self.paths):  # no demand is routable
             self.program = cvxpy.Problem(cvxpy.Minimize(0), [self.flow == 0])
             self.capacity_rows = None
             return
-        # Rows over c: loads relative to capacity keep the coefficients near 1.
-        loads = sp.csr_array(incidence[self.links].multiply(1 / capacity[:, None])) @ self.flow
+        # Rows are divided by c: utilisations instead of loads keep the coefficients near 1.
+        utilisation = sp.csr_array(incidence[self.links].multiply(1 / capacity[:, None])) @ self.flow
         rows: list[Any] = []
         if problem.objective.maximises_value:
             value = problem.path_value.cpu().numpy().reshape(-1)[self.paths]
             goal = cvxpy.Maximize(value @ self.flow)
-            self.capacity_rows = loads <= 1
+            self.capacity_rows = utilisation <= 1
             served = by_demand @ self.flow <= self.demand
         elif problem.objective.may_shed:
             alpha = cvxpy.Variable(nonneg=True)
             goal = cvxpy.Maximize(alpha)
-            self.capacity_rows = loads <= 1
-            least = by_demand @ self.flow >= cvxpy.multiply(self.demand, alpha * np.ones(len(self.rows)))
+            self.capacity_rows = utilisation <= 1
+            min_served = by_demand @ self.flow >= cvxpy.multiply(self.demand, alpha * np.ones(len(self.demands)))
             served = by_demand @ self.flow <= self.demand
-            rows = [least, alpha <= 1]
+            rows = [min_served, alpha <= 1]
         else:
             theta = cvxpy.Variable(nonneg=True)
             goal = cvxpy.Minimize(theta)
-            self.capacity_rows = loads <= theta
+            self.capacity_rows = utilisation <= theta
             served = by_demand @ self.flow == self.demand
         self.capacity = capacity
         self.program = cvxpy.Problem(goal, [self.capacity_rows, served, *rows])
 
     def solution(self, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-        """Splits (D, K) and prices (E,)."""
+        """Splits (D, K) and prices (E,), value per Gbit/s, of the solved program.
+
+        Args:
+            problem: of the matrix that was solved.
+        """
         splits = np.zeros(problem.ops.mask.numel())
         prices = np.zeros(problem.topology.num_links)
         if self.capacity_rows is not None:
@@ -184,6 +208,7 @@ class _Model:
 
 
 def _import_cvxpy() -> Any:
+    """The module cvxpy, or SolverError if it is not installed."""
     try:
         import cvxpy
     except ImportError as error:
@@ -191,25 +216,28 @@ def _import_cvxpy() -> Any:
     return cvxpy
 
 
-def _licence_fault(model: _Model) -> str:
-    """What is wrong with Gurobi's licence, "" if nothing: cvxpy hides it, so ask with an empty model of the size."""
+def _licence_error(model: _Model) -> str:
+    """The error message if Gurobi's licence does not cover the model, else "".
+
+    cvxpy does not pass on Gurobi's error, so a trivial program of the same number of variables is solved to see it.
+    """
     import gurobipy
 
     size = model.program.size_metrics
     variables, rows = size.num_scalar_variables, size.num_scalar_leq_constr + size.num_scalar_eq_constr
-    alternatives = "use lp-all:solver=highs, or a full licence"
+    remedy = "use lp-all:solver=highs, or install a full licence"
     try:
-        with gurobipy.Env(params={"OutputFlag": 0}) as env, gurobipy.Model(env=env) as probe:
-            x = probe.addMVar(variables)
-            probe.addConstr(x <= 1)
-            probe.optimize()
+        with gurobipy.Env(params={"OutputFlag": 0}) as env, gurobipy.Model(env=env) as trivial:
+            x = trivial.addMVar(variables)
+            trivial.addConstr(x <= 1)
+            trivial.optimize()
     except gurobipy.GurobiError as error:
         if error.errno == _GUROBI_SIZE_LIMIT:
             return (
-                f"lp-all: Gurobi's licence here takes up to 2,000 variables and 2,000 constraints, "
-                f"the model has {variables:,} and {rows:,}: {alternatives}"
+                "lp-all: the installed Gurobi licence covers up to 2,000 variables and 2,000 constraints, "
+                f"the program has {variables:,} and {rows:,}: {remedy}"
             )
-        return f"lp-all: Gurobi says: {error}: {alternatives}"
+        return f"lp-all: Gurobi failed: {error}: {remedy}"
     return ""
 
 

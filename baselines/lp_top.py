@@ -1,4 +1,7 @@
-"""LP-top: the LP for the largest demands, the rest on their first paths as far as there is room (Teal, section 5.1)."""
+"""LP-top: the LP for the largest demands, then all others on their first paths as far as residual capacity allows.
+
+Teal (Xu et al., SIGCOMM 2023), section 5.1.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +9,30 @@ from pathlib import Path
 
 import numpy as np
 
-from baselines.greedy import all_on_first, place
+from baselines.greedy import first_path_flow, place
 from baselines.largest import ByLargest, largest
 from baselines.linear_program import solve_program
-from baselines.matrix import Matrix, MatrixResult, as_part
+from baselines.matrix import Matrix, MatrixResult, heuristic_status
 from baselines.path_program import path_program
 from teal.spec import Spec
 
 
 class LpTop(ByLargest):
-    """LP-top."""
+    """LP-top, as described in the module."""
 
     name = "lp-top"
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
-        top = largest(matrix.demand, self.alpha)
-        paths = path_program(matrix, top, matrix.capacity)
-        found = solve_program(paths.program, self.how)
-        flow = paths.flow(found)
+        optimised = largest(matrix.demand, self.alpha)
+        lp = path_program(matrix, optimised, matrix.capacity)
+        solution = solve_program(lp.program, self.settings)
+        flow = lp.flow(solution)
         if matrix.network.objective.maximises_value:
-            left = np.maximum(matrix.capacity - matrix.loads(flow), 0)
-            flow = flow + place(matrix, np.flatnonzero(~top), left, whole=False, first_only=True)
+            residual = np.maximum(matrix.capacity - matrix.loads(flow), 0)
+            flow = flow + place(matrix, np.flatnonzero(~optimised), residual, whole=False, first_only=True)
         else:
-            flow = flow + np.where(top[:, None], 0, all_on_first(matrix))
-        return MatrixResult(flow, status=as_part(found.status), build_s=paths.build_s)
+            flow = flow + np.where(optimised[:, None], 0, first_path_flow(matrix))
+        return MatrixResult(flow, status=heuristic_status(solution.status), build_s=lp.build_s)
 
 
 def make(spec: Spec, model: Path | None) -> LpTop:

@@ -1,4 +1,4 @@
-"""One matrix as baselines see it, and the loop over the matrices of a problem."""
+"""One traffic matrix as NumPy arrays, and the loop of the baselines over the matrices of a problem."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ Array = npt.NDArray[Any]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PathArrays:
-    """What the matrices of a problem share, as arrays.
+    """The paths that all matrices of a problem share, as arrays.
 
     Attributes:
-        path_ptr: (D * K + 1,) where the links of each path place d * K + k begin.
-        path_links: the links of one path after the other.
-        hops: (D, K) links of each path.
-        value: (D, K) of one Gbit/s on a path.
+        problem: that the arrays describe.
+        path_ptr: (D * K + 1,) the links of path number p = d * K + k are ``path_links[path_ptr[p]:path_ptr[p + 1]]``.
+        path_links: (I,) link numbers of one path after the other.
+        hops: (D, K) number of links of each path.
+        value: (D, K) value of one Gbit/s on each path.
     """
 
     problem: Problem
@@ -40,27 +41,27 @@ class PathArrays:
 
     @classmethod
     def of(cls, problem: Problem) -> PathArrays:
-        """Of a problem with any number of matrices."""
+        """The arrays of a problem with any number of matrices."""
         path, link = problem.paths.incidences()
-        places = problem.paths.leaf.size
-        ptr = np.searchsorted(path, np.arange(places + 1)).astype(np.int64)
+        num_paths = problem.paths.leaf.size
+        ptr = np.searchsorted(path, np.arange(num_paths + 1)).astype(np.int64)
         return cls(problem, ptr, link.astype(np.int64), problem.paths.hops, problem.path_value.cpu().numpy())
 
     @property
     def objective(self) -> Objective:
-        """The program."""
+        """The objective of the problem."""
         return self.problem.objective
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Matrix:
-    """One of the matrices.
+    """One traffic matrix of a problem.
 
     Attributes:
-        network: shared.
+        network: paths, shared by all matrices of the problem.
         demand: (D,) Gbit/s.
         capacity: (E,) Gbit/s.
-        mask: (D, K) true where a path exists and works.
+        mask: (D, K) true for live paths.
     """
 
     network: PathArrays
@@ -70,69 +71,74 @@ class Matrix:
 
     @cached_property
     def routable(self) -> Array:
-        """(D,) whether any path is left."""
+        """(D,) true where a demand has a live path."""
         return np.asarray(self.mask.any(1))
 
-    def columns(self, chosen: Array) -> PathVariables:
-        """The paths that work of the ``chosen`` demands (D,) that want anything: the variables of a program."""
-        network, places = self.network, self.mask.shape[1]
-        wanted = np.asarray(chosen, bool) & (self.demand > 0)
-        place = np.flatnonzero((self.mask & wanted[:, None]).reshape(-1))
-        rows, row = np.unique(place // places, return_inverse=True)
-        counts = network.path_ptr[place + 1] - network.path_ptr[place]
-        starts = np.repeat(network.path_ptr[place] - (np.cumsum(counts) - counts), counts)
+    def path_variables(self, selected: Array) -> PathVariables:
+        """The live paths of the ``selected`` demands, (D,) bool, that are above 0: the variables of a program."""
+        network, num_paths = self.network, self.mask.shape[1]
+        included = np.asarray(selected, bool) & (self.demand > 0)
+        path = np.flatnonzero((self.mask & included[:, None]).reshape(-1))
+        demands, demand_row = np.unique(path // num_paths, return_inverse=True)
+        counts = network.path_ptr[path + 1] - network.path_ptr[path]
+        starts = np.repeat(network.path_ptr[path] - (np.cumsum(counts) - counts), counts)
         link = network.path_links[starts + np.arange(counts.sum())]
-        return PathVariables(place, rows, row, link, np.repeat(np.arange(len(place)), counts))
+        return PathVariables(path, demands, demand_row, link, np.repeat(np.arange(len(path)), counts))
 
     def loads(self, flow: Array) -> Array:
-        """(E,) of flows (D, K)."""
+        """(E,) Gbit/s on each link, of path flows (D, K) in Gbit/s."""
         network = self.network
         per_link = np.repeat(flow.reshape(-1), np.diff(network.path_ptr))
         return np.bincount(network.path_links, per_link, minlength=len(self.capacity))
 
     def with_demand(self, demand: Array) -> Matrix:
-        """Other rates."""
+        """The same network under other demands, (D,) Gbit/s."""
         return dataclasses.replace(self, demand=demand)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PathVariables:
-    """Paths as the n variables of a program.
+    """n paths of m demands, with I (link, path) incidences, as the variables of a program.
 
     Attributes:
-        place: (n,) d * K + k.
-        demands: (m,) the demands that they belong to; demand: (n,) which of those.
-        link, column: every link of every path.
+        path: (n,) path number d * K + k of each variable, ascending.
+        demands: (m,) numbers of the demands to which the paths belong, ascending.
+        demand_row: (n,) position in ``demands`` of each variable's demand.
+        link: (I,) link of each incidence.
+        column: (I,) variable of each incidence.
     """
 
-    place: Array
+    path: Array
     demands: Array
-    demand: Array
+    demand_row: Array
     link: Array
     column: Array
 
-    def served(self) -> sp.csr_array:
-        """(m, n) which path serves which demand."""
-        return ones(self.demand, np.arange(len(self.place)), (len(self.demands), len(self.place)))
+    def demand_incidence(self) -> sp.csr_array:
+        """(m, n) 1 where a path belongs to a demand."""
+        return sparse_ones(self.demand_row, np.arange(len(self.path)), (len(self.demands), len(self.path)))
 
-    def loads(self, num_links: int) -> sp.csr_array:
-        """(E, n) which path goes over which link."""
-        return ones(self.link, self.column, (num_links, len(self.place)))
+    def link_incidence(self, num_links: int) -> sp.csr_array:
+        """(E, n) 1 where a path uses a link."""
+        return sparse_ones(self.link, self.column, (num_links, len(self.path)))
 
 
-def ones(row: Array, column: Array, shape: tuple[int, int]) -> sp.csr_array:
-    """A sparse matrix of ones."""
+def sparse_ones(row: Array, column: Array, shape: tuple[int, int]) -> sp.csr_array:
+    """A sparse matrix with 1 at each (row, column)."""
     return sp.csr_array((np.ones(len(row)), (row, column)), shape=shape)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MatrixResult:
-    """Of one matrix.
+    """The result of a scheme for one matrix.
 
     Attributes:
-        flow: (D, K) Gbit/s; prices: (E,) if any.
-        build_s, solve_s: seconds; solve_s None where all that is not building is solving.
-        parallel_s: seconds if every subproblem had a processor of its own; None where there are none.
+        flow: (D, K) Gbit/s on each path.
+        prices: (E,) value of one more Gbit/s of capacity on each link; None if the scheme has none.
+        status: of the allocation.
+        build_s: s to build the programs.
+        solve_s: s to solve them; None for the measured time less ``build_s``.
+        parallel_s: s if every independent subproblem had a processor to itself; None if there are no subproblems.
     """
 
     flow: Array
@@ -144,7 +150,7 @@ class MatrixResult:
 
 
 def matrices(problem: Problem) -> Iterator[Matrix]:
-    """Those of a problem in float64, one after the other."""
+    """The matrices of a problem, one after the other."""
     network = PathArrays.of(problem)
     masks, demands, capacities = (v.cpu().numpy() for v in (problem.path_mask, problem.demand, problem.capacity))
     for demand, capacity, mask in zip(demands, capacities, masks, strict=True):
@@ -152,39 +158,39 @@ def matrices(problem: Problem) -> Iterator[Matrix]:
 
 
 def per_matrix(problem: Problem, solve: Callable[[Matrix], MatrixResult]) -> Allocation:
-    """Run ``solve`` on one matrix after the other.
+    """Run ``solve`` on one matrix after the other, in float64.
 
-    An answer's flows become splits; where it gives no time of its own, solving takes what is not building.
+    Flows are converted to splits.  Where a result has no ``solve_s``, it is the measured time less ``build_s``.
     """
     problem = problem.to(torch.float64)
-    demands, answers, seconds = problem.demand.cpu().numpy(), [], []
+    demands, results, seconds = problem.demand.cpu().numpy(), [], []
     for matrix in matrices(problem):
         begin = time.perf_counter()
-        answers.append(solve(matrix))
+        results.append(solve(matrix))
         seconds.append(time.perf_counter() - begin)
-    flow = np.stack([answer.flow for answer in answers])
+    flow = np.stack([result.flow for result in results])
     splits = np.divide(flow, demands[..., None], out=np.zeros_like(flow), where=demands[..., None] > 0)
-    known = [answer.prices for answer in answers if answer.prices is not None]
-    prices = torch.from_numpy(np.stack(known)).to(problem.demand) if len(known) == len(answers) else None
+    all_prices = [result.prices for result in results if result.prices is not None]
+    prices = torch.from_numpy(np.stack(all_prices)).to(problem.demand) if len(all_prices) == len(results) else None
     return Allocation(
         torch.from_numpy(splits).to(problem.demand),
         prices,
-        tuple(answer.status for answer in answers),
-        tuple(answer.build_s for answer in answers),
+        tuple(result.status for result in results),
+        tuple(result.build_s for result in results),
         tuple(
-            s - answer.build_s if answer.solve_s is None else answer.solve_s
-            for answer, s in zip(answers, seconds, strict=True)
+            s - result.build_s if result.solve_s is None else result.solve_s
+            for result, s in zip(results, seconds, strict=True)
         ),
-        tuple(answer.parallel_s for answer in answers),
+        tuple(result.parallel_s for result in results),
     )
 
 
-def only(scheme: str, objective: Objective, *names: ObjectiveName) -> None:
-    """Raise InputError unless the program is one of those that a scheme knows."""
-    if objective.name not in names:
-        raise InputError(scheme, "objective", " or ".join(names), objective.name.value)
+def require_objective(scheme: str, objective: Objective, *supported: ObjectiveName) -> None:
+    """Raise InputError unless the objective is one that the scheme supports."""
+    if objective.name not in supported:
+        raise InputError(scheme, "objective", " or ".join(supported), objective.name.value)
 
 
-def as_part(status: Status) -> Status:
-    """The status of a whole, a part of which ended so: an optimal part makes it no more than feasible."""
-    return Status.FEASIBLE if status is Status.OPTIMAL else status
+def heuristic_status(lp_status: Status) -> Status:
+    """The status of an allocation only a part of which is an LP solution: at best feasible, not optimal."""
+    return Status.FEASIBLE if lp_status is Status.OPTIMAL else lp_status

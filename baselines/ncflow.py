@@ -1,18 +1,21 @@
-"""NCFlow: solve between contracted clusters and within them at once, reconcile, go on with what is left.
+"""NCFlow: LPs on the contracted network and inside each cluster, reconciled, and repeated on the residual capacities.
 
 Abuzaid et al., "Contracting Wide-area Network Topologies to Solve Flow Problems Quickly", NSDI 2021.  In each iteration
 
-1. every pair of neighbouring clusters exposes one link, the next largest; the demands from one cluster to another are a
-   bundle with one path over exposed links, and R1 is the largest flow of the bundles;
-2. R2, for each cluster by itself: flows inside, from each source to the exit of its bundle, from the entry to each
-   target, from entry to exit of bundles that pass; none larger than R1, gamma against piling onto one path;
-3. a bundle carries no more than each of its clusters has taken;
-4. per bundle: how much of each demand, within that and what R2 took from its source and to its target; path flows of
-   R2 shrink in proportion.
+1. every pair of neighbouring clusters exposes one link, each iteration the one of next smaller capacity.  The demands
+   from one cluster to another form a bundle with one path over exposed links; the LP R1 maximises the flow of all
+   bundles;
+2. the LP R2 of each cluster maximises the flow inside it: of its own demands, from each source to the exit of its
+   bundle, from the entry of a bundle to each target, and from entry to exit of bundles that pass through.  No flow
+   exceeds R1, and gamma penalises the use of a single path;
+3. the flow of a bundle is limited to the least that R2 has granted it in any of its clusters;
+4. an LP for each bundle divides that flow among its demands, within what R2 has granted to each source and target;
+   the path flows of R2 are scaled down in proportion.
 
-With one exposed link a pair, step 3 is a minimum, and no program, and R1 again under these caps would change nothing:
-what both sides of a link have taken fits it.  Its paths are its own: they join those of its
-clusters, and the allocation comes with them.
+As every pair of clusters exposes one link, step 3 is a minimum rather than an LP, and solving R1 again under these
+limits would change nothing: any flow that R2 grants on both sides of a link fits the link.
+
+NCFlow uses paths of its own: they are added to the candidate paths, and the allocation contains the extended path set.
 """
 
 from __future__ import annotations
@@ -31,8 +34,8 @@ from scipy.sparse.csgraph import dijkstra
 from baselines.clusters import METHODS
 from baselines.contraction import Contraction, LinkPath, contract
 from baselines.linear_program import LinearProgram, LpSettings, LpSolution, solve_program
-from baselines.matrix import Array, Matrix, matrices, ones, only
-from baselines.ncflow_clusters import ENTERS, INSIDE, LEAVES, PASSES, Commodity, cluster_program
+from baselines.matrix import Array, Matrix, matrices, require_objective, sparse_ones
+from baselines.ncflow_clusters import ENTERS, INSIDE, LEAVES, PASSES, Commodity, WeightedPaths, cluster_program
 from baselines.own_paths import with_flows
 from baselines.workers import solve_all
 from teal.errors import InputError
@@ -41,14 +44,24 @@ from teal.problem import Problem
 from teal.problem.allocation import Allocation, Status
 from teal.spec import Spec
 
-_ENOUGH = 0.05  # share of the demand that is left, or of the flow that is won, at which it stops
-_NOTHING = 1e-9  # of the largest demand
-_CHUNK = 20_000  # demands in a program of step 4
+_STOP_SHARE = 0.05  # iteration stops when a smaller share of demand is unserved, or of flow was added last
+_MIN_FLOW_SHARE = 1e-9  # of the largest demand; smaller demands, flows and residual capacities count as 0
+_PENALTY = 0.01  # gamma of R2 times the largest demand (at least 1 Gbit/s): small, so that it never outweighs flow
+_MAX_CHUNK_DEMANDS = 20_000  # demands in one LP of step 4, which covers several bundles
+
+# (cluster, kind, bundle, key) -> flow in Gbit/s that R2 grants to a commodity, and its paths with their flows.
+_Granted = dict[tuple[int, str, int, int], tuple[float, WeightedPaths]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Bundle:
-    """The demands from one cluster to another: their numbers, and the clusters on the way with the links between."""
+    """The demands from one cluster to another.
+
+    Attributes:
+        demands: (n,) demand numbers.
+        clusters: on the path of the bundle, from first to last.
+        links: the exposed links between consecutive clusters.
+    """
 
     demands: Array
     clusters: tuple[int, ...]
@@ -57,16 +70,16 @@ class Bundle:
 
 @dataclasses.dataclass(frozen=True)
 class NcFlow:
-    """NCFlow.
+    """NCFlow, as described in the module.
 
     Attributes:
-        clusters: about how many; 0 for 3 floor(sqrt(N)).
-        method: of partition, see :mod:`baselines.clusters`.
-        iterations: at most.
-        num_paths: inside a cluster.
+        clusters: approximate number of clusters; 0 for 3 floor(sqrt(N)).
+        method: of partition, see :func:`baselines.clusters.partition`.
+        iterations: maximum number.
+        num_paths: paths for each pair of nodes of a cluster.
         seed: of the partition.
-        workers: processes at a time; 0 for one a core.
-        how: the solver.
+        workers: processes that solve LPs at the same time; 0 for one per core.
+        settings: of the LP solver.
     """
 
     clusters: int = 0
@@ -75,260 +88,279 @@ class NcFlow:
     num_paths: int = 4
     seed: int = 0
     workers: int = 0
-    how: LpSettings = dataclasses.field(default_factory=LpSettings)
+    settings: LpSettings = dataclasses.field(default_factory=LpSettings)
 
     def solve(self, problem: Problem) -> Allocation:
-        """Allocate every matrix, over paths of its own.
+        """Allocate every matrix, over the candidate paths extended by NCFlow's paths.
 
         Raises:
-            InputError: another program than total_flow.
-            SolverError: of the solver.
+            InputError: the objective is not total_flow.
+            SolverError: the LP solver cannot run.
         """
-        only("ncflow", problem.objective, ObjectiveName.TOTAL_FLOW)
+        require_objective("ncflow", problem.objective, ObjectiveName.TOTAL_FLOW)
         problem = problem.to(torch.float64)
-        runs, build, spent = [], [], []
+        runs, build_s, solve_s = [], [], []
         for matrix in matrices(problem):
             begin = time.perf_counter()
             contraction = self.contraction(matrix)
-            build.append(time.perf_counter() - begin)
+            build_s.append(time.perf_counter() - begin)
             begin = time.perf_counter()
             runs.append(_Run(self, matrix, contraction))
-            runs[-1].go()
-            spent.append(time.perf_counter() - begin)
-        paths, splits = with_flows(problem, [run.won for run in runs])
+            runs[-1].iterate()
+            solve_s.append(time.perf_counter() - begin)
+        paths, splits = with_flows(problem, [run.path_flows for run in runs])
         return Allocation(
-            splits, None, (Status.FEASIBLE,) * problem.batch, tuple(build), tuple(spent),
-            tuple(b + run.parallel_s for b, run in zip(build, runs, strict=True)), paths,
+            splits, None, (Status.FEASIBLE,) * problem.batch, tuple(build_s), tuple(solve_s),
+            tuple(seconds + run.parallel_s for seconds, run in zip(build_s, runs, strict=True)), paths,
         )  # fmt: skip
 
     def contraction(self, matrix: Matrix) -> Contraction:
-        """The clusters of a matrix."""
+        """The contraction of the network of a matrix, over its live links."""
         topology = matrix.network.problem.topology
         count = self.clusters or 3 * math.isqrt(topology.num_nodes)
         return contract(topology, matrix.capacity > 0, count, self.method, self.seed, self.num_paths)
 
 
 class _Run:
-    """One matrix: what is left of links and demands, and what was won so far."""
+    """NCFlow on one matrix: unserved demands, residual capacities, and the flow allocated so far.
+
+    Attributes:
+        path_flows: for each demand, path -> Gbit/s.
+        parallel_s: s if every cluster had a processor to itself, without the contraction.
+    """
 
     def __init__(self, scheme: NcFlow, matrix: Matrix, contraction: Contraction) -> None:
         self._scheme, self._matrix, self._contraction = scheme, matrix, contraction
         topology = matrix.network.problem.topology
-        self._tail, self._head = topology.link_source, topology.link_target
+        self._link_source, self._link_target = topology.link_source, topology.link_target
         self._pairs = matrix.network.problem.paths.pairs
-        self._owner = contraction.owner[self._pairs]  # (D, 2)
-        self._want, self._left = matrix.demand.copy(), matrix.capacity.copy()
-        self._least = _NOTHING * max(1e-300, float(matrix.demand.max(initial=0)))
-        self._gamma = 0.01 / max(1.0, float(matrix.demand.max(initial=0)))
-        self.won: list[dict[LinkPath, float]] = [{} for _ in range(len(matrix.demand))]  # Gbit/s by path
+        self._pair_clusters = contraction.node_cluster[self._pairs]  # (D, 2)
+        self._unserved, self._residual = matrix.demand.copy(), matrix.capacity.copy()
+        self._min_flow = _MIN_FLOW_SHARE * max(1e-300, float(matrix.demand.max(initial=0)))
+        self._gamma = _PENALTY / max(1.0, float(matrix.demand.max(initial=0)))
+        self.path_flows: list[dict[LinkPath, float]] = [{} for _ in range(len(matrix.demand))]
         self.parallel_s = 0.0
 
-    def go(self) -> None:
-        """Iterate until next to nothing is left or won."""
+    def iterate(self) -> None:
+        """Iterate until little is unserved or added, no capacity is left, or the maximum number is reached."""
         total, flow = float(self._matrix.demand.sum()), 0.0
         for number in range(self._scheme.iterations):
-            gain = self._iterate(number)
+            gain = self._iteration(number)
             flow += gain
-            if self._want.sum() < _ENOUGH * total or gain < _ENOUGH * flow or not (self._left > self._least).any():
+            if (
+                self._unserved.sum() < _STOP_SHARE * total
+                or gain < _STOP_SHARE * flow
+                or not (self._residual > self._min_flow).any()
+            ):
                 break
 
-    def _iterate(self, number: int) -> float:
+    def _iteration(self, number: int) -> float:
+        """Steps 1 to 4; the flow added, Gbit/s."""
         begin = time.perf_counter()
         bundles = self._bundles(number)
-        between = self._between(bundles)
+        bundle_flow = self._bundle_flow(bundles)
         programs, clusters = [], []
-        for cluster, commodities in self._commodities(bundles, between).items():
-            clusters.append(cluster)
-            of = self._contraction.clusters[cluster]
-            programs.append(cluster_program(of, commodities, self._left, between, self._gamma))
-        own_s = time.perf_counter() - begin
-        found = solve_all([p.program for p in programs], self._scheme.how, self._scheme.workers)
+        for cluster_number, commodities in self._commodities(bundles, bundle_flow).items():
+            clusters.append(cluster_number)
+            cluster = self._contraction.clusters[cluster_number]
+            programs.append(cluster_program(cluster, commodities, self._residual, bundle_flow, self._gamma))
+        serial_s = time.perf_counter() - begin
+        solutions = solve_all([p.program for p in programs], self._scheme.settings, self._scheme.workers)
         begin = time.perf_counter()
-        taken = {}
-        for cluster, program, solution in zip(clusters, programs, found, strict=True):
-            taken.update({(cluster, *key): value for key, value in program.taken(solution).items()})
-        gain = self._merge(bundles, taken)
-        self.parallel_s += own_s + max((s.seconds for s in found), default=0.0) + time.perf_counter() - begin
+        granted: _Granted = {}
+        for cluster_number, program, solution in zip(clusters, programs, solutions, strict=True):
+            for key, value in program.commodity_flows(solution).items():
+                granted[cluster_number, *key] = value
+        gain = self._merge(bundles, granted)
+        self.parallel_s += serial_s + max((s.seconds for s in solutions), default=0.0) + time.perf_counter() - begin
         return gain
 
     def _bundles(self, number: int) -> list[Bundle]:
-        """The bundles that want anything and have a path over exposed links with room."""
+        """The bundles with unserved demand that have a path over exposed links with residual capacity."""
         exposed: dict[tuple[int, int], int] = {}
-        for ends, links in self._contraction.between.items():
+        for ends, links in self._contraction.links_between.items():
             start = number % len(links)
-            usable = [link for link in links[start:] + links[:start] if self._left[link] > self._least]
+            usable = [link for link in links[start:] + links[:start] if self._residual[link] > self._min_flow]
             if usable:
                 exposed[ends] = usable[0]
         count = len(self._contraction.clusters)
         arcs = np.array(list(exposed), np.int64).reshape(-1, 2)
-        graph = ones(arcs[:, 0], arcs[:, 1], (count, count))
-        _, before = dijkstra(graph, unweighted=True, return_predecessors=True)
-        wanting = np.flatnonzero((self._want > self._least) & (self._owner[:, 0] != self._owner[:, 1]))
-        key = self._owner[wanting, 0] * count + self._owner[wanting, 1]
+        graph = sparse_ones(arcs[:, 0], arcs[:, 1], (count, count))
+        _, predecessor = dijkstra(graph, unweighted=True, return_predecessors=True)
+        source_cluster, target_cluster = self._pair_clusters.T
+        unserved = np.flatnonzero((self._unserved > self._min_flow) & (source_cluster != target_cluster))
+        key = source_cluster[unserved] * count + target_cluster[unserved]
         order = np.argsort(key, kind="stable")
         cuts = np.flatnonzero(np.diff(key[order])) + 1
         bundles = []
-        for demands in np.split(wanting[order], cuts) if len(wanting) else []:
-            first, last = (int(c) for c in self._owner[demands[0]])
-            way = [last]
-            while way[-1] != first and before[first, way[-1]] >= 0:
-                way.append(int(before[first, way[-1]]))
-            if way[-1] == first:
-                way.reverse()
-                over = tuple(exposed[a, b] for a, b in itertools.pairwise(way))
-                bundles.append(Bundle(demands, tuple(way), over))
+        for demands in np.split(unserved[order], cuts) if len(unserved) else []:
+            first, last = (int(c) for c in self._pair_clusters[demands[0]])
+            clusters = [last]
+            while clusters[-1] != first and predecessor[first, clusters[-1]] >= 0:
+                clusters.append(int(predecessor[first, clusters[-1]]))
+            if clusters[-1] == first:
+                clusters.reverse()
+                crossed = tuple(exposed[a, b] for a, b in itertools.pairwise(clusters))
+                bundles.append(Bundle(demands, tuple(clusters), crossed))
         return bundles
 
-    def _between(self, bundles: list[Bundle]) -> Array:
-        """R1: (bundles,) the most that they carry over the exposed links."""
-        on = np.array([(link, b) for b, bundle in enumerate(bundles) for link in bundle.links], np.int64).reshape(-1, 2)
-        links, row = np.unique(on[:, 0], return_inverse=True)
-        wanted = np.array([self._want[bundle.demands].sum() for bundle in bundles])
-        loads = ones(row, on[:, 1], (len(links), len(bundles)))
-        return self._solved(LinearProgram(-np.ones(len(bundles)), loads, self._left[links], upper=wanted)).x
+    def _bundle_flow(self, bundles: list[Bundle]) -> Array:
+        """R1: (bundles,) Gbit/s, the maximum total flow of the bundles over the exposed links."""
+        incidences = [(link, b) for b, bundle in enumerate(bundles) for link in bundle.links]
+        incidence = np.array(incidences, np.int64).reshape(-1, 2)
+        links, row = np.unique(incidence[:, 0], return_inverse=True)
+        unserved = np.array([self._unserved[bundle.demands].sum() for bundle in bundles])
+        loads = sparse_ones(row, incidence[:, 1], (len(links), len(bundles)))
+        return self._solve(LinearProgram(-np.ones(len(bundles)), loads, self._residual[links], upper=unserved)).x
 
-    def _solved(self, program: LinearProgram) -> LpSolution:
-        return solve_program(program, self._scheme.how)
+    def _solve(self, program: LinearProgram) -> LpSolution:
+        return solve_program(program, self._scheme.settings)
 
-    def _commodities(self, bundles: list[Bundle], between: Array) -> dict[int, list[Commodity]]:
-        """What runs through each cluster."""
-        found: dict[int, list[Commodity]] = {}
-        inside = np.flatnonzero((self._owner[:, 0] == self._owner[:, 1]) & (self._want > self._least))
-        for d in inside.tolist():
+    def _commodities(self, bundles: list[Bundle], bundle_flow: Array) -> dict[int, list[Commodity]]:
+        """Cluster number -> the commodities of its R2."""
+        commodities: dict[int, list[Commodity]] = {}
+        same_cluster = self._pair_clusters[:, 0] == self._pair_clusters[:, 1]
+        for d in np.flatnonzero(same_cluster & (self._unserved > self._min_flow)).tolist():
             source, target = self._pairs[d].tolist()
-            own = Commodity(INSIDE, -1, d, source, target, (), float(self._want[d]))
-            found.setdefault(int(self._owner[d, 0]), []).append(own)
+            inside = Commodity(INSIDE, -1, d, source, target, (), float(self._unserved[d]))
+            commodities.setdefault(int(self._pair_clusters[d, 0]), []).append(inside)
         for b, bundle in enumerate(bundles):
-            if between[b] <= self._least:
+            if bundle_flow[b] <= self._min_flow:
                 continue
-            want, links, way = self._want[bundle.demands], bundle.links, bundle.clusters
-            ends = self._pairs[bundle.demands]
-            for node in np.unique(ends[:, 0]).tolist():
-                limit, out = float(want[ends[:, 0] == node].sum()), int(self._tail[links[0]])
-                found.setdefault(way[0], []).append(Commodity(LEAVES, b, node, node, out, links[:1], limit))
-            for node in np.unique(ends[:, 1]).tolist():
-                limit, into = float(want[ends[:, 1] == node].sum()), int(self._head[links[-1]])
-                found.setdefault(way[-1], []).append(Commodity(ENTERS, b, node, into, node, links[-1:], limit))
-            for cluster, entry, leave in zip(way[1:-1], links[:-1], links[1:], strict=True):
-                into, out = int(self._head[entry]), int(self._tail[leave])
-                passing = Commodity(PASSES, b, -1, into, out, (entry, leave), float(between[b]))
-                found.setdefault(cluster, []).append(passing)
-        return found
+            unserved, links, clusters = self._unserved[bundle.demands], bundle.links, bundle.clusters
+            pairs = self._pairs[bundle.demands]
+            exit_node, entry_node = int(self._link_source[links[0]]), int(self._link_target[links[-1]])
+            for node in np.unique(pairs[:, 0]).tolist():
+                limit = float(unserved[pairs[:, 0] == node].sum())
+                leaving = Commodity(LEAVES, b, node, node, exit_node, links[:1], limit)
+                commodities.setdefault(clusters[0], []).append(leaving)
+            for node in np.unique(pairs[:, 1]).tolist():
+                limit = float(unserved[pairs[:, 1] == node].sum())
+                entering = Commodity(ENTERS, b, node, entry_node, node, links[-1:], limit)
+                commodities.setdefault(clusters[-1], []).append(entering)
+            for cluster, entry, leave in zip(clusters[1:-1], links[:-1], links[1:], strict=True):
+                source, target = int(self._link_target[entry]), int(self._link_source[leave])
+                passing = Commodity(PASSES, b, -1, source, target, (entry, leave), float(bundle_flow[b]))
+                commodities.setdefault(cluster, []).append(passing)
+        return commodities
 
-    def _merge(self, bundles: list[Bundle], taken: _Taken) -> float:
-        """Steps 3 and 4, and what follows for links and demands; the flow won."""
+    def _merge(self, bundles: list[Bundle], granted: _Granted) -> float:
+        """Steps 3 and 4: add the flows of demands inside clusters and of bundles; the flow added, Gbit/s."""
         gain = 0.0
-        for (_, kind, _, key), (amount, parts) in taken.items():
+        for (_, kind, _, key), (amount, paths) in granted.items():
             if kind == INSIDE:
-                for links, flow in parts:
-                    self._win(key, links, flow)
+                for links, flow in paths:
+                    self._add_flow(key, links, flow)
                 gain += amount
-        leaving = {b for _, kind, b, _ in taken if kind == LEAVES}
+        leaving = {b for _, kind, b, _ in granted if kind == LEAVES}
         active = [b for b in range(len(bundles)) if b in leaving]
-        for chunk in _chunks(active, [len(bundle.demands) for bundle in bundles], _CHUNK):
-            flows = self._within(chunk, bundles, taken)
+        for chunk in _chunks(active, [len(bundle.demands) for bundle in bundles], _MAX_CHUNK_DEMANDS):
+            demand_flows = self._demand_flows(chunk, bundles, granted)
             for b in chunk:
-                for d, flow in zip(bundles[b].demands.tolist(), flows[b].tolist(), strict=True):
-                    if flow > self._least:
+                for d, flow in zip(bundles[b].demands.tolist(), demand_flows[b].tolist(), strict=True):
+                    if flow > self._min_flow:
                         source, target = self._pairs[d].tolist()
-                        stretches = self._segments(bundles[b], b, source, target, taken)
-                        if all(stretches):  # a solver's tolerance may let a demand through where nothing was taken
+                        segments = self._segments(bundles[b], b, source, target, granted)
+                        if all(segments):  # within its tolerance, a solver may admit a demand that R2 granted nothing
                             gain += flow
-                            for links, part in _joined(stretches):
-                                self._win(d, links, flow * part)
+                            for links, share in _joined(segments):
+                                self._add_flow(d, links, flow * share)
         return gain
 
-    def _win(self, demand: int, links: LinkPath, flow: float) -> None:
-        won = self.won[demand]
-        won[links] = won.get(links, 0.0) + flow
-        self._want[demand] = max(0.0, self._want[demand] - flow)
+    def _add_flow(self, demand: int, links: LinkPath, flow: float) -> None:
+        """Allocate ``flow`` Gbit/s of a demand to a path."""
+        path_flows = self.path_flows[demand]
+        path_flows[links] = path_flows.get(links, 0.0) + flow
+        self._unserved[demand] = max(0.0, self._unserved[demand] - flow)
         for link in links:
-            self._left[link] = max(0.0, self._left[link] - flow)
+            self._residual[link] = max(0.0, self._residual[link] - flow)
 
-    def _within(self, chunk: list[int], bundles: list[Bundle], taken: _Taken) -> dict[int, Array]:
-        """Step 4: the most of each bundle's demands within what its clusters took."""
-        caps: list[float] = []
-        rows, columns, upper, place = [], [], [], 0
+    def _demand_flows(self, chunk: list[int], bundles: list[Bundle], granted: _Granted) -> dict[int, Array]:
+        """Step 4 for the bundles in ``chunk``: bundle -> Gbit/s of its demands, the maximum within what R2 grants."""
+        limits: list[float] = []
+        rows, columns, upper, width = [], [], [], 0
         for b in chunk:
             bundle = bundles[b]
-            ends, numbers = self._pairs[bundle.demands], place + np.arange(len(bundle.demands))
+            pairs, variables = self._pairs[bundle.demands], width + np.arange(len(bundle.demands))
             sides = ((0, bundle.clusters[0], LEAVES), (1, bundle.clusters[-1], ENTERS))
-            through = [taken[cluster, PASSES, b, -1][0] for cluster in bundle.clusters[1:-1]]
+            cluster_limits = [granted[cluster, PASSES, b, -1][0] for cluster in bundle.clusters[1:-1]]
             for side, cluster, kind in sides:
-                nodes, of = np.unique(ends[:, side], return_inverse=True)
-                amounts = [taken[cluster, kind, b, node][0] for node in nodes.tolist()]
-                rows.append(len(caps) + of)
-                columns.append(numbers)
-                caps += amounts
-                through.append(sum(amounts))
-            rows.append(np.full(len(numbers), len(caps)))
-            columns.append(numbers)
-            caps.append(min(through))
-            upper.append(self._want[bundle.demands])
-            place += len(numbers)
-        a = ones(np.concatenate(rows), np.concatenate(columns), (len(caps), place))
-        found = self._solved(LinearProgram(-np.ones(place), a, np.array(caps), upper=np.concatenate(upper)))
+                nodes, node_row = np.unique(pairs[:, side], return_inverse=True)
+                amounts = [granted[cluster, kind, b, node][0] for node in nodes.tolist()]
+                rows.append(len(limits) + node_row)
+                columns.append(variables)
+                limits += amounts
+                cluster_limits.append(sum(amounts))
+            rows.append(np.full(len(variables), len(limits)))
+            columns.append(variables)
+            limits.append(min(cluster_limits))  # step 3
+            upper.append(self._unserved[bundle.demands])
+            width += len(variables)
+        a_ub = sparse_ones(np.concatenate(rows), np.concatenate(columns), (len(limits), width))
+        program = LinearProgram(-np.ones(width), a_ub, np.array(limits), upper=np.concatenate(upper))
         cuts = np.cumsum([len(bundles[b].demands) for b in chunk])[:-1]
-        return dict(zip(chunk, np.split(found.x, cuts), strict=True))
+        return dict(zip(chunk, np.split(self._solve(program).x, cuts), strict=True))
 
-    def _segments(self, bundle: Bundle, b: int, source: int, target: int, taken: _Taken) -> list[_Shares]:
-        """(links, share) of every stretch of the way; an exposed link belongs to the stretch before it."""
-        way, found = bundle.clusters, []
-        for place, cluster in enumerate(way):
+    def _segments(self, bundle: Bundle, b: int, source: int, target: int, granted: _Granted) -> list[WeightedPaths]:
+        """(links, share) of the paths in each cluster of a bundle; an exposed link belongs to the cluster before it."""
+        segments = []
+        for position, cluster in enumerate(bundle.clusters):
             kind, key = PASSES, -1
-            if place == 0:
+            if position == 0:
                 kind, key = LEAVES, source
-            elif place == len(way) - 1:
+            elif position == len(bundle.clusters) - 1:
                 kind, key = ENTERS, target
-            amount, parts = taken[cluster, kind, b, key]
-            exit_by = bundle.links[place : place + 1]
-            found.append([((*links, *exit_by), flow / amount) for links, flow in parts] if amount > 0 else [])
-        return found
+            amount, paths = granted[cluster, kind, b, key]
+            exit_link = bundle.links[position : position + 1]
+            segments.append([((*links, *exit_link), flow / amount) for links, flow in paths] if amount > 0 else [])
+        return segments
 
 
-_Shares = list[tuple[LinkPath, float]]
-_Taken = dict[tuple[int, str, int, int], tuple[float, _Shares]]
+def _joined(segments: list[WeightedPaths]) -> WeightedPaths:
+    """(links, share) of end-to-end paths that use every path of every segment in its share.
 
-
-def _joined(stretches: list[_Shares]) -> _Shares:
-    """(links, share) of whole ways that use every stretch's paths in their shares: no more ways than paths."""
-    ways, places, rest = [], [0] * len(stretches), [own[0][1] for own in stretches]
+    The paths of each segment are laid side by side on [0, 1] by their shares; wherever a path ends in any segment, a
+    new end-to-end path begins.  There are at most as many end-to-end paths as paths in all segments.
+    """
+    joined, positions, remaining = [], [0] * len(segments), [segment[0][1] for segment in segments]
     while True:
-        part = min(rest)
-        ways.append((tuple(link for own, at in zip(stretches, places, strict=True) for link in own[at][0]), part))
-        for i, own in enumerate(stretches):
-            rest[i] -= part
-            if rest[i] <= 1e-12:
-                places[i] += 1
-                if places[i] == len(own):
-                    return ways
-                rest[i] += own[places[i]][1]
+        share = min(remaining)
+        current = (segment[position][0] for segment, position in zip(segments, positions, strict=True))
+        joined.append((tuple(itertools.chain.from_iterable(current)), share))
+        for i, segment in enumerate(segments):
+            remaining[i] -= share
+            if remaining[i] <= 1e-12:
+                positions[i] += 1
+                if positions[i] == len(segment):
+                    return joined
+                remaining[i] += segment[positions[i]][1]
 
 
-def _chunks(numbers: list[int], sizes: list[int], most: int) -> list[list[int]]:
+def _chunks(numbers: list[int], sizes: list[int], max_size: int) -> list[list[int]]:
+    """``numbers`` in consecutive groups whose ``sizes`` sum to at most ``max_size``, or of one number."""
     chunks: list[list[int]] = []
-    room = 0
+    available = 0
     for number in numbers:
-        if not chunks or sizes[number] > room:
+        if not chunks or sizes[number] > available:
             chunks.append([])
-            room = most
+            available = max_size
         chunks[-1].append(number)
-        room -= sizes[number]
+        available -= sizes[number]
     return chunks
 
 
 def make(spec: Spec, model: Path | None) -> NcFlow:
     """``ncflow[:clusters=0,method=modularity|spectral|leaders,iterations=6,num_paths=4,seed=0,workers=0,solver=highs]``.
 
-    ``solver`` and ``time_limit`` are of the linear programs; their method is the solver's own choice.
+    ``solver`` and ``time_limit`` apply to the LPs; ``method`` is that of partition, the method of the LPs is ``auto``.
     """
     options: dict[str, Any] = spec.parse_options(
         clusters=0, method="modularity", iterations=6, num_paths=4, seed=0, workers=0, solver="highs", time_limit=0.0
     )
-    how = LpSettings(solver=options.pop("solver"), time_limit=options.pop("time_limit"))
+    settings = LpSettings(solver=options.pop("solver"), time_limit=options.pop("time_limit"))
     if options["method"] not in METHODS:
         raise InputError(spec.text, "method", " or ".join(METHODS), repr(options["method"]))
-    for option, least in (("clusters", 0), ("iterations", 1), ("num_paths", 1), ("seed", 0), ("workers", 0)):
-        if not options[option] >= least:
-            raise InputError(spec.text, option, f"a number of at least {least}", options[option])
-    return NcFlow(**options, how=how)
+    for option, minimum in (("clusters", 0), ("iterations", 1), ("num_paths", 1), ("seed", 0), ("workers", 0)):
+        if not options[option] >= minimum:
+            raise InputError(spec.text, option, f"a number >= {minimum}", options[option])
+    return NcFlow(**options, settings=settings)

@@ -1,4 +1,4 @@
-"""R2 of NCFlow: what one cluster can take of everything that starts, ends, passes or stays in it."""
+"""R2 of NCFlow: the LP of one cluster, with all flow that starts, ends, passes or stays in it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ import scipy.sparse as sp
 
 from baselines.contraction import Cluster, LinkPath
 from baselines.linear_program import LinearProgram, LpSolution
-from baselines.matrix import Array, ones
+from baselines.matrix import Array, sparse_ones
 
+WeightedPaths = list[tuple[LinkPath, float]]  # paths, each with its flow in Gbit/s or its share of a flow
+
+# Kinds of commodities: a demand inside a cluster; the part of a bundle (the demands from one cluster to another) that
+# leaves a source, that reaches a target, or that passes through a cluster from its entry to its exit.
 INSIDE, LEAVES, ENTERS, PASSES = "inside", "leaves", "enters", "passes"
 
 
@@ -20,12 +24,13 @@ class Commodity:
     """One flow through a cluster.
 
     Attributes:
-        kind: one of the four above.
-        bundle: number, -1 inside.
-        key: the demand inside, the source that leaves, the target that is entered, -1 of a bundle that passes.
-        source, target: nodes of the cluster between which it runs.
-        crossing: the exposed links that it enters and leaves by, of those it has.
-        limit: Gbit/s.
+        kind: INSIDE, LEAVES, ENTERS or PASSES.
+        bundle: number of the bundle; -1 for INSIDE.
+        key: demand number for INSIDE, source node for LEAVES, target node for ENTERS, -1 for PASSES.
+        source: node of the cluster where the flow starts.
+        target: node of the cluster where the flow ends.
+        crossing: the exposed links by which the flow enters and leaves the cluster; empty for INSIDE.
+        limit: largest flow, Gbit/s.
     """
 
     kind: str
@@ -39,75 +44,88 @@ class Commodity:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClusterFlows:
-    """A program, what its variables are, and, once it is solved, the path flows of each commodity."""
+    """The LP of a cluster; its first variables are the path flows of one commodity after the other.
+
+    Attributes:
+        program: the LP.
+        commodities: in the order of the variables.
+        paths: for each commodity, the paths inside the cluster.
+    """
 
     program: LinearProgram
     commodities: Sequence[Commodity]
-    routes: Sequence[list[LinkPath]]
+    paths: Sequence[list[LinkPath]]
 
-    def taken(self, found: LpSolution) -> dict[tuple[str, int, int], tuple[float, list[tuple[LinkPath, float]]]]:
-        """(kind, bundle, key) -> Gbit/s, and (links inside the cluster, Gbit/s) path by path."""
-        place, taken = 0, {}
-        for commodity, routes in zip(self.commodities, self.routes, strict=True):
-            flows = found.x[place : place + len(routes)].tolist()
-            place += len(routes)
-            parts = [(route, flow) for route, flow in zip(routes, flows, strict=True) if flow > 0]
-            taken[commodity.kind, commodity.bundle, commodity.key] = (sum(flow for _, flow in parts), parts)
-        return taken
+    def commodity_flows(self, solution: LpSolution) -> dict[tuple[str, int, int], tuple[float, WeightedPaths]]:
+        """(kind, bundle, key) -> flow in Gbit/s, and the paths inside the cluster that carry it with their flows."""
+        start, commodity_flows = 0, {}
+        for commodity, paths in zip(self.commodities, self.paths, strict=True):
+            flows = solution.x[start : start + len(paths)].tolist()
+            start += len(paths)
+            used = [(path, flow) for path, flow in zip(paths, flows, strict=True) if flow > 0]
+            key = commodity.kind, commodity.bundle, commodity.key
+            commodity_flows[key] = (sum(flow for _, flow in used), used)
+        return commodity_flows
 
 
 def cluster_program(
-    cluster: Cluster, commodities: Sequence[Commodity], left: Array, bundles: Array, gamma: float
+    cluster: Cluster, commodities: Sequence[Commodity], residual: Array, bundle_flow: Array, gamma: float
 ) -> ClusterFlows:
-    """Max sum of flows - gamma sum_k max_p f[k, p], within what is left of links and within R1.
+    """Maximise sum of f[k, p] - gamma sum_k max_p f[k, p], with f[k, p] the flow of commodity k on path p.
+
+    Subject to the residual capacities of all links inside and exposed, the limit of each commodity, and, for each
+    bundle, its flow in R1 for the sum of what leaves the cluster and for the sum of what enters it.
 
     Args:
-        left: (E,) residual capacities.
-        bundles: (bundles,) flow of each in R1.
-        gamma: what piling a commodity onto one path costs.
+        cluster: with its paths.
+        commodities: of the cluster.
+        residual: (E,) residual capacities, Gbit/s.
+        bundle_flow: (bundles,) flow of each bundle in R1, Gbit/s.
+        gamma: penalty on the largest path flow of each commodity, so that flow is spread over several paths.
     """
-    routes = [cluster.between(c.source, c.target) for c in commodities]
-    counts = np.array([len(own) for own in routes], np.int64)
-    width, owner = int(counts.sum()), np.repeat(np.arange(len(commodities)), counts)
-    spread = np.flatnonzero(counts > 1)  # those whose largest path flow is a variable
-    most = np.full(len(commodities), -1)
-    most[spread] = width + np.arange(len(spread))
-    total = width + len(spread)
-    pairs = [
+    paths = [cluster.paths_between(c.source, c.target) for c in commodities]
+    counts = np.array([len(commodity_paths) for commodity_paths in paths], np.int64)
+    width, commodity_of = int(counts.sum()), np.repeat(np.arange(len(commodities)), counts)
+    with_choice = np.flatnonzero(counts > 1)  # commodities whose largest path flow is a variable
+    max_column = np.full(len(commodities), -1)
+    max_column[with_choice] = width + np.arange(len(with_choice))
+    total = width + len(with_choice)
+    all_paths = [path for commodity_paths in paths for path in commodity_paths]
+    incidences = [
         (link, column)
-        for column, (own, route) in enumerate(zip(owner.tolist(), (r for own in routes for r in own), strict=True))
-        for link in (*route, *commodities[own].crossing)
+        for column, (k, path) in enumerate(zip(commodity_of.tolist(), all_paths, strict=True))
+        for link in (*path, *commodities[k].crossing)
     ]
-    on_link = np.array(pairs, np.int64).reshape(-1, 2)
-    links, link_row = np.unique(on_link[:, 0], return_inverse=True)
-    groups: dict[tuple[str, int], list[int]] = {}
-    for column, own in enumerate(owner.tolist()):
-        if commodities[own].kind in (LEAVES, ENTERS):
-            groups.setdefault((commodities[own].kind, commodities[own].bundle), []).append(column)
+    incidence = np.array(incidences, np.int64).reshape(-1, 2)
+    links, link_row = np.unique(incidence[:, 0], return_inverse=True)
+    groups: dict[tuple[str, int], list[int]] = {}  # (kind, bundle) -> columns
+    for column, k in enumerate(commodity_of.tolist()):
+        if commodities[k].kind in (LEAVES, ENTERS):
+            groups.setdefault((commodities[k].kind, commodities[k].bundle), []).append(column)
     group_row = np.repeat(np.arange(len(groups)), [len(columns) for columns in groups.values()])
     group_column = np.array([column for columns in groups.values() for column in columns], np.int64)
-    wide = np.flatnonzero(most[owner] >= 0)
-    above = ones(np.arange(len(wide)), wide, (len(wide), total)) - ones(
-        np.arange(len(wide)), most[owner[wide]], (len(wide), total)
+    bounded = np.flatnonzero(max_column[commodity_of] >= 0)  # path flows below the largest of their commodity
+    below_max = sparse_ones(np.arange(len(bounded)), bounded, (len(bounded), total)) - sparse_ones(
+        np.arange(len(bounded)), max_column[commodity_of[bounded]], (len(bounded), total)
     )
     program = LinearProgram(
-        np.append(-np.ones(width), np.full(len(spread), gamma)),
+        np.append(-np.ones(width), np.full(len(with_choice), gamma)),
         sp.vstack(
             [
-                ones(link_row, on_link[:, 1], (len(links), total)),
-                ones(owner, np.arange(width), (len(commodities), total)),
-                ones(group_row, group_column, (len(groups), total)),
-                above,
+                sparse_ones(link_row, incidence[:, 1], (len(links), total)),
+                sparse_ones(commodity_of, np.arange(width), (len(commodities), total)),
+                sparse_ones(group_row, group_column, (len(groups), total)),
+                below_max,
             ],
             format="csr",
         ),
         np.concatenate(
             [
-                left[links],
+                residual[links],
                 [commodity.limit for commodity in commodities],
-                [bundles[bundle] for _, bundle in groups],
-                np.zeros(len(wide)),
+                [bundle_flow[bundle] for _, bundle in groups],
+                np.zeros(len(bounded)),
             ]
         ),
     )
-    return ClusterFlows(program, commodities, routes)
+    return ClusterFlows(program, commodities, paths)

@@ -1,7 +1,10 @@
-"""The path-form program over some of the demands and what capacity is left to them: a part of many schemes.
+"""The path-form LP of some of the demands on given capacities, which several schemes solve.
 
-Value maximisation: max sum v x  s.t.  sum_k x[d, k] <= demand[d], load[e] <= c[e].
-max_link_utilisation: min theta  s.t.  sum_k x[d, k] = demand[d], load[e] + background[e] <= theta C[e].
+With x[d, k] the flow on path k of demand d, in Gbit/s:
+
+Value maximisation: max sum v x  s.t.  sum_k x[d, k] <= demand[d],  load[e] <= capacity[e],  x >= 0.
+max_link_utilisation: min theta  s.t.  sum_k x[d, k] = demand[d],  load[e] + background[e] <= theta capacity[e],
+x >= 0.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from baselines.linear_program import LinearProgram, LpSolution
 from baselines.matrix import Array, Matrix
 from teal.objectives import ObjectiveName
 
-KNOWN = (
+SUPPORTED_OBJECTIVES = (
     ObjectiveName.TOTAL_FLOW,
     ObjectiveName.WEIGHTED_FLOW,
     ObjectiveName.LATENCY_PENALISED_FLOW,
@@ -26,62 +29,67 @@ KNOWN = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PathProgram:
-    """The program, and where its variables and rows belong.
+    """A path-form LP, and the paths and links to which its variables and rows belong.
 
     Attributes:
-        matrix: of which.
-        program: with one variable a path, and theta last under max_link_utilisation; the first rows of a_ub are links.
-        columns: (n,) path places d * K + k; links: (m,) links.
-        build_s: seconds it took.
+        matrix: that the LP was built for.
+        program: its variables are the n paths, then theta under max_link_utilisation; the first m rows of its a_ub are
+            the capacities of links.
+        path: (n,) path number d * K + k of each variable.
+        links: (m,) link of each of the first rows: those that the paths use.
+        build_s: s to build the LP.
     """
 
     matrix: Matrix
     program: LinearProgram
-    columns: Array
+    path: Array
     links: Array
     build_s: float
 
-    def flow(self, found: LpSolution) -> Array:
-        """(D, K), 0 for demands that took no part."""
+    def flow(self, solution: LpSolution) -> Array:
+        """(D, K) Gbit/s on each path; 0 for demands that are not in the LP."""
         flow = np.zeros(self.matrix.mask.shape)
-        flow.reshape(-1)[self.columns] = found.x[: len(self.columns)]
+        flow.reshape(-1)[self.path] = solution.x[: len(self.path)]
         return flow
 
-    def prices(self, found: LpSolution) -> Array:
-        """(E,) value of one more Gbit/s."""
+    def prices(self, solution: LpSolution) -> Array:
+        """(E,) value of one more Gbit/s of capacity on each link; 0 for links that no path uses."""
         prices = np.zeros(len(self.matrix.capacity))
-        prices[self.links] = found.dual[: len(self.links)]
+        prices[self.links] = solution.dual[: len(self.links)]
         return prices
 
 
-def path_program(matrix: Matrix, chosen: Array, capacity: Array, background: Array | None = None) -> PathProgram:
-    """The program of the ``chosen`` demands (D,).
+def path_program(matrix: Matrix, selected: Array, capacity: Array, background: Array | None = None) -> PathProgram:
+    """The path-form LP of the selected demands.
 
     Args:
-        capacity: (E,) to be shared among them.
-        background: (E,) load that is there already; of max_link_utilisation alone.
+        matrix: demands, live paths and objective.
+        selected: (D,) true for the demands in the LP.
+        capacity: (E,) Gbit/s that these demands may use.
+        background: (E,) Gbit/s that all other demands already put on each link, for max_link_utilisation only; None
+            for 0.
     """
     begin = time.perf_counter()
-    paths = matrix.columns(chosen)
-    links = np.unique(paths.link)
-    loads, served = paths.loads(len(capacity))[links], paths.served()
-    width, demand = len(paths.place), matrix.demand[paths.demands]
+    variables = matrix.path_variables(selected)
+    links = np.unique(variables.link)
+    loads, served = variables.link_incidence(len(capacity))[links], variables.demand_incidence()
+    width, demand = len(variables.path), matrix.demand[variables.demands]
     if matrix.network.objective.maximises_value:
         program = LinearProgram(
-            -matrix.network.value.reshape(-1)[paths.place],
+            -matrix.network.value.reshape(-1)[variables.path],
             sp.vstack([loads, served], format="csr"),
             np.concatenate([capacity[links], demand]),
         )
-        return PathProgram(matrix, program, paths.place, links, time.perf_counter() - begin)
+        return PathProgram(matrix, program, variables.path, links, time.perf_counter() - begin)
     theta = sp.csr_array(-capacity[links][:, None])
-    there = np.zeros(len(capacity)) if background is None else background
-    least = np.divide(there, capacity, out=np.zeros_like(there), where=capacity > 0).max(initial=0.0)
-    floor = sp.csr_array(([-1.0], ([0], [width])), shape=(1, width + 1))  # theta is no less than what is there
+    fixed = np.zeros(len(capacity)) if background is None else background
+    min_theta = np.divide(fixed, capacity, out=np.zeros_like(fixed), where=capacity > 0).max(initial=0.0)
+    floor = sp.csr_array(([-1.0], ([0], [width])), shape=(1, width + 1))  # theta >= utilisation by the background
     program = LinearProgram(
         np.append(np.zeros(width), 1.0),
         sp.vstack([sp.hstack([loads, theta]), floor], format="csr"),
-        np.append(-there[links], -least),
+        np.append(-fixed[links], -min_theta),
         sp.hstack([served, sp.csr_array((len(demand), 1))], format="csr"),
         demand,
     )
-    return PathProgram(matrix, program, paths.place, links, time.perf_counter() - begin)
+    return PathProgram(matrix, program, variables.path, links, time.perf_counter() - begin)

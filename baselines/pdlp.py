@@ -1,7 +1,8 @@
-"""PDLP: a first-order solver of linear programs in general, that of OR-Tools (Applegate et al., NeurIPS 2021).
+"""PDLP: the general first-order LP solver of OR-Tools (Applegate et al., NeurIPS 2021).
 
-On the path form, shares of demands as variables and rows over capacities, to a relative accuracy.  Its answer is a
-little outside of what is feasible; it is projected.  Its time is the solver's own, without scaling and projection.
+It solves the path-form LP to a relative accuracy, with variables scaled to shares of demands and rows to shares of
+capacities.  Its solution can violate constraints slightly, so it is projected.  ``solve_s`` is the time of the solver,
+without scaling and projection.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import scipy.sparse as sp
 import torch
 
 from baselines import pdlp_worker
-from baselines.matrix import Matrix, MatrixResult, only, per_matrix
-from baselines.path_program import KNOWN, path_program
+from baselines.matrix import Matrix, MatrixResult, per_matrix, require_objective
+from baselines.path_program import SUPPORTED_OBJECTIVES, path_program
 from teal.errors import InputError, SolverError
 from teal.problem import Problem
 from teal.problem.allocation import Allocation, Status
@@ -31,12 +32,12 @@ from teal.spec import Spec
 
 @dataclasses.dataclass(frozen=True)
 class Pdlp:
-    """PDLP.
+    """PDLP, as described in the module.
 
     Attributes:
-        accuracy: at which it stops, relative.
-        time_limit: seconds a matrix; 0 for none.  What it has then is taken.
-        threads: 0 for all cores.
+        accuracy: at which the solver stops, relative and absolute.
+        time_limit: s for each matrix; 0 for none.  The iterate at the limit is used as the solution.
+        threads: of the solver; 0 for all cores.
     """
 
     accuracy: float = 1e-4
@@ -47,24 +48,24 @@ class Pdlp:
         """Allocate every matrix.
 
         Raises:
-            InputError: max_concurrent_flow, which it does not know.
+            InputError: the objective is max_concurrent_flow, which is not supported.
             SolverError: OR-Tools is not installed.
         """
-        only("pdlp", problem.objective, *KNOWN)
+        require_objective("pdlp", problem.objective, *SUPPORTED_OBJECTIVES)
         if importlib.util.find_spec("ortools") is None:
             raise SolverError("pdlp: OR-Tools is not installed: pip install 'teal-te[benchmarks]'")
-        found = per_matrix(problem, self._solve)
-        return dataclasses.replace(found, splits=project(problem.to(torch.float64), found.splits, refill=0))
+        allocation = per_matrix(problem, self._solve)
+        return dataclasses.replace(allocation, splits=project(problem.to(torch.float64), allocation.splits, refill=0))
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
-        paths = path_program(matrix, matrix.routable, matrix.capacity)
-        program, width = paths.program, len(paths.columns)
+        lp = path_program(matrix, matrix.routable, matrix.capacity)
+        program, width = lp.program, len(lp.path)
         if not width:
-            return MatrixResult(np.zeros(matrix.mask.shape), np.zeros(len(matrix.capacity)), build_s=paths.build_s)
-        # Shares in place of rates, rows over their limits: everything of order 1.
-        rates = np.append(matrix.demand[paths.columns // matrix.mask.shape[1]], np.ones(len(program.cost) - width))
-        own = len(paths.links)
-        limits = np.concatenate([matrix.capacity[paths.links], np.abs(program.b_ub[own:])])
+            return MatrixResult(np.zeros(matrix.mask.shape), np.zeros(len(matrix.capacity)), build_s=lp.build_s)
+        # Variables become shares of demands, rows are divided by their limits: all coefficients are of order 1.
+        rates = np.append(matrix.demand[lp.path // matrix.mask.shape[1]], np.ones(len(program.cost) - width))
+        num_link_rows = len(lp.links)
+        limits = np.concatenate([matrix.capacity[lp.links], np.abs(program.b_ub[num_link_rows:])])
         limits = np.where(limits > 0, limits, 1.0)
         scale = float(np.abs(program.cost * rates).max()) or 1.0
         a_ub = sp.diags_array(1 / limits) @ program.a_ub @ sp.diags_array(rates)
@@ -76,16 +77,17 @@ class Pdlp:
             pdlp_worker.solve, program.cost * rates / scale, a_ub, program.b_ub / limits, a_eq, b_eq,
             self.accuracy, self.time_limit, self.threads or os.cpu_count() or 1,
         )  # fmt: skip
-        x, dual, ended, seconds = task.result()
+        x, dual, termination, seconds = task.result()
         flow, prices = np.zeros(matrix.mask.shape), np.zeros(len(matrix.capacity))
-        flow.reshape(-1)[paths.columns] = np.maximum(x[:width], 0) * rates[:width]
-        prices[paths.links] = np.maximum(dual[:own], 0) * scale / limits[:own]
-        status = Status.FAILED if ended == "failed" else Status.FEASIBLE
-        return MatrixResult(flow, prices, status, paths.build_s, seconds)
+        flow.reshape(-1)[lp.path] = np.maximum(x[:width], 0) * rates[:width]
+        prices[lp.links] = np.maximum(dual[:num_link_rows], 0) * scale / limits[:num_link_rows]
+        status = Status.FAILED if termination == "failed" else Status.FEASIBLE
+        return MatrixResult(flow, prices, status, lp.build_s, seconds)
 
 
 @lru_cache(maxsize=1)
 def _process() -> ProcessPoolExecutor:
+    """The process in which OR-Tools runs, see :mod:`baselines.pdlp_worker`; started once."""
     return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
 
 
@@ -93,11 +95,11 @@ def make(spec: Spec, model: Path | None) -> Pdlp:
     """``pdlp[:accuracy=0.0001,time_limit=0,threads=0]``."""
     options: Any = spec.parse_options(accuracy=1e-4, time_limit=0.0, threads=0)
     scheme = Pdlp(**options)
-    for option, good in (
-        ("accuracy", scheme.accuracy > 0),
-        ("time_limit", scheme.time_limit >= 0),
-        ("threads", scheme.threads >= 0),
+    for option, valid, expected in (
+        ("accuracy", scheme.accuracy > 0, "a number > 0"),
+        ("time_limit", scheme.time_limit >= 0, "a number >= 0"),
+        ("threads", scheme.threads >= 0, "a number >= 0"),
     ):
-        if not good:
-            raise InputError(spec.text, option, "a larger number", getattr(scheme, option))
+        if not valid:
+            raise InputError(spec.text, option, expected, getattr(scheme, option))
     return scheme

@@ -1,6 +1,6 @@
-"""OR-Tools' PDLP, in a process of its own: OR-Tools and the HiGHS of others do not load into one process.
+"""OR-Tools' PDLP in a separate process: OR-Tools and the HiGHS of other packages cannot be loaded into one process.
 
-Imports nothing that loads HiGHS.
+This module must not import anything that loads HiGHS.
 """
 
 from __future__ import annotations
@@ -16,13 +16,22 @@ Array = Any
 
 
 def solve(
-    cost: Array, a_ub: Any, b_ub: Array, a_eq: Any, b_eq: Array | None, accuracy: float, limit: float, threads: int
+    cost: Array, a_ub: Any, b_ub: Array, a_eq: Any, b_eq: Array | None, accuracy: float, time_limit: float, threads: int
 ) -> tuple[Array, Array, str, float]:
-    """x, multipliers of the rows of a_ub, why it ended, seconds.
+    """Minimise cost x  subject to  a_ub x <= b_ub,  a_eq x = b_eq,  x >= 0.
 
     Args:
-        accuracy: relative and absolute, of optimality.
-        limit: seconds; 0 for none.
+        cost: (n,) coefficients of the objective.
+        a_ub: (m, n) rows of the inequalities.
+        b_ub: (m,) right-hand sides of the inequalities.
+        a_eq: (q, n) rows of the equations; None for no equations.
+        b_eq: (q,) right-hand sides of the equations; None for no equations.
+        accuracy: relative and absolute tolerance of optimality.
+        time_limit: s; 0 for none.
+        threads: of the solver.
+
+    Returns:
+        x (n,), multipliers (m,) of the inequalities, ``"optimal"``, ``"time_limit"`` or ``"failed"``, and s taken.
     """
     from ortools.pdlp import solve_log_pb2, solvers_pb2
     from ortools.pdlp.python import pdlp
@@ -36,19 +45,19 @@ def solve(
     program.variable_lower_bounds = np.zeros(len(cost))
     program.variable_upper_bounds = np.full(len(cost), math.inf)
     program.objective_vector = cost
-    settings = solvers_pb2.PrimalDualHybridGradientParams()
-    criteria = settings.termination_criteria
+    parameters = solvers_pb2.PrimalDualHybridGradientParams()
+    criteria = parameters.termination_criteria
     criteria.simple_optimality_criteria.eps_optimal_relative = accuracy
     criteria.simple_optimality_criteria.eps_optimal_absolute = accuracy
-    if limit:
-        criteria.time_sec_limit = limit
-    settings.num_threads = threads
+    if time_limit:
+        criteria.time_sec_limit = time_limit
+    parameters.num_threads = threads
     begin = time.perf_counter()
-    found = pdlp.primal_dual_hybrid_gradient(program, settings)
+    result = pdlp.primal_dual_hybrid_gradient(program, parameters)
     seconds = time.perf_counter() - begin
-    reason = found.solve_log.termination_reason
-    ended = {
+    reason = result.solve_log.termination_reason
+    termination = {
         solve_log_pb2.TERMINATION_REASON_OPTIMAL: "optimal",
         solve_log_pb2.TERMINATION_REASON_TIME_LIMIT: "time_limit",
     }.get(reason, "failed")
-    return np.array(found.primal_solution), -np.array(found.dual_solution)[: len(b_ub)], ended, seconds
+    return np.array(result.primal_solution), -np.array(result.dual_solution)[: len(b_ub)], termination, seconds

@@ -1,4 +1,4 @@
-"""Shortest path: every demand on the first of its paths that works; what exceeds a link is dropped."""
+"""Shortest path: every demand on its first live path; traffic above the capacity of a link is dropped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from teal.spec import Spec
 
 
 class ShortestPath:
-    """See the module."""
+    """Shortest path, as described in the module."""
 
     def solve(self, problem: Problem) -> Allocation:
         """Allocate every matrix."""

@@ -1,4 +1,4 @@
-"""Programs solved side by side, in processes that stay for the next matrix."""
+"""Linear programs solved in parallel, by worker processes that are kept for the next matrix."""
 
 from __future__ import annotations
 
@@ -12,26 +12,33 @@ from functools import lru_cache, partial
 from baselines.linear_program import LinearProgram, LpSettings, LpSolution, solve_program
 
 
-def solve_all(programs: Sequence[LinearProgram], how: LpSettings, workers: int = 0) -> list[LpSolution]:
-    """Solve ``programs``, at most ``workers`` at a time; 0 for one a core, 1 for this process alone.
+def solve_all(programs: Sequence[LinearProgram], settings: LpSettings, workers: int = 0) -> list[LpSolution]:
+    """Solve ``programs``; the solutions are in the same order.
+
+    Args:
+        programs: independent of each other.
+        settings: of the LP solver.
+        workers: processes that solve at the same time; 0 for one per core, 1 for the calling process only.
 
     Raises:
-        SolverError: of the solver.
+        SolverError: the LP solver cannot run.
     """
     workers = workers or os.cpu_count() or 1
     if min(workers, len(programs)) <= 1:
-        return [solve_program(program, how) for program in programs]
-    share = max(1, len(programs) // (4 * workers))
-    return list(_pool(workers).map(partial(solve_program, how=how), programs, chunksize=share))
+        return [solve_program(program, settings) for program in programs]
+    chunk_size = max(1, len(programs) // (4 * workers))
+    return list(_pool(workers).map(partial(solve_program, settings=settings), programs, chunksize=chunk_size))
 
 
 @lru_cache(maxsize=1)
 def _pool(workers: int) -> ProcessPoolExecutor:
-    # Not forked from here: threads of torch and Numba do not survive that.
+    """The worker processes, started once for each number of workers in succession."""
+    # A forkserver, as the threads of torch and Numba do not survive a fork of this process.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["baselines.linear_program"])
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_leave_interrupts_to_the_parent)
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupts)
 
 
-def _leave_interrupts_to_the_parent() -> None:
+def _ignore_interrupts() -> None:
+    """Ignore SIGINT in a worker: the parent process handles Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,11 +1,11 @@
-"""What each change to FlowGNN brings: the published form, + input scaling, + nonlinearity, + feedback, the learners,
-and PDHG in place of ADMM; PriceGNN, which never saw these networks, beside them.
+"""Ablation of FlowGNN: the published form, + input scaling, + nonlinearity, + feedback, the learners, and PDHG in place
+of ADMM; for comparison PriceGNN, which was not trained on these networks.
 
     python benchmarks/ablation.py --out runs/ablation [--data FOLDER] [--networks NAME ...] [--seeds 0 1 2]
 
-Gravity traffic of load 4, 100 matrices (Kdl: 12); 70% to train on, 20% to measure.  Every model is trained for the same
-time, ``--minutes`` for each network.  Shares of the optimum, which is PDHG's, certified to 1e-4.  A broken-off run goes
-on where it was; ablation.csv has a row a network, variant and seed.
+Gravity traffic of load 4, 100 matrices (Kdl: 12): 70% for training, 20% for measuring.  On a network every model is
+trained for the same time (``--minutes``).  Values are shares of the optimum of PDHG, certified to 1e-4.  An interrupted
+run continues where it stopped; ablation.csv has a row per network, variant, seed and repair.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from teal.schemes.flow_gnn import FlowGnnScheme, FlowGnnSchemeConfig
 
 FILES = {"UsCarrier": "UsCarrier.json", "Kdl": "Kdl.json"}
 NETWORKS = {"b4": 0.5, "topohub:sndlib/geant": 1.0, "UsCarrier": 5.0, "Kdl": 10.0}  # minutes of training
-BATCH = {"UsCarrier": 4, "Kdl": 1}
+BATCH = {"UsCarrier": 4, "Kdl": 1}  # matrices per training step; 20 on other networks
 PAPER = {"learner": "coma", "std": 1.0, "episodes": 1}
 MODELS: dict[str, dict[str, Any]] = {
     "published form, coma as published": {"form": "published", **PAPER},
@@ -41,35 +41,35 @@ REPAIRS = {
     "admm": FlowGnnSchemeConfig(),
     "pdhg": FlowGnnSchemeConfig(repair="pdhg", gap=0.0, iterations=5),
 }
-HEADS = ("network", "variant", "seed", "steps", "repair", "of_optimum", "worst", "certified_gap")
+COLUMNS = ("network", "variant", "seed", "steps", "repair", "of_optimum", "worst", "certified_gap")
 
 
 def measured(scheme: Any, problems: list[Any], optima: list[float]) -> tuple[float, float, float]:
-    """Mean and worst share of the optimum, mean certified gap."""
-    found = [teal.assess(problem, scheme.solve(problem)) for problem in problems]
-    shares = [float(f.value[0]) / best for f, best in zip(found, optima, strict=True)]
-    return statistics.mean(shares), min(shares), statistics.mean(float(f.gap[0]) for f in found)
+    """Mean and worst share of the optimum, and mean certified gap, of a scheme on some problems."""
+    assessments = [teal.assess(problem, scheme.solve(problem)) for problem in problems]
+    shares = [float(assessment.value[0]) / optimum for assessment, optimum in zip(assessments, optima, strict=True)]
+    return statistics.mean(shares), min(shares), statistics.mean(float(assessment.gap[0]) for assessment in assessments)
 
 
 def main() -> None:
-    """Train, measure, print, write."""
+    """Train and measure every variant; print the results and write them to ablation.csv."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of UsCarrier.json and Kdl.json")
-    parser.add_argument("--networks", nargs="*", default=list(NETWORKS))
-    parser.add_argument("--seeds", nargs="*", type=int, default=(0, 1, 2))
-    parser.add_argument("--minutes", type=float, help="in place of the network's own")
+    parser.add_argument("--networks", nargs="*", default=list(NETWORKS), help="networks to train on")
+    parser.add_argument("--seeds", nargs="*", type=int, default=(0, 1, 2), help="seeds of training")
+    parser.add_argument("--minutes", type=float, help="minutes of training, in place of those of the network")
     parser.add_argument("--variants", nargs="*", default=list(MODELS), help="first words of the variants to train")
-    parser.add_argument("--out", type=Path, default=Path("runs/ablation"))
+    parser.add_argument("--out", type=Path, default=Path("runs/ablation"), help="folder of ablation.csv")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / "ablation.csv"
     rows = list(csv.DictReader(file.open())) if file.exists() else []
 
     def record(*values: object) -> None:
-        rows.append(dict(zip(HEADS, map(str, values), strict=True)))
+        rows.append(dict(zip(COLUMNS, map(str, values), strict=True)))
         print(*(f"{v:.4f}" if isinstance(v, float) else v for v in values), sep="  ", flush=True)
         with file.open("w", newline="") as stream:
-            writer = csv.DictWriter(stream, HEADS)
+            writer = csv.DictWriter(stream, COLUMNS)
             writer.writeheader()
             writer.writerows(rows)
 
@@ -84,10 +84,10 @@ def main() -> None:
         problems = [
             teal.Problem.create(topology, paths, teal.Objective(), traffic.read([row])) for row in spread(split.test, 8)
         ]
-        exact = [teal.solve(problem, gap=1e-4, max_iterations=5000) for problem in problems]
-        optima = [float((found.value + found.bound)[0]) / 2 for found in exact]
-        done = {(row["network"], row["variant"], row["seed"]) for row in rows}
-        if (name, "PriceGNN, never trained here", "0") not in done:
+        solutions = [teal.solve(problem, gap=1e-4, max_iterations=5000) for problem in problems]
+        optima = [float((solution.value + solution.bound)[0]) / 2 for solution in solutions]
+        finished = {(row["network"], row["variant"], row["seed"]) for row in rows}
+        if (name, "PriceGNN, never trained here", "0") not in finished:
             record(
                 name,
                 "PriceGNN, never trained here",
@@ -97,10 +97,10 @@ def main() -> None:
                 *measured(teal.make_scheme("price-gnn"), problems, optima),
             )
         for variant, settings in MODELS.items():
-            if not any(variant.startswith(first) for first in options.variants):
+            if not any(variant.startswith(prefix) for prefix in options.variants):
                 continue
             for seed in options.seeds:
-                if (name, variant, str(seed)) in done:
+                if (name, variant, str(seed)) in finished:
                     continue
                 with tempfile.TemporaryDirectory() as folder:
                     config = TrainConfig(
@@ -112,16 +112,16 @@ def main() -> None:
                     trainer = Trainer(problems[0], traffic, split, config)
                     trainer.train(Path(folder), progress=False)
                     model, _ = load_flow_gnn(Path(folder))
-                for repair, finish in REPAIRS.items():
-                    figures = measured(FlowGnnScheme(model, finish), problems, optima)
+                for repair, config_of_repair in REPAIRS.items():
+                    figures = measured(FlowGnnScheme(model, config_of_repair), problems, optima)
                     record(name, variant, seed, trainer.state.step, repair, *figures)
     print()
     keys = dict.fromkeys((row["network"], row["variant"], row["repair"]) for row in rows)
     for key in keys:
-        own = [row for row in rows if (row["network"], row["variant"], row["repair"]) == key]
-        shares = [100 * float(row["of_optimum"]) for row in own]
+        group = [row for row in rows if (row["network"], row["variant"], row["repair"]) == key]
+        shares = [100 * float(row["of_optimum"]) for row in group]
         spread_text = f" +- {statistics.stdev(shares):.2f}" if len(shares) > 1 else ""
-        gap = 100 * statistics.mean(float(row["certified_gap"]) for row in own)
+        gap = 100 * statistics.mean(float(row["certified_gap"]) for row in group)
         print(f"{key[0]:22s} {key[1]:36s} {key[2]:5s} {statistics.mean(shares):6.2f}%{spread_text}  gap {gap:.2f}%")
     print(file)
 

@@ -1,18 +1,18 @@
-"""The engine beside LP solvers and beside the machine: times, certified gaps, memory.
+"""The PDHG engine compared with LP solvers and with plain memory traffic: times, certified gaps, memory.
 
     python benchmarks/engine.py --data FOLDER --out OUT [--networks b4,geant,UsCarrier,Kdl,ASN,world] [--limit 60]
 
-FOLDER holds UsCarrier.json, Kdl.json and ASN2k.json.  Each network is measured in a process of its own,
-each LP solver in another, stopped after --limit seconds.  OUT/engine.csv has a row a figure, OUT/engine.png
-shows gap against time.  Medians after warm-up; what else the machine does is yours to know.  World
-takes about 6 GiB and ten minutes, most of it for paths.
+FOLDER holds UsCarrier.json, Kdl.json and ASN2k.json.  Each network is measured in a separate process, each LP
+solver in another one, which is stopped after --limit seconds.  OUT/engine.csv has a row per figure, OUT/engine.png
+shows gap against time.  Times are medians after warm-up; run it on an otherwise idle machine.  World needs about 6 GiB
+and ten minutes, most of them for paths.
 
 - iteration, and iteration per matrix in a batch of 16, each also as a share of one product of torch's CSR
   matrix with the explicit incidence matrix (one feature; not for world, where it would not fit);
-- copy: a plain memory copy that moves the bytes that one iteration must (tries, splits, anchor, demands);
-- cold and warm to a gap: everything that `teal.solve` does on a matrix of generated traffic, from nothing or
-  from the matrix before (solved to 0.1%; AR(1) noise 0.3, correlation 0.9);
-- paths: all pairs, K = 4, from nothing; pack: the trie as the engine reads it.
+- copy: a memory copy of the bytes that one iteration must move (tries, splits, anchor, demands);
+- cold and warm to a gap: a whole `teal.solve` on a matrix of generated traffic, without a warm start or from the
+  solution of the previous matrix (to 0.1%; AR(1) noise 0.3, correlation 0.9);
+- paths: all pairs, K = 4, without the cache; pack: conversion of the trie for the engine.
 """
 
 from __future__ import annotations
@@ -42,40 +42,44 @@ NETWORKS = {
 }
 GAPS = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0005, 0.0001)
 TARGETS = (0.05, 0.01, 0.001)
-SOLVERS = {"highs-simplex": 130_000, "highs-ipm": 130_000, "pdlp": 15_000_000}  # up to so many demands x paths
+SOLVERS = {
+    "highs-simplex": 130_000,
+    "highs-ipm": 130_000,
+    "pdlp": 15_000_000,
+}  # largest number of demands x paths of each solver
 
 
 def median(call: Callable[[], object], repeats: int) -> float:
-    """Seconds; of a single repeat without warm-up."""
+    """Median time of a call, s; without warm-up if ``repeats`` is 1."""
     if repeats > 1:
         call()
-    taken = []
+    times = []
     for _ in range(repeats):
         begin = time.perf_counter()
         call()
-        taken.append(time.perf_counter() - begin)
-    return statistics.median(taken)
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times)
 
 
 def load(name: str, data: Path, matrices: int) -> Any:
-    """The problem of ``matrices`` consecutive matrices, and seconds for (paths, packing)."""
+    """The problem of ``matrices`` consecutive matrices, time of computing paths, s, and of packing them, s."""
     import teal
 
-    source, load_ = NETWORKS[name]
+    source, traffic_load = NETWORKS[name]
     topology = teal.load_topology(str(data / source) if source.endswith(".json") else source)
-    traffic = teal.load_traffic(f"gravity:seed=0,count={matrices},load={load_}", topology)
-    teal.compute_paths(teal.load_topology("b4"), cache=False)  # compiles
+    traffic = teal.load_traffic(f"gravity:seed=0,count={matrices},load={traffic_load}", topology)
+    teal.compute_paths(teal.load_topology("b4"), cache=False)  # compiles the kernels before the timing
     begin = time.perf_counter()
     paths = teal.compute_paths(topology, traffic.pairs, cache=False)
-    found = time.perf_counter()
+    computed = time.perf_counter()
     _ = paths.packed
     packed = time.perf_counter()
     problem = teal.Problem.create(topology, paths, teal.Objective(), traffic.read(slice(None)))
-    return problem, found - begin, packed - found
+    return problem, computed - begin, packed - computed
 
 
 def engine(name: str, data: Path) -> Iterator[tuple[str, float, str]]:
-    """(measure, value, unit) of one network."""
+    """Yield (measure, value, unit) of the engine on one network."""
     import torch
 
     from teal.solvers.pdhg import solve
@@ -90,8 +94,8 @@ def engine(name: str, data: Path) -> Iterator[tuple[str, float, str]]:
     yield "trie nodes", paths.trie.num_nodes, ""
     repeats = 3 if large else 9
     first, second = problem.row(0), problem.row(1)
-    one = FusedEngine(first, None, torch.float32)
-    iteration = median(lambda: one.advance(1), 20)
+    single = FusedEngine(first, None, torch.float32)
+    iteration = median(lambda: single.advance(1), 20)
     yield "iteration", iteration, "s"
     moved = 2 * packed.above.nbytes + packed.end.nbytes + 12 * packed.num_paths + 9 * paths.num_demands
     block = torch.zeros(moved // 8)
@@ -107,18 +111,18 @@ def engine(name: str, data: Path) -> Iterator[tuple[str, float, str]]:
         product = median(lambda: csr @ links, 9)
         yield "CSR product", product, "s"
         yield "iteration / CSR product", iteration / product, ""
-        many = FusedEngine(problem, None, torch.float32)
-        each = median(lambda: many.advance(1), 9) / problem.batch
-        yield "iteration per matrix of 16", each, "s"
-        yield "iteration per matrix of 16 / CSR product", each / product, ""
+        batched = FusedEngine(problem, None, torch.float32)
+        per_matrix = median(lambda: batched.advance(1), 9) / problem.batch
+        yield "iteration per matrix of 16", per_matrix, "s"
+        yield "iteration per matrix of 16 / CSR product", per_matrix / product, ""
     solve(first, gap=0.5)
     for gap in GAPS if not large else TARGETS:
         yield f"cold to {gap:g}", median(lambda g=gap: solve(first, gap=g), 1 if large else repeats), "s"  # type: ignore[misc]
-        found = solve(first, gap=gap)
-        yield f"cold to {gap:g}, iterations", found.iterations, ""
-        yield f"cold to {gap:g}, reached", float(found.gap), ""
-    yield "satisfied demand", float(found.value / first.demand.sum()), ""
-    start = solve(first, gap=0.001) if not large else found
+        solution = solve(first, gap=gap)
+        yield f"cold to {gap:g}, iterations", solution.iterations, ""
+        yield f"cold to {gap:g}, reached", float(solution.gap), ""
+    yield "satisfied demand", float(solution.value / first.demand.sum()), ""
+    start = solve(first, gap=0.001) if not large else solution
     for gap in (*TARGETS, 0.005):
         warm = solve(second, gap=gap, warm_start=start)
         yield (
@@ -132,7 +136,7 @@ def engine(name: str, data: Path) -> Iterator[tuple[str, float, str]]:
 
 
 def solver(kind: str, name: str, data: Path, limit: float) -> Iterator[tuple[str, float, str]]:
-    """One LP solver on the first matrix."""
+    """Yield (measure, value, unit) of one LP solver on the first matrix."""
     problem, _, _ = load(name, data, 1)
     if kind == "pdlp":
         yield from _pdlp(problem, limit)
@@ -150,24 +154,26 @@ def solver(kind: str, name: str, data: Path, limit: float) -> Iterator[tuple[str
 
 
 def _pdlp(problem: Any, limit: float) -> Iterator[tuple[str, float, str]]:
-    """OR-Tools PDLP on the path form, rows over capacity, to a relative 1e-3 and 1e-4."""
+    """OR-Tools PDLP on the path form, rows divided by capacity, to relative accuracies of 1e-3 and 1e-4."""
     import scipy.sparse as sp
     from ortools.pdlp import solve_log_pb2, solvers_pb2
     from ortools.pdlp.python import pdlp
 
     begin = time.perf_counter()
     paths, links = problem.paths.incidences()
-    own = np.flatnonzero(problem.paths.mask.reshape(-1))
-    column, demand = np.searchsorted(own, paths), own // problem.paths.num_paths
+    existing = np.flatnonzero(problem.paths.mask.reshape(-1))
+    column, demand = np.searchsorted(existing, paths), existing // problem.paths.num_paths
     capacity, rate = problem.capacity[0].numpy(), problem.demand[0].numpy()
-    loads = sp.csr_matrix((rate[demand[column]] / capacity[links], (links, column)), shape=(len(capacity), len(own)))
-    sums = sp.csr_matrix((np.ones(len(own)), (demand, np.arange(len(own)))), shape=(len(rate), len(own)))
+    loads = sp.csr_matrix(
+        (rate[demand[column]] / capacity[links], (links, column)), shape=(len(capacity), len(existing))
+    )
+    sums = sp.csr_matrix((np.ones(len(existing)), (demand, np.arange(len(existing)))), shape=(len(rate), len(existing)))
     program = pdlp.QuadraticProgram()
     program.constraint_matrix = sp.vstack([loads, sums]).tocsc()
     program.constraint_lower_bounds = np.full(len(capacity) + len(rate), -math.inf)
     program.constraint_upper_bounds = np.ones(len(capacity) + len(rate))
-    program.variable_lower_bounds = np.zeros(len(own))
-    program.variable_upper_bounds = np.full(len(own), math.inf)
+    program.variable_lower_bounds = np.zeros(len(existing))
+    program.variable_upper_bounds = np.full(len(existing), math.inf)
     program.objective_vector = -rate[demand] / rate.sum()
     build = time.perf_counter() - begin
     for accuracy in (1e-3, 1e-4):
@@ -178,16 +184,16 @@ def _pdlp(problem: Any, limit: float) -> Iterator[tuple[str, float, str]]:
         criteria.time_sec_limit = limit
         settings.num_threads = 2
         begin = time.perf_counter()
-        found = pdlp.primal_dual_hybrid_gradient(program, settings)
+        result = pdlp.primal_dual_hybrid_gradient(program, settings)
         spent = time.perf_counter() - begin
-        reached = found.solve_log.termination_reason == solve_log_pb2.TERMINATION_REASON_OPTIMAL
+        reached = result.solve_log.termination_reason == solve_log_pb2.TERMINATION_REASON_OPTIMAL
         yield f"pdlp {accuracy:g}", spent if reached else math.inf, "s"
         yield f"pdlp {accuracy:g}, spent", spent, "s"
     yield "pdlp, build", build, "s"
 
 
 def child(arguments: list[str], limit: float | None) -> list[tuple[str, float, str]]:
-    """Run this file for one part; nothing if it fails or takes too long."""
+    """Rows of one part, measured in a process of this file; those printed before a failure, none after a timeout."""
     command = [sys.executable, __file__, *arguments]
     try:
         run = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=limit)
@@ -197,13 +203,13 @@ def child(arguments: list[str], limit: float | None) -> list[tuple[str, float, s
 
 
 def plot(file: Path, rows: list[tuple[str, str, float, str]]) -> None:
-    """Gap against time, a panel a network.  An exact solver has no gap: it is drawn at the lower edge."""
+    """Plot gap against time, a panel per network; exact solvers, whose gap is 0, are drawn at the lower edge."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    lowest = 1e-3  # per cent
+    min_gap = 1e-3  # per cent, lower edge of the panels
     names = list(dict.fromkeys(row[0] for row in rows))
     columns = min(3, len(names))
     figure, axes = plt.subplots(
@@ -216,7 +222,7 @@ def plot(file: Path, rows: list[tuple[str, str, float, str]]) -> None:
         for kind, style, gaps in (("cold", "C0o-", GAPS), ("warm", "C1s", (0.05, 0.01, 0.005, 0.001))):
             measures = [f"{kind} to {gap:g}" for gap in gaps if f"{kind} to {gap:g}" in known]
             times += [known[measure] for measure in measures]
-            reached = [max(lowest, 100 * known[f"{measure}, reached"]) for measure in measures]
+            reached = [max(min_gap, 100 * known[f"{measure}, reached"]) for measure in measures]
             axis.plot(times[-len(measures) :], reached, style, ms=4, label=f"PDHG, {kind}")
         for label, measure, style, gap in (
             ("HiGHS simplex (exact)", "highs-simplex", "C2^", 0), ("HiGHS ipm (exact)", "highs-ipm", "C3v", 0),
@@ -227,12 +233,12 @@ def plot(file: Path, rows: list[tuple[str, str, float, str]]) -> None:
                 continue
             stopped = not math.isfinite(known[measure])
             axis.plot(
-                spent, max(lowest, 100 * gap), style, ms=6, label=label + (": stopped" if stopped else ""),
+                spent, max(min_gap, 100 * gap), style, ms=6, label=label + (": stopped" if stopped else ""),
                 fillstyle="none" if stopped else "full", clip_on=False,
             )  # fmt: skip
             times.append(spent)
         low, high = math.floor(math.log10(min(times))), math.ceil(math.log10(max(times)))
-        axis.set(xscale="log", yscale="log", title=name, xlim=(10**low, 10**high), ylim=(lowest, 30))
+        axis.set(xscale="log", yscale="log", title=name, xlim=(10**low, 10**high), ylim=(min_gap, 30))
         axis.set(xlabel="seconds", ylabel="gap (%)")
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7)
@@ -242,13 +248,13 @@ def plot(file: Path, rows: list[tuple[str, str, float, str]]) -> None:
 
 
 def main() -> None:
-    """Parse, measure, write."""
+    """Measure the networks; write engine.csv and engine.png."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path())
-    parser.add_argument("--out", type=Path, default=Path("runs/engine"))
-    parser.add_argument("--networks", default=",".join(NETWORKS))
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds for an LP solver")
-    parser.add_argument("--redraw", action="store_true", help="only draw OUT/engine.csv again")
+    parser.add_argument("--data", type=Path, default=Path(), help="folder of the topologies")
+    parser.add_argument("--out", type=Path, default=Path("runs/engine"), help="folder of engine.csv and engine.png")
+    parser.add_argument("--networks", default=",".join(NETWORKS), help="names, separated by commas")
+    parser.add_argument("--limit", type=float, default=60.0, help="time limit of an LP solver, s")
+    parser.add_argument("--redraw", action="store_true", help="only plot the stored OUT/engine.csv")
     parser.add_argument("--part", nargs=2, metavar=("KIND", "NETWORK"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part:
@@ -268,8 +274,8 @@ def main() -> None:
         common = ["--data", str(options.data), "--limit", str(options.limit), "--part"]
         measured = child([*common, "engine", name], None)
         size = 4 * next((value for measure, value, _ in measured if measure == "demands"), math.inf)
-        for kind, most in SOLVERS.items():
-            if size <= most:
+        for kind, max_size in SOLVERS.items():
+            if size <= max_size:
                 measured += child([*common, kind, name], 10 * options.limit)
         for measure, value, unit in measured:
             print(f"{name:>10}  {measure:<42} {value:12.6g} {unit}", flush=True)

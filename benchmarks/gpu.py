@@ -1,10 +1,11 @@
-"""The GPU backend in one call of a few minutes: checks first, then times, as a table and a CSV file.
+"""Checks and times of the GPU backend in one call of a few minutes; results as a table and a CSV file.
 
     python benchmarks/gpu.py --data FOLDER --out gpu.csv
 
 FOLDER holds UsCarrier.json, Kdl.json and ASN2k.json (data/README.md says where to get them).  Needs torch with a GPU,
-torch-geometric, numba with numba-cuda, and what they need; no solver, no Ray.  Times are medians by device events after
-warm-up; "wall" ones end with a synchronisation.  A part that fails is said and the others run on.
+torch-geometric, numba with numba-cuda, and their dependencies; no solver, no Ray.  Times are medians by device events
+after warm-up; those marked "wall" include the host and end with a synchronisation.  If a part fails, its error is
+printed and the other parts run.
 """
 
 from __future__ import annotations
@@ -34,70 +35,74 @@ from teal.solvers.pdhg.dense import bytes_needed
 from teal.solvers.pdhg.plain import PlainEngine
 
 NETWORKS = {"UsCarrier": "UsCarrier.json", "Kdl": "Kdl.json", "ASN": "ASN2k.json"}
-LOAD = 6  # of the gravity traffic, as in benchmarks/engine.py
+LOAD = 6  # load of the gravity traffic, as in benchmarks/engine.py
 DEVICE = torch.device("cuda")
 Row = tuple[str, str, float, str, str]
 
 
 class Report:
-    """Rows as they come: part, what, value, unit, the figure aimed at."""
+    """The results so far: rows of part, measure, value, unit and the value aimed at.
+
+    Args:
+        seconds: time after which no further part starts, s.
+    """
 
     def __init__(self, seconds: float) -> None:
         self.rows: list[Row] = []
         self._stop = time.perf_counter() + seconds
 
-    def add(self, part: str, what: str, value: float, unit: str, aim: str = "") -> None:
-        """Print at once, for a run that is cut off."""
-        self.rows.append((part, what, value, unit, aim))
-        print(f"{part:10s} {what:58s} {value:12.5g} {unit:6s} {aim}", flush=True)
+    def add(self, part: str, measure: str, value: float, unit: str, aim: str = "") -> None:
+        """Add a row and print it at once, so that an interrupted run has shown it."""
+        self.rows.append((part, measure, value, unit, aim))
+        print(f"{part:10s} {measure:58s} {value:12.5g} {unit:6s} {aim}", flush=True)
 
     def run(self, name: str, work: Callable[[], None]) -> None:
-        """One part; a failure is a row."""
+        """Run one part; a failure becomes a row."""
         if time.perf_counter() > self._stop:
             print(f"{name}: left out, the time is up", flush=True)
             return
         begin = time.perf_counter()
         try:
             work()
-        except Exception:  # a benchmark of ten parts should not end with the third
+        except Exception:  # the other parts run even if one fails
             traceback.print_exc()
             self.add(name, "FAILED (see above)", float("nan"), "")
-        with contextlib.suppress(RuntimeError):  # after a failure on the device nothing works any more
+        with contextlib.suppress(RuntimeError):  # after a failure on the device these calls may fail too
             gc.collect()
             torch.cuda.empty_cache()
         print(f"# {name}: {time.perf_counter() - begin:.1f} s", flush=True)
 
 
 def by_events(call: Callable[[], object], repeats: int = 30, warm_up: int = 5) -> float:
-    """Median milliseconds of a call on the device."""
+    """Median time of a call on the device, ms."""
     for _ in range(warm_up):
         call()
-    taken = []
+    times = []
     for _ in range(repeats):
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         call()
         stop.record()
         stop.synchronize()
-        taken.append(start.elapsed_time(stop))
-    return statistics.median(taken)
+        times.append(start.elapsed_time(stop))
+    return statistics.median(times)
 
 
 def by_clock(call: Callable[[], object], repeats: int = 7, warm_up: int = 2) -> float:
-    """Median milliseconds of a call, with the host's part."""
-    taken = []
+    """Median time of a call including the host, ms."""
+    times = []
     for repeat in range(warm_up + repeats):
         torch.cuda.synchronize()
         begin = time.perf_counter()
         call()
         torch.cuda.synchronize()
         if repeat >= warm_up:
-            taken.append(1e3 * (time.perf_counter() - begin))
-    return statistics.median(taken)
+            times.append(1e3 * (time.perf_counter() - begin))
+    return statistics.median(times)
 
 
 def copy_bandwidth() -> float:
-    """Bytes a second, read and written, of a large copy."""
+    """Memory bandwidth of a large copy, read and written bytes per s."""
     a = torch.rand(1 << 29, device=DEVICE)
     b = torch.empty_like(a)
     return 2 * a.numel() * 4 / (by_events(lambda: b.copy_(a), 10) / 1e3)
@@ -114,96 +119,104 @@ def load(data: Path, name: str, matrices: int, device: str = "cuda") -> Any:
 def bytes_of_iteration(paths: Any, batch: int, real: int = 4) -> float:
     """Fewest bytes that one iteration must move for ``batch`` matrices, each input read and each output written once.
 
-    Splits: point read and written, anchor read; demand; flow of each node written and read.  Once for all matrices:
-    the trie's indices, h, ends and counts of paths, and the list of each link's nodes.
+    Per matrix: the point of the splits read and written, their anchor read, the demands read, the flow of each trie
+    node written and read.  Once for all matrices: indices of the trie, h, ends and counts of paths,
+    trie nodes of each link.
+
+    Args:
+        paths: path set.
+        batch: number of matrices.
+        real: size of a floating-point number, bytes.
     """
-    found, nodes, demands = paths.packed.num_paths, paths.trie.num_nodes, paths.num_demands
+    num_paths, nodes, demands = paths.packed.num_paths, paths.trie.num_nodes, paths.num_demands
     index = paths.levels.above.itemsize
-    each = real * (3 * found + demands + 2 * nodes)
-    shared = index * (3 * nodes + found) + nodes + 4 * nodes + demands * (1 + real)
-    return float(batch * each + shared)
+    per_matrix = real * (3 * num_paths + demands + 2 * nodes)
+    shared = index * (3 * nodes + num_paths) + nodes + 4 * nodes + demands * (1 + real)
+    return float(batch * per_matrix + shared)
 
 
-def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Largest difference over the largest value."""
-    expected = expected.to(found.device, torch.float64)
-    return float((found.to(torch.float64) - expected).abs().max() / expected.abs().max().clamp(min=1e-300))
+def relative(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    """Largest absolute difference divided by the largest absolute expected value."""
+    expected = expected.to(actual.device, torch.float64)
+    return float((actual.to(torch.float64) - expected).abs().max() / expected.abs().max().clamp(min=1e-300))
 
 
 def check(report: Report, problem: Any, name: str) -> None:
-    """Path operations and iterations against the level-by-level reference in float64."""
+    """Compare the path operations with the level-by-level torch backend in float64."""
     ops, plain = problem.ops, make_path_ops(problem.paths, DEVICE, "torch")
     generator = torch.Generator(DEVICE).manual_seed(0)
     links = torch.rand(2, problem.topology.num_links, 3, generator=generator, device=DEVICE, dtype=torch.float64)
     flows = torch.rand(2, *ops.mask.shape, 3, generator=generator, device=DEVICE, dtype=torch.float64)
-    sums, loads, most = plain.path_sum(links), plain.link_sum(flows), plain.path_max(links[..., 0])[0]
+    sums, loads, maxima = plain.path_sum(links), plain.link_sum(flows), plain.path_max(links[..., 0])[0]
     for dtype in (torch.float32, torch.float64):
         x, f, kind = links.to(dtype), flows.to(dtype), str(dtype)[6:]
         report.add("check", f"{name} path_sum {kind}, error against float64", relative(ops.path_sum(x), sums), "")
         report.add("check", f"{name} link_sum {kind}", relative(ops.link_sum(f), loads), "")
-        report.add("check", f"{name} path_max {kind}", relative(ops.path_max(x[..., 0])[0], most), "")
+        report.add("check", f"{name} path_max {kind}", relative(ops.path_max(x[..., 0])[0], maxima), "")
         repeats = torch.equal(ops.link_sum(f), ops.link_sum(f))
         report.add("check", f"{name} link_sum {kind} repeats bit by bit", float(repeats), "")
 
 
 def check_engine(report: Report, problem: Any, name: str) -> None:
-    """The bounds of single iterations against the plain engine's, over restarts."""
+    """Compare the bounds of 25 iterations, restarts included, with those of the plain engine."""
     reference = dataclasses.replace(problem, ops=make_path_ops(problem.paths, DEVICE, "torch"))
     for dtype in (torch.float64, torch.float32):
-        fast, plain = CudaEngine(problem, None, dtype), PlainEngine(reference, None, torch.float64)
-        worst = max(relative(fast.advance(count), plain.advance(count)) for count in (1, 1, 3, 10, 10))
-        report.add("check", f"{name} bounds of 25 iterations, {str(dtype)[6:]}", worst, "")
+        engine, plain = CudaEngine(problem, None, dtype), PlainEngine(reference, None, torch.float64)
+        error = max(relative(engine.advance(count), plain.advance(count)) for count in (1, 1, 3, 10, 10))
+        report.add("check", f"{name} bounds of 25 iterations, {str(dtype)[6:]}", error, "")
 
 
 def operations(report: Report, problem: Any, name: str) -> None:
-    """One feature, one matrix."""
+    """Time the path operations for one matrix and one feature."""
     ops = problem.ops
     links = torch.rand(1, problem.topology.num_links, device=DEVICE)
     flows = torch.rand(1, *ops.mask.shape, device=DEVICE)
-    for what, call in (
+    for operation, call in (
         ("path_sum", lambda: ops.path_sum(links)),
         ("link_sum", lambda: ops.link_sum(flows)),
         ("path_max", lambda: ops.path_max(links)),
     ):
-        report.add("pathops", f"{name} {what}, float32, one feature", by_events(call), "ms")
+        report.add("pathops", f"{name} {operation}, float32, one feature", by_events(call), "ms")
     plain = make_path_ops(problem.paths, DEVICE, "torch")
     report.add("pathops", f"{name} path_sum, torch level by level", by_events(lambda: plain.path_sum(links), 5), "ms")
 
 
 def iteration(report: Report, problem: Any, name: str, bandwidth: float, aim: str) -> None:
-    """A recorded iteration, per matrix."""
-    held = torch.cuda.memory_allocated()
+    """Time a recorded iteration per matrix; compare it with the bandwidth, and memory with its estimate."""
+    allocated_before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     engine, batch = CudaEngine(problem, None, torch.float32), problem.batch
     engine.advance(2)
     engine.check(1)
     buffers = engine._buffers
-    taken = by_events(lambda: buffers.advance(20)) / 20
-    report.add("iteration", f"{name}, batch {batch}, per matrix", taken / batch, "ms", aim)
-    least = 1e3 * bytes_of_iteration(problem.paths, batch) / bandwidth
-    report.add("iteration", f"{name}, batch {batch}, share of what the bandwidth allows", least / taken, "", "0.5")
+    time_ms = by_events(lambda: buffers.advance(20)) / 20
+    report.add("iteration", f"{name}, batch {batch}, per matrix", time_ms / batch, "ms", aim)
+    min_time_ms = 1e3 * bytes_of_iteration(problem.paths, batch) / bandwidth
+    report.add(
+        "iteration", f"{name}, batch {batch}, share of what the bandwidth allows", min_time_ms / time_ms, "", "0.5"
+    )
     expected = batch * bytes_needed(problem.paths, torch.float32)
     report.add("memory", f"{name}, batch {batch}, known beforehand", expected / 2**30, "GiB")
-    peak = torch.cuda.max_memory_allocated() - held
+    peak = torch.cuda.max_memory_allocated() - allocated_before
     report.add("memory", f"{name}, batch {batch}, peak of torch", peak / 2**30, "GiB")
 
 
 def cold(report: Report, problem: Any, name: str, aim: str) -> None:
-    """From nothing to certified gaps, problem on the device, kernels and graphs there from an earlier solve."""
+    """Time solves to certified gaps, cold and warm; problem, kernels and graphs are on the device already."""
     for gap in (0.05, 0.01, 0.001):
-        found = teal.solve(problem, gap=gap)
-        taken = by_clock(lambda gap=gap: teal.solve(problem, gap=gap))  # type: ignore[misc]
-        report.add("cold", f"{name} to {gap:g} (wall)", taken, "ms", aim if gap == 0.01 else "")
-        report.add("cold", f"{name} to {gap:g}: iterations", found.iterations, "")
-        report.add("cold", f"{name} to {gap:g}: certified gap", float(found.gap.max()), "")
+        solution = teal.solve(problem, gap=gap)
+        time_ms = by_clock(lambda gap=gap: teal.solve(problem, gap=gap))  # type: ignore[misc]
+        report.add("cold", f"{name} to {gap:g} (wall)", time_ms, "ms", aim if gap == 0.01 else "")
+        report.add("cold", f"{name} to {gap:g}: iterations", solution.iterations, "")
+        report.add("cold", f"{name} to {gap:g}: certified gap", float(solution.gap.max()), "")
     moved = problem.with_demand(problem.demand * torch.exp(0.1 * torch.randn_like(problem.demand)))
     warm = teal.solve(problem, gap=0.005)
-    taken = by_clock(lambda: teal.solve(moved, gap=0.01, warm_start=warm))
-    report.add("warm", f"{name}, demands x exp(0.1 noise), to 0.01 (wall)", taken, "ms")
+    time_ms = by_clock(lambda: teal.solve(moved, gap=0.01, warm_start=warm))
+    report.add("warm", f"{name}, demands x exp(0.1 noise), to 0.01 (wall)", time_ms, "ms")
 
 
 def forward(report: Report, problem: Any, name: str, aim: str) -> None:
-    """FlowGNN in evaluation."""
+    """Time the forward pass of FlowGNN in evaluation mode."""
     from teal.nn import FlowGnnConfig, TealModel
 
     model = TealModel(FlowGnnConfig(problem.paths.num_paths)).to(DEVICE).eval()
@@ -213,7 +226,7 @@ def forward(report: Report, problem: Any, name: str, aim: str) -> None:
 
 
 def training(report: Report, problem: Any, name: str, aim: str) -> None:
-    """One optimiser step of the learner ``direct`` over the whole batch."""
+    """Time one optimiser step of the learner ``direct`` over the whole batch."""
     from teal.learning.direct import direct_loss
     from teal.learning.losses import bound_loss
     from teal.nn import FlowGnnConfig, TealModel
@@ -228,16 +241,16 @@ def training(report: Report, problem: Any, name: str, aim: str) -> None:
         (direct_loss(narrow, means) + bound_loss(narrow, prices)).mean().backward()
         optimiser.step()
 
-    taken = by_events(step, 20)
-    report.add("training", f"step, FlowGNN, {name}, batch {problem.batch}", taken, "ms", aim)
+    time_ms = by_events(step, 20)
+    report.add("training", f"step, FlowGNN, {name}, batch {problem.batch}", time_ms, "ms", aim)
 
 
 def main() -> None:
-    """Check, time, write."""
+    """Run all parts, then write the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the topologies")
-    parser.add_argument("--out", type=Path, default=Path("gpu.csv"))
-    parser.add_argument("--seconds", type=float, default=420, help="no part is begun after so long")
+    parser.add_argument("--out", type=Path, default=Path("gpu.csv"), help="file of the rows")
+    parser.add_argument("--seconds", type=float, default=420, help="time after which no further part starts, s")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("benchmarks/gpu.py: torch sees no GPU (torch.cuda.is_available() is false)")
@@ -250,32 +263,32 @@ def main() -> None:
     report.add("machine", "copy, read and written", bandwidth / 1e12, "TB/s")
     problems: dict[tuple[str, int], Any] = {}
 
-    def of(name: str, batch: int) -> Any:
+    def problem_of(name: str, batch: int) -> Any:
         if (name, batch) not in problems:
             if (name, 1) not in problems or batch == 1:
                 problems[name, batch] = load(options.data, name, batch)
             else:
-                one = problems[name, 1]
-                noise = torch.exp(0.3 * torch.randn(batch, one.demand.shape[1], device=DEVICE, dtype=torch.float64))
-                problems[name, batch] = one.with_demand(one.demand * noise)
+                single = problems[name, 1]
+                noise = torch.exp(0.3 * torch.randn(batch, single.demand.shape[1], device=DEVICE, dtype=torch.float64))
+                problems[name, batch] = single.with_demand(single.demand * noise)
         return problems[name, batch]
 
     parts: list[tuple[str, Callable[[], None]]] = [
-        ("check UsCarrier", lambda: check(report, of("UsCarrier", 1), "UsCarrier")),
-        ("check engine", lambda: check_engine(report, of("UsCarrier", 1), "UsCarrier")),
-        ("check Kdl", lambda: check(report, of("Kdl", 1), "Kdl")),
-        ("Kdl iteration", lambda: iteration(report, of("Kdl", 1), "Kdl", bandwidth, "must 0.3, aim 0.08")),
-        ("Kdl cold", lambda: cold(report, of("Kdl", 1), "Kdl", "must 15, aim 5")),
-        ("Kdl batch", lambda: iteration(report, of("Kdl", 32), "Kdl", bandwidth, "must 0.1, aim 0.03")),
-        ("forward", lambda: forward(report, of("Kdl", 1), "Kdl", "must 20, aim 5")),
-        ("training", lambda: training(report, of("UsCarrier", 20), "UsCarrier", "must 50, aim 15")),
-        ("ASN iteration", lambda: iteration(report, of("ASN", 1), "ASN", bandwidth, "must 1, aim 0.2")),
-        ("ASN cold", lambda: cold(report, of("ASN", 1), "ASN", "must 50, aim 20")),
-        ("check Kdl engine", lambda: check_engine(report, of("Kdl", 1), "Kdl")),
-        ("pathops Kdl", lambda: operations(report, of("Kdl", 1), "Kdl")),
-        ("UsCarrier", lambda: iteration(report, of("UsCarrier", 20), "UsCarrier", bandwidth, "")),
-        ("UsCarrier cold", lambda: cold(report, of("UsCarrier", 1), "UsCarrier", "")),
-        ("pathops ASN", lambda: operations(report, of("ASN", 1), "ASN")),
+        ("check UsCarrier", lambda: check(report, problem_of("UsCarrier", 1), "UsCarrier")),
+        ("check engine", lambda: check_engine(report, problem_of("UsCarrier", 1), "UsCarrier")),
+        ("check Kdl", lambda: check(report, problem_of("Kdl", 1), "Kdl")),
+        ("Kdl iteration", lambda: iteration(report, problem_of("Kdl", 1), "Kdl", bandwidth, "must 0.3, aim 0.08")),
+        ("Kdl cold", lambda: cold(report, problem_of("Kdl", 1), "Kdl", "must 15, aim 5")),
+        ("Kdl batch", lambda: iteration(report, problem_of("Kdl", 32), "Kdl", bandwidth, "must 0.1, aim 0.03")),
+        ("forward", lambda: forward(report, problem_of("Kdl", 1), "Kdl", "must 20, aim 5")),
+        ("training", lambda: training(report, problem_of("UsCarrier", 20), "UsCarrier", "must 50, aim 15")),
+        ("ASN iteration", lambda: iteration(report, problem_of("ASN", 1), "ASN", bandwidth, "must 1, aim 0.2")),
+        ("ASN cold", lambda: cold(report, problem_of("ASN", 1), "ASN", "must 50, aim 20")),
+        ("check Kdl engine", lambda: check_engine(report, problem_of("Kdl", 1), "Kdl")),
+        ("pathops Kdl", lambda: operations(report, problem_of("Kdl", 1), "Kdl")),
+        ("UsCarrier", lambda: iteration(report, problem_of("UsCarrier", 20), "UsCarrier", bandwidth, "")),
+        ("UsCarrier cold", lambda: cold(report, problem_of("UsCarrier", 1), "UsCarrier", "")),
+        ("pathops ASN", lambda: operations(report, problem_of("ASN", 1), "ASN")),
     ]
     try:
         for name, work in parts:

@@ -1,8 +1,8 @@
-"""Time of the path operations, beside torch's CSR product with the explicit incidence matrix.
+"""Time of the path operations, compared with torch's CSR product with the explicit incidence matrix.
 
     python benchmarks/path_operations.py b4 topohub:sndlib/germany50 path/to/UsCarrier.json
 
-Medians of 20 after warm-up, float32, in one process; what else the machine does is yours to know.
+Medians of 20 calls after warm-up, float32, in one process.  Run it on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from teal.formats import load_topology
 from teal.network import compute_paths
 from teal.pathops import make_path_ops
 
-_REPEATS = 20
+_REPEATS = 20  # timed calls, of which the median is printed
 
 
 def _milliseconds(call: Callable[[], object]) -> float:
+    """Median time of a call after warm-up, ms."""
     for _ in range(3):
         call()
-    taken = []
+    times = []
     for _ in range(_REPEATS):
         begin = time.perf_counter()
         call()
-        taken.append(time.perf_counter() - begin)
-    return 1e3 * statistics.median(taken)
+        times.append(time.perf_counter() - begin)
+    return 1e3 * statistics.median(times)
 
 
 def main(names: list[str]) -> None:
-    """Print one line for each topology, operation, batch and width."""
+    """Print one line for each topology, operation, batch size B and number of features F."""
     print(f"{'topology':>12} {'operation':>10} {'B':>3} {'F':>3} {'numba':>10} {'torch':>10} {'CSR':>10}  (ms)")
     for name in names:
         topology = load_topology(name)

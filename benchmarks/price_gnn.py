@@ -1,12 +1,12 @@
-"""The universal model on networks that it never saw: share of the optimum, and how far its own bound is off.
+"""The universal model on held-out networks: share of the optimum, and relative error of its bound.
 
     python benchmarks/price_gnn.py --model universal --out runs/price_gnn.csv [--data FOLDER] [--large] [--rounds 8 8]
 
 For every held-out network of topohub (at least 12 nodes) one gravity matrix, scaled so that the optimum satisfies a
-share between 0.6 and 0.95 drawn at random; the same matrix with a flash crowd (a tenth of the demands times 10); and
-under failures of 1 to 5% of the links.  With --data also UsCarrier and Kdl from the files that data/README.md names.
-The optimum is PDHG's, certified to 1e-4 or closer.  --large measures ASN (with --data) and topohub:backbone/world
-instead, not scaled (load 4), against an optimum that is certified to 1e-3; world needs 16 GiB.
+random share of the demand between 0.6 and 0.95; the same matrix with a flash crowd (a tenth of the demands times 10);
+and the same matrix with failures of 1 to 5% of the links.  With --data also UsCarrier and Kdl from the files that
+data/README.md names.  The optimum is that of PDHG, certified to 1e-4 or closer.  --large measures ASN (with --data) and
+topohub:backbone/world instead, not scaled (load 4), against an optimum that is certified to 1e-3; world needs 16 GiB.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ from teal.schemes.price_gnn import PriceGnnScheme, PriceGnnSchemeConfig
 
 FILES = {"UsCarrier": "UsCarrier.json", "Kdl": "Kdl.json", "ASN": "ASN2k.json"}
 ZOO = ("topozoo", "sndlib")
-LARGE, MIDDLE = 1000, 100  # nodes; of caida and gabriel those up to the latter
-SHARES = (0.6, 0.95)
+LARGE = 1000  # nodes; from this size on, traffic is not scaled and the optimum is certified to 1e-3
+MIDDLE = 100  # nodes; larger networks of caida and gabriel are excluded
+SHARES = (0.6, 0.95)  # range of the share of demand that the optimum satisfies
 Row = tuple[str, int, str, float, float, float, float]
 
 
 def cases(
     topology: Any, paths: Any, traffic: Any, rng: np.random.Generator, objective: str = "total_flow"
 ) -> Iterator[tuple[str, Any]]:
-    """(kind, problem) of one network."""
+    """Yield (kind of matrix, problem) of one network; see the module."""
     weight = np.random.default_rng(0).choice([1.0, 2.0, 4.0], paths.num_demands)
     share = float(rng.uniform(*SHARES))
     factor = 1.0
@@ -60,44 +61,49 @@ def cases(
 
 
 def measure(scheme: PriceGnnScheme, name: str, seed: int, objective: str) -> Iterator[Row]:
-    """Rows of one network: share of the optimum, bound over it, certified gap, seconds."""
+    """Yield a row per matrix: name, nodes, kind, share of the optimum, error of the bound, certified gap, time in s."""
     topology = teal.load_topology(name)
     large = topology.num_nodes >= LARGE
     traffic = teal.load_traffic(f"gravity:seed={seed},count=3,load={4 if large else 1}", topology)
     paths = teal.compute_paths(topology, traffic.pairs)
-    scheme.solve(teal.Problem.create(topology, paths, teal.Objective(), traffic.read([0])))  # compiles
+    # Compile the kernels before the timing.
+    scheme.solve(teal.Problem.create(topology, paths, teal.Objective(), traffic.read([0])))
     for kind, problem in cases(topology, paths, traffic, np.random.default_rng(seed), objective):
-        best = teal.solve(problem, gap=1e-3 if large else 1e-4, max_iterations=5000)
-        optimum = float((best.value + best.bound)[0]) / 2
-        del best
+        exact = teal.solve(problem, gap=1e-3 if large else 1e-4, max_iterations=5000)
+        optimum = float((exact.value + exact.bound)[0]) / 2
+        del exact
         begin = time.perf_counter()
         allocation = scheme.solve(problem)
         seconds = time.perf_counter() - begin
-        found = teal.assess(problem, allocation)
-        value, bound = float(found.value[0]) / optimum, float(found.bound[0]) / optimum - 1
+        assessment = teal.assess(problem, allocation)
+        share, bound_error = float(assessment.value[0]) / optimum, float(assessment.bound[0]) / optimum - 1
         if not problem.objective.higher_is_better:
-            value, bound = 1 / value, -bound
-        yield topology.name, topology.num_nodes, kind, value, bound, float(found.gap[0]), seconds
+            share, bound_error = 1 / share, -bound_error
+        yield topology.name, topology.num_nodes, kind, share, bound_error, float(assessment.gap[0]), seconds
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure all networks, print a table, write a row per matrix."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=Path("universal"))
+    parser.add_argument("--model", type=Path, default=Path("universal"), help="folder of the model")
     parser.add_argument("--data", type=Path, help="folder of UsCarrier.json, Kdl.json, ASN2k.json")
-    parser.add_argument("--large", action="store_true", help="ASN and world")
-    parser.add_argument("--rounds", type=int, nargs=2, default=(0, 0), help="of allocation and bound; 0 for the usual")
-    parser.add_argument("--objective", default="total_flow")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("price_gnn.csv"))
+    parser.add_argument("--large", action="store_true", help="measure ASN and world instead")
+    parser.add_argument(
+        "--rounds", type=int, nargs=2, default=(0, 0), help="rounds of allocation and of bound; 0 for the default"
+    )
+    parser.add_argument("--objective", default="total_flow", help="objective of all problems")
+    parser.add_argument("--seed", type=int, default=0, help="of the traffic and its changes")
+    parser.add_argument("--out", type=Path, default=Path("price_gnn.csv"), help="file of the rows")
     options = parser.parse_args()
     model, card = load_price_gnn(model_folder(options.model))
     scheme = PriceGnnScheme(model, PriceGnnSchemeConfig(*options.rounds))
     held_out = topohub_pool().held_out
     assert set(card.held_out) >= set(held_out), "the model has seen some of these networks"
-    groups = {"zoo, sndlib": [f"topohub:{n}" for n in held_out if group_of(n) in ZOO]}
-    small = [n for n in held_out if network_sizes()[n] <= MIDDLE]
-    groups |= {g: [f"topohub:{n}" for n in small if group_of(n) == g] for g in ("caida", "gabriel")}
+    groups = {"zoo, sndlib": [f"topohub:{name}" for name in held_out if group_of(name) in ZOO]}
+    small = [name for name in held_out if network_sizes()[name] <= MIDDLE]
+    groups |= {
+        group: [f"topohub:{name}" for name in small if group_of(name) == group] for group in ("caida", "gabriel")
+    }
     groups["gabriel"] = groups["gabriel"][::4]
     wanted = FILES if options.data else {}
     groups |= {name: [str(options.data / file)] for name, file in wanted.items() if name != "ASN"}
@@ -110,7 +116,7 @@ def main() -> None:
             for name in names:
                 named.setdefault(group, []).extend(measure(scheme, name, options.seed, options.objective))
                 bar.update()
-    heads = (
+    columns = (
         ("cases", 5),
         ("of optimum: mean", 17),
         ("worst", 8),
@@ -118,22 +124,23 @@ def main() -> None:
         ("gap, mean", 10),
         ("time", 9),
     )
-    print(f"{'networks':12s} {'matrix':12s} " + " ".join(f"{head:>{width}s}" for head, width in heads))
-    for group, own in named.items():
+    print(f"{'networks':12s} {'matrix':12s} " + " ".join(f"{title:>{width}s}" for title, width in columns))
+    for group, rows in named.items():
         for kind in ("plain", "flash crowd", "failures"):
-            chosen = [row for row in own if row[2] == kind]
-            share, off = [row[3] for row in chosen], [row[4] for row in chosen]
+            chosen = [row for row in rows if row[2] == kind]
+            shares, bound_errors = [row[3] for row in chosen], [row[4] for row in chosen]
             gap = 100 * statistics.mean(row[5] for row in chosen)
             milliseconds = 1e3 * statistics.median(row[6] for row in chosen)
             print(
-                f"{group:12s} {kind:12s} {len(chosen):5d} {100 * statistics.mean(share):16.3f}% "
-                f"{100 * min(share):7.2f}% {100 * statistics.mean(off):15.2f}% {gap:9.2f}% {milliseconds:6.1f} ms"
+                f"{group:12s} {kind:12s} {len(chosen):5d} {100 * statistics.mean(shares):16.3f}% "
+                f"{100 * min(shares):7.2f}% {100 * statistics.mean(bound_errors):15.2f}% {gap:9.2f}% "
+                f"{milliseconds:6.1f} ms"
             )
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with options.out.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("network", "nodes", "matrix", "of_optimum", "bound_off", "certified_gap", "seconds"))
-        writer.writerows(row for own in named.values() for row in own)
+        writer.writerows(row for rows in named.values() for row in rows)
     print(options.out)
 
 

@@ -1,9 +1,9 @@
-"""Does learning win?  The race of ``teal evaluate --race`` on several networks, generated traffic.
+"""Time to a certified gap with and without learned starts: ``teal evaluate --race`` on several networks.
 
     python benchmarks/race.py --out runs/race [--data FOLDER] [--networks NAME ...] [--scheme NAME ...]
 
-Needs a machine with nothing else to do.  A table a network and load; race.csv and race.png of all.  With --data also
-UsCarrier, Kdl and ASN from the files that data/README.md names.
+Generated traffic.  Run it on an otherwise idle machine.  Prints a table per network and load; writes race.csv and
+race.png of all of them.  With --data also UsCarrier, Kdl and ASN from the files that data/README.md names.
 """
 
 from __future__ import annotations
@@ -35,22 +35,26 @@ def instance(name: str, load: float, seed: int, matrices: int) -> Instance:
 
 
 def main() -> None:
-    """Race, print, write."""
+    """Run the races, print their tables, write race.csv and race.png."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of UsCarrier.json and the like")
-    parser.add_argument("--model", type=Path, help="in place of the universal one")
-    parser.add_argument("--scheme", nargs="*", default=SCHEMES)
-    parser.add_argument("--networks", nargs="*", default=NETWORKS)
-    parser.add_argument("--loads", nargs="*", type=float, default=(3.0, 6.0))
-    parser.add_argument("--matrices", type=int, default=3)
-    parser.add_argument("--targets", nargs="*", type=float, default=TARGETS, help="gaps to go on to")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--gap", type=float, default=0.01, help="of the tables")
-    parser.add_argument("--out", type=Path, default=Path("runs/race"))
+    parser.add_argument("--model", type=Path, help="folder of a PriceGNN in place of the universal one")
+    parser.add_argument("--scheme", nargs="*", default=SCHEMES, help="schemes of the race")
+    parser.add_argument("--networks", nargs="*", default=NETWORKS, help="networks to race on")
+    parser.add_argument(
+        "--loads", nargs="*", type=float, default=(3.0, 6.0), help="largest utilisations on shortest paths"
+    )
+    parser.add_argument("--matrices", type=int, default=3, help="matrices per network and load")
+    parser.add_argument(
+        "--targets", nargs="*", type=float, default=TARGETS, help="certified gaps at which PDHG is timed"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the traffic and the situations")
+    parser.add_argument("--gap", type=float, default=0.01, help="certified gap that the tables show")
+    parser.add_argument("--out", type=Path, default=Path("runs/race"), help="folder of race.csv and race.png")
     options = parser.parse_args()
     schemes = {name: make_scheme(name, options.model) for name in options.scheme}
     options.out.mkdir(parents=True, exist_ok=True)
-    laps: list[RaceRun] = []
+    runs: list[RaceRun] = []
     for name in options.networks:
         if name in FILES and options.data is None:
             print(f"{name}: left out, it needs --data")
@@ -59,14 +63,14 @@ def main() -> None:
             case = instance(
                 str(options.data / FILES[name]) if name in FILES else name, load, options.seed, options.matrices
             )
-            own = race(
+            runs_of_case = race(
                 case, schemes, range(1, options.matrices + 1), seed=options.seed, targets=options.targets, notify=print
             )
             print(f"\n{case.topology.name}, load {load:g}, {options.matrices} matrices")
-            Console(width=140).print(render_times_to_gap(times_to_gap(own, options.gap), options.gap))
-            laps += own
-            write_csv(options.out / "race.csv", laps)
-            plot_race(options.out / "race.png", laps)
+            Console(width=140).print(render_times_to_gap(times_to_gap(runs_of_case, options.gap), options.gap))
+            runs += runs_of_case
+            write_csv(options.out / "race.csv", runs)
+            plot_race(options.out / "race.png", runs)
     print(options.out / "race.csv", options.out / "race.png")
 
 

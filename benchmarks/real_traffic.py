@@ -1,9 +1,9 @@
-"""Train and evaluate on Abilene and GEANT as measured; the tables of docs/training.md.
+"""Train and evaluate on the measured traffic of Abilene and GEANT: the tables of docs/training.md.
 
     python benchmarks/real_traffic.py path/to/sndlib OUT [time budget, 4m]
 
-The folder holds the topologies and archives that data/README.md names.  What OUT already has is not
-done again, so a broken-off run continues; delete OUT to start over.
+The folder holds the topologies and archives that data/README.md names.  Models and results that are in OUT are not
+computed again, so an interrupted run continues; delete OUT to start over.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NETWORKS = {
     "abilene": ("abilene.xml", "directed-abilene-zhang-5min-over-6months-ALL.tgz"),
     "geant": ("geant.xml", "directed-geant-uhlig-15min-over-4months-ALL.tgz"),
 }
-RUNS = {
+RUNS = {  # name: (objective, learner)
     "direct": ("total_flow", "direct"),
     "coma": ("total_flow", "coma"),
     "mlu": ("max_link_utilisation", "direct"),
@@ -29,7 +29,7 @@ SCHEMES = ("teal", "teal:repair=none", "teal:iterations=20", "teal:repair=pdhg",
 
 
 def main(data: Path, out: Path, budget: str = "4m") -> int:
-    """Run what is missing, then print one markdown table a run."""
+    """Train and evaluate what is missing in ``out``; print a markdown table per run."""
     for network, (topology, traffic) in NETWORKS.items():
         for run, (objective, learner) in RUNS.items():
             name = f"{network}-{run}"
@@ -52,13 +52,17 @@ def main(data: Path, out: Path, budget: str = "4m") -> int:
 
 
 def print_markdown(summaries: list[Summary]) -> None:
-    """A table for the documentation."""
+    """Print the summaries of the schemes as a markdown table."""
     print("| scheme | of LP-all, mean | worst | satisfied | certified gap | max violation | build | solve |")
     print("|---|---|---|---|---|---|---|---|")
-    for s in summaries:
-        shares = " | ".join(f"{100 * x:.2f}%" for x in (s.of_optimum, s.worst, s.satisfied_demand, abs(s.gap)))
+    for summary in summaries:
+        shares = " | ".join(
+            f"{100 * share:.2f}%"
+            for share in (summary.of_optimum, summary.worst, summary.satisfied_demand, abs(summary.gap))
+        )
         print(
-            f"| `{s.scheme}` | {shares} | {s.max_violation:.0e} | {1e3 * s.build_s:.1f} ms | {1e3 * s.solve_s:.1f} ms |"
+            f"| `{summary.scheme}` | {shares} | {summary.max_violation:.0e} "
+            f"| {1e3 * summary.build_s:.1f} ms | {1e3 * summary.solve_s:.1f} ms |"
         )
 
 

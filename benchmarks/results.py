@@ -3,7 +3,7 @@
     python benchmarks/results.py --data FOLDER --out runs/results [b4-geant abilene germany50 uscarrier kdl asn]
 
 FOLDER holds the topologies and archives that data/README.md names, in ``sndlib/`` and ``topologies/``.  Each study is
-one ``teal evaluate``, whose command is printed; one that is complete is not done again, one that broke off goes on.
+one ``teal evaluate``, whose command is printed; complete studies are not repeated, interrupted ones continue.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ MIDDLE = (
     "ncflow",
     *ROUTERS,
 )
+# Schemes that need a time limit on large networks.
 LIMITED = ("pdlp:accuracy=0.001", "demand-pinning", "lp-top", "ncflow", "pop:replicas={}")
 GEANT = "sndlib/geant.xml", "sndlib/directed-geant-uhlig-15min-over-4months-ALL.tgz"
 GENERATED = "gravity:seed=0,count=100,load=4"
-LESS = "gravity:seed=0,count=20,load=4"
+FEW_GENERATED = "gravity:seed=0,count=20,load=4"
 
 
 def large(replicas: int) -> tuple[str, ...]:
-    """What may end within ten minutes a matrix."""
+    """Schemes for large networks; slow ones are limited to 10 minutes per matrix, POP uses ``replicas``."""
     slow = [scheme.format(replicas) for scheme in LIMITED]
     return (*MODELS, *ENGINE, *ROUTERS, *(f"{s}{',' if ':' in s else ':'}time_limit=600" for s in slow))
 
@@ -79,26 +80,26 @@ STUDIES: dict[str, tuple[tuple[tuple[str, str], ...], tuple[str, ...], list[str]
         ["--failures", "1,2,5%"],
     ),
     "uscarrier": ((("topologies/UsCarrier.json", GENERATED),), MIDDLE, ["--limit", "5", "--failures", "2%"]),
-    "kdl": ((("topologies/Kdl.json", LESS),), large(64), ["--limit", "3", "--online", "--interval", "5m"]),
-    "asn": ((("topologies/ASN2k.json", LESS),), large(128), ["--limit", "1"]),
+    "kdl": ((("topologies/Kdl.json", FEW_GENERATED),), large(64), ["--limit", "3", "--online", "--interval", "5m"]),
+    "asn": ((("topologies/ASN2k.json", FEW_GENERATED),), large(128), ["--limit", "1"]),
 }
 
 
 def command(study: str, data: Path, out: Path) -> list[str]:
-    """The words of its ``teal evaluate``."""
-    instances, schemes, more = STUDIES[study]
-    words = ["evaluate"]
+    """The arguments of the ``teal`` command of a study."""
+    instances, schemes, options = STUDIES[study]
+    arguments = ["evaluate"]
     for topology, traffic in instances:
-        words += ["--topology", str(data / topology) if "/" in topology else topology]
-        words += ["--traffic", str(data / traffic) if "/" in traffic else traffic]
-    words += ["--calibrate", "0.9", *more]
-    return [*words, *(w for scheme in schemes for w in ("--scheme", scheme)), "--out", str(out / study)]
+        arguments += ["--topology", str(data / topology) if "/" in topology else topology]
+        arguments += ["--traffic", str(data / traffic) if "/" in traffic else traffic]
+    arguments += ["--calibrate", "0.9", *options]
+    return [*arguments, *(word for scheme in schemes for word in ("--scheme", scheme)), "--out", str(out / study)]
 
 
 def print_tables(rows: list[Row]) -> None:
-    """One table a network of the matrices as they came, one of all else."""
-    for (topology, traffic), own in by_network(rows).items():
-        levels = by_level(own)
+    """Print, per network, a table of the unchanged matrices and a table of the disturbed ones."""
+    for (topology, traffic), network_rows in by_network(rows).items():
+        levels = by_level(network_rows)
         offline = levels.pop((Protocol.OFFLINE.value, ""))
         print(f"\n**{topology}**, `{Path(traffic).name}`, {len({row.index for row in offline})} matrices\n")
         print("| scheme | satisfied | of LP-all | worst | own gap | by the best bound | time | if parallel | |")
@@ -110,23 +111,23 @@ def print_tables(rows: list[Row]) -> None:
         if levels:
             print("\n| satisfied | " + " | ".join(f"{kind} {level}" for kind, level in levels) + " |")
             print("|---|" + "---|" * len(levels))
-            found = [{s.scheme: s.satisfied_demand for s in summarise(rows)} for rows in levels.values()]
-            for scheme in found[0]:
-                print(f"| `{scheme}` | " + " | ".join(percent(level[scheme]) for level in found) + " |")
+            satisfied = [{s.scheme: s.satisfied_demand for s in summarise(rows)} for rows in levels.values()]
+            for scheme in satisfied[0]:
+                print(f"| `{scheme}` | " + " | ".join(percent(level[scheme]) for level in satisfied) + " |")
 
 
 def main() -> int:
-    """Run what is missing of the studies that are asked for, then print their tables."""
+    """Run the given studies, unless they are complete, and print their tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True, help="folder of topologies and traffic")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     parser.add_argument("studies", nargs="*", default=list(STUDIES), metavar="STUDY", help=" ".join(STUDIES))
     options = parser.parse_args()
     for study in options.studies:
-        folder, words = options.out / study, command(study, options.data, options.out)
-        print("\nteal", shlex.join(words), flush=True)
+        folder, arguments = options.out / study, command(study, options.data, options.out)
+        print("\nteal", shlex.join(arguments), flush=True)
         if not (folder / "report.html").exists():
-            code = teal([*words, "--resume"] if (folder / "journal.jsonl").exists() else words)
+            code = teal([*arguments, "--resume"] if (folder / "journal.jsonl").exists() else arguments)
             if code:
                 return code
         print_tables(read_csv(folder / "results.csv", Row))

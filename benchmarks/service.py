@@ -1,13 +1,14 @@
-"""The service under load: latency and throughput beside a bare Ray Serve echo of the same size, and Kdl by Arrow.
+"""The service under load: latency and throughput, compared with a Ray Serve echo of equal size, and requests for Kdl.
 
     python benchmarks/service.py [--kdl Kdl.json] [--seconds 10]
     python benchmarks/service.py --overload 60
 
-GEANT with generated traffic, one matrix a request, from a second process with 1, 8 and 64 clients.  The echo is a
-FastAPI ingress and one deployment behind it, as the service has them; it answers with as many bytes as the service.
+GEANT with generated traffic, one matrix per request, from a second process with 1, 8 and 64 clients.  The echo is a
+FastAPI ingress in front of one deployment, like the service; its responses have as many bytes as those of the service.
 
-Overload: 640 clients who ask again as soon as they are answered, where 16 requests may wait; who got what, and the
-memory of all the service's processes before, during and after.
+Overload: 640 clients that send the next request as soon as they have a response, while the service lets 16 requests
+wait.  Printed are rate and latency of each HTTP status, and the memory of all processes of the service before, during
+and after the overload.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ from typing import Any
 
 import numpy as np
 
-CLIENTS = (1, 8, 64)
-FLOOD = 640
+CLIENTS = (1, 8, 64)  # concurrent clients of each measurement
+FLOOD = 640  # concurrent clients of the overload
 ARROW = "application/vnd.apache.arrow.stream"
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A TCP port that is not in use."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def arrow(rates: np.ndarray) -> bytes:
-    """The body of a request."""
+    """The Arrow body of a request for ``rates``, (B, D), Gbit/s."""
     import pyarrow as pa
 
     column = pa.FixedSizeListArray.from_arrays(pa.array(rates.reshape(-1)), rates.shape[1])
@@ -52,7 +53,7 @@ def arrow(rates: np.ndarray) -> bytes:
 
 
 def echo(port: int, size: int) -> None:
-    """Serve the echo until it is killed."""
+    """Serve responses of ``size`` bytes on a port until the process is killed."""
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     import ray
     from fastapi import FastAPI
@@ -74,7 +75,7 @@ def echo(port: int, size: int) -> None:
             async def answer(request: Request) -> Response:
                 return Response(await self.back.answer.remote(await request.body()), media_type=ARROW)
 
-            answer.__annotations__ |= {"request": Request, "return": None}  # FastAPI cannot look them up by name here
+            answer.__annotations__ |= {"request": Request, "return": None}  # FastAPI cannot resolve these local names
             app.post("/echo", response_model=None)(answer)
 
             @app.get("/readyz")
@@ -92,59 +93,62 @@ def echo(port: int, size: int) -> None:
 
 
 async def load(url: str, bodies: list[bytes], clients: int, seconds: float) -> tuple[list[float], int, list[bytes]]:
-    """Latencies in seconds, answers that were not 200, and what answers said of themselves."""
+    """Latencies, s; number of responses other than 200; bodies of up to 2000 responses."""
     import aiohttp
 
     times: list[float] = []
     faults = 0
-    said: list[bytes] = []
+    bodies_received: list[bytes] = []
     headers = {"Content-Type": ARROW, "Accept": ARROW}
     end = time.perf_counter() + seconds
 
     async def client(session: aiohttp.ClientSession, number: int) -> None:
         nonlocal faults
-        turn = number
+        index = number
         while (begin := time.perf_counter()) < end:
-            turn += 1
-            async with session.post(url, data=bodies[turn % len(bodies)], headers=headers) as answer:
-                body = await answer.read()
+            index += 1
+            async with session.post(url, data=bodies[index % len(bodies)], headers=headers) as response:
+                body = await response.read()
                 times.append(time.perf_counter() - begin)
-                faults += answer.status != 200
-                if answer.status == 200 and len(said) < 2000:
-                    said.append(body)
+                faults += response.status != 200
+                if response.status == 200 and len(bodies_received) < 2000:
+                    bodies_received.append(body)
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         await asyncio.gather(*(client(session, number) for number in range(clients)))
-    return times, faults, said
+    return times, faults, bodies_received
 
 
-def described(body: bytes) -> dict[str, Any]:
-    """The metadata of an answer of the service."""
+def metadata_of(body: bytes) -> dict[str, Any]:
+    """The metadata in the Arrow body of a response of the service."""
     import pyarrow as pa
 
     with pa.ipc.open_stream(pa.BufferReader(body)) as stream:
-        found: dict[str, Any] = json.loads(stream.schema.metadata[b"teal"])
-    return found
+        metadata: dict[str, Any] = json.loads(stream.schema.metadata[b"teal"])
+    return metadata
 
 
 def measure(name: str, url: str, bodies: list[bytes], seconds: float) -> None:
-    """One line for each number of clients."""
+    """Load ``url`` with each number of clients and print a line for each."""
     asyncio.run(load(url, bodies, 8, 3))  # warm
     for clients in CLIENTS:
-        times, faults, said = asyncio.run(load(url, bodies, clients, seconds))
+        times, faults, responses = asyncio.run(load(url, bodies, clients, seconds))
         p50, p99 = (1e3 * float(np.quantile(times, q)) for q in (0.5, 0.99))
-        more = ""
+        parts = ""
         if name != "echo":
-            found = [described(body) for body in said]
-            queue, solve, batch = (float(np.median([f[k] for f in found])) for k in ("queue_ms", "solve_ms", "batch"))
-            more = f"{queue:.1f} ms | {solve:.1f} ms | {batch:.0f}"
+            metadata = [metadata_of(body) for body in responses]
+            queue, solve, batch = (
+                float(np.median([response_metadata[k] for response_metadata in metadata]))
+                for k in ("queue_ms", "solve_ms", "batch")
+            )
+            parts = f"{queue:.1f} ms | {solve:.1f} ms | {batch:.0f}"
         rate = len(times) / seconds
-        figures = f"{p50:.1f} ms | {p99:.1f} ms | {rate:.0f} | {faults} | {more or '- | - | -'}"
+        figures = f"{p50:.1f} ms | {p99:.1f} ms | {rate:.0f} | {faults} | {parts or '- | - | -'}"
         print(f"| {name} | {clients} | {figures} |", flush=True)
 
 
 def kdl(file: Path, address: str) -> None:
-    """One matrix, warm, end to end, and how it divides."""
+    """Print the time of requests of one matrix of Kdl after a first one: in all, in the engine, in the queue."""
     import teal
     from teal.client import Client
 
@@ -157,14 +161,17 @@ def kdl(file: Path, address: str) -> None:
         print("\n| Kdl, 1 matrix | end to end | engine | queue and reading | gap |\n|---|---|---|---|---|")
         for row in range(1, 6):
             begin = time.perf_counter()
-            found = client.allocate("kdl", rates[row])
+            allocation = client.allocate("kdl", rates[row])
             whole = 1e3 * (time.perf_counter() - begin)
-            gap = f"{100 * found.gap[0]:.2f}%"
-            print(f"| {row} | {whole:.0f} ms | {found.solve_ms:.0f} ms | {found.queue_ms:.0f} ms | {gap} |", flush=True)
+            gap = f"{100 * allocation.gap[0]:.2f}%"
+            print(
+                f"| {row} | {whole:.0f} ms | {allocation.solve_ms:.0f} ms | {allocation.queue_ms:.0f} ms | {gap} |",
+                flush=True,
+            )
 
 
 def resident(pid: int) -> float:
-    """MiB of a process and all its descendants; memory that they share counts once for each of them."""
+    """Resident memory of a process and all its descendants, MiB; shared memory counts once per process."""
     import psutil
 
     family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
@@ -172,32 +179,32 @@ def resident(pid: int) -> float:
 
 
 async def flood(url: str, body: bytes, seconds: float, pid: int) -> None:
-    """See the module."""
+    """Load ``url`` with ``FLOOD`` clients; print the memory of process ``pid``, and rate and latency by status."""
     import aiohttp
 
-    answers: dict[int, list[float]] = {}
+    times_by_status: dict[int, list[float]] = {}
     headers = {"Content-Type": ARROW, "Accept": ARROW}
     end = time.perf_counter() + seconds
 
     async def client(session: aiohttp.ClientSession) -> None:
         while (begin := time.perf_counter()) < end:
-            async with session.post(url, data=body, headers=headers) as answer:
-                await answer.read()
-                answers.setdefault(answer.status, []).append(time.perf_counter() - begin)
+            async with session.post(url, data=body, headers=headers) as response:
+                await response.read()
+                times_by_status.setdefault(response.status, []).append(time.perf_counter() - begin)
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        crowd = asyncio.gather(*(client(session) for _ in range(FLOOD)))
-        while not crowd.done():
+        clients = asyncio.gather(*(client(session) for _ in range(FLOOD)))
+        while not clients.done():
             print(f"| {seconds - max(0.0, end - time.perf_counter()):.0f} s | {resident(pid):.0f} MiB |", flush=True)
-            await asyncio.wait({crowd}, timeout=seconds / 4)
-        await crowd
-    for status, times in sorted(answers.items()):
+            await asyncio.wait({clients}, timeout=seconds / 4)
+        await clients
+    for status, times in sorted(times_by_status.items()):
         p50, p99 = (1e3 * float(np.quantile(times, q)) for q in (0.5, 0.99))
         print(f"status {status}: {len(times) / seconds:.0f}/s, p50 {p50:.0f} ms, p99 {p99:.0f} ms")
 
 
 def overload(address: str, body: bytes, seconds: float, pid: int) -> None:
-    """Flood the service, and see that it is as before."""
+    """Overload the service, then print its memory and its latency for one client."""
     url = f"{address}/v1/networks/geant/allocations"
     asyncio.run(load(url, [body], 8, 5))
     print(f"warm: {resident(pid):.0f} MiB\n\n| after | memory |\n|---|---|")
@@ -208,12 +215,12 @@ def overload(address: str, body: bytes, seconds: float, pid: int) -> None:
 
 
 def main() -> None:
-    """Start the service, then the echo, and load both."""
+    """Start the service, then the echo, and measure both."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kdl", type=Path)
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--echo", type=int, nargs=2, metavar=("PORT", "BYTES"), help="be the echo")
-    parser.add_argument("--overload", type=float, default=0.0, metavar="SECONDS")
+    parser.add_argument("--kdl", type=Path, help="file of Kdl, to measure it too")
+    parser.add_argument("--seconds", type=float, default=10.0, help="duration of a measurement")
+    parser.add_argument("--echo", type=int, nargs=2, metavar=("PORT", "BYTES"), help="run as the echo")
+    parser.add_argument("--overload", type=float, default=0.0, metavar="SECONDS", help="overload the service")
     options = parser.parse_args()
     if options.echo:
         echo(*options.echo)

@@ -2,8 +2,8 @@
 
     python benchmarks/year_in_memory.py path/to/UsCarrier.json [matrices] [steps]
 
-Generates the year once (10 GB in the cache folder for 158 nodes), then trains for some steps in this
-process and prints the peak resident memory of generating and of training.
+Generates the matrices once (10 GB in the cache folder for a year of 158 nodes), trains for some steps in the same
+process, and prints the peak resident memory after generating and after training.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from teal.config import TrainConfig
 from teal.evaluation.instance import load_instance
 from teal.learning.train import Trainer
 
-_YEAR = 365 * 24 * 12
+_YEAR = 365 * 24 * 12  # matrices, one every 5 minutes
 
 
 def main(topology: str, matrices: int = _YEAR, steps: int = 20) -> None:
-    """Generate, train, print."""
+    """Generate the traffic, train on it, print times and peak memory."""
     with tempfile.TemporaryDirectory() as folder:
         config = TrainConfig(
             topology=topology, traffic=f"gravity:seed=0,count={matrices},load=4", out=Path(folder), max_steps=steps,
@@ -31,13 +31,14 @@ def main(topology: str, matrices: int = _YEAR, steps: int = 20) -> None:
         begin = time.perf_counter()
         instance = load_instance(config, print)
         print(f"loaded after {time.perf_counter() - begin:.0f} s, peak {_peak_gib():.2f} GiB")
-        first = instance.problem(instance.traffic.read([0]))
+        problem = instance.problem(instance.traffic.read([0]))
         begin = time.perf_counter()
-        Trainer(first, instance.traffic, instance.split, config).train(Path(folder))
+        Trainer(problem, instance.traffic, instance.split, config).train(Path(folder))
         print(f"{steps} steps in {time.perf_counter() - begin:.0f} s, peak {_peak_gib():.2f} GiB")
 
 
 def _peak_gib() -> float:
+    """Peak resident memory of this process, GiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 

@@ -21,10 +21,12 @@ import numba
 CHECKED = ("teal.problem.problem", "teal.problem.allocation", "teal.pathops.base", "teal.solvers.pdhg.search")
 try:
     from jaxtyping import install_import_hook
+
+    import tests.shape_checks  # the hook finds it only if it has been imported
 except ImportError:  # not part of a plain installation; the tests then run without these checks
     pass
 else:
-    install_import_hook(list(CHECKED), "beartype.beartype")
+    install_import_hook(list(CHECKED), f"{tests.shape_checks.__name__}.check")
 
 hypothesis.settings.register_profile("teal", deadline=None, max_examples=25, derandomize=True)
 hypothesis.settings.load_profile("teal")

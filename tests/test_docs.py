@@ -1,4 +1,4 @@
-"""What the documentation says exists, its example runs, and the site builds without a warning."""
+"""The documentation against the program: its options exist, its example runs, and the site builds without a warning."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _help(command: str) -> str:
 
 
 def _commands(text: str) -> list[str]:
-    """The ``teal ...`` lines of the code blocks, continued ones joined."""
+    """The ``teal ...`` lines of the code blocks; lines that end in a backslash are joined with the next."""
     blocks = re.findall(r"^```(?:bash|text)?\n(.*?)^```", text, flags=re.M | re.S)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     return [line.strip() for line in lines if line.strip().startswith("teal ")]
@@ -43,9 +43,9 @@ def test_every_option_that_a_page_uses_exists(page: Path) -> None:
                 assert re.search(rf"{option}\b", _help(name)), f"{page.name}: {line}: there is no {option}"
 
 
-def test_the_example_scheme_is_in_table_and_report(tmp_path: Path) -> None:
+def test_the_example_scheme_of_the_documentation_is_in_table_and_report(tmp_path: Path) -> None:
     example = ROOT / "docs" / "examples" / "own_scheme.py"
-    # The file that the page shows, run as the page says.
+    # The command that docs/schemes.md shows, with the example file that it shows.
     (command,) = {
         line
         for line in (ROOT / "docs" / "schemes.md").read_text().replace("\\\n", "").splitlines()
@@ -63,10 +63,12 @@ def test_the_example_scheme_is_in_table_and_report(tmp_path: Path) -> None:
     page = (tmp_path / "mine" / "report.html").read_text(encoding="utf-8")
     assert '<th scope="row">even</th>' in page
     code = example.read_text().split('"""')
-    assert len([line for line in "".join(code[::2]).splitlines() if line.strip()]) <= 16, "ten lines, and imports"
+    assert len([line for line in "".join(code[::2]).splitlines() if line.strip()]) <= 16, (
+        "at most 16 lines of code, imports included"
+    )
 
 
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+def test_the_documentation_site_builds_without_a_warning(tmp_path: Path) -> None:
     for package in ("mkdocs", "material", "latex2mathml"):
         if importlib.util.find_spec(package) is None:
             pytest.skip("needs mkdocs: pip install '.[docs]'")
@@ -80,10 +82,10 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert {"concepts", "commands", "evaluation", "schemes", "formats", "results", "architecture"} <= set(pages)
     assert pages["concepts"].count("<math") > 20
     for name, text in pages.items():
-        assert "arithmatex" not in text, f"{name}: a formula was left as it was written"
+        assert "arithmatex" not in text, f"{name}: a formula was not converted to MathML"
         assert "&lt;!-- help" not in text
         assert not re.search(r'(?:src|href)="https?://(?!squidfunk)', text.partition("<main")[0]), (
-            f"{name} loads from afar"
+            f"{name} loads a file from another host"
         )
     assert "--failures" in pages["commands"]
     assert "price-gnn" in pages["schemes"]

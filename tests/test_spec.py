@@ -1,4 +1,4 @@
-"""Specifications and durations against strings, right and wrong."""
+"""Parsers of specifications and durations against valid and malformed strings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from teal.errors import InputError
 from teal.spec import parse_spec
 
 
-def test_names_and_options() -> None:
+def test_specification_gives_its_name_and_typed_options() -> None:
     spec = parse_spec("teal:repair=admm,iterations=5,quick-start=true")
     assert spec.name == "teal"
     assert spec.parse_options(repair="none", iterations=2, rho=0.5, quick_start=False) == {
@@ -23,17 +23,17 @@ def test_names_and_options() -> None:
 
 
 @pytest.mark.parametrize("text", ["x:a", "x:=1", "x:a=", "x:a=1,b"])
-def test_malformed_options(text: str) -> None:
+def test_malformed_options_of_a_specification_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="key=value"):
         parse_spec(text)
 
 
 @pytest.mark.parametrize(("text", "expected"), [("90", 90), ("90s", 90), ("10m", 600), ("1h30m", 5400), ("0.5s", 0.5)])
-def test_durations(text: str, expected: float) -> None:
+def test_durations_are_parsed_as_seconds(text: str, expected: float) -> None:
     assert seconds(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "soon", "10x", "m", "-5s"])
-def test_wrong_durations(text: str) -> None:
+def test_malformed_durations_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="a duration"):
         seconds(text)

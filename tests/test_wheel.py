@@ -1,4 +1,4 @@
-"""The wheel alone, in an empty virtual environment, from another folder."""
+"""The built wheel against the list of its files, and its results on B4 in an empty environment against LP-all."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ ROOT = Path(__file__).parents[1]
 
 
 def _run(*command: object, cwd: Path) -> str:
-    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    process = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +48,11 @@ def test_the_wheel_evaluates_b4_in_an_empty_environment(wheel: Path, tmp_path: P
     python, teal = tmp_path / "venv" / "bin" / "python", tmp_path / "venv" / "bin" / "teal"
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", ROOT / "constraints.txt"]
     _run(*pip, f"teal-te[baselines] @ file://{wheel}", cwd=tmp_path)
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    assert "evaluate" in _run(teal, "--help", cwd=elsewhere)
-    where = _run(python, "-c", "import teal, baselines; print(teal.__file__, baselines.__file__)", cwd=elsewhere)
-    assert str(ROOT) not in where
+    work_folder = tmp_path / "work"
+    work_folder.mkdir()
+    assert "evaluate" in _run(teal, "--help", cwd=work_folder)
+    locations = _run(python, "-c", "import teal, baselines; print(teal.__file__, baselines.__file__)", cwd=work_folder)
+    assert str(ROOT) not in locations
     instance = ["--topology", "b4", "--traffic", "gravity:seed=1,count=10,load=4", "--calibrate", "0.9"]
     _run(
         teal,
@@ -66,9 +66,9 @@ def test_the_wheel_evaluates_b4_in_an_empty_environment(wheel: Path, tmp_path: P
         "lp-all",
         "--out",
         "r",
-        cwd=elsewhere,
+        cwd=work_folder,
     )
-    with (elsewhere / "r" / "results.csv").open() as stream:
+    with (work_folder / "r" / "results.csv").open() as stream:
         value = {(row["scheme"], row["index"]): float(row["value"]) for row in csv.DictReader(stream)}
     assert sum(scheme == "teal" for scheme, _ in value) == 2
     for (scheme, index), reached in value.items():

@@ -1,4 +1,4 @@
-"""LP-all against a hand-solved network, one solver against the other, and the faults a solver can report."""
+"""LP-all against a hand-solved network, one solver against the other, and the faults that a solver can report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from teal.testing import assert_feasible, make_topology, random_problem
 
 
 def _triangle(objective: ObjectiveName) -> Problem:
-    """a->c over the direct link (2) or over b (3 and 3); demands a->c 4, a->b 2; b->c has none."""
+    """Demands a->b (2) and a->c (4); a->c over the direct link (capacity 2) or over b (capacities 3 and 3)."""
     topology = make_topology([(0, 2, 2.0), (0, 1, 3.0), (1, 2, 3.0)])
     paths = compute_paths(topology, np.array([[0, 1], [0, 2]], np.int32), num_paths=2, cache=False)
     return Problem.create(topology, paths, Objective(objective), np.array([2.0, 4.0]), weight=np.array([1.0, 5.0]))
@@ -35,11 +35,11 @@ def _triangle(objective: ObjectiveName) -> Problem:
     [
         (ObjectiveName.TOTAL_FLOW, 5.0),  # 2 direct, 3 over a->b
         (ObjectiveName.WEIGHTED_FLOW, 4 * 5.0 + 1.0),  # a->c in full, 1 left of a->b
-        (ObjectiveName.LATENCY_PENALISED_FLOW, 2 * 0.75 + 2 * 0.75 + 1 * 0.5),  # one hop is worth 3/4, two 1/2
+        (ObjectiveName.LATENCY_PENALISED_FLOW, 2 * 0.75 + 2 * 0.75 + 1 * 0.5),  # value 3/4 for one hop, 1/2 for two
         (ObjectiveName.MAX_LINK_UTILISATION, 1.2),  # (4 - x)/2 = (2 + x)/3, x = 1.6
     ],
 )
-def test_a_hand_solved_network(objective: ObjectiveName, optimum: float) -> None:
+def test_lp_all_equals_the_hand_solved_optimum_of_a_triangle(objective: ObjectiveName, optimum: float) -> None:
     problem = _triangle(objective)
     allocation = LpAll().solve(problem)
     measured = assess(problem, allocation)
@@ -55,12 +55,14 @@ def test_a_hand_solved_network(objective: ObjectiveName, optimum: float) -> None
     failed=st.integers(0, 3),
     idle=st.sampled_from([0.2, 1.0]),
 )
-def test_both_solvers_agree_and_are_feasible(seed: int, objective: ObjectiveName, failed: int, idle: float) -> None:
+def test_lp_all_with_highs_and_gurobi_is_feasible_and_agrees(
+    seed: int, objective: ObjectiveName, failed: int, idle: float
+) -> None:
     problem = random_problem(seed, objective=objective, failed=failed, nodes=5, idle=idle)
-    found = [LpAll(solver=solver).solve(problem) for solver in ("highs", "gurobi")]
-    for allocation in found:
+    allocations = [LpAll(solver=solver).solve(problem) for solver in ("highs", "gurobi")]
+    for allocation in allocations:
         assert_feasible(problem, allocation)
-    values = [assess(problem, allocation).value for allocation in found]
+    values = [assess(problem, allocation).value for allocation in allocations]
     torch.testing.assert_close(values[0], values[1], rtol=1e-6, atol=1e-6)
 
 
@@ -74,7 +76,7 @@ def test_lp_all_of_a_network_without_routes_is_zero() -> None:
         assert assess(problem, allocation).value.item() == 0.0
 
 
-def test_a_model_past_the_licence_is_an_error_that_names_the_limit() -> None:
+def test_lp_all_beyond_the_gurobi_licence_is_refused_and_the_limit_named() -> None:
     topology = load_topology("topohub:sndlib/germany50")
     traffic = load_traffic("gravity:seed=0,count=1", topology)
     problem = Problem.create(topology, compute_paths(topology, traffic.pairs), Objective(), traffic.read([0]))
@@ -82,14 +84,14 @@ def test_a_model_past_the_licence_is_an_error_that_names_the_limit() -> None:
         LpAll(solver="gurobi").solve(problem)
 
 
-def test_a_solver_that_is_not_there_is_an_error_that_says_what_to_get() -> None:
+def test_a_missing_solver_is_refused_and_its_package_named() -> None:
     if "CUOPT" in cvxpy.installed_solvers():
         pytest.skip("cuOpt is installed")
     with pytest.raises(SolverError, match="cuopt is not installed: NVIDIA cuOpt"):
         make_scheme("lp-all:solver=cuopt").solve(random_problem(0))
 
 
-def test_a_time_limit_is_a_status_and_not_an_allocation() -> None:
+def test_lp_all_at_its_time_limit_has_a_status_and_no_value() -> None:
     topology = load_topology("topohub:sndlib/germany50")
     traffic = load_traffic("gravity:seed=0,count=1,load=4", topology)
     problem = Problem.create(topology, compute_paths(topology, traffic.pairs), Objective(), traffic.read([0]))
@@ -110,11 +112,11 @@ def test_a_time_limit_is_a_status_and_not_an_allocation() -> None:
         ("teal", "--model DIR"),
     ],
 )
-def test_wrong_specifications_are_refused(text: str, words: str) -> None:
+def test_wrong_specifications_of_schemes_are_refused(text: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         make_scheme(text)
 
 
-def test_options_reach_the_scheme() -> None:
+def test_options_of_a_specification_reach_lp_all() -> None:
     scheme = make_scheme("lp-all:solver=gurobi,time-limit=2.5,threads=1", Path("unused"))
     assert scheme == LpAll(solver="gurobi", time_limit=2.5, threads=1)

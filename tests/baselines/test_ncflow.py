@@ -1,4 +1,4 @@
-"""NCFlow against networks whose optimum is known and against LP over all paths, which it can never exceed."""
+"""NCFlow against networks whose optimum is known and against the LP over all paths, which it can never exceed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _flow(problem: Problem, allocation: Allocation) -> float:
 @pytest.mark.parametrize("method", METHODS)
 @settings(max_examples=15)
 @given(seed=st.integers(0, 10_000), count=st.integers(1, 9))
-def test_every_cluster_is_connected_in_itself(method: str, seed: int, count: int) -> None:
+def test_every_cluster_is_strongly_connected(method: str, seed: int, count: int) -> None:
     topology = random_topology(seed, nodes=12, density=0.25)
     owner = partition(topology, count, method, seed)
     assert sorted(set(owner.tolist())) == list(range(int(owner.max()) + 1))
@@ -60,74 +60,79 @@ def test_two_cliques_over_a_bridge_are_two_clusters(method: str) -> None:
     assert owner[0] != owner[4]
 
 
-def test_over_a_bridge_it_is_optimal() -> None:
-    """One demand each way over a link of 1, and room for what stays inside.  (Of several, sides may favour others.)"""
+def test_ncflow_over_a_bridge_is_optimal() -> None:
+    """One demand in each direction over a bridge of capacity 1, and ample capacity inside the cliques.
+
+    With several demands over the bridge the two clusters may prefer different ones.
+    """
     topology = _two_cliques()
     pairs = np.array([[1, 2], [1, 5], [5, 2]], np.int32)
     rates = np.array([3.0, 1.5, 2.0])
     problem = Problem.create(topology, compute_paths(topology, pairs, cache=False), Objective(), rates)
-    found = NcFlow(clusters=2, workers=1).solve(problem)
-    assert _flow(problem, found) == pytest.approx(3.0 + 1.0 + 1.0)
+    allocation = NcFlow(clusters=2, workers=1).solve(problem)
+    assert _flow(problem, allocation) == pytest.approx(3.0 + 1.0 + 1.0)
     assert arc_form.optimum(problem) == pytest.approx(5.0)
 
 
 @settings(max_examples=10)
 @given(seed=st.integers(0, 10_000), method=st.sampled_from(METHODS), failed=st.sampled_from([0, 2, 99]))
-def test_never_above_the_optimum_over_all_paths(seed: int, method: str, failed: int) -> None:
+def test_ncflow_is_never_above_the_optimum_over_all_paths(seed: int, method: str, failed: int) -> None:
     problem = random_problem(seed, nodes=9, density=0.3, failed=failed, batch=1)
-    found = NcFlow(method=method, clusters=4, workers=1).solve(problem)
-    assert _flow(problem, found) <= arc_form.optimum(problem) * (1 + 1e-6) + 1e-9
+    allocation = NcFlow(method=method, clusters=4, workers=1).solve(problem)
+    assert _flow(problem, allocation) <= arc_form.optimum(problem) * (1 + 1e-6) + 1e-9
 
 
 @pytest.mark.parametrize(
-    ("name", "least"), [("b4", 0.9), ("topohub:sndlib/abilene", 0.85), ("topohub:sndlib/geant", 0.8)]
+    ("name", "min_share"), [("b4", 0.9), ("topohub:sndlib/abilene", 0.85), ("topohub:sndlib/geant", 0.8)]
 )
-def test_near_the_optimum_on_small_networks(name: str, least: float) -> None:
+def test_ncflow_is_near_the_optimum_on_small_networks(name: str, min_share: float) -> None:
     problem = _problem(name)
-    found = NcFlow(workers=1).solve(problem)
-    share = _flow(problem, found) / arc_form.optimum(problem)
-    assert least < share <= 1 + 1e-6
-    assert found.parallel_s[0] is not None
-    assert found.parallel_s[0] <= found.build_s[0] + found.solve_s[0]
+    allocation = NcFlow(workers=1).solve(problem)
+    share = _flow(problem, allocation) / arc_form.optimum(problem)
+    assert min_share < share <= 1 + 1e-6
+    assert allocation.parallel_s[0] is not None
+    assert allocation.parallel_s[0] <= allocation.build_s[0] + allocation.solve_s[0]
 
 
 def test_ncflow_with_one_cluster_is_the_whole_lp() -> None:
     problem = _problem("topohub:sndlib/abilene")
     from baselines.lp_all import LpAll
 
-    whole = NcFlow(clusters=1, iterations=1, workers=1).solve(problem)
-    assert _flow(problem, whole) == pytest.approx(_flow(problem, LpAll().solve(problem)), rel=2e-3)
+    allocation = NcFlow(clusters=1, iterations=1, workers=1).solve(problem)
+    assert _flow(problem, allocation) == pytest.approx(_flow(problem, LpAll().solve(problem)), rel=2e-3)
 
 
-def test_more_iterations_win_more() -> None:
+def test_more_iterations_of_ncflow_carry_more_flow() -> None:
     problem = _problem("topohub:sndlib/geant", load=8.0)
     values = [_flow(problem, NcFlow(iterations=count, workers=1).solve(problem)) for count in (1, 2, 6)]
     assert values[0] < values[1] <= values[2]
 
 
-def test_ways_use_every_path_in_its_share() -> None:
-    stretches: list[list[tuple[tuple[int, ...], float]]] = [
+def test_joined_paths_use_every_alternative_in_its_share() -> None:
+    parts: list[list[tuple[tuple[int, ...], float]]] = [
         [((1,), 0.5), ((2,), 0.5)],
         [((3,), 0.2), ((4,), 0.3), ((5,), 0.5)],
         [((6,), 1.0)],
     ]
-    ways = _joined(stretches)
-    assert sum(share for _, share in ways) == pytest.approx(1.0)
-    for stretch in stretches:
-        for own, share in stretch:
-            assert sum(part for links, part in ways if own[0] in links) == pytest.approx(share)
-    assert len(ways) <= 4
+    joined = _joined(parts)
+    assert sum(share for _, share in joined) == pytest.approx(1.0)
+    for alternatives in parts:
+        for part_links, share in alternatives:
+            assert sum(joined_share for links, joined_share in joined if part_links[0] in links) == pytest.approx(share)
+    assert len(joined) <= 4
 
 
-def test_batches_and_processes_change_nothing() -> None:
+def test_ncflow_does_not_depend_on_batches_and_processes() -> None:
     problem = random_problem(5, nodes=9, density=0.3)
-    together = NcFlow(workers=2).solve(problem)
+    batch_allocation = NcFlow(workers=2).solve(problem)
     for b in range(problem.batch):
-        alone = NcFlow(workers=1).solve(problem.row(b))
-        assert _flow(problem.row(b), alone) == pytest.approx(float(assess(problem, together).value[b]), rel=1e-6)
+        allocation = NcFlow(workers=1).solve(problem.row(b))
+        assert _flow(problem.row(b), allocation) == pytest.approx(
+            float(assess(problem, batch_allocation).value[b]), rel=1e-6
+        )
 
 
-def test_wrong_use() -> None:
+def test_ncflow_refuses_other_objectives_and_allocates_nothing_without_demand() -> None:
     with pytest.raises(InputError, match="total_flow"):
         NcFlow().solve(random_problem(0, objective=ObjectiveName.WEIGHTED_FLOW))
     idle = random_problem(1, idle=1.0)

@@ -1,4 +1,4 @@
-"""PDLP against the simplex method of HiGHS."""
+"""PDLP against the LP-all optimum of HiGHS."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ needs_ortools = pytest.mark.skipif(importlib.util.find_spec("ortools") is None, 
 @pytest.mark.parametrize("failed", [0, 2, 99])
 def test_pdlp_finds_the_optimum(objective: ObjectiveName, failed: int) -> None:
     problem = random_problem(3, objective=objective, failed=failed)
-    found = Pdlp(accuracy=1e-6, threads=1).solve(problem)
-    assert_feasible(problem, found)
-    measured, best = assess(problem, found), assess(problem, LpAll().solve(problem))
-    torch.testing.assert_close(measured.value, best.value, rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(measured.bound, best.value, rtol=1e-3, atol=1e-4)
+    allocation = Pdlp(accuracy=1e-6, threads=1).solve(problem)
+    assert_feasible(problem, allocation)
+    measured, optimum = assess(problem, allocation), assess(problem, LpAll().solve(problem))
+    torch.testing.assert_close(measured.value, optimum.value, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(measured.bound, optimum.value, rtol=1e-3, atol=1e-4)
 
 
-def test_wrong_use() -> None:
+def test_pdlp_refuses_max_concurrent_flow() -> None:
     with pytest.raises(InputError, match="max_concurrent_flow"):
         Pdlp().solve(random_problem(0, objective=ObjectiveName.MAX_CONCURRENT_FLOW))

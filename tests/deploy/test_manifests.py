@@ -1,4 +1,4 @@
-"""deploy/: the manifests by the schemas of what reads them, and the container file by what it names."""
+"""deploy/ against the schemas of Kubernetes, KubeRay and Ray Serve, and against the files of the repository."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ray.serve.schema import ServeDeploySchema
 from teal.config import ServeConfig
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-KUBERNETES = "1.31"
+KUBERNETES = "1.31"  # version whose schemas are used
 
 
 class _Strict(BaseModel):
@@ -29,7 +29,7 @@ class _Strict(BaseModel):
 
 
 class _Group(_Strict):
-    """What RayCluster's head and worker groups have in common, https://ray-project.github.io/kuberay/reference/api/."""
+    """Fields shared by the head and worker groups of a RayCluster: https://ray-project.github.io/kuberay/reference/api/."""
 
     rayStartParams: dict[str, str]  # noqa: N815
     template: dict[str, Any]
@@ -72,15 +72,15 @@ def _documents() -> list[dict[str, Any]]:
 
 
 def _service() -> _RayService:
-    (found,) = [one for one in _documents() if one["kind"] == "RayService"]
-    return _RayService.model_validate(found)
+    (service,) = [document for document in _documents() if document["kind"] == "RayService"]
+    return _RayService.model_validate(service)
 
 
-def test_kubernetes_takes_every_object() -> None:
-    """Pod templates as pods, strictly: a field that does not exist is a fault."""
-    for one in _documents():
-        if one["kind"] != "RayService":
-            validate(one, KUBERNETES, strict=True)
+def test_every_manifest_is_valid_for_kubernetes() -> None:
+    """Pod templates are validated as pods, strictly: an unknown field is an error."""
+    for document in _documents():
+        if document["kind"] != "RayService":
+            validate(document, KUBERNETES, strict=True)
     cluster = _service().spec.rayClusterConfig
     for group in (cluster.headGroupSpec, *cluster.workerGroupSpecs):
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, **group.template}
@@ -94,45 +94,45 @@ def test_kubernetes_takes_every_object() -> None:
 
 
 def _policy() -> dict[str, Any]:
-    (found,) = [one["spec"] for one in _documents() if one["kind"] == "NetworkPolicy"]
-    return dict(found)
+    (spec,) = [document["spec"] for document in _documents() if document["kind"] == "NetworkPolicy"]
+    return dict(spec)
 
 
-def test_pods_drain_longer_than_any_deadline_and_ray_needs_a_token() -> None:
+def test_pods_drain_longer_than_any_deadline_and_ray_ports_are_restricted() -> None:
     spec = _service().spec
     (workers,) = spec.rayClusterConfig.workerGroupSpecs
     pod = workers.template["spec"]
-    variables = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
-    drain, longest = int(variables["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"]), 600  # s, of deadlines
-    assert longest < drain < pod["terminationGracePeriodSeconds"]
-    assert spec.rayClusterDeletionDelaySeconds > drain
+    variables = {variable["name"]: variable.get("value") for variable in pod["containers"][0]["env"]}
+    drain_s, max_deadline_s = int(variables["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"]), 600
+    assert max_deadline_s < drain_s < pod["terminationGracePeriodSeconds"]
+    assert spec.rayClusterDeletionDelaySeconds > drain_s
     cpu = pod["containers"][0]["resources"]["requests"]["cpu"]
     assert variables["NUMBA_NUM_THREADS"] == cpu
     for rule in _policy()["ingress"]:
         assert rule.get("from") or rule["ports"] == [{"port": 8000}]
 
 
-def test_a_wrong_field_would_be_seen() -> None:
+def test_strict_validation_refuses_an_unknown_field() -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": {"containers": [], "volums": []}}
     with pytest.raises(Exception, match="volums"):
         validate(pod, KUBERNETES, strict=True)
 
 
-def test_the_manifest_and_the_config_say_the_same() -> None:
+def test_rayservice_manifest_agrees_with_serve_yaml() -> None:
     spec = _service().spec
-    own = yaml.safe_load((DEPLOY / "serve.yaml").read_text())
-    assert yaml.safe_load(spec.serveConfigV2) == own
-    config = ServeDeploySchema.model_validate(own)
+    serve_config = yaml.safe_load((DEPLOY / "serve.yaml").read_text())
+    assert yaml.safe_load(spec.serveConfigV2) == serve_config
+    config = ServeDeploySchema.model_validate(serve_config)
     (application,) = config.applications
     names = {field.name for field in dataclasses.fields(ServeConfig)}
     assert set(application.args) <= names
     cluster = spec.rayClusterConfig
     (workers,) = cluster.workerGroupSpecs
     (container,) = workers.template["spec"]["containers"]
-    assert workers.replicas >= application.args["replicas"], "an engine a node"
+    assert workers.replicas >= application.args["replicas"], "at least one node per engine"
     engine, ingress = application.deployments
-    asked = engine.ray_actor_options.num_cpus + ingress.ray_actor_options.num_cpus
-    assert float(container["resources"]["requests"]["cpu"]) >= asked
+    requested_cpus = engine.ray_actor_options.num_cpus + ingress.ray_actor_options.num_cpus
+    assert float(container["resources"]["requests"]["cpu"]) >= requested_cpus
     assert application.args["state"] in [mount["mountPath"] for mount in container["volumeMounts"]]
     assert cluster.headGroupSpec.rayStartParams["num-cpus"] == "0"
     ports = [port["containerPort"] for port in container["ports"]]
@@ -140,7 +140,7 @@ def test_the_manifest_and_the_config_say_the_same() -> None:
     assert cluster.rayVersion == ray.__version__
 
 
-def test_the_container_file_names_what_there_is() -> None:
+def test_every_file_that_the_container_file_copies_exists() -> None:
     text = (DEPLOY / "Containerfile").read_text()
     root = DEPLOY.parent
     for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE):
@@ -149,4 +149,4 @@ def test_the_container_file_names_what_there_is() -> None:
     assert "USER 1000" in text
     head = _service().spec.rayClusterConfig.headGroupSpec
     assert head.template["spec"]["securityContext"]["runAsUser"] == 1000
-    assert not re.search(r"(?i)(token|password)=\S*[a-z0-9]{16}", text), "no secret in an image"
+    assert not re.search(r"(?i)(token|password)=\S*[a-z0-9]{16}", text), "the image must not contain a secret"

@@ -1,4 +1,4 @@
-"""Calibration against LP-all: the scaled median matrix is satisfied to the share asked for."""
+"""Calibration against LP-all: the scaled median matrix is satisfied to the requested share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from teal.testing import make_topology
 
 @pytest.mark.parametrize("share", [0.6, 0.9, 0.97])
 @pytest.mark.parametrize("name", ["b4", "topohub:sndlib/geant"])
-def test_lp_all_satisfies_the_share_of_the_median_matrix(name: str, share: float) -> None:
+def test_lp_all_satisfies_the_calibrated_share_of_the_median_matrix(name: str, share: float) -> None:
     topology = load_topology(name)
     traffic = load_traffic("gravity:seed=2,count=9,load=1", topology)
     paths = compute_paths(topology, traffic.pairs)
@@ -28,7 +28,7 @@ def test_lp_all_satisfies_the_share_of_the_median_matrix(name: str, share: float
     assert satisfied.median().item() == pytest.approx(share, abs=2e-3)
 
 
-def test_more_than_can_be_routed_is_refused() -> None:
+def test_calibration_to_a_share_that_cannot_be_routed_is_refused() -> None:
     topology = make_topology([(0, 1, 1.0), (1, 0, 1.0)], min_nodes=3)
     traffic = load_traffic("gravity:count=3", topology)
     paths = compute_paths(topology, all_pairs(topology))

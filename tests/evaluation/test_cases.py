@@ -1,4 +1,4 @@
-"""What schemes are evaluated on."""
+"""The cases on which schemes are evaluated, against the definition of each protocol."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def b4() -> tuple[Topology, TrafficMatrices]:
     return topology, load_traffic("gravity:seed=0,count=12,load=3", topology)
 
 
-ALL = {
+ALL_LEVELS = {
     Protocol.FAILURES: parse_levels("--failures", "1,2,25%", counted=True),
     Protocol.NOISE: parse_levels("--noise", "2,20"),
     Protocol.SPATIAL: parse_levels("--spatial", "80,20%", shares=True),
@@ -25,7 +25,7 @@ ALL = {
 }
 
 
-def test_levels_are_read_as_they_are_written() -> None:
+def test_levels_of_protocols_are_parsed() -> None:
     levels = parse_levels("--failures", "1, 2,5%", counted=True)
     assert [(level.text, level.value, level.relative) for level in levels] == [
         ("1", 1.0, False), ("2", 2.0, False), ("5%", 0.05, True),
@@ -35,7 +35,7 @@ def test_levels_are_read_as_they_are_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "text", "how"),
+    ("option", "text", "settings"),
     [
         ("--failures", "1.5", {"counted": True}),
         ("--failures", "0", {"counted": True}),
@@ -47,65 +47,70 @@ def test_levels_are_read_as_they_are_written() -> None:
         ("--scale", "50%", {}),
     ],
 )
-def test_other_levels_are_refused(option: str, text: str, how: dict[str, bool]) -> None:
+def test_wrong_levels_of_protocols_are_refused(option: str, text: str, settings: dict[str, bool]) -> None:
     with pytest.raises(InputError, match=option):
-        parse_levels(option, text, **how)
+        parse_levels(option, text, **settings)
 
 
-def _found(b4: tuple[Topology, TrafficMatrices], **more: object) -> dict[str, Case]:
-    cases = Cases(*b4, rows=np.array([3, 5]), **more)  # type: ignore[arg-type]
+def _cases_by_key(b4: tuple[Topology, TrafficMatrices], **settings: object) -> dict[str, Case]:
+    cases = Cases(*b4, rows=np.array([3, 5]), **settings)  # type: ignore[arg-type]
     listed = list(cases)
     assert len(listed) == len(cases)
-    found = {case.key: case for case in listed}
-    assert len(found) == len(listed)
-    return found
+    by_key = {case.key: case for case in listed}
+    assert len(by_key) == len(listed)
+    return by_key
 
 
-def test_every_case_is_what_its_name_says(b4: tuple[Topology, TrafficMatrices]) -> None:
+def test_every_case_matches_its_protocol_and_level(b4: tuple[Topology, TrafficMatrices]) -> None:
     topology, traffic = b4
-    found = _found(b4, levels=ALL, draws=2)
-    assert len(found) == 2 * (1 + 2 * 3 + 2 * 2 + 2 + 2)
-    for case in found.values():
-        plain = traffic.read([case.index])[0]
-        down = np.flatnonzero(case.capacity == 0)
+    cases = _cases_by_key(b4, levels=ALL_LEVELS, draws=2)
+    assert len(cases) == 2 * (1 + 2 * 3 + 2 * 2 + 2 + 2)
+    for case in cases.values():
+        unchanged = traffic.read([case.index])[0]
+        failed_links = np.flatnonzero(case.capacity == 0)
         if case.protocol is Protocol.FAILURES:
             expected = {"1": 1, "2": 2, "25%": 5}[case.level]  # of 19 cables
-            ends = {frozenset((int(topology.link_source[e]), int(topology.link_target[e]))) for e in down}
+            ends = {frozenset((int(topology.link_source[e]), int(topology.link_target[e]))) for e in failed_links}
             assert len(ends) == expected
-            assert len(down) == 2 * expected
+            assert len(failed_links) == 2 * expected
         else:
-            assert not len(down)
+            assert not len(failed_links)
         if case.protocol in (Protocol.OFFLINE, Protocol.FAILURES):
-            np.testing.assert_array_equal(case.demand, plain)
+            np.testing.assert_array_equal(case.demand, unchanged)
         elif case.protocol is Protocol.SCALE:
-            np.testing.assert_allclose(case.demand, float(case.level) * plain)
+            np.testing.assert_allclose(case.demand, float(case.level) * unchanged)
         else:
-            assert not np.allclose(case.demand, plain)
+            assert not np.allclose(case.demand, unchanged)
 
 
-def test_cases_drawn_do_not_depend_on_the_other_protocols(b4: tuple[Topology, TrafficMatrices]) -> None:
-    everything, alone = _found(b4, levels=ALL, draws=2), _found(b4, levels={Protocol.FAILURES: ALL[Protocol.FAILURES]})
-    for key, case in alone.items():
-        np.testing.assert_array_equal(case.capacity, everything[key].capacity)
-    other = _found(b4, levels=ALL, seed=1)
-    drawn = [key for key in alone if key.startswith("failures/25%")]
-    assert any((other[key].capacity != alone[key].capacity).any() for key in drawn)
-    first, second = (everything[f"noise/20/{draw}/3"].demand for draw in (0, 1))
+def test_random_cases_do_not_depend_on_the_other_protocols(b4: tuple[Topology, TrafficMatrices]) -> None:
+    all_cases, failure_cases = (
+        _cases_by_key(b4, levels=ALL_LEVELS, draws=2),
+        _cases_by_key(b4, levels={Protocol.FAILURES: ALL_LEVELS[Protocol.FAILURES]}),
+    )
+    for key, case in failure_cases.items():
+        np.testing.assert_array_equal(case.capacity, all_cases[key].capacity)
+    other_seed = _cases_by_key(b4, levels=ALL_LEVELS, seed=1)
+    drawn = [key for key in failure_cases if key.startswith("failures/25%")]
+    assert any((other_seed[key].capacity != failure_cases[key].capacity).any() for key in drawn)
+    first, second = (all_cases[f"noise/20/{draw}/3"].demand for draw in (0, 1))
     assert not np.allclose(first, second)
 
 
-def test_noise_is_measured_by_the_changes_of_all_matrices(b4: tuple[Topology, TrafficMatrices]) -> None:
+def test_noise_variance_is_that_of_changes_between_consecutive_matrices(b4: tuple[Topology, TrafficMatrices]) -> None:
     topology, traffic = b4
-    cases = Cases(topology, traffic, np.array([0]), {Protocol.NOISE: ALL[Protocol.NOISE]})
-    everything = traffic.read(slice(None))
-    np.testing.assert_allclose(cases._variance(), np.diff(everything, axis=0).var(0))
+    cases = Cases(topology, traffic, np.array([0]), {Protocol.NOISE: ALL_LEVELS[Protocol.NOISE]})
+    rates = traffic.read(slice(None))
+    np.testing.assert_allclose(cases._variance(), np.diff(rates, axis=0).var(0))
 
 
-def test_noise_needs_changes(b4: tuple[Topology, TrafficMatrices]) -> None:
+def test_noise_on_a_single_matrix_is_refused(b4: tuple[Topology, TrafficMatrices]) -> None:
     with pytest.raises(InputError, match="at least two matrices"):
-        Cases(b4[0], load_traffic("gravity:count=1", b4[0]), np.array([0]), {Protocol.NOISE: ALL[Protocol.NOISE]})
+        Cases(
+            b4[0], load_traffic("gravity:count=1", b4[0]), np.array([0]), {Protocol.NOISE: ALL_LEVELS[Protocol.NOISE]}
+        )
 
 
-def test_no_more_cables_fail_than_there_are(b4: tuple[Topology, TrafficMatrices]) -> None:
+def test_more_failures_than_cables_are_refused(b4: tuple[Topology, TrafficMatrices]) -> None:
     with pytest.raises(InputError, match="19 cables"):
         Cases(*b4, np.array([0]), {Protocol.FAILURES: parse_levels("--failures", "20", counted=True)})

@@ -1,4 +1,4 @@
-"""The loop over schemes and cases, with schemes that misbehave."""
+"""The evaluation loop against schemes that fail or misbehave, and resumed evaluations against uninterrupted ones."""
 
 from __future__ import annotations
 
@@ -34,8 +34,14 @@ def b4() -> Instance:
     return Instance(topology, traffic, paths, Objective(), None, traffic.split(), torch.device("cpu"))
 
 
-class Sometimes:
-    """Shortest paths, but for some calls."""
+class FaultyShortestPath:
+    """Shortest-path routing that fails or misbehaves on given calls.
+
+    Args:
+        faults: exception to raise, by number of the call, from 1.
+        wrong_shape: number of the call whose splits have a wrong shape; -1 for none.
+        slow: solving time to report, s; 0 for the measured one.
+    """
 
     def __init__(self, faults: dict[int, Exception], wrong_shape: int = -1, slow: float = 0.0) -> None:
         self.calls, self.faults, self.wrong_shape, self.slow = 0, faults, wrong_shape, slow
@@ -45,35 +51,35 @@ class Sometimes:
         self.calls += 1
         if self.calls in self.faults:
             raise self.faults[self.calls]
-        answer = make_scheme("shortest-path").solve(problem)
+        allocation = make_scheme("shortest-path").solve(problem)
         if self.calls == self.wrong_shape:
-            return dataclasses.replace(answer, splits=answer.splits[:, :-1])
-        return dataclasses.replace(answer, solve_s=(self.slow,)) if self.slow else answer
+            return dataclasses.replace(allocation, splits=allocation.splits[:, :-1])
+        return dataclasses.replace(allocation, solve_s=(self.slow,)) if self.slow else allocation
 
 
-class Following(Sometimes):
+class FollowingScheme(FaultyShortestPath):
     def follow(self, before: Problem | None) -> None:
         self.before.append(before)
 
 
 def _run(b4: Instance, schemes: dict[str, Any], rows: list[int], **options: Any) -> tuple[list[Row], list[str]]:
-    said: list[str] = []
-    evaluation = Evaluation(b4, schemes, notify=said.append, **options)
-    found = list(evaluation.run(Cases(b4.topology, b4.traffic, np.array(rows))))
-    assert all(isinstance(measured, CaseResult) for measured in found)
-    return [row for measured in found for row in measured.rows], said
+    notices: list[str] = []
+    evaluation = Evaluation(b4, schemes, notify=notices.append, **options)
+    results = list(evaluation.run(Cases(b4.topology, b4.traffic, np.array(rows))))
+    assert all(isinstance(result, CaseResult) for result in results)
+    return [row for result in results for row in result.rows], notices
 
 
-def test_a_failure_fails_its_row_alone_and_says_why(b4: Instance) -> None:
+def test_a_failing_scheme_fails_only_its_row_and_the_note_gives_the_reason(b4: Instance) -> None:
     # The first call warms up; the third is the second matrix.
     schemes = {
-        "a": Sometimes({3: SolverError("no\n licence")}),
-        "b": Sometimes({2: ZeroDivisionError("oh")}),
-        "c": Sometimes({}, wrong_shape=4),
-        "d": Sometimes({4: InputError("d", "", "x", "y")}),
+        "a": FaultyShortestPath({3: SolverError("no\n licence")}),
+        "b": FaultyShortestPath({2: ZeroDivisionError("oh")}),
+        "c": FaultyShortestPath({}, wrong_shape=4),
+        "d": FaultyShortestPath({4: InputError("d", "", "x", "y")}),
         "lp-all": make_scheme("lp-all"),
     }
-    rows, said = _run(b4, schemes, [0, 1, 2])
+    rows, notices = _run(b4, schemes, [0, 1, 2])
     assert len(rows) == 15
     failed = {(row.scheme, row.index): row.note for row in rows if not row.usable}
     assert failed.pop(("a", 1)) == "no licence"
@@ -81,66 +87,70 @@ def test_a_failure_fails_its_row_alone_and_says_why(b4: Instance) -> None:
     assert failed.pop(("c", 2)) == "ValueError: splits must be (1, 132, 4), are (1, 131, 4)"
     assert failed.pop(("d", 2)) == "d: expected x, found y"
     assert not failed
-    assert len(said) == 4
+    assert len(notices) == 4
     assert all(math.isnan(row.value) and math.isnan(row.total_s) for row in rows if not row.usable)
     for row in rows:
         if row.scheme != "lp-all" and row.usable:
-            best = next(r for r in rows if r.scheme == "lp-all" and r.index == row.index)
-            assert row.gap_known == pytest.approx((best.bound - row.value) / best.bound)
+            exact = next(r for r in rows if r.scheme == "lp-all" and r.index == row.index)
+            assert row.gap_known == pytest.approx((exact.bound - row.value) / exact.bound)
 
 
 def test_a_scheme_that_cannot_start_is_excluded(b4: Instance) -> None:
-    scheme = Sometimes({1: SolverError("not installed")})
-    rows, said = _run(b4, {"a": scheme, "sp": Sometimes({})}, [0, 1])
+    scheme = FaultyShortestPath({1: SolverError("not installed")})
+    rows, notices = _run(b4, {"a": scheme, "sp": FaultyShortestPath({})}, [0, 1])
     assert [row.note for row in rows if row.scheme == "a"] == ["not installed"] * 2
     assert scheme.calls == 1
-    assert len(said) == 1
-    wrong = {"a": Sometimes({1: InputError("a", "K", "4", 3)})}
+    assert len(notices) == 1
+    schemes = {"a": FaultyShortestPath({1: InputError("a", "K", "4", 3)})}
     with pytest.raises(InputError, match="a: K"):
-        _run(b4, wrong, [0])
-    rows, _ = _run(b4, {"a": Sometimes({1: InputError("a", "K", "4", 3)})}, [0], strict=False)
+        _run(b4, schemes, [0])
+    rows, _ = _run(b4, {"a": FaultyShortestPath({1: InputError("a", "K", "4", 3)})}, [0], strict=False)
     assert rows[0].note == "a: K: expected 4, found 3"
 
 
 def test_a_scheme_that_is_too_slow_is_excluded_and_not_warmed_up_twice(b4: Instance) -> None:
-    slow, patient = Sometimes({}, slow=100.0), Sometimes({}, slow=50.0)
-    rows, said = _run(b4, {"slow": slow, "patient": patient}, [0, 1, 2], time_limit=60.0)
+    slow, patient = FaultyShortestPath({}, slow=100.0), FaultyShortestPath({}, slow=50.0)
+    rows, notices = _run(b4, {"slow": slow, "patient": patient}, [0, 1, 2], time_limit=60.0)
     assert [row.usable for row in rows if row.scheme == "slow"] == [True, False, False]
     assert "100 s" in rows[2].note
-    assert slow.calls == 1, "what warming up made, after 100 s, is the answer of the first matrix"
+    assert slow.calls == 1, "the allocation of the warm-up, after 100 s, is used for the first matrix"
     assert all(row.usable for row in rows if row.scheme == "patient")
     assert patient.calls == 4
-    # A run that continues is told.
+    # A resumed evaluation is given the schemes that were excluded.
     evaluation = Evaluation(b4, {"slow": slow}, time_limit=60.0, left_out={"slow": rows[2].note})
     cases = Cases(b4.topology, b4.traffic, np.array([0, 1]))
-    (measured,) = evaluation.run(cases, {"offline//0/0": [rows[0]]})
-    assert not measured.rows[0].usable
-    assert measured.rows[0].note == rows[2].note
+    (result,) = evaluation.run(cases, {"offline//0/0": [rows[0]]})
+    assert not result.rows[0].usable
+    assert result.rows[0].note == rows[2].note
     assert slow.calls == 1
-    assert len(said) == 1
+    assert len(notices) == 1
 
 
-class Dawdling(Sometimes):
+class SlowShortestPath(FaultyShortestPath):
     def solve(self, problem: Problem) -> Allocation:
         time.sleep(0.6)
         return super().solve(problem)
 
 
-def test_the_limit_goes_by_our_clock_and_for_failures_too(b4: Instance) -> None:
-    schemes = {"liar": Dawdling({}, slow=1e-6), "crash": Dawdling({2: ValueError("late")}), "sp": Sometimes({})}
+def test_the_time_limit_applies_to_measured_time_and_to_failures(b4: Instance) -> None:
+    schemes = {
+        "underreports": SlowShortestPath({}, slow=1e-6),
+        "crash": SlowShortestPath({2: ValueError("late")}),
+        "sp": FaultyShortestPath({}),
+    }
     rows, _ = _run(b4, schemes, [0, 1], time_limit=0.5)
-    by = {(row.scheme, row.index): row for row in rows}
-    assert by["liar", 0].usable
-    assert by["crash", 0].note == "ValueError: late"
-    for name in ("liar", "crash"):
-        assert by[name, 1].note.startswith("left out")
-    assert by["sp", 1].usable
+    row_of = {(row.scheme, row.index): row for row in rows}
+    assert row_of["underreports", 0].usable
+    assert row_of["crash", 0].note == "ValueError: late"
+    for name in ("underreports", "crash"):
+        assert row_of[name, 1].note.startswith("left out")
+    assert row_of["sp", 1].usable
 
 
 @pytest.mark.parametrize("stop", [1, 2, 3, 4])
-def test_a_broken_off_run_meets_the_same_failures(b4: Instance, stop: int) -> None:
-    class Hard:
-        """Fails on some matrices, by what they are, not by when it is asked."""
+def test_a_resumed_evaluation_records_the_same_failures(b4: Instance, stop: int) -> None:
+    class FailsOnMatrices:
+        """Fails on given matrices, at whichever call they come."""
 
         def __init__(self, hard: list[int], error: Exception) -> None:
             self.hard, self.error = [b4.traffic.read([i])[0] for i in hard], error
@@ -152,59 +162,69 @@ def test_a_broken_off_run_meets_the_same_failures(b4: Instance, stop: int) -> No
 
     def schemes() -> dict[str, Any]:
         return {
-            "a": Hard([2], SolverError("no")),
-            "b": Hard([1, 3], InputError("b", "", "x", "y")),
-            "c": Hard([0], SolverError("never")),
+            "a": FailsOnMatrices([2], SolverError("no")),
+            "b": FailsOnMatrices([1, 3], InputError("b", "", "x", "y")),
+            "c": FailsOnMatrices([0], SolverError("never")),
         }
 
     cases = Cases(b4.topology, b4.traffic, np.arange(5))
     first = Evaluation(b4, schemes())
     whole = list(first.run(cases))
-    failed = {(row.scheme, row.index) for m in whole for row in m.rows if not row.usable}
+    failed = {(row.scheme, row.index) for result in whole for row in result.rows if not row.usable}
     assert failed == {("a", 2), ("b", 1), ("b", 3), *(("c", i) for i in range(5))}
-    rest = Evaluation(b4, schemes(), left_out=dict(first.excluded)).run(cases, {m.key: m.rows for m in whole[:stop]})
-    for again, once in zip(rest, whole[stop:], strict=True):
-        assert [(r.status, r.note) for r in again.rows] == [(r.status, r.note) for r in once.rows]
-    (alone,) = [Evaluation(b4, {"b": schemes()["b"]}).run(cases, {m.key: m.rows[1:2] for m in whole[:3]})]
-    assert [m.rows[0].usable for m in alone] == [False, True], "known to work, so no fault of the user's"
+    rest = Evaluation(b4, schemes(), left_out=dict(first.excluded)).run(
+        cases, {result.key: result.rows for result in whole[:stop]}
+    )
+    for resumed, uninterrupted in zip(rest, whole[stop:], strict=True):
+        assert [(row.status, row.note) for row in resumed.rows] == [
+            (row.status, row.note) for row in uninterrupted.rows
+        ]
+    (remaining,) = [
+        Evaluation(b4, {"b": schemes()["b"]}).run(cases, {result.key: result.rows[1:2] for result in whole[:3]})
+    ]
+    assert [result.rows[0].usable for result in remaining] == [False, True], (
+        "the scheme has worked before, so an InputError fails its row and does not end the run"
+    )
 
 
-def test_a_malformed_answer_is_a_failure(b4: Instance) -> None:
-    class Timeless(Sometimes):
+def test_an_allocation_without_times_is_a_failure(b4: Instance) -> None:
+    class SchemeWithoutTimes(FaultyShortestPath):
         def solve(self, problem: Problem) -> Allocation:
             return dataclasses.replace(super().solve(problem), solve_s=())
 
-    rows, _ = _run(b4, {"a": Timeless({}), "sp": Sometimes({})}, [0])
+    rows, _ = _run(b4, {"a": SchemeWithoutTimes({}), "sp": FaultyShortestPath({})}, [0])
     assert not rows[0].usable
     assert "IndexError" in rows[0].note
 
 
-def test_without_a_progress_bar(b4: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluation_runs_without_a_progress_bar(b4: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("teal.evaluation.evaluate.tqdm", partial(tqdm, disable=True))
-    assert len(_run(b4, {"sp": Sometimes({})}, [0, 1])[0]) == 2
+    assert len(_run(b4, {"sp": FaultyShortestPath({})}, [0, 1])[0]) == 2
 
 
-def test_a_follower_is_told_the_interval_before(b4: Instance) -> None:
-    scheme = Following({})
+def test_a_following_scheme_gets_the_problem_of_the_previous_interval(b4: Instance) -> None:
+    scheme = FollowingScheme({})
     _run(b4, {"a": scheme}, [0, 4])
-    assert scheme.before[:2] == [None, None], "warming up, and the first matrix of all"
+    assert scheme.before[:2] == [None, None], "neither the warm-up nor the first matrix has a previous interval"
     (last,) = scheme.before[2:]
     assert last is not None
     np.testing.assert_array_equal(last.demand[0].numpy(), b4.traffic.read([3])[0])
 
 
-def test_warm_pdhg_starts_where_the_interval_before_ended(b4: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warm_pdhg_starts_from_the_solution_of_the_previous_interval(
+    b4: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
     starts: list[Any] = []
     solve = pdhg.solve
 
-    def spied(problem: Problem, **options: Any) -> pdhg.PdhgResult:
+    def recording_solve(problem: Problem, **options: Any) -> pdhg.PdhgResult:
         starts.append(options["warm_start"])
         return solve(problem, **options)
 
-    monkeypatch.setattr("teal.schemes.pdhg.pdhg.solve", spied)
+    monkeypatch.setattr("teal.schemes.pdhg.pdhg.solve", recording_solve)
     rows, _ = _run(b4, {"pdhg:gap=0.01,warm=true": make_scheme("pdhg:gap=0.01,warm=true")}, [0, 2])
     assert all(row.gap <= 0.01 + 1e-9 for row in rows)
-    assert starts[:2] == [None, None], "there is nothing before the first matrix"
+    assert starts[:2] == [None, None], "the first matrix has no previous interval"
     before, warm = starts[2:]
     assert before is None
     problem = b4.problem(b4.traffic.read([1]))
@@ -213,20 +233,20 @@ def test_warm_pdhg_starts_where_the_interval_before_ended(b4: Instance, monkeypa
         make_scheme("pdhg:warm=lukewarm")
 
 
-def test_online_is_offline_for_one_that_takes_no_time(b4: Instance) -> None:
-    schemes = {"lp-all": make_scheme("lp-all"), "slow": Sometimes({}, slow=450.0)}
+def test_online_results_of_a_fast_scheme_equal_its_offline_results(b4: Instance) -> None:
+    schemes = {"lp-all": make_scheme("lp-all"), "slow": FaultyShortestPath({}, slow=450.0)}
     rows, _ = _run(b4, schemes, [0, 1, 2, 3], interval_s=300.0)
-    by = {(row.scheme, row.protocol, row.index): row for row in rows}
-    assert len(by) == 4 * 2 * 2
+    row_of = {(row.scheme, row.protocol, row.index): row for row in rows}
+    assert len(row_of) == 4 * 2 * 2
     for index in range(4):
-        offline, online = (by["lp-all", protocol, index] for protocol in ("offline", "online"))
+        offline, online = (row_of["lp-all", protocol, index] for protocol in ("offline", "online"))
         assert online.level == "300s"
         assert online.satisfied_demand == pytest.approx(offline.satisfied_demand, rel=1e-3)
         assert online.satisfied_demand <= offline.satisfied_demand + 1e-9
         assert online.gap_known == pytest.approx((offline.bound - online.value) / offline.bound, abs=1e-9)
-    # Slow: answer 0 is there at once; 1 is in force from the middle of interval 2 on.
-    stale = by["slow", "online", 1]
-    assert stale.satisfied_demand < by["slow", "offline", 1].satisfied_demand
+    # The slow scheme: allocation 0 is in force at once, allocation 1 from the middle of interval 2 on.
+    stale = row_of["slow", "online", 1]
+    assert stale.satisfied_demand < row_of["slow", "offline", 1].satisfied_demand
     for row in rows:
         assert row.max_violation < 1e-9
     mlu = dataclasses.replace(b4, objective=Objective(ObjectiveName.MAX_LINK_UTILISATION))
@@ -234,13 +254,13 @@ def test_online_is_offline_for_one_that_takes_no_time(b4: Instance) -> None:
         Evaluation(mlu, schemes, interval_s=300.0)
 
 
-def test_online_goes_on_as_if_it_had_never_stopped(b4: Instance) -> None:
+def test_a_resumed_online_evaluation_equals_an_uninterrupted_one(b4: Instance) -> None:
     cases = Cases(b4.topology, b4.traffic, np.arange(5))
-    schemes = {"slow": Sometimes({}, slow=450.0), "fast": Sometimes({}, slow=30.0)}
+    schemes = {"slow": FaultyShortestPath({}, slow=450.0), "fast": FaultyShortestPath({}, slow=30.0)}
     whole = list(Evaluation(b4, schemes, interval_s=300.0).run(cases))
     for stop in range(1, 5):
-        done = {measured.key: list(measured.rows) for measured in whole[:stop]}
-        rest = list(Evaluation(b4, schemes, interval_s=300.0).run(cases, done))
-        assert [m.key for m in rest] == [m.key for m in whole[stop:]]
-        for a, b in zip(rest, whole[stop:], strict=True):
-            assert [r.value for r in a.rows] == [r.value for r in b.rows]
+        finished = {result.key: list(result.rows) for result in whole[:stop]}
+        rest = list(Evaluation(b4, schemes, interval_s=300.0).run(cases, finished))
+        assert [result.key for result in rest] == [result.key for result in whole[stop:]]
+        for resumed, uninterrupted in zip(rest, whole[stop:], strict=True):
+            assert [row.value for row in resumed.rows] == [row.value for row in uninterrupted.rows]

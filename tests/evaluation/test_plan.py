@@ -1,4 +1,4 @@
-"""The planner's sweep against LP-all with each cable down, and a network solved by hand."""
+"""The planner's sweep of cable failures against LP-all with each cable down and networks solved by hand."""
 
 from __future__ import annotations
 
@@ -35,73 +35,74 @@ def _instance(topology: Topology, rates: np.ndarray, objective: ObjectiveName = 
 
 @pytest.mark.parametrize("objective", [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_every_outage_is_bracketed_around_the_lp(seed: int, objective: ObjectiveName) -> None:
+def test_value_and_bound_of_every_outage_bracket_the_lp_optimum(seed: int, objective: ObjectiveName) -> None:
     topology = random_topology(seed)
     rates = np.random.default_rng(seed).lognormal(0, 1, (19, topology.num_nodes * (topology.num_nodes - 1)))
     instance = _instance(topology, rates, objective)
-    rows = np.arange(19)  # a whole block and a part
+    rows = np.arange(19)  # one full block of 16 matrices and a partial one
     parts = list(outages(instance, rows, 1e-3))
-    each = range(1 + len(topology.cables()))
-    assert [part for part, _ in parts] == [(first, cable) for first in (0, 16) for cable in each]
-    found = [outage for _, own in parts for outage in own]
-    assert len(found) == 19 * (1 + len(topology.cables()))
-    assert {(o.index, o.a, o.b) for o in found} >= {(int(i), "", "") for i in rows}
+    cable_numbers = range(1 + len(topology.cables()))
+    assert [part for part, _ in parts] == [(first, cable) for first in (0, 16) for cable in cable_numbers]
+    swept = [outage for _, block in parts for outage in block]
+    assert len(swept) == 19 * (1 + len(topology.cables()))
+    assert {(o.index, o.a, o.b) for o in swept} >= {(int(i), "", "") for i in rows}
     higher = Objective(objective).higher_is_better
     names = topology.node_names
-    by = {(o.index, o.a, o.b): o for o in found}
+    outage_of = {(o.index, o.a, o.b): o for o in swept}
     for cable in topology.cables()[::3]:
         a, b = names[topology.link_source[cable[0]]], names[topology.link_target[cable[0]]]
         failed = topology.with_failed_links(topology.find_links(a, b))
         for index in (0, 17):
             problem = instance.problem(instance.traffic.read([index]), capacity=failed.capacity)
-            best = float(assess(problem, LpAll().solve(problem)).value[0])
-            outage = by[index, a, b]
+            optimum = float(assess(problem, LpAll().solve(problem)).value[0])
+            outage = outage_of[index, a, b]
             low, high = sorted((outage.value, outage.bound))
-            assert low * (1 - 1e-6) - 1e-9 <= best <= high * (1 + 1e-6) + 1e-9
+            assert low * (1 - 1e-6) - 1e-9 <= optimum <= high * (1 + 1e-6) + 1e-9
             assert outage.gap <= 1e-3 + 1e-9
             assert outage.status == "feasible"
             stranded = problem.demand[0][~problem.routable[0]].sum() / problem.demand.sum()
             assert outage.stranded == pytest.approx(float(stranded))
-            whole = by[index, "", ""]
-            assert outage.value_before == pytest.approx(whole.value)
+            unfailed = outage_of[index, "", ""]
+            assert outage.value_before == pytest.approx(unfailed.value)
             if higher:
                 assert loss(outage, higher_is_better=True) >= -2e-3
-    done = {part for part, _ in parts} - {(16, 2)}
-    (left,) = outages(instance, rows, 1e-3, done)
-    assert left[0] == (16, 2)
-    assert [o.value for o in left[1]] == [o.value for o in dict(parts)[left[0]]]
+    finished = {part for part, _ in parts} - {(16, 2)}
+    (remaining,) = outages(instance, rows, 1e-3, finished)
+    assert remaining[0] == (16, 2)
+    assert [o.value for o in remaining[1]] == [o.value for o in dict(parts)[remaining[0]]]
 
 
-def test_a_line_is_cut_in_two() -> None:
-    # n0 - n1 - n2: without the first cable everything from and to n0 is stranded.
+def test_outages_of_a_line_of_three_nodes_equal_values_computed_by_hand() -> None:
+    # n0 - n1 - n2: without the first cable all demands from and to n0 are stranded.
     topology = make_topology([(0, 1, 10.0), (1, 2, 10.0)], both=True)
     instance = _instance(topology, np.array([[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]]))  # 01 02 10 12 20 21
-    found = [outage for _, own in outages(instance, np.array([0]), 1e-6) for outage in own]
-    cut = {(o.a, o.b): o for o in found}
-    assert cut["", ""].satisfied_demand == pytest.approx((1 + 2 + 3 + 4 + 10) / 21, abs=1e-4)  # n2 sends 11 over 10
-    assert cut["n0", "n1"].stranded == pytest.approx(11 / 21)
-    assert cut["n0", "n1"].satisfied_demand == pytest.approx(10 / 21, abs=1e-5)
-    assert cut["n1", "n2"].satisfied_demand == pytest.approx(4 / 21, abs=1e-5)
-    worst, other = by_cable(found, higher_is_better=True)
+    swept = [outage for _, block in outages(instance, np.array([0]), 1e-6) for outage in block]
+    outage_of = {(o.a, o.b): o for o in swept}
+    # Without failures the demands from n2, 11 Gbit/s, exceed the capacity of its link, 10 Gbit/s.
+    assert outage_of["", ""].satisfied_demand == pytest.approx((1 + 2 + 3 + 4 + 10) / 21, abs=1e-4)
+    assert outage_of["n0", "n1"].stranded == pytest.approx(11 / 21)
+    assert outage_of["n0", "n1"].satisfied_demand == pytest.approx(10 / 21, abs=1e-5)
+    assert outage_of["n1", "n2"].satisfied_demand == pytest.approx(4 / 21, abs=1e-5)
+    worst, other = by_cable(swept, higher_is_better=True)
     assert (worst.a, worst.b) == ("n1", "n2")
     assert worst.worst == pytest.approx(1 - 4 / 20, abs=1e-4)
     assert other.mean == pytest.approx(1 - 10 / 20, abs=1e-4)
 
 
-def test_outages_that_strand_demand_are_worst_where_all_demand_must_be_carried() -> None:
-    # A triangle with a tail: without n2 - n3 the utilisation falls, because n3's demands are left out.
+def test_cables_that_strand_demand_rank_first_under_max_link_utilisation() -> None:
+    # A triangle with a tail: without n2 - n3 the utilisation falls, because the demands of n3 are stranded.
     topology = make_topology([(0, 1, 10.0), (1, 2, 10.0), (0, 2, 10.0), (2, 3, 1.0)], both=True)
     instance = _instance(topology, np.ones((1, 12)), ObjectiveName.MAX_LINK_UTILISATION)
-    found = [outage for _, own in outages(instance, np.array([0]), 1e-4) for outage in own]
-    worst, *others = by_cable(found, higher_is_better=False)
+    swept = [outage for _, block in outages(instance, np.array([0]), 1e-4) for outage in block]
+    worst, *others = by_cable(swept, higher_is_better=False)
     assert (worst.a, worst.b) == ("n2", "n3")
     assert worst.worst < 0 < worst.stranded
     assert all(cable.stranded < worst.stranded for cable in others)
-    unknown = dataclasses.replace(found[3], value=math.nan)
-    assert by_cable([*found, unknown], higher_is_better=False)[0].a == unknown.a
+    unknown = dataclasses.replace(swept[3], value=math.nan)
+    assert by_cable([*swept, unknown], higher_is_better=False)[0].a == unknown.a
 
 
-def test_the_command_lists_the_worst_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_command_lists_the_worst_cases_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "plan"
     command = ["plan", "--topology", "b4", "--traffic", "gravity:seed=0,count=20,load=3", "--out", str(out)]
     assert main([*command, "--worst", "3"]) == 0
@@ -113,16 +114,18 @@ def test_the_command_lists_the_worst_and_resumes(tmp_path: Path, capsys: pytest.
     assert len(rows) == 20 * 20
     with (out / "failures.csv").open() as stream:
         assert list(csv.DictReader(stream).fieldnames or ()) == list(Outage.COLUMNS)
-    # Break it off in the first block of matrices: the rest comes out the same.
+    # A journal that ends in the first block of matrices: resuming it gives the same rows.
     settings = json.loads((out / "manifest.json").read_text())["settings"]
-    first = [vars(row) for row in rows[:48]]
+    block_rows = [vars(row) for row in rows[:48]]
     entries: list[dict[str, Any]] = [{"settings": settings, "machine": {}}]
-    entries += [{"outages": {"part": [0, n], "found": first[16 * n : 16 * n + 16]}} for n in range(3)]
+    entries += [
+        {"outages": {"part": [0, cable], "found": block_rows[16 * cable : 16 * cable + 16]}} for cable in range(3)
+    ]
     (out / "journal.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     assert main(command) == 2
     assert main([*command, "--resume"]) == 0
-    again = read_csv(out / "failures.csv", Outage)
-    assert [repr(row) for row in again] == [repr(row) for row in rows]
+    resumed = read_csv(out / "failures.csv", Outage)
+    assert [repr(row) for row in resumed] == [repr(row) for row in rows]
     assert main([*command, "--overwrite", "--gap", "2"]) == 2
     (out / "journal.jsonl").write_text(
         "".join(json.dumps(entry) + "\n" for entry in [*entries, {"instance": {"content": "x"}}])

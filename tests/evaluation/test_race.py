@@ -1,4 +1,4 @@
-"""The race of engines against situations and standings worked out by hand."""
+"""The race: its situations against their definitions, its times to a gap against values computed by hand."""
 
 from __future__ import annotations
 
@@ -46,32 +46,34 @@ def b4() -> Instance:
     return Instance(topology, traffic, paths, Objective(), None, traffic.split(), torch.device("cpu"))
 
 
-def test_situations_are_what_they_are_called(b4: Instance) -> None:
-    found = {name: (problem, known) for name, problem, known in situations(b4, 1, seed=0)}
-    assert tuple(found) == SITUATIONS
-    plain = found[NEXT][0]
-    assert found[NEXT][1] is not None
-    assert found[FIRST][1] is None
-    assert torch.equal(found[FIRST][0].demand, plain.demand)
-    ratio = (found[CROWD][0].demand / plain.demand)[plain.demand > 0]
+def test_situations_of_the_race_match_their_definitions(b4: Instance) -> None:
+    cases = {name: (problem, earlier) for name, problem, earlier in situations(b4, 1, seed=0)}
+    assert tuple(cases) == SITUATIONS
+    unchanged = cases[NEXT][0]
+    assert cases[NEXT][1] is not None
+    assert cases[FIRST][1] is None
+    assert torch.equal(cases[FIRST][0].demand, unchanged.demand)
+    ratio = (cases[CROWD][0].demand / unchanged.demand)[unchanged.demand > 0]
     assert set(ratio.round(decimals=9).tolist()) == {1.0, 10.0}
     assert 0.03 < float((ratio > 5).double().mean()) < 0.2
-    capacity = found[FAILURES][0].capacity[0].numpy()
+    capacity = cases[FAILURES][0].capacity[0].numpy()
     ends = b4.topology.link_source[capacity == 0].tolist(), b4.topology.link_target[capacity == 0].tolist()
-    dead = set(zip(*ends, strict=True))
-    assert dead
-    assert dead == {(t, s) for s, t in dead}, "a cable fails in both directions"
-    again = [problem.demand for _, problem, _ in situations(b4, 1, seed=0)]
-    assert all(torch.equal(a, found[name][0].demand) for a, name in zip(again, SITUATIONS, strict=True))
+    failed_pairs = set(zip(*ends, strict=True))
+    assert failed_pairs
+    assert failed_pairs == {(t, s) for s, t in failed_pairs}, "a cable fails in both directions"
+    repeated_demands = [problem.demand for _, problem, _ in situations(b4, 1, seed=0)]
+    assert all(
+        torch.equal(demand, cases[name][0].demand) for demand, name in zip(repeated_demands, SITUATIONS, strict=True)
+    )
 
 
-class _Broken:
+class _FailingScheme:
     def solve(self, problem: Problem) -> Allocation:
         raise SolverError("out of order")
 
 
-class _Start:
-    """Starts PDHG from nothing, and answers with nothing."""
+class _ZeroStartScheme:
+    """Allocates as LP-all does; its starts of PDHG are zero splits and prices."""
 
     def solve(self, problem: Problem) -> Allocation:
         return LpAll().solve(problem)
@@ -80,42 +82,46 @@ class _Start:
         return torch.zeros(1, *problem.paths.leaf.shape), torch.zeros(1, problem.topology.num_links)
 
 
-def test_the_race(b4: Instance, tmp_path: Path) -> None:
-    said: list[str] = []
-    schemes: dict[str, Scheme] = {"lp-all": LpAll(), "broken": _Broken(), "own": _Start()}
-    laps = race(b4, schemes, [1, 2], targets=(0.05, 0.002), notify=said.append)
-    assert said == ["out of order"], "and it does not start again"
-    assert {lap.scheme for lap in laps} == {"lp-all", "own", COLD, WARM, "own + pdhg"}
-    for lap in laps:
-        assert lap.gap <= (1e-6 if math.isnan(lap.target) else lap.target)
-        assert lap.status in ("optimal", "feasible")
-        assert lap.seconds > 0
-    assert not [lap for lap in laps if lap.situation == FIRST and lap.scheme == WARM]
-    assert sum(lap.scheme == WARM for lap in laps) == 2 * 3 * 2, "rows, situations with a past, targets"
-    plot_race(tmp_path / "race.png", laps)
+def test_race_reaches_every_target_and_excludes_a_failing_scheme(b4: Instance, tmp_path: Path) -> None:
+    notices: list[str] = []
+    schemes: dict[str, Scheme] = {"lp-all": LpAll(), "failing": _FailingScheme(), "starter": _ZeroStartScheme()}
+    runs = race(b4, schemes, [1, 2], targets=(0.05, 0.002), notify=notices.append)
+    assert notices == ["out of order"], "a scheme that fails at first is not called again"
+    assert {run.scheme for run in runs} == {"lp-all", "starter", COLD, WARM, "starter + pdhg"}
+    for run in runs:
+        assert run.gap <= (1e-6 if math.isnan(run.target) else run.target)
+        assert run.status in ("optimal", "feasible")
+        assert run.seconds > 0
+    assert not [run for run in runs if run.situation == FIRST and run.scheme == WARM]
+    assert sum(run.scheme == WARM for run in runs) == 2 * 3 * 2, (
+        "2 matrices, 3 situations with an earlier state, 2 targets"
+    )
+    plot_race(tmp_path / "race.png", runs)
     assert (tmp_path / "race.png").stat().st_size > 20_000
 
 
-def _lap(scheme: str, seconds: float, gap: float, index: int = 0) -> RaceRun:
+def _race_run(scheme: str, seconds: float, gap: float, index: int = 0) -> RaceRun:
     return RaceRun("net", "traffic", index, CROWD, scheme, gap, seconds, 1, gap, 1.0, "feasible")
 
 
-def test_standings_of_a_race_worked_out_by_hand() -> None:
-    laps = [
-        _lap(COLD, 4.0, 0.009), _lap(COLD, 2.0, 0.02), _lap(COLD, 5.0, 0.001), _lap(WARM, 3.0, 0.01),
-        _lap("fast", 1.0, 0.004), _lap("never", 0.1, 0.05), _lap("broken", 0.1, math.nan),
-        _lap(COLD, 8.0, 0.01, 1), _lap(WARM, 9.0, 0.01, 1), _lap("fast", 4.0, 0.01, 1), _lap("never", 0.1, 0.01, 1),
+def test_times_to_gap_of_a_race_equal_values_computed_by_hand() -> None:
+    runs = [
+        _race_run(COLD, 4.0, 0.009), _race_run(COLD, 2.0, 0.02), _race_run(COLD, 5.0, 0.001),
+        _race_run(WARM, 3.0, 0.01),
+        _race_run("fast", 1.0, 0.004), _race_run("never", 0.1, 0.05), _race_run("broken", 0.1, math.nan),
+        _race_run(COLD, 8.0, 0.01, 1), _race_run(WARM, 9.0, 0.01, 1),
+        _race_run("fast", 4.0, 0.01, 1), _race_run("never", 0.1, 0.01, 1),
     ]  # fmt: skip
-    found = {s.scheme: (s.seconds, s.speedup) for s in times_to_gap(laps, 0.01)}
-    assert found[COLD] == (6.0, 0.875)
-    assert found["fast"] == (2.5, 2.5), "3 / 1 and 8 / 4"
-    assert found["never"][0] == math.inf, "reached on one matrix only"
-    assert found["broken"] == (math.inf, 0.0)
-    table = render_times_to_gap(times_to_gap(laps, 0.01), 0.01)
+    standings = {s.scheme: (s.seconds, s.speedup) for s in times_to_gap(runs, 0.01)}
+    assert standings[COLD] == (6.0, 0.875)
+    assert standings["fast"] == (2.5, 2.5), "speedups 3 / 1 and 8 / 4"
+    assert standings["never"][0] == math.inf, "it reaches the gap on one matrix only"
+    assert standings["broken"] == (math.inf, 0.0)
+    table = render_times_to_gap(times_to_gap(runs, 0.01), 0.01)
     assert table.columns[1 + SITUATIONS.index(CROWD)]._cells[2:] == ["2.50 s (2.5x)", "not reached", "not reached"]
 
 
-def test_a_first_call_that_compiles_does_not_count() -> None:
+def test_timed_ignores_a_slow_first_call() -> None:
     calls: list[int] = []
 
     def run() -> int:
@@ -129,7 +135,7 @@ def test_a_first_call_that_compiles_does_not_count() -> None:
     assert seconds < 1e-3
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_race_command_writes_its_rows_manifest_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "race"
     arguments = ["evaluate", "--race", "--topology", "b4", "--traffic", "gravity:seed=0,count=10,load=3"]
     assert main([*arguments, "--limit", "1", "--out", str(out)]) == 0

@@ -1,4 +1,4 @@
-"""Readers of topologies against files written out here, faulty files, and the published ones where they are at hand."""
+"""Readers of topologies against files spelled out here, faulty files, and the published files where available."""
 
 from __future__ import annotations
 
@@ -23,40 +23,46 @@ SNDLIB = """<?xml version="1.0" encoding="ISO-8859-1"?>
   </links>
  </networkStructure>
 </network>"""
-PRE = "<preInstalledModule><capacity>2500.0</capacity><cost>0</cost></preInstalledModule>"
-ADD = "<additionalModules><addModule><capacity>40000.0</capacity><cost>1</cost></addModule></additionalModules>"
+INSTALLED = "<preInstalledModule><capacity>2500.0</capacity><cost>0</cost></preInstalledModule>"
+INSTALLABLE = "<additionalModules><addModule><capacity>40000.0</capacity><cost>1</cost></addModule></additionalModules>"
 
 
-def _sndlib(path: Path, unit: str = "<unit>MBITPERSEC</unit>", target: str = "B", modules: str = PRE + ADD) -> str:
+def _sndlib(
+    path: Path, unit: str = "<unit>MBITPERSEC</unit>", target: str = "B", modules: str = INSTALLED + INSTALLABLE
+) -> str:
     file = path / "net.xml"
     file.write_text(SNDLIB.format(unit=unit, target=target, modules=modules))
     return str(file)
 
 
-def test_built_in_b4() -> None:
+def test_built_in_b4_has_12_nodes_and_19_links_in_both_directions() -> None:
     topology = load_topology("b4")
     assert (topology.num_nodes, topology.num_links) == (12, 38)
     pairs = set(zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True))
-    assert all((t, s) in pairs for s, t in pairs), "19 links, both ways"
+    assert all((t, s) in pairs for s, t in pairs), "every link has its reverse"
 
 
 def test_sndlib_undirected_links_become_two_and_units_are_converted(tmp_path: Path) -> None:
     topology = load_topology(_sndlib(tmp_path))
     assert topology.num_links == 2
     assert topology.capacity.tolist() == [2.5, 2.5]
-    assert topology.latency[0] == pytest.approx(111.19 / 200, rel=1e-3), "one degree of latitude"
+    assert topology.latency[0] == pytest.approx(111.19 / 200, rel=1e-3), (
+        "one degree of latitude, 111.19 km, at 200 km/ms"
+    )
     assert topology.notes == ()
 
 
 @pytest.mark.parametrize(
     ("modules", "capacity"),
-    [(PRE, 2.5), (ADD, 40.0), (PRE.replace("2500", "0") + ADD, 40.0)],
+    [(INSTALLED, 2.5), (INSTALLABLE, 40.0), (INSTALLED.replace("2500", "0") + INSTALLABLE, 40.0)],
 )
-def test_sndlib_capacity_is_what_is_installed_else_one_module(tmp_path: Path, modules: str, capacity: float) -> None:
+def test_sndlib_capacity_is_the_installed_one_or_that_of_one_module(
+    tmp_path: Path, modules: str, capacity: float
+) -> None:
     assert load_topology(_sndlib(tmp_path, modules=modules)).capacity[0] == capacity
 
 
-def test_sndlib_without_a_unit_says_so(tmp_path: Path) -> None:
+def test_sndlib_without_a_unit_is_read_in_mbit_per_second_with_a_note(tmp_path: Path) -> None:
     topology = load_topology(_sndlib(tmp_path, unit=""))
     assert topology.capacity[0] == 2.5
     assert "Mbit/s" in topology.notes[0]
@@ -68,11 +74,11 @@ def test_sndlib_without_a_unit_says_so(tmp_path: Path) -> None:
         ({"unit": "<unit>FURLONGS</unit>"}, "unit: expected one of"),
         ({"target": "Z"}, "link L: target: expected a node of the file, found 'Z'"),
         ({"modules": ""}, "link L: capacity: expected a capacity > 0, found none"),
-        ({"modules": PRE.replace("2500.0", "0")}, "link L: capacity: expected a capacity > 0, found 0.0"),
-        ({"modules": PRE.replace("2500.0", "many")}, "expected a number, found 'many'"),
+        ({"modules": INSTALLED.replace("2500.0", "0")}, "link L: capacity: expected a capacity > 0, found 0.0"),
+        ({"modules": INSTALLED.replace("2500.0", "many")}, "expected a number, found 'many'"),
     ],
 )
-def test_sndlib_faults_are_named(tmp_path: Path, change: dict[str, str], words: str) -> None:
+def test_faults_of_sndlib_topologies_are_named(tmp_path: Path, change: dict[str, str], words: str) -> None:
     with pytest.raises(InputError) as caught:
         load_topology(_sndlib(tmp_path, **change))
     assert "net.xml" in str(caught.value)
@@ -91,7 +97,7 @@ def _json(path: Path, **changes: object) -> str:
     return str(file)
 
 
-def test_node_link_json(tmp_path: Path) -> None:
+def test_node_link_json_gives_names_capacities_latencies_and_coordinates(tmp_path: Path) -> None:
     topology = load_topology(_json(tmp_path))
     assert topology.node_names == ("0", "1")
     assert (topology.capacity.tolist(), topology.latency.tolist()) == ([5.0], [3.5])
@@ -116,19 +122,19 @@ def test_node_link_json(tmp_path: Path) -> None:
         ({"graph": {"capacity_unit": "GB/s"}}, "bits a second"),
     ],
 )
-def test_node_link_faults_are_named(tmp_path: Path, changes: dict[str, object], words: str) -> None:
+def test_faults_of_node_link_json_are_named(tmp_path: Path, changes: dict[str, object], words: str) -> None:
     with pytest.raises(InputError) as caught:
         load_topology(_json(tmp_path, **changes))
     assert words in str(caught.value)
 
 
-def test_a_missing_capacity_can_be_given(tmp_path: Path) -> None:
+def test_a_default_capacity_replaces_a_missing_one(tmp_path: Path) -> None:
     topology = load_topology(_json(tmp_path, links=[{"source": 0, "target": 1}]), default_capacity=10)
     assert topology.capacity[0] == 10
     assert "10 Gbit/s assumed" in topology.notes[0]
 
 
-def test_not_json(tmp_path: Path) -> None:
+def test_a_topology_file_that_is_not_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"nodes": [')
     with pytest.raises(InputError, match=r"x\.json: expected a JSON file"):
         load_topology(str(tmp_path / "x.json"))
@@ -150,7 +156,7 @@ GRAPHML = """<?xml version="1.0" encoding="utf-8"?>
 </graphml>"""
 
 
-def test_topology_zoo_graphml(tmp_path: Path) -> None:
+def test_topology_zoo_graphml_is_read_and_its_faults_are_named(tmp_path: Path) -> None:
     file = tmp_path / "zoo.graphml"
     file.write_text(GRAPHML.format(second="Lyon", extra=""))
     topology = load_topology(str(file))
@@ -160,15 +166,15 @@ def test_topology_zoo_graphml(tmp_path: Path) -> None:
     file.write_text(GRAPHML.format(second="Paris", extra='<edge source="1" target="0"/>'))
     with pytest.raises(InputError, match="capacity"):
         load_topology(str(file))
-    twice = load_topology(str(file), default_capacity=1)
-    assert twice.node_names == ("0", "1"), "labels that are not distinct do not name nodes"
-    assert sorted(twice.capacity.tolist()) == [1.0, 1.0, 10.0, 10.0], "parallel edges stay apart"
+    same_labels = load_topology(str(file), default_capacity=1)
+    assert same_labels.node_names == ("0", "1"), "ids name the nodes where labels are not distinct"
+    assert sorted(same_labels.capacity.tolist()) == [1.0, 1.0, 10.0, 10.0], "parallel edges remain separate links"
     file.write_text("<graphml")
     with pytest.raises(InputError, match="a GraphML file"):
         load_topology(str(file))
 
 
-def test_topohub_names() -> None:
+def test_topohub_names_load_networks_and_unknown_ones_are_refused() -> None:
     topology = load_topology("topohub:sndlib/geant")
     assert (topology.num_nodes, topology.num_links) == (22, 72)
     assert set(topology.capacity) == {100.0}
@@ -182,12 +188,14 @@ def test_topohub_names() -> None:
 
 
 @pytest.mark.parametrize("name", ["nowhere", "nowhere.json", "README.md", "."])
-def test_unknown_names_list_what_there_is(name: str) -> None:
+def test_unknown_topology_names_are_refused_with_the_available_forms(name: str) -> None:
     with pytest.raises(InputError, match="topohub:GROUP/NAME"):
         load_topology(name)
 
 
 @pytest.mark.parametrize(("name", "nodes", "links"), [("abilene", 12, 30), ("geant", 22, 72), ("germany50", 50, 176)])
-def test_published_sndlib_files(public_data: Path, name: str, nodes: int, links: int) -> None:
+def test_published_sndlib_topologies_have_their_published_sizes(
+    public_data: Path, name: str, nodes: int, links: int
+) -> None:
     topology = load_topology(str(public_data / "sndlib" / f"{name}.xml"))
     assert (topology.num_nodes, topology.num_links) == (nodes, links)

@@ -1,4 +1,4 @@
-"""Readers of traffic against files written out here, faulty files, generated series, and published archives."""
+"""Readers of traffic against files spelled out here, faulty files, generated series, and published archives."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _matrix(time: str, *demands: tuple[str, str, object]) -> str:
     return MATRIX.format(time=time, demands="".join(DEMAND.format(*d) for d in demands))
 
 
-def test_sndlib_archive_with_an_empty_matrix_and_a_gap(tmp_path: Path) -> None:
+def test_sndlib_archive_with_an_empty_matrix_and_a_gap_is_read(tmp_path: Path) -> None:
     files = {
         "m0.xml": _matrix("20240101-0000", ("n0", "n1", 1000), ("n0", "n2", 500)),
         "m1.xml": _matrix("20240101-0005"),
@@ -71,14 +71,14 @@ def test_sndlib_archive_with_an_empty_matrix_and_a_gap(tmp_path: Path) -> None:
         ("<html/>", "<network>"),
     ],
 )
-def test_sndlib_faults_name_archive_and_file(tmp_path: Path, text: str, words: str) -> None:
+def test_faults_of_sndlib_traffic_name_archive_and_file(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(InputError) as caught:
         load_traffic(str(_archive(tmp_path, {"bad.xml": text})), _topology())
     assert "a.tgz: bad.xml" in str(caught.value)
     assert words in str(caught.value)
 
 
-def test_sndlib_truncated_empty_and_double(tmp_path: Path) -> None:
+def test_truncated_empty_and_duplicate_sndlib_archives_are_refused(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     many = {
         f"m{i}.xml": _matrix(f"20240101-00{i:02d}", *[("n0", "n1", rng.random()) for _ in range(99)]) for i in range(60)
@@ -99,7 +99,7 @@ def test_sndlib_truncated_empty_and_double(tmp_path: Path) -> None:
 
 @pytest.fixture(params=["memory", "disk"])
 def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both places where rates are kept."""
+    """Where rates are stored: in memory or on disk."""
     if request.param == "disk":
         monkeypatch.setattr(rate_store, "IN_MEMORY_BYTES", 0)
     return str(request.param)
@@ -121,7 +121,7 @@ def test_traffic_written_to_a_file_is_read_back(tmp_path: Path, suffix: str, sto
     _equal(load_traffic(str(file), topology), traffic)
 
 
-def test_npz_in_any_order_and_compressed(tmp_path: Path) -> None:
+def test_npz_traffic_in_any_order_of_pairs_and_compressed_is_read(tmp_path: Path) -> None:
     topology, rates = _topology(), np.array([[1.0, 2.0], [3.0, 4.0]])
     fields: dict[str, Any] = {
         "timestamps": np.array([0, 300]),
@@ -135,7 +135,7 @@ def test_npz_in_any_order_and_compressed(tmp_path: Path) -> None:
         assert traffic.read([1, 0]).tolist() == [[4.0, 3.0], [2.0, 1.0]]
 
 
-def test_compressed_npz_is_unpacked_where_there_is_room(tmp_path: Path, store: str) -> None:
+def test_compressed_npz_traffic_is_unpacked_in_memory_or_on_disk(tmp_path: Path, store: str) -> None:
     topology, rates = _topology(), np.random.default_rng(0).random((20, 1))
     np.savez_compressed(
         tmp_path / "x.npz",
@@ -146,10 +146,10 @@ def test_compressed_npz_is_unpacked_where_there_is_room(tmp_path: Path, store: s
     )
     traffic = load_traffic(str(tmp_path / "x.npz"), topology)
     np.testing.assert_allclose(traffic.read(slice(None)), rates, rtol=1e-6)
-    assert traffic.interval_s == 60, "from the timestamps, where the file does not say"
+    assert traffic.interval_s == 60, "the interval comes from the timestamps where the file has none"
 
 
-def test_npz_faults_are_named(tmp_path: Path) -> None:
+def test_faults_of_npz_traffic_are_named(tmp_path: Path) -> None:
     topology, file = load_topology("b4"), tmp_path / "x.npz"
     save_traffic(file, load_traffic("gravity:count=5", topology), topology)
     content = file.read_bytes()
@@ -173,7 +173,7 @@ def test_npz_faults_are_named(tmp_path: Path) -> None:
         load_traffic(str(file), topology)
 
 
-def test_tables_take_any_order_and_fill_what_is_missing(tmp_path: Path, store: str) -> None:
+def test_traffic_tables_in_any_order_are_read_and_missing_rates_are_zero(tmp_path: Path, store: str) -> None:
     (tmp_path / "x.csv").write_text(
         "timestamp,source,target,rate\n"
         "2024-01-01T00:05:00,n0,n1,3\n2024-01-01T00:00:00,n2,n0,1.5\n2024-01-01T00:05:00,n2,n0,4\n"
@@ -199,7 +199,7 @@ def test_tables_take_any_order_and_fill_what_is_missing(tmp_path: Path, store: s
         ("", "at least one row"),
     ],
 )
-def test_table_faults_are_named(tmp_path: Path, rows: str, words: str) -> None:
+def test_faults_of_traffic_tables_are_named(tmp_path: Path, rows: str, words: str) -> None:
     (tmp_path / "x.csv").write_text(f"timestamp,source,target,rate\n{rows}\n".rstrip("\n") + "\n")
     with pytest.raises(InputError) as caught:
         load_traffic(str(tmp_path / "x.csv"), _topology())
@@ -207,7 +207,7 @@ def test_table_faults_are_named(tmp_path: Path, rows: str, words: str) -> None:
     assert words in str(caught.value)
 
 
-def test_a_table_without_a_column_is_refused(tmp_path: Path) -> None:
+def test_a_traffic_table_without_a_column_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("timestamp,source,target\n0,n0,n1\n")
     with pytest.raises(InputError, match=r"rate: expected columns timestamp, source, target, rate"):
         load_traffic(str(tmp_path / "x.csv"), _topology())
@@ -217,7 +217,7 @@ def test_a_table_without_a_column_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["b4", "topohub:sndlib/geant", "topohub:sndlib/germany50"])
-def test_gravity_has_the_shape_it_claims(name: str) -> None:
+def test_gravity_traffic_has_the_documented_statistics(name: str) -> None:
     topology = load_topology(name)
     traffic = load_traffic("gravity:seed=1,count=2016,load=4,interval=3600", topology)
     assert traffic.num_demands == topology.num_nodes * (topology.num_nodes - 1)
@@ -227,26 +227,28 @@ def test_gravity_has_the_shape_it_claims(name: str) -> None:
     assert share == pytest.approx(0.88, abs=0.02), "the largest tenth of the demands"
     assert shortest_path_load(topology, traffic, rates.mean(0)) == pytest.approx(4, rel=0.1)
     hours = rates.reshape(12, 7, 24, -1)  # weeks, days, hours
-    assert hours[:, 5:].mean() / hours[:, :5].mean() == pytest.approx(0.75, abs=0.03), "weekends"
+    assert hours[:, 5:].mean() / hours[:, :5].mean() == pytest.approx(0.75, abs=0.03), (
+        "weekends carry three quarters of weekdays"
+    )
     daily = hours.mean((0, 1))
-    assert (daily.max(0) / daily.min(0)).mean() > 2, "each source's own day"
+    assert (daily.max(0) / daily.min(0)).mean() > 2, "every demand varies over the day"
 
 
-def test_gravity_noise_is_ar1() -> None:
+def test_noise_of_gravity_traffic_is_ar1() -> None:
     topology = load_topology("b4")
-    loud = load_traffic("gravity:count=3000,interval=1,noise=0.3,correlation=0.9", topology).read(slice(None))
-    noise = np.log(loud / load_traffic("gravity:count=3000,interval=1,noise=0", topology).read(slice(None)))
+    noisy = load_traffic("gravity:count=3000,interval=1,noise=0.3,correlation=0.9", topology).read(slice(None))
+    noise = np.log(noisy / load_traffic("gravity:count=3000,interval=1,noise=0", topology).read(slice(None)))
     noise -= noise.mean(0)
     assert noise.std() == pytest.approx(0.3, rel=0.05)
     assert (noise[1:] * noise[:-1]).mean() / noise.var() == pytest.approx(0.9, abs=0.02)
 
 
-def test_gravity_is_seeded_and_load_only_scales(store: str) -> None:
+def test_gravity_traffic_repeats_by_seed_and_scales_with_load(store: str) -> None:
     topology = load_topology("b4")
-    once = load_traffic("gravity:seed=5,count=4,load=1", topology)
-    _equal(once, load_traffic("gravity:seed=5,count=4,load=1", topology))
-    _equal(once.scaled(3), load_traffic("gravity:seed=5,count=4,load=3", topology))
-    assert not np.allclose(once.read([0]), load_traffic("gravity:seed=6,count=4", topology).read([0]))
+    reference = load_traffic("gravity:seed=5,count=4,load=1", topology)
+    _equal(reference, load_traffic("gravity:seed=5,count=4,load=1", topology))
+    _equal(reference.scaled(3), load_traffic("gravity:seed=5,count=4,load=3", topology))
+    assert not np.allclose(reference.read([0]), load_traffic("gravity:seed=6,count=4", topology).read([0]))
     for wrong in ("gravity:load=0", "gravity:speed=1", "gravity:count=x", "gravity:correlation=1", "gravity:load"):
         with pytest.raises(InputError, match="gravity"):
             load_traffic(wrong, topology)
@@ -260,7 +262,7 @@ def test_gravity_is_seeded_and_load_only_scales(store: str) -> None:
         ("germany50", "directed-germany50-DFN-aggregated-1day-over-1month.tgz", 21, 2111, 0),
     ],
 )
-def test_published_archives(
+def test_published_sndlib_archives_have_their_published_sizes(
     public_data: Path, name: str, archive: str, matrices: int, demands: int, skipped: int
 ) -> None:
     topology = load_topology(str(public_data / "sndlib" / f"{name}.xml"))

@@ -1,4 +1,4 @@
-"""COMA* against brute force on three nodes."""
+"""COMA* against brute-force advantages and enumerated optima on a network of three nodes."""
 
 from __future__ import annotations
 
@@ -26,41 +26,41 @@ def _three_nodes(load: float, objective: ObjectiveName = ObjectiveName.TOTAL_FLO
 
 
 def _brute_force(
-    problem: Problem, means: torch.Tensor, actions: torch.Tensor, how: Exploration, seed: int
+    problem: Problem, means: torch.Tensor, actions: torch.Tensor, exploration: Exploration, seed: int
 ) -> torch.Tensor:
     """R(a) minus the mean of R(a_-i, a_i') over the same draws: one reward for each agent and sample."""
-    noise, together = Stream(seed), how.entries > 0
-    base = how.execute(problem, actions)
+    noise, cut_demands_whole = Stream(seed), exploration.entries > 0
+    executed = exploration.execute(problem, actions)
     expected = torch.zeros_like(problem.demand)
     for _ in range(SAMPLES):
-        again = how.execute(problem, sample_actions(means, how.std, noise))
+        resampled = exploration.execute(problem, sample_actions(means, exploration.std, noise))
         for i in range(problem.paths.num_demands):
-            changed = base.clone()
-            changed[:, i] = again[:, i]
-            expected[:, i] += reward(problem, changed, cut_demands_whole=together) / SAMPLES
-    return reward(problem, base, cut_demands_whole=together)[:, None] - expected
+            changed = executed.clone()
+            changed[:, i] = resampled[:, i]
+            expected[:, i] += reward(problem, changed, cut_demands_whole=cut_demands_whole) / SAMPLES
+    return reward(problem, executed, cut_demands_whole=cut_demands_whole)[:, None] - expected
 
 
 def _both(problem: Problem, std: float, seed: int, entries: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    how = Exploration(std, SAMPLES, 1, entries)
+    exploration = Exploration(std, SAMPLES, 1, entries)
     means = torch.randn(problem.path_mask.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     actions = sample_actions(means, std, Stream(seed + 1))
-    estimate = advantages(problem, means, actions, how, Stream(seed + 2))
-    return estimate, _brute_force(problem, means, actions, how, seed + 2)
+    estimate = advantages(problem, means, actions, exploration, Stream(seed + 2))
+    return estimate, _brute_force(problem, means, actions, exploration, seed + 2)
 
 
 @pytest.mark.parametrize("entries", [0, 4])
 @pytest.mark.parametrize("std", [0.1, 1.0])
-def test_without_congestion_the_estimate_is_exact(std: float, entries: int) -> None:
-    """The reward is then linear in the flows, however they come about."""
+def test_coma_advantages_without_congestion_are_exact(std: float, entries: int) -> None:
+    """Without congestion the reward is linear in the flows, so the first-order estimate has no error."""
     estimate, truth = _both(_three_nodes(load=0.5), std, 0, entries)
     assert truth.abs().max() > 1e-3
     torch.testing.assert_close(estimate, truth)
 
 
 @pytest.mark.parametrize("objective", [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION])
-def test_under_congestion_the_error_is_of_second_order(objective: ObjectiveName) -> None:
-    """A tenth of the exploration, a hundredth of the error: the rate of a first-order change."""
+def test_error_of_coma_advantages_under_congestion_is_of_second_order(objective: ObjectiveName) -> None:
+    """With a tenth of the exploration the error falls to a hundredth, as that of a first-order estimate does."""
     problem, errors, sizes = _three_nodes(load=3.0, objective=objective), [], []
     for std in (1e-2, 1e-3):
         pairs = [_both(problem, std, seed) for seed in range(20)]
@@ -71,15 +71,15 @@ def test_under_congestion_the_error_is_of_second_order(objective: ObjectiveName)
     assert sizes[1] / sizes[0] == pytest.approx(0.1, rel=0.5)
 
 
-def test_at_the_exploration_used_the_estimate_points_the_right_way() -> None:
+def test_coma_advantages_at_std_0_2_correlate_with_brute_force() -> None:
     problem = _three_nodes(load=3.0)
     pairs = [_both(problem, 0.2, seed) for seed in range(100)]
     estimate, truth = (torch.cat(side).flatten() for side in zip(*pairs, strict=True))
     assert torch.corrcoef(torch.stack([estimate, truth]))[0, 1] > 0.97
 
 
-def test_the_policy_gradient_climbs() -> None:
-    """Free means in place of a network: 300 steps of COMA* bring the three nodes near their optimum."""
+def test_policy_gradient_of_coma_approaches_the_optimum() -> None:
+    """Free means in place of a neural network: 300 steps of COMA* reach 97% of the optimum."""
     problem = _three_nodes(load=2.0)
     means = torch.zeros(problem.path_mask.shape, dtype=torch.float64, requires_grad=True)
     optimiser, noise = torch.optim.Adam([means], lr=0.05), Stream(0)
@@ -97,30 +97,30 @@ def test_the_policy_gradient_climbs() -> None:
     assert after.item() > 0.97 * optimum.item()
 
 
-def test_a_split_table_is_learnt_though_rounding_has_no_gradient() -> None:
-    """Whole demands over one of two paths: where the gradient of what is executed is 0, COMA* still climbs."""
-    problem, how = _three_nodes(load=2.0), Exploration(0.5, SAMPLES, 4, entries=1)
+def test_coma_learns_split_tables_though_rounding_has_no_gradient() -> None:
+    """Each demand on one of two paths: the executed splits have a gradient of 0, and COMA* still improves them."""
+    problem, exploration = _three_nodes(load=2.0), Exploration(0.5, SAMPLES, 4, entries=1)
     start = 0.1 * torch.randn(problem.path_mask.shape, generator=torch.Generator().manual_seed(3)).double()
     means = start.clone().requires_grad_()
     optimiser, noise = torch.optim.Adam([means], lr=0.05), Stream(0)
     for _ in range(300):
         optimiser.zero_grad()
-        coma_loss(problem, means, how, noise).sum().backward()
+        coma_loss(problem, means, exploration, noise).sum().backward()
         optimiser.step()
     before, after = (
-        reward(problem, how.execute(problem, m.detach()), cut_demands_whole=True).item() for m in (start, means)
+        reward(problem, exploration.execute(problem, m.detach()), cut_demands_whole=True).item() for m in (start, means)
     )
-    best = 0.0  # of all 2^6 choices, everything sent
+    max_reward = 0.0  # largest reward of all 2^6 choices of a path per demand
     for number in range(2**6):
         choice = torch.tensor([[number >> d & 1 for d in range(6)]])
         splits = torch.nn.functional.one_hot(choice, 2) * problem.path_mask
-        best = max(best, reward(problem, splits.double(), cut_demands_whole=True).item())
-    assert before < 0.9 * best
-    assert after > 0.95 * best
+        max_reward = max(max_reward, reward(problem, splits.double(), cut_demands_whole=True).item())
+    assert before < 0.9 * max_reward
+    assert after > 0.95 * max_reward
 
 
 @pytest.mark.parametrize("objective", list(ObjectiveName))
-def test_the_losses_are_what_they_say(objective: ObjectiveName) -> None:
+def test_bound_loss_and_reward_equal_certified_bound_and_value(objective: ObjectiveName) -> None:
     """The bound loss equals the certified bound; the reward of feasible splits equals their value."""
     from teal.problem.bounds import dual_bound, from_utilisation
 
@@ -131,7 +131,7 @@ def test_the_losses_are_what_they_say(objective: ObjectiveName) -> None:
         torch.testing.assert_close(from_utilisation(problem, -loss), bound)
         uniform = problem.path_mask / problem.path_mask.sum(-1, keepdim=True).clamp(min=1)
         soft, hard = -reward(problem, uniform), problem.utilisation(uniform).amax(1)
-        assert (soft >= hard).all(), "a soft maximum is no smaller"
+        assert (soft >= hard).all(), "the soft maximum is at least the maximum"
         assert (soft <= hard * (1 + np.log(problem.topology.num_links) / 20) + 1e-9).all()
         return
     torch.testing.assert_close(loss * total_demand_value(problem), bound)

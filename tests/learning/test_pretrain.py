@@ -1,4 +1,4 @@
-"""Pretraining: runs against uninterrupted and other runs, and what is learnt against the untrained model."""
+"""Pretraining: resumed runs against uninterrupted ones, trained models against untrained ones."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from teal.objectives import ObjectiveName
 from teal.problem.assessment import assess
 from teal.schemes.price_gnn import PriceGnnScheme, PriceGnnSchemeConfig
 
-FEW = NetworkPool(("topozoo/Compuserve", "topozoo/Nsfnet"), ("sndlib/geant",))
+SMALL_POOL = NetworkPool(("topozoo/Compuserve", "topozoo/Nsfnet"), ("sndlib/geant",))
 
 
-def test_no_family_is_in_both_parts() -> None:
+def test_no_family_of_networks_is_both_trained_on_and_held_out() -> None:
     parts = topohub_pool()
     assert len(parts.held_out) >= 40
     assert len(parts.train) > 100
@@ -31,20 +31,20 @@ def test_no_family_is_in_both_parts() -> None:
         assert name in parts.held_out
 
 
-def test_draws_repeat_and_are_loaded_from_light_to_hopeless() -> None:
-    one, other = (draw_problem(np.random.default_rng(5), FEW.train[0], 3) for _ in range(2))
-    assert torch.equal(one.demand, other.demand)
-    assert torch.equal(one.capacity, other.capacity)
-    rng, worst, failed, seen = np.random.default_rng(0), [], 0, set()
+def test_drawn_problems_repeat_and_range_from_light_to_heavy_load() -> None:
+    first, second = (draw_problem(np.random.default_rng(5), SMALL_POOL.train[0], 3) for _ in range(2))
+    assert torch.equal(first.demand, second.demand)
+    assert torch.equal(first.capacity, second.capacity)
+    rng, loads, failed, objectives = np.random.default_rng(0), [], 0, set()
     for _ in range(40):
-        problem = draw_problem(rng, FEW.train[1], 2)
-        seen.add(problem.objective.name)
+        problem = draw_problem(rng, SMALL_POOL.train[1], 2)
+        objectives.add(problem.objective.name)
         failed += int((problem.capacity == 0).any())
-        live = torch.where(problem.capacity > 0, problem.demand.sum(1, keepdim=True), torch.inf)
-        worst += (live / problem.capacity.clamp(min=1e-9)).amin(1).tolist()
-    assert seen == set(ObjectiveName) - {ObjectiveName.MAX_CONCURRENT_FLOW}
+        load = torch.where(problem.capacity > 0, problem.demand.sum(1, keepdim=True), torch.inf)
+        loads += (load / problem.capacity.clamp(min=1e-9)).amin(1).tolist()
+    assert objectives == set(ObjectiveName) - {ObjectiveName.MAX_CONCURRENT_FLOW}
     assert failed > 3
-    assert max(worst) > 10 * min(worst)
+    assert max(loads) > 10 * min(loads)
 
 
 def _config(out: Path, **changes: object) -> PretrainConfig:
@@ -53,11 +53,11 @@ def _config(out: Path, **changes: object) -> PretrainConfig:
 
 
 @pytest.mark.system
-def test_training_learns(tmp_path: Path) -> None:
+def test_pretraining_narrows_the_gap(tmp_path: Path) -> None:
     shapes = {"hidden": 16, "rounds": 8, "bound_rounds": 2}
-    trainer = Pretrainer(_config(tmp_path, max_steps=150, learning_rate=5e-3, **shapes), FEW)
+    trainer = Pretrainer(_config(tmp_path, max_steps=150, learning_rate=5e-3, **shapes), SMALL_POOL)
     flow = ObjectiveName.TOTAL_FLOW
-    cases = [draw_problem(np.random.default_rng([9, i]), FEW.train[i % 2], 4, objective=flow) for i in range(6)]
+    cases = [draw_problem(np.random.default_rng([9, i]), SMALL_POOL.train[i % 2], 4, objective=flow) for i in range(6)]
 
     def gap() -> float:
         scheme = PriceGnnScheme(trainer.model)
@@ -69,67 +69,69 @@ def test_training_learns(tmp_path: Path) -> None:
     assert gap() < before - 0.04
 
 
-def test_a_resumed_run_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> None:
-    whole = Pretrainer(_config(tmp_path / "whole"), FEW)
-    whole.train(tmp_path / "whole", progress=False)
-    first = Pretrainer(_config(tmp_path / "parts"), FEW)
+def test_a_resumed_pretraining_equals_an_uninterrupted_one(tmp_path: Path) -> None:
+    full_run = Pretrainer(_config(tmp_path / "whole"), SMALL_POOL)
+    full_run.train(tmp_path / "whole", progress=False)
+    first = Pretrainer(_config(tmp_path / "parts"), SMALL_POOL)
     for _ in range(3):
         first.one_step()
     first.save(tmp_path / "parts")
-    second = Pretrainer(_config(tmp_path / "parts"), FEW)
+    second = Pretrainer(_config(tmp_path / "parts"), SMALL_POOL)
     second.resume(tmp_path / "parts")
     second.train(tmp_path / "parts", progress=False)
-    ours, theirs = (load_price_gnn(tmp_path / name)[0].state_dict() for name in ("parts", "whole"))
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    resumed, uninterrupted = (load_price_gnn(tmp_path / name)[0].state_dict() for name in ("parts", "whole"))
+    assert all(torch.equal(resumed[name], uninterrupted[name]) for name in uninterrupted)
     with pytest.raises(InputError, match="hidden"):
-        Pretrainer(_config(tmp_path / "parts", hidden=9), FEW).resume(tmp_path / "parts")
+        Pretrainer(_config(tmp_path / "parts", hidden=9), SMALL_POOL).resume(tmp_path / "parts")
 
 
-def test_the_checkpoint_says_what_it_never_saw(tmp_path: Path) -> None:
-    Pretrainer(_config(tmp_path), FEW).save(tmp_path)
+def test_the_checkpoint_of_pretraining_lists_the_held_out_networks(tmp_path: Path) -> None:
+    Pretrainer(_config(tmp_path), SMALL_POOL).save(tmp_path)
     model, card = load_price_gnn(tmp_path)
-    assert card.held_out == FEW.held_out
+    assert card.held_out == SMALL_POOL.held_out
     assert model.config.hidden == 8
     with pytest.raises(InputError, match="description of a PriceGNN"):
         load_price_gnn(Path(__file__).parents[2] / "models" / "b4")
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pretrain_command_trains_resumes_and_refuses_to_overwrite(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["pretrain", "--out", str(tmp_path), "--max-steps", "2", "--hidden", "4", "--rounds", "2"]
     assert main(arguments) == 0
     assert "2 steps" in capsys.readouterr().out
-    assert main(arguments) == 2, "nothing is overwritten unasked"
+    assert main(arguments) == 2, "an existing run is not overwritten"
     assert main([*arguments, "--resume"]) == 0
     assert main(["pretrain", "--out", str(tmp_path / "x"), "--rounds", "0"]) == 2
 
 
-def test_networks_are_loaded_once() -> None:
-    assert pool_network(FEW.train[0], 4) is pool_network(FEW.train[0], 4)
+def test_networks_of_the_pool_are_loaded_once() -> None:
+    assert pool_network(SMALL_POOL.train[0], 4) is pool_network(SMALL_POOL.train[0], 4)
 
 
 @pytest.mark.system
-def test_coma_for_split_tables_goes_on_from_a_model(tmp_path: Path) -> None:
-    """Whole demands on one path each, a few networks: what is learnt is better under its own objective."""
-    first = Pretrainer(_config(tmp_path / "a", max_steps=150, learning_rate=5e-3, rounds=4), FEW)
+def test_coma_for_split_tables_improves_an_initial_model(tmp_path: Path) -> None:
+    """Split tables of one entry on two networks: the trained model satisfies more demand than its initial model."""
+    first = Pretrainer(_config(tmp_path / "a", max_steps=150, learning_rate=5e-3, rounds=4), SMALL_POOL)
     first.train(tmp_path / "a", progress=False)
     config = _config(
         tmp_path / "b", init=str(tmp_path / "a"), learner="coma", entries=1, std=0.5, max_steps=120, learning_rate=2e-3
     )
-    second = Pretrainer(config, FEW)
+    second = Pretrainer(config, SMALL_POOL)
     for weight, other in zip(second.model.parameters(), first.average.parameters(), strict=True):
         assert torch.equal(weight, other)
     flow = ObjectiveName.TOTAL_FLOW
-    cases = [draw_problem(np.random.default_rng([8, i]), FEW.train[i % 2], 4, objective=flow) for i in range(8)]
+    cases = [draw_problem(np.random.default_rng([8, i]), SMALL_POOL.train[i % 2], 4, objective=flow) for i in range(8)]
 
-    def carried(model: PriceGNN) -> float:
+    def satisfied_demand(model: PriceGNN) -> float:
         scheme = PriceGnnScheme(model, PriceGnnSchemeConfig(entries=1))
         return float(torch.cat([assess(case, scheme.solve(case)).satisfied_demand for case in cases]).mean())
 
-    before = carried(first.average)
+    before = satisfied_demand(first.average)
     second.train(tmp_path / "b", progress=False)
-    assert carried(second.average) > before
+    assert satisfied_demand(second.average) > before
 
 
-def test_rounding_needs_coma() -> None:
+def test_pretraining_of_split_tables_without_coma_is_refused() -> None:
     with pytest.raises(InputError, match="no gradient"):
         PretrainConfig(out=Path("x"), entries=4)

@@ -1,4 +1,4 @@
-"""Training: resumed, split and distributed runs against one plain run, and saved runs against damaged files."""
+"""Training: resumed, micro-batched and distributed runs against one plain run; saved runs against damaged files."""
 
 from __future__ import annotations
 
@@ -55,66 +55,66 @@ def _trainer(
 
 
 @pytest.mark.parametrize("learner", ["direct", "coma"])
-def test_a_resumed_run_equals_one_that_never_stopped(tmp_path: Path, learner: str) -> None:
-    whole = _trainer(tmp_path / "whole", learner=learner, max_steps=12)
-    whole.train(tmp_path / "whole", progress=False)
+def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path: Path, learner: str) -> None:
+    uninterrupted = _trainer(tmp_path / "whole", learner=learner, max_steps=12)
+    uninterrupted.train(tmp_path / "whole", progress=False)
     first = _trainer(tmp_path / "parts", learner=learner, max_steps=7)
     first.train(tmp_path / "parts", progress=False)
     second = _trainer(tmp_path / "parts", learner=learner, max_steps=12)
     second.resume(tmp_path / "parts")
     assert second.state.step == 7
     second.train(tmp_path / "parts", progress=False)
-    for name, value in whole.model.state_dict().items():
+    for name, value in uninterrupted.model.state_dict().items():
         assert torch.equal(value, second.model.state_dict()[name]), name
-    assert second.state.step == whole.state.step == 12
-    assert (second.state.best, second.state.stale) == (whole.state.best, whole.state.stale)
+    assert second.state.step == uninterrupted.state.step == 12
+    assert (second.state.best, second.state.stale) == (uninterrupted.state.best, uninterrupted.state.stale)
 
 
-def test_an_interrupted_run_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C in the middle of a step: the step is done, the state is whole, the rest as if nothing had been."""
+def test_a_training_interrupted_within_a_step_can_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGINT within a step: the step ends, the state is complete, the resumed run equals an uninterrupted one."""
     trainer = _trainer(tmp_path / "cut", learner="coma", max_steps=20)
-    real, calls = trainer._augmented, iter(range(100))
+    augmented, calls = trainer._augmented, iter(range(100))
 
     def interrupted(*arguments: Any) -> torch.Tensor:
         if next(calls) == 3:
             os.kill(os.getpid(), signal.SIGINT)
-        return real(*arguments)
+        return augmented(*arguments)
 
     monkeypatch.setattr(trainer, "_augmented", interrupted)
     with pytest.raises(KeyboardInterrupt):
         trainer.train(tmp_path / "cut", progress=False)
-    again = _trainer(tmp_path / "cut", learner="coma", max_steps=6)
-    again.resume(tmp_path / "cut")
-    assert again.state.step == 4
-    assert again.train(tmp_path / "cut", progress=False).reason == "step limit"
-    whole = _trainer(tmp_path / "whole", learner="coma", max_steps=6)
-    whole.train(tmp_path / "whole", progress=False)
-    for name, value in whole.model.state_dict().items():
-        assert torch.equal(value, again.model.state_dict()[name]), name
+    resumed = _trainer(tmp_path / "cut", learner="coma", max_steps=6)
+    resumed.resume(tmp_path / "cut")
+    assert resumed.state.step == 4
+    assert resumed.train(tmp_path / "cut", progress=False).reason == "step limit"
+    uninterrupted = _trainer(tmp_path / "whole", learner="coma", max_steps=6)
+    uninterrupted.train(tmp_path / "whole", progress=False)
+    for name, value in uninterrupted.model.state_dict().items():
+        assert torch.equal(value, resumed.model.state_dict()[name]), name
 
 
 @pytest.mark.parametrize("learner", ["direct", "coma"])
-def test_micro_batches_change_nothing(tmp_path: Path, learner: str) -> None:
+def test_micro_batches_do_not_change_the_trained_weights(tmp_path: Path, learner: str) -> None:
     weights = []
     for micro in (8, 3):
         trainer = _trainer(tmp_path / str(micro), learner=learner, micro_batch=micro, max_steps=3)
         trainer.train(tmp_path / str(micro), progress=False)
-        weights.append(_flat(trainer))
+        weights.append(_flat_weights(trainer))
     torch.testing.assert_close(weights[0], weights[1], atol=2e-4, rtol=1e-3)
 
 
-class _Threads:
+class _ThreadPeers:
     """Peers that are threads of this process."""
 
-    def __init__(self, rank: int, size: int, meeting: threading.Barrier, said: dict[int, Any]) -> None:
-        self.rank, self.size, self._meeting, self._said = rank, size, meeting, said
+    def __init__(self, rank: int, size: int, barrier: threading.Barrier, values: dict[int, Any]) -> None:
+        self.rank, self.size, self._barrier, self._values = rank, size, barrier, values
 
-    def _all(self, mine: Any) -> list[Any]:
-        self._said[self.rank] = mine
-        self._meeting.wait()
-        found = [self._said[rank] for rank in range(self.size)]
-        self._meeting.wait()
-        return found
+    def _all(self, value: Any) -> list[Any]:
+        self._values[self.rank] = value
+        self._barrier.wait()
+        gathered = [self._values[rank] for rank in range(self.size)]
+        self._barrier.wait()
+        return gathered
 
     def all_reduce_sum(self, tensors: Sequence[torch.Tensor]) -> None:
         for tensor, *others in zip(tensors, *self._all([t.detach().clone() for t in tensors]), strict=True):
@@ -125,30 +125,31 @@ class _Threads:
 
 
 @pytest.mark.parametrize("learner", ["direct", "coma"])
-def test_several_processes_do_what_one_does(tmp_path: Path, learner: str) -> None:
-    """Batches of 8 and 4 rows over 1 and 5 processes, one of which has no part of the small ones."""
-    alone = _trainer(tmp_path / "alone", learner=learner, max_steps=8)
-    alone.train(tmp_path / "alone", progress=False)
+def test_training_in_several_processes_equals_training_in_one(tmp_path: Path, learner: str) -> None:
+    """Batches of 8 and 4 rows over 1 and 5 processes, one of which has no row of the small batches."""
+    single = _trainer(tmp_path / "alone", learner=learner, max_steps=8)
+    single.train(tmp_path / "alone", progress=False)
     size = 5
-    meeting, said = threading.Barrier(size, timeout=60), dict[int, Any]()
+    barrier, values = threading.Barrier(size, timeout=60), dict[int, Any]()
     out = tmp_path / "together"
     several = [
-        _trainer(out, learner=learner, max_steps=8, peers=_Threads(rank, size, meeting, said)) for rank in range(size)
+        _trainer(out, learner=learner, max_steps=8, peers=_ThreadPeers(rank, size, barrier, values))
+        for rank in range(size)
     ]
     with ThreadPoolExecutor(size) as pool:
         states = list(pool.map(lambda trainer: trainer.train(out, progress=False), several))
     for trainer, state in zip(several, states, strict=True):
-        torch.testing.assert_close(_flat(trainer), _flat(alone), atol=2e-4, rtol=1e-3)
-        assert torch.equal(_flat(trainer), _flat(several[0])), "all have the same weights"
+        torch.testing.assert_close(_flat_weights(trainer), _flat_weights(single), atol=2e-4, rtol=1e-3)
+        assert torch.equal(_flat_weights(trainer), _flat_weights(several[0])), "all processes have the same weights"
         assert state == states[0]
         assert (state.step, state.reason) == (8, "step limit")
-        assert state.best == pytest.approx(alone.state.best, rel=1e-3)
-    again = _trainer(out, learner=learner, max_steps=12)  # what they wrote, one can go on with
-    again.resume(out)
-    assert (again.state.step, again.state.best) == (8, states[0].best)
+        assert state.best == pytest.approx(single.state.best, rel=1e-3)
+    resumed = _trainer(out, learner=learner, max_steps=12)  # one process can resume what several wrote
+    resumed.resume(out)
+    assert (resumed.state.step, resumed.state.best) == (8, states[0].best)
 
 
-def _flat(trainer: Trainer) -> torch.Tensor:
+def _flat_weights(trainer: Trainer) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
 
 
@@ -158,32 +159,32 @@ def test_training_improves_every_objective(tmp_path: Path, objective: ObjectiveN
     trainer = _trainer(tmp_path, objective, learner=learner, max_steps=40, learning_rate=1e-2)
     problem = trainer.problem.with_demand(torch.as_tensor(trainer.traffic.read(trainer.split.validation)))
 
-    def raw() -> float:
+    def mean_reward() -> float:
         with torch.no_grad():
             return float(reward(problem, trainer.model.splits(trainer.model(problem)[0], problem)).mean())
 
-    before = raw()
+    before = mean_reward()
     trainer.train(tmp_path, progress=False)
-    assert raw() > before
+    assert mean_reward() > before
 
 
-def test_stops_when_nothing_improves(tmp_path: Path) -> None:
+def test_training_stops_without_a_better_validation(tmp_path: Path) -> None:
     trainer = _trainer(tmp_path, learning_rate=1e-12, patience=2, max_steps=500)
     state = trainer.train(tmp_path, progress=False)
     assert "no better validation in 2" in state.reason
     assert state.step < 50
 
 
-def test_the_time_budget_counts_over_sessions(tmp_path: Path) -> None:
+def test_the_time_budget_of_a_training_includes_earlier_runs(tmp_path: Path) -> None:
     trainer = _trainer(tmp_path, time_budget="0.5s", patience=10**6)
     assert trainer.train(tmp_path, progress=False).reason == "time budget"
-    again = _trainer(tmp_path, time_budget="0.5s", patience=10**6)
-    again.resume(tmp_path)
-    steps = again.state.step
-    assert again.train(tmp_path, progress=False).step == steps
+    resumed = _trainer(tmp_path, time_budget="0.5s", patience=10**6)
+    resumed.resume(tmp_path)
+    steps = resumed.state.step
+    assert resumed.train(tmp_path, progress=False).step == steps
 
 
-def test_other_settings_cannot_resume(tmp_path: Path) -> None:
+def test_a_training_with_other_settings_or_damaged_state_cannot_resume(tmp_path: Path) -> None:
     _trainer(tmp_path, max_steps=2).train(tmp_path, progress=False)
     with pytest.raises(InputError, match=r"seed: expected the setting of the run, 0, found 1"):
         _trainer(tmp_path, seed=1).resume(tmp_path)
@@ -251,33 +252,37 @@ def test_files_of_two_saves_and_unusable_weights_are_refused(tmp_path: Path) -> 
         load_flow_gnn(tmp_path / "c")
 
 
-def test_a_last_look_never_replaces_a_better_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scores .5 (start), .6 (step 5), .9 (last look at 7); resumed, .7 at step 10: the .9 stays."""
+def test_a_resumed_training_never_replaces_a_better_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores 0.5 (start), 0.6 (step 5), 0.9 (at the end, step 7); resumed, 0.7 at step 10: the model of 0.9 stays."""
     scores = iter([0.5, 0.6, 0.9, 0.7])
     monkeypatch.setattr(Trainer, "score", lambda _: next(scores))
     _trainer(tmp_path, max_steps=7).train(tmp_path, progress=False)
     assert load_flow_gnn(tmp_path)[1].validation == 0.9
-    again = _trainer(tmp_path, max_steps=10)
-    again.resume(tmp_path)
-    assert again.state.best == 0.6, "the run itself goes on as if it had not ended there"
-    again.train(tmp_path, progress=False)
-    assert again.state.best == 0.7
+    resumed = _trainer(tmp_path, max_steps=10)
+    resumed.resume(tmp_path)
+    assert resumed.state.best == 0.6, (
+        "the resumed run ignores the validation at the end, which an uninterrupted run would not do"
+    )
+    resumed.train(tmp_path, progress=False)
+    assert resumed.state.best == 0.7
     assert load_flow_gnn(tmp_path)[1].step == 7
 
 
-def test_the_learning_rate_falls_and_stays_down_over_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_learning_rate_falls_and_stays_reduced_after_resuming(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Trainer, "score", lambda _: 0.5)
     first = _trainer(tmp_path, max_steps=10, decay_after=1, learning_rate=0.01)
     first.train(tmp_path, progress=False)
-    again = _trainer(tmp_path, max_steps=15, decay_after=1, learning_rate=0.01)
-    again.resume(tmp_path)
-    assert again.optimiser.param_groups[0]["lr"] == 0.0025
-    again.train(tmp_path, progress=False)
-    assert again.optimiser.param_groups[0]["lr"] == 0.00125
+    resumed = _trainer(tmp_path, max_steps=15, decay_after=1, learning_rate=0.01)
+    resumed.resume(tmp_path)
+    assert resumed.optimiser.param_groups[0]["lr"] == 0.0025
+    resumed.train(tmp_path, progress=False)
+    assert resumed.optimiser.param_groups[0]["lr"] == 0.00125
 
 
-def test_an_empty_matrix_does_not_stop_learning(tmp_path: Path) -> None:
-    """Its loss and gradient would be of order 1e30, and Adam would never forget."""
+def test_matrices_without_demand_do_not_disturb_training(tmp_path: Path) -> None:
+    """Unprotected, the loss and gradient would be of order 1e30 and stay in the moments of Adam."""
     trainer = _trainer(tmp_path, augment=0.0, micro_batch=4)
     rates = trainer.traffic.read(slice(None))
     rates[trainer.split.train[:3]] = 0

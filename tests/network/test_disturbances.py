@@ -1,4 +1,4 @@
-"""What happens to matrices and networks, held against its definition."""
+"""Disturbances of matrices and networks against the definition of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from teal.testing import make_topology, random_topology
 
 
 @given(st.integers(0, 1000))
-def test_cables_part_the_links_and_fail_in_both_directions(seed: int) -> None:
+def test_cables_partition_the_links_and_fail_in_both_directions(seed: int) -> None:
     topology = random_topology(seed)
     cables = topology.cables()
     assert sorted(link for cable in cables for link in cable) == list(range(topology.num_links))
@@ -21,9 +21,9 @@ def test_cables_part_the_links_and_fail_in_both_directions(seed: int) -> None:
         assert len(ends) == 1
     failed = fail_cables(topology, len(cables), np.random.default_rng(seed))
     assert failed == list(range(topology.num_links))
-    one = fail_cables(topology, 1, np.random.default_rng(seed))
-    assert one in cables
-    assert fail_cables(topology, 1, np.random.default_rng(seed)) == one
+    failed_cable = fail_cables(topology, 1, np.random.default_rng(seed))
+    assert failed_cable in cables
+    assert fail_cables(topology, 1, np.random.default_rng(seed)) == failed_cable
 
 
 def test_parallel_links_are_one_cable() -> None:
@@ -33,14 +33,14 @@ def test_parallel_links_are_one_cable() -> None:
         fail_cables(topology, 3, np.random.default_rng(0))
 
 
-def test_a_crowd_is_a_tenth_of_the_demands_times_ten() -> None:
+def test_flash_crowd_multiplies_a_tenth_of_the_demands_by_ten() -> None:
     demand = np.random.default_rng(0).random((4, 5000)) + 0.1
     ratio = flash_crowd(demand, np.random.default_rng(1)) / demand
     assert set(ratio.round(9).ravel()) == {1.0, 10.0}
     assert (ratio > 5).mean() == pytest.approx(0.1, abs=0.01)
 
 
-def test_noise_has_the_variance_that_is_asked_for_and_never_goes_below_zero() -> None:
+def test_temporal_noise_has_the_requested_variance_and_is_never_negative() -> None:
     variance = np.array([0.0, 1.0, 4.0])
     demand = np.array([5.0, 100.0, 200.0])
     rng = np.random.default_rng(0)
@@ -65,5 +65,5 @@ def test_redistribution_keeps_the_total_and_moves_the_share(seed: int, share: fl
 
 
 def test_a_single_demand_is_not_redistributed() -> None:
-    alone = np.array([3.0, 0.0, 0.0])
-    np.testing.assert_array_equal(redistribute(alone, 0.5), alone)
+    single_demand = np.array([3.0, 0.0, 0.0])
+    np.testing.assert_array_equal(redistribute(single_demand, 0.5), single_demand)

@@ -41,11 +41,13 @@ def _check_paths(topology: Topology, paths: PathSet) -> None:
                 assert nodes[-1] == target
                 assert len(set(nodes)) == len(nodes)
                 assert all(topology.link_source[e] == n for e, n in zip(links, nodes, strict=False))
-        assert (np.diff(paths.mask[d].astype(int)) <= 0).all(), "paths fill the places from the first on"
+        assert (np.diff(paths.mask[d].astype(int)) <= 0).all(), "existing paths come before empty places"
 
 
 @given(st.integers(0, 10_000), METHODS, WEIGHTS, st.integers(1, 4))
-def test_paths_are_paths(seed: int, method: PathMethod, weight: PathWeight, num_paths: int) -> None:
+def test_candidate_paths_are_simple_paths_from_source_to_target(
+    seed: int, method: PathMethod, weight: PathWeight, num_paths: int
+) -> None:
     topology = random_topology(seed)
     paths = compute_paths(topology, num_paths=num_paths, method=method, weight=weight, cache=False)
     _check_paths(topology, paths)
@@ -53,25 +55,25 @@ def test_paths_are_paths(seed: int, method: PathMethod, weight: PathWeight, num_
 
 @given(st.integers(0, 10_000), WEIGHTS, st.integers(1, 4))
 def test_disjoint_paths_are_greedy_shortest_paths(seed: int, weight: PathWeight, num_paths: int) -> None:
-    """The k-th path is a shortest one in the graph without the links of the earlier ones: networkx."""
+    """The k-th path is a shortest path of networkx in the graph without the links of the earlier paths."""
     topology = random_topology(seed)
     weights = _weights(topology, weight)
     paths = compute_paths(topology, num_paths=num_paths, weight=weight, cache=False)
     for d, (source, target) in enumerate(paths.pairs.tolist()):
-        left = set(range(topology.num_links))
+        remaining = set(range(topology.num_links))
         for k in range(num_paths):
             graph: Any = nx.DiGraph()
             graph.add_nodes_from(range(topology.num_nodes))
             graph.add_weighted_edges_from(
-                (int(topology.link_source[e]), int(topology.link_target[e]), weights[e]) for e in left
+                (int(topology.link_source[e]), int(topology.link_target[e]), weights[e]) for e in remaining
             )
             links = paths.path_links(d, k)
             if not nx.has_path(graph, source, target):
                 assert links == []
                 break
-            assert set(links) <= left
+            assert set(links) <= remaining
             assert weights[links].sum() == pytest.approx(nx.shortest_path_length(graph, source, target, "weight"))
-            left -= set(links)
+            remaining -= set(links)
 
 
 @given(st.integers(0, 10_000), WEIGHTS, st.integers(1, 5))
@@ -84,16 +86,16 @@ def test_yen_finds_the_shortest_loopless_paths(seed: int, weight: PathWeight, nu
         graph.add_edge(s, t, weight=weights[e], link=e)
     paths = compute_paths(topology, num_paths=num_paths, method=PathMethod.YEN, weight=weight, cache=False)
     for d, (source, target) in enumerate(paths.pairs.tolist()):
-        ours = [paths.path_links(d, k) for k in range(num_paths) if paths.mask[d, k]]
-        assert len({tuple(links) for links in ours}) == len(ours)
+        paths_links = [paths.path_links(d, k) for k in range(num_paths) if paths.mask[d, k]]
+        assert len({tuple(links) for links in paths_links}) == len(paths_links)
         expected = []
         if nx.has_path(graph, source, target):
             shortest = islice(nx.shortest_simple_paths(graph, source, target, "weight"), num_paths)
             expected = [sum(graph[a][b]["weight"] for a, b in pairwise(nodes)) for nodes in shortest]
-        np.testing.assert_allclose([weights[links].sum() for links in ours], expected)
+        np.testing.assert_allclose([weights[links].sum() for links in paths_links], expected)
 
 
-def test_parallel_links_are_links_of_their_own() -> None:
+def test_parallel_links_are_separate_paths() -> None:
     topology = make_topology([(0, 1, 5.0), (0, 1, 3.0), (0, 2, 1.0), (2, 1, 1.0)])
     paths = compute_paths(topology, np.array([[0, 1]], np.int32), cache=False)
     assert [paths.path_links(0, k) for k in range(4)] == [[0], [1], [2, 3], []]
@@ -109,7 +111,7 @@ def test_incidences_list_every_link_of_every_path() -> None:
             assert sorted(columns[rows == d * paths.num_paths + k].tolist()) == sorted(paths.path_links(d, k))
 
 
-def test_cache_is_keyed_by_content_and_survives_damage() -> None:
+def test_cache_of_paths_is_keyed_by_content_and_survives_damage() -> None:
     topology = random_topology(1)
     first = compute_paths(topology)
     entries = list(cache_dir("paths").iterdir())
@@ -122,7 +124,7 @@ def test_cache_is_keyed_by_content_and_survives_damage() -> None:
     np.testing.assert_array_equal(compute_paths(topology).leaf, first.leaf)
 
 
-def test_wrong_requests_are_refused() -> None:
+def test_wrong_arguments_of_compute_paths_are_refused() -> None:
     topology = random_topology(1)
     with pytest.raises(InputError, match="K: expected at least 1"):
         compute_paths(topology, num_paths=0)
@@ -134,13 +136,15 @@ def test_wrong_requests_are_refused() -> None:
     ("name", "demands", "paths", "incidences", "nodes"),
     [("UsCarrier", 24_806, 36_238, 491_144, 45_803), ("B4", 132, 310, 944, 396)],
 )
-def test_known_sizes(public_data: Path, name: str, demands: int, paths: int, incidences: int, nodes: int) -> None:
-    """Figures of an independent implementation (edge-disjoint, fewest hops, K = 4).
+def test_path_counts_equal_those_of_an_independent_implementation(
+    public_data: Path, name: str, demands: int, paths: int, incidences: int, nodes: int
+) -> None:
+    """Counts of an independent implementation (edge-disjoint paths, fewest hops, K = 4).
 
-    Which of several shortest paths is taken is open, and decides what is left for the next ones.
+    Tolerances, because implementations may choose different shortest paths, which leave other links for the next.
     """
-    found = compute_paths(load_topology(str(public_data / "topologies" / f"{name}.json")))
-    assert found.num_demands == demands
-    assert int(found.mask.sum()) == pytest.approx(paths, rel=5e-4)
-    assert found.num_incidences == pytest.approx(incidences, rel=5e-4)
-    assert found.trie.num_nodes <= 1.04 * nodes
+    path_set = compute_paths(load_topology(str(public_data / "topologies" / f"{name}.json")))
+    assert path_set.num_demands == demands
+    assert int(path_set.mask.sum()) == pytest.approx(paths, rel=5e-4)
+    assert path_set.num_incidences == pytest.approx(incidences, rel=5e-4)
+    assert path_set.trie.num_nodes <= 1.04 * nodes

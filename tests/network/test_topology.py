@@ -1,4 +1,4 @@
-"""Topologies against faulty descriptions, and failures of links against the unfailed network."""
+"""Topologies against faulty descriptions, and failed links against the network without failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_failed_links_have_capacity_zero_and_paths_do_not_change() -> None:
     [
         ("capacity", [1.0, -1.0], "link n1->n2: capacity: expected a finite capacity >= 0, found -1.0"),
         ("capacity", [1.0, np.nan], "found nan"),
-        ("latency", [1.0, 0.0], "link n1->n2: latency: expected a positive latency"),
+        ("latency", [1.0, 0.0], "link n1->n2: latency: expected a finite latency > 0"),
         ("link_target", [1, 9], "node indices in 0..2"),
         ("link_target", [0, 2], "a node other than the source"),
     ],

@@ -1,4 +1,4 @@
-"""Traffic matrices: rates on disk against rates in memory, faulty rates and timestamps."""
+"""Traffic matrices: rates on disk against rates in memory, gaps and splits against their definitions, faulty input."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def _traffic(values: np.ndarray, minutes: list[int], interval_s: int = 300) -> T
     return TrafficMatrices("t", pairs, stamps.astype("datetime64[s]"), ArrayRates(values), interval_s)
 
 
-def test_gaps_are_known_as_gaps() -> None:
+def test_gaps_of_traffic_are_listed_with_their_length() -> None:
     traffic = _traffic(np.ones((4, 2)), [0, 5, 20, 25])
     assert traffic.gaps == [Gap(np.datetime64("2024-01-01T00:05:00"), 2)]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 10, 226, 3456])
-def test_split_is_in_time_order_and_no_part_is_empty(count: int) -> None:
+def test_split_of_traffic_is_in_time_order_and_no_part_is_empty(count: int) -> None:
     split = _traffic(np.ones((count, 1)), [5 * i for i in range(count)]).split()
     assert all(len(part) for part in split)
     if count >= 3:
@@ -40,7 +40,7 @@ def test_a_bad_rate_is_named_when_it_is_read(bad: float) -> None:
         _traffic(values, [0, 5, 10]).read(slice(None))
 
 
-def test_timestamps_must_increase() -> None:
+def test_timestamps_that_do_not_increase_are_refused() -> None:
     with pytest.raises(InputError, match="increasing timestamps"):
         _traffic(np.ones((2, 1)), [5, 5])
 
@@ -53,7 +53,7 @@ def test_rates_on_disk_read_like_rates_in_memory(tmp_path: Path) -> None:
         np.testing.assert_array_equal(stored.read(np.array(rows, np.int64)), values[rows].astype(np.float64))
 
 
-def test_mean_and_scale() -> None:
+def test_mean_of_scaled_traffic() -> None:
     traffic = _traffic(np.arange(6.0).reshape(3, 2), [0, 5, 10]).scaled(2).scaled(5)
     np.testing.assert_allclose(traffic.mean(), [20, 30])
     np.testing.assert_allclose(traffic.mean(np.array([0])), [0, 10])

@@ -1,4 +1,4 @@
-"""FlowGNN against torch_geometric's message passing, a layer worked out by hand, and its symmetries."""
+"""FlowGNN against torch_geometric's message passing, a convolution computed by hand, and its symmetries."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from teal.problem import Problem
 from teal.testing import random_problem
 
 
-def _same_path_order_reversed(problem: Problem) -> tuple[Problem, torch.Tensor]:
-    """The problem with its sources, and so its demands, in reverse order; and that order."""
+def _with_demands_reversed(problem: Problem) -> tuple[Problem, torch.Tensor]:
+    """The problem with its demands in reverse order of their sources, and the (D,) permutation of the demands."""
     paths = problem.paths
     blocks = [torch.arange(int(a), int(b)) for a, b in zip(paths.demand_ptr[:-1], paths.demand_ptr[1:], strict=True)]
     order = torch.cat(blocks[::-1])
@@ -32,7 +32,7 @@ def _same_path_order_reversed(problem: Problem) -> tuple[Problem, torch.Tensor]:
         "reversed",
         paths.topology_key,
     )
-    # The scans go source by source, so only the torch backend, which does not, takes such a set.
+    # The other backends scan the trie source by source; only the torch backend accepts unsorted sources.
     from teal.pathops import make_path_ops
 
     ops = make_path_ops(reversed_paths, backend="torch")
@@ -44,19 +44,19 @@ def _same_path_order_reversed(problem: Problem) -> tuple[Problem, torch.Tensor]:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_trie_aggregates_like_propagate_over_the_edge_index(form: str, seed: int) -> None:
+def test_flow_gnn_over_the_trie_equals_propagate_over_the_edge_index(form: str, seed: int) -> None:
     problem = random_problem(seed, failed=1)
     torch.manual_seed(seed)
     gnn = FlowGNN(3, form=form).double()
     data = hetero_data(problem, scaled=form != "published")
     over_trie, over_edges = gnn(data), gnn(data, explicit_edge_index(problem))
-    for a, b in zip(over_trie, over_edges, strict=True):
-        assert a.abs().max() > 0
-        torch.testing.assert_close(a, b)
+    for by_trie, by_edges in zip(over_trie, over_edges, strict=True):
+        assert by_trie.abs().max() > 0
+        torch.testing.assert_close(by_trie, by_edges)
 
 
-def test_the_convolution_by_hand() -> None:
-    """Two paths over a shared link: sums scaled by the roots of both degrees."""
+def test_incidence_conv_equals_sums_computed_by_hand() -> None:
+    """Two paths over a shared link: sums of features divided by the square roots of both degrees."""
     from torch_geometric.nn import MessagePassing
 
     assert issubclass(IncidenceConv, MessagePassing)
@@ -67,25 +67,25 @@ def test_the_convolution_by_hand() -> None:
     torch.testing.assert_close(out, torch.tensor([3 / 2 + 5 / 2**0.5, 3 / 2**0.5]))
 
 
-def test_the_published_form_has_its_widths_and_is_linear_up_to_the_softmax() -> None:
+def test_published_flow_gnn_has_the_published_widths_and_is_linear_before_the_softmax() -> None:
     problem = random_problem(0)
     model = TealModel(FlowGnnConfig(3, form="published")).double()
     gnn = model.flow_gnn
     linear: list[Any] = [layer.link_linear for layer in gnn.layers]
-    assert [each.in_features for each in linear] == [1, 2, 3, 4, 5, 6]
+    assert [layer.in_features for layer in linear] == [1, 2, 3, 4, 5, 6]
     for parameter in model.parameters():
         if parameter.dim() == 1:
-            torch.nn.init.zeros_(parameter)  # without biases it is linear, not only affine
+            torch.nn.init.zeros_(parameter)  # without biases the model is linear, not only affine
     data = hetero_data(problem, scaled=False)
-    once = model.policy(gnn(data)[1])
+    output = model.policy(gnn(data)[1])
     data["link"].x, data["path"].x = 2 * data["link"].x, 2 * data["path"].x
-    torch.testing.assert_close(2 * once, model.policy(gnn(data)[1]))
+    torch.testing.assert_close(2 * output, model.policy(gnn(data)[1]))
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_permuted_demands_get_permuted_answers(form: str) -> None:
+def test_flow_gnn_outputs_are_permuted_like_the_demands(form: str) -> None:
     problem = random_problem(4)
-    permuted, order = _same_path_order_reversed(problem)
+    permuted, order = _with_demands_reversed(problem)
     torch.manual_seed(0)
     model = TealModel(FlowGnnConfig(num_paths=3, form=form)).double()
     (means, prices), (other_means, other_prices) = model(problem), model(permuted)
@@ -94,7 +94,7 @@ def test_permuted_demands_get_permuted_answers(form: str) -> None:
 
 
 @pytest.mark.parametrize("objective", list(ObjectiveName))
-def test_scaling_capacities_and_demands_together_changes_no_action(objective: ObjectiveName) -> None:
+def test_flow_gnn_is_invariant_to_scaling_capacities_and_demands_together(objective: ObjectiveName) -> None:
     problem = random_problem(5, objective=objective)
     larger = Problem(
         problem.topology, problem.paths, problem.objective, 1000 * problem.demand, 1000 * problem.capacity,
@@ -106,7 +106,7 @@ def test_scaling_capacities_and_demands_together_changes_no_action(objective: Ob
 
 
 @pytest.mark.parametrize("maximises_value", [True, False])
-def test_splits_are_shares_of_the_paths_that_exist(maximises_value: bool) -> None:
+def test_action_splits_are_shares_of_existing_paths(maximises_value: bool) -> None:
     actions = 20 * torch.randn(2, 50, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     mask = torch.rand(2, 50, 4, generator=torch.Generator().manual_seed(1)) > 0.4
     splits = action_splits(actions, mask, maximises_value=maximises_value)
@@ -115,14 +115,16 @@ def test_splits_are_shares_of_the_paths_that_exist(maximises_value: bool) -> Non
     total = splits.sum(-1)[mask.any(-1)]
     if maximises_value:
         assert (total < 1).all()
-        lone = action_splits(torch.zeros(1, 1, 4), torch.ones(1, 1, 4, dtype=torch.bool), maximises_value=True)
-        assert lone.flatten().tolist() == pytest.approx([0.2] * 4), "the reject option counts as one more"
+        equal_splits = action_splits(torch.zeros(1, 1, 4), torch.ones(1, 1, 4, dtype=torch.bool), maximises_value=True)
+        assert equal_splits.flatten().tolist() == pytest.approx([0.2] * 4), (
+            "the reject option takes the fifth equal share"
+        )
     else:
         torch.testing.assert_close(total, torch.ones_like(total))
 
 
-def test_failed_links_need_no_retraining() -> None:
-    """The same weights, other capacities: nothing goes over the failed links, and nothing is NaN."""
+def test_flow_gnn_handles_failed_links_without_retraining() -> None:
+    """The same weights with failed links: outputs are finite and no flow uses the failed links."""
     problem = random_problem(6)
     model = TealModel(FlowGnnConfig(num_paths=3)).double()
     failed = problem.with_capacity(problem.capacity[:1] * (torch.arange(problem.topology.num_links) % 3 > 0))

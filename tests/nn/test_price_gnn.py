@@ -1,4 +1,4 @@
-"""PriceGNN against LP bounds, its symmetries, and its fused rounds against plain torch."""
+"""PriceGNN against LP-all optima and its symmetries, and its fused rounds against plain torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL = PriceGnnConfig(hidden=8, rounds=4, bound_rounds=2)
 
 
 def _model(seed: int = 0) -> PriceGNN:
-    """Random weights, those of the last layers too."""
+    """A PriceGNN with random weights, also in the last layers, which are initialised with zeros."""
     torch.manual_seed(seed)
     model = PriceGNN(SMALL)
     with torch.no_grad():
@@ -41,53 +41,53 @@ def _model(seed: int = 0) -> PriceGNN:
     idle=st.sampled_from([0.0, 0.5, 1.0]),
     num_paths=st.integers(1, 5),
 )
-def test_whatever_its_weights_the_answer_is_feasible_and_certified(
+def test_price_gnn_with_any_weights_is_feasible_and_certified(
     seed: int, objective: ObjectiveName, failed: int, idle: float, num_paths: int
 ) -> None:
     problem = random_problem(seed, objective=objective, failed=failed, idle=idle, num_paths=num_paths)
     allocation = PriceGnnScheme(_model(seed)).solve(problem)
     assert_feasible(problem, allocation)
     measured, optimum = assess(problem, allocation), assess(problem, LpAll().solve(problem)).value
-    up = problem.objective.higher_is_better
-    assert ((measured.bound - optimum) * (1 if up else -1) >= -1e-7 * optimum.abs().clamp(min=1)).all()
+    higher_is_better = problem.objective.higher_is_better
+    assert ((measured.bound - optimum) * (1 if higher_is_better else -1) >= -1e-7 * optimum.abs().clamp(min=1)).all()
     assert torch.isfinite(measured.gap).all()
 
 
 @pytest.mark.parametrize("objective", list(ObjectiveName))
-def test_a_batch_is_the_matrices_one_by_one(objective: ObjectiveName) -> None:
+def test_price_gnn_on_a_batch_equals_its_matrices_one_by_one(objective: ObjectiveName) -> None:
     problem = random_problem(3, objective=objective, failed=1)
     assert_batch_equals_loop(PriceGnnScheme(_model()), problem, tolerance=1e-4)
 
 
 @pytest.mark.parametrize("objective", list(ObjectiveName))
-def test_units_of_rates_change_nothing(objective: ObjectiveName) -> None:
+def test_price_gnn_does_not_depend_on_the_unit_of_rates(objective: ObjectiveName) -> None:
     problem = random_problem(4, objective=objective)
     larger = problem.with_demand(problem.demand * 1000).with_capacity(problem.capacity * 1000)
     model = PriceGnnScheme(_model())
     torch.testing.assert_close(model.solve(larger).splits, model.solve(problem).splits, atol=1e-4, rtol=1e-4)
 
 
-def test_names_of_nodes_and_links_change_nothing() -> None:
-    """A one-way ring with a chord, where no two paths are equally short; nodes and links in another order."""
+def test_price_gnn_does_not_depend_on_the_order_of_nodes_and_links() -> None:
+    """A directed ring with a chord, where all shortest paths are unique, against the same network renumbered."""
     rng = np.random.default_rng(0)
     links = [(i, (i + 1) % 7, float(rng.uniform(1, 3))) for i in range(7)] + [(0, 3, 2.0)]
-    rename, order = rng.permutation(7), rng.permutation(len(links))
-    moved = [(int(rename[links[i][0]]), int(rename[links[i][1]]), links[i][2]) for i in order]
+    new_number, link_order = rng.permutation(7), rng.permutation(len(links))
+    renumbered_links = [(int(new_number[links[i][0]]), int(new_number[links[i][1]]), links[i][2]) for i in link_order]
     loads = []
-    for own, names in ((links, np.arange(7)), (moved, rename)):
-        topology = make_topology(own)
+    for edges, numbers in ((links, np.arange(7)), (renumbered_links, new_number)):
+        topology = make_topology(edges)
         paths = compute_paths(topology, all_pairs(topology), num_paths=1, cache=False)
         rate = np.random.default_rng(1).uniform(0.2, 1, (7, 7))
-        back = np.argsort(names)
-        demand = rate[back[paths.pairs[:, 0]], back[paths.pairs[:, 1]]]
+        original_number = np.argsort(numbers)
+        demand = rate[original_number[paths.pairs[:, 0]], original_number[paths.pairs[:, 1]]]
         problem = Problem.create(topology, paths, Objective(), demand, dtype=torch.float32)
         rounds, _ = _model()(problem)
         loads.append(problem.loads(rounds[-1].splits)[0])
-    torch.testing.assert_close(loads[1], loads[0][torch.from_numpy(order)], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(loads[1], loads[0][torch.from_numpy(link_order)], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("objective", list(ObjectiveName))
-def test_every_weight_is_learnt(objective: ObjectiveName) -> None:
+def test_every_weight_of_price_gnn_has_a_gradient(objective: ObjectiveName) -> None:
     from teal.learning.pretrain import loss
 
     problem = random_problem(1, objective=objective, failed=1).to(torch.float32)
@@ -100,25 +100,25 @@ def test_every_weight_is_learnt(objective: ObjectiveName) -> None:
             assert weight.grad.abs().max() > 0, name
 
 
-def test_a_start_of_pdhg_is_never_worse_than_the_answer_alone() -> None:
+def test_price_gnn_with_pdhg_repair_is_never_worse_than_without() -> None:
     problem = random_problem(7)
-    alone = assess(problem, PriceGnnScheme(_model()).solve(problem))
+    unrepaired = assess(problem, PriceGnnScheme(_model()).solve(problem))
     config = PriceGnnSchemeConfig(repair="pdhg", iterations=4, gap=0.0)
     repaired = assess(problem, PriceGnnScheme(_model(), config).solve(problem))
-    assert (repaired.gap <= alone.gap + 1e-9).all()
+    assert (repaired.gap <= unrepaired.gap + 1e-9).all()
 
 
-def test_the_smoothed_dual_is_a_bound() -> None:
+def test_the_smoothed_dual_of_pretraining_is_an_upper_bound() -> None:
     from teal.learning.losses import total_demand_value
     from teal.learning.pretrain import _smoothed_dual
 
     problem = random_problem(2, failed=1)
     rounds, _ = _model().double()(problem)
     smoothed = _smoothed_dual(problem, rounds[-1]) * total_demand_value(problem)
-    assert (smoothed >= dual_bound(problem, rounds[-1].prices) - 1e-9).all(), "log sum exp is above the maximum"
+    assert (smoothed >= dual_bound(problem, rounds[-1].prices) - 1e-9).all(), "log-sum-exp is at least the maximum"
 
 
-def test_a_configuration_names_its_shapes() -> None:
+def test_price_gnn_returns_an_allocation_of_every_round_and_of_the_start() -> None:
     config = dataclasses.replace(SMALL, rounds=2)
     assert len(PriceGNN(config)(random_problem(0).to(torch.float32))[0]) == 3
 
@@ -130,7 +130,7 @@ def test_a_configuration_names_its_shapes() -> None:
     failed=st.sampled_from([0, 2, 99]),
     num_paths=st.integers(1, 5),
 )
-def test_the_fused_rounds_compute_what_torch_does(
+def test_fused_rounds_of_price_gnn_equal_plain_torch(
     seed: int, objective: ObjectiveName, failed: int, num_paths: int
 ) -> None:
     problem = random_problem(seed, objective=objective, failed=failed, num_paths=num_paths).to(torch.float32)

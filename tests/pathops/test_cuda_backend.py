@@ -1,4 +1,4 @@
-"""The GPU's path operations against the torch reference; without a GPU in numba-cuda's simulator."""
+"""The CUDA path operations against the torch reference; without a GPU, in numba-cuda's simulator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _both(seed: int, nodes: int = 5) -> tuple[PathOps, PathOps]:
     return make_path_ops(paths, DEVICE, "cuda"), make_path_ops(paths, DEVICE, "torch")
 
 
-def _without_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def _disable_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "SHARED_BYTES", cuda.RESERVED_BYTES)
 
 
@@ -35,11 +35,11 @@ def _without_room(monkeypatch: pytest.MonkeyPatch) -> None:
         (4, 1, 7, True, torch.float64),
     ],
 )
-def test_operations_equal_the_reference(
+def test_cuda_path_operations_equal_the_torch_reference(
     seed: int, batch: int, features: int, in_shared: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not in_shared:
-        _without_room(monkeypatch)
+        _disable_shared_memory(monkeypatch)
     ops, plain = _both(seed)
     assert isinstance(ops.backend, CudaBackend)
     assert (ops.backend.layout(dtype, 1).memory.place == IN_SHARED_MEMORY) is in_shared
@@ -49,12 +49,12 @@ def test_operations_equal_the_reference(
     torch.testing.assert_close(ops.path_sum(links), plain.path_sum(links))
     torch.testing.assert_close(ops.link_sum(flows), plain.link_sum(flows))
     rounded = (links[..., 0] * 4).round()  # many equal links: the first on the path must be named
-    for found, expected in zip(ops.path_max(rounded), plain.path_max(rounded), strict=True):
-        assert torch.equal(found, expected)
+    for actual, expected in zip(ops.path_max(rounded), plain.path_max(rounded), strict=True):
+        assert torch.equal(actual, expected)
 
 
-def test_links_whose_nodes_keep_many_threads_busy() -> None:
-    """A star: each link leads into as many nodes as there are leaves."""
+def test_cuda_link_sum_over_links_with_many_trie_nodes_equals_the_torch_reference() -> None:
+    """A star, whose links each have as many trie nodes as there are leaves."""
     leaves = 12 if cuda.SIMULATED else 600
     topology = make_topology([(0, i, 1.0) for i in range(1, leaves + 1)], both=True)
     pairs = np.array([[1, i] for i in range(2, leaves + 1)] + [[i, 1] for i in range(2, leaves + 1)], np.int32)
@@ -64,28 +64,28 @@ def test_links_whose_nodes_keep_many_threads_busy() -> None:
     torch.testing.assert_close(ops.link_sum(flows), plain.link_sum(flows))
 
 
-def test_results_repeat_bit_by_bit() -> None:
+def test_cuda_link_sum_repeats_bit_by_bit() -> None:
     ops, _ = _both(3)
     flows = torch.rand(1, *ops.mask.shape, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     assert torch.equal(ops.link_sum(flows), ops.link_sum(flows))
 
 
-def test_gradients() -> None:
+def test_gradients_of_cuda_path_operations_equal_the_transposed_operations() -> None:
     ops, _ = _both(5, nodes=3)
     generator = torch.Generator().manual_seed(0)
     links = torch.rand(1, ops.paths.num_links, 2, generator=generator, dtype=torch.float64)
     flows = torch.rand(1, *ops.mask.shape, 2, generator=generator, dtype=torch.float64)
     links, flows = (x.to(DEVICE).requires_grad_() for x in (links, flows))
-    through = torch.rand_like(ops.path_sum(links))
-    (ops.path_sum(links) * through).sum().backward()
-    torch.testing.assert_close(links.grad, ops.link_sum(through))
-    weight = torch.rand_like(links)
-    (ops.link_sum(flows) * weight).sum().backward()
-    expected = ops.path_sum(weight)
+    path_weight = torch.rand_like(ops.path_sum(links))
+    (ops.path_sum(links) * path_weight).sum().backward()
+    torch.testing.assert_close(links.grad, ops.link_sum(path_weight))
+    link_weight = torch.rand_like(links)
+    (ops.link_sum(flows) * link_weight).sum().backward()
+    expected = ops.path_sum(link_weight)
     torch.testing.assert_close(flows.grad, torch.where(ops.mask[..., None], expected, 0))
 
 
-def test_no_path_at_all() -> None:
+def test_cuda_path_operations_without_any_path_give_zeros() -> None:
     topology = make_topology([(0, 1, 1.0)])
     paths = compute_paths(topology, np.array([[1, 0]], np.int32), cache=False)
     ops = make_path_ops(paths, DEVICE, "cuda")

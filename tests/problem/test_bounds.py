@@ -1,4 +1,4 @@
-"""Dual bounds against the LP optimum, LP duals and a hand-solved network."""
+"""Dual bounds against LP-all optima, LP duals and a hand-solved network."""
 
 from __future__ import annotations
 
@@ -23,13 +23,17 @@ from teal.testing import make_topology, random_problem
     seed=st.integers(0, 10_000),
     objective=st.sampled_from(ObjectiveName),
     failed=st.integers(0, 3),
-    size=st.sampled_from([0.0, 0.01, 0.3, 5.0]),
+    price_scale=st.sampled_from([0.0, 0.01, 0.3, 5.0]),
 )
-def test_no_prices_bound_below_the_optimum(seed: int, objective: ObjectiveName, failed: int, size: float) -> None:
-    """Against HiGHS, for prices that nobody chose well."""
+def test_dual_bounds_of_any_prices_hold_for_the_lp_optimum(
+    seed: int, objective: ObjectiveName, failed: int, price_scale: float
+) -> None:
+    """Random prices, against the optimum of HiGHS."""
     problem = random_problem(seed, objective=objective, failed=failed)
     optimum = assess(problem, LpAll().solve(problem)).value
-    prices = size * torch.rand(problem.capacity.shape, generator=torch.Generator().manual_seed(seed)).double() ** 3
+    prices = (
+        price_scale * torch.rand(problem.capacity.shape, generator=torch.Generator().manual_seed(seed)).double() ** 3
+    )
     sign = 1 if problem.objective.higher_is_better else -1
     for bound in (dual_bound(problem, prices), scaled_dual_bound(problem, prices)):
         assert (sign * (bound - optimum) >= -1e-6 * (1 + optimum)).all()
@@ -37,15 +41,15 @@ def test_no_prices_bound_below_the_optimum(seed: int, objective: ObjectiveName, 
 
 
 @given(seed=st.integers(0, 10_000), objective=st.sampled_from(ObjectiveName), failed=st.integers(0, 3))
-def test_the_duals_of_the_lp_certify_it(seed: int, objective: ObjectiveName, failed: int) -> None:
+def test_lp_duals_certify_the_lp_optimum(seed: int, objective: ObjectiveName, failed: int) -> None:
     problem = random_problem(seed, objective=objective, failed=failed)
     measured = assess(problem, LpAll().solve(problem))
     torch.testing.assert_close(measured.bound, measured.value, rtol=1e-5, atol=1e-6)
     assert measured.gap.abs().max() < 1e-5
 
 
-def test_a_hand_solved_network() -> None:
-    """Demand 10 over one link of capacity 4: price p bounds by 4 p + 10 max(0, 1 - p)."""
+def test_dual_bounds_of_one_link_equal_values_computed_by_hand() -> None:
+    """Demand 10 over one link of capacity 4: price p gives the bound 4 p + 10 max(0, 1 - p)."""
     topology = make_topology([(0, 1, 4.0)])
     paths = compute_paths(topology, np.array([[0, 1]], np.int32), num_paths=1, cache=False)
     problem = Problem.create(topology, paths, Objective(), np.array([10.0]))
@@ -54,13 +58,15 @@ def test_a_hand_solved_network() -> None:
     assert scaled_dual_bound(problem, torch.tensor([[2.0]])).item() == pytest.approx(4.0)
     assert dual_bound(problem, torch.tensor([[float("nan")]])).item() == 10.0, "NaN counts as 0"
     assert gap(problem, torch.tensor([3.0]), torch.tensor([4.0])).item() == pytest.approx(0.25)
-    least = Problem.create(topology, paths, Objective(ObjectiveName.MAX_LINK_UTILISATION), np.array([10.0]))
-    assert dual_bound(least, torch.tensor([[0.7]])).item() == pytest.approx(2.5)
+    utilisation_problem = Problem.create(
+        topology, paths, Objective(ObjectiveName.MAX_LINK_UTILISATION), np.array([10.0])
+    )
+    assert dual_bound(utilisation_problem, torch.tensor([[0.7]])).item() == pytest.approx(2.5)
 
 
 @given(seed=st.integers(0, 10_000), failed=st.integers(0, 3))
-def test_equal_values_give_the_same_bound_by_the_short_way(seed: int, failed: int) -> None:
-    """Where no link has a cost the cheapest path of a demand serves all scales; a tiny cost forbids it."""
+def test_dual_bounds_without_link_costs_equal_those_of_the_general_case(seed: int, failed: int) -> None:
+    """Without link costs one cheapest path per demand serves all scales; a negligible cost forces the general case."""
     problem = random_problem(seed, failed=failed)
     prices = torch.rand(problem.capacity.shape, generator=torch.Generator().manual_seed(seed)).double()
     assert not problem.has_link_cost

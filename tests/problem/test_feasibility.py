@@ -37,27 +37,27 @@ def _splits(*first: float) -> torch.Tensor:
     ],
 )
 def test_the_validator_measures_a_violation_of_each_rule(splits: torch.Tensor, rule: str, size: float) -> None:
-    broken = violations(_problem(), splits)
+    measured = violations(_problem(), splits)
     if rule:
-        assert getattr(broken, rule).item() == pytest.approx(size)
+        assert getattr(measured, rule).item() == pytest.approx(size)
     else:
-        assert broken.largest.item() == 0.0
+        assert measured.largest.item() == 0.0
 
 
-def test_a_failed_link_carries_nothing() -> None:
-    broken = violations(_problem(failed=True), _splits(0.5, 0.25, 0))
-    assert broken.capacity.item() == pytest.approx(2.0 / 4.0)
-    assert broken.mask.item() == pytest.approx(0.25)
+def test_flow_over_a_failed_link_violates_capacity_and_mask() -> None:
+    measured = violations(_problem(failed=True), _splits(0.5, 0.25, 0))
+    assert measured.capacity.item() == pytest.approx(2.0 / 4.0)
+    assert measured.mask.item() == pytest.approx(0.25)
 
 
-def test_max_link_utilisation_carries_all_that_has_a_path_and_may_overload() -> None:
+def test_max_link_utilisation_requires_all_routable_demand_and_may_overload() -> None:
     problem = _problem(ObjectiveName.MAX_LINK_UTILISATION)
     assert violations(problem, _splits(0.6, 0.4, 0)).largest.item() == pytest.approx(0.0)
     assert violations(problem, _splits(0.5, 0.4, 0)).demand.item() == pytest.approx(0.1)
     assert problem.value(_splits(0.6, 0.4, 0)).item() == pytest.approx(1.6)
 
 
-def test_nan_and_wrong_shapes_are_refused() -> None:
+def test_splits_with_nan_or_a_wrong_shape_are_refused() -> None:
     with pytest.raises(ValueError, match="NaN"):
         violations(_problem(), _splits(float("nan"), 0, 0))
     with pytest.raises(ValueError, match="splits must be"):

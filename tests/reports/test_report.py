@@ -1,4 +1,4 @@
-"""The report in a real browser, without a network, on a desk and on a telephone."""
+"""The HTML report against the record that it shows, in a real browser, offline, at desktop and telephone width."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from teal.reports.record import NetworkRecord, Record, ResultKey
 from teal.reports.report import write_report
 from teal.web.layout import positions
 
-WIDTHS = {"desk": 1280, "telephone": 400}
+WIDTHS = {"desktop": 1280, "telephone": 400}  # of the viewport, CSS pixels
+# A name that would change the title if the page ran it as markup.
 HOSTILE = "</script><script>document.title='taken'</script><b>"
 PLAIN = Row(
     scheme="lp-all", topology="b4", traffic="t", protocol="offline", level="", draw=0, index=0,
@@ -61,82 +62,87 @@ def page(record: Record, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
-def test_the_report_shows_everything_offline(browser: Any, page: Path, width: int) -> None:
+def test_the_report_shows_all_charts_offline(browser: Any, page: Path, width: int) -> None:
     context = browser.new_context(viewport={"width": width, "height": 900}, offline=True)
-    view = context.new_page()
-    said: list[str] = []
-    view.on("console", lambda message: said.append(message.text))
-    view.on("pageerror", lambda error: said.append(str(error)))
-    view.on("request", lambda request: None if request.url.startswith("file:") else said.append(request.url))
-    view.goto(page.as_uri())
-    assert view.title() == "Teal: b4", "names are text, whatever is in them"
-    charts = view.locator("figure .chart")
+    tab = context.new_page()
+    errors: list[str] = []
+    tab.on("console", lambda message: errors.append(message.text))
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    tab.on("request", lambda request: None if request.url.startswith("file:") else errors.append(request.url))
+    tab.goto(page.as_uri())
+    assert tab.title() == "Teal: b4", "names are shown as text, never run as markup"
+    charts = tab.locator("figure .chart")
     count = charts.count()
     assert count == 9  # against time, two distributions, online, four protocols, the map
     for number in range(count):
         charts.nth(number).scroll_into_view_if_needed()
         charts.nth(number).locator(".main-svg").first.wait_for(timeout=10_000)
         lines = charts.nth(number).locator(".scatterlayer .trace").count()
-        assert lines >= 3, f"chart {number} has nothing in it"
-    assert view.evaluate("document.documentElement.scrollWidth") <= width, "nothing sticks out of the page"
+        assert lines >= 3, f"chart {number} is empty"
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width, "no element is wider than the page"
     for number in range(count):
         box = charts.nth(number).bounding_box()
         assert box["width"] <= width
         assert box["height"] >= 300
-    assert said == []
+    assert errors == []
     context.close()
 
 
-def test_the_table_sorts_and_the_map_changes(browser: Any, page: Path) -> None:
-    view = browser.new_page(viewport={"width": 1280, "height": 900})
-    view.goto(page.as_uri())
-    heads = view.locator("tbody th")
+def test_the_table_of_the_report_sorts_and_its_map_changes(browser: Any, page: Path) -> None:
+    tab = browser.new_page(viewport={"width": 1280, "height": 900})
+    tab.goto(page.as_uri())
+    heads = tab.locator("tbody th")
     assert heads.all_text_contents() == ["lp-all", "ecmp", "pop:replicas=4", HOSTILE]
-    satisfied = view.locator("thead button").nth(1)
+    satisfied = tab.locator("thead button").nth(1)
     satisfied.focus()
-    view.keyboard.press("Enter")
-    assert heads.all_text_contents() == ["pop:replicas=4", "ecmp", "lp-all", HOSTILE], "what failed stays last"
-    view.keyboard.press("Enter")
+    tab.keyboard.press("Enter")
+    assert heads.all_text_contents() == ["pop:replicas=4", "ecmp", "lp-all", HOSTILE], "failed schemes stay last"
+    tab.keyboard.press("Enter")
     assert heads.all_text_contents()[0] == "lp-all"
-    assert view.locator("th[aria-sort=descending]").count() == 1
-    assert "out of order" in view.locator("details").text_content()
+    assert tab.locator("th[aria-sort=descending]").count() == 1
+    assert "out of order" in tab.locator("details").text_content()
 
-    figure = view.locator("[data-map]")
+    figure = tab.locator("[data-map]")
     figure.scroll_into_view_if_needed()
     figure.locator(".main-svg").first.wait_for()
-    said = figure.locator("output")
-    assert said.text_content() == "fullest link: 100.0%"
+    output = figure.locator("output")
+    assert output.text_content() == "fullest link: 100.0%"
     case, scheme = figure.locator("select").nth(0), figure.locator("select").nth(1)
     assert "0: 2024-01-01 00:00:00" in case.text_content()
     scheme.select_option(label="ecmp")
-    assert said.text_content() == "fullest link: 50.0%"
+    assert output.text_content() == "fullest link: 50.0%"
     case.select_option(label="1: 2024-01-01 00:01:00, failures 1")
     names = figure.locator(".legendtext").all_text_contents()
     assert "failed" in names
     colours = "Array.from(document.querySelectorAll('[data-map] .scatterlayer path.js-line')).map(p => p.style.stroke)"
-    assert len(set(view.evaluate(colours))) >= 2
-    view.close()
+    assert len(set(tab.evaluate(colours))) >= 2
+    tab.close()
 
 
-def test_a_record_comes_back_as_it_was(record: Record, tmp_path: Path) -> None:
+def test_a_saved_record_is_loaded_unchanged(record: Record, tmp_path: Path) -> None:
     tmp_path.joinpath("r").mkdir()
     record.save(tmp_path / "r")
-    again = Record.load([tmp_path / "r"])
-    assert [repr(row) for row in again.rows] == [repr(row) for row in record.rows]
-    assert again.networks[0].nodes == NETWORK.nodes
-    np.testing.assert_array_equal(again.networks[0].coordinates, NETWORK.coordinates)
-    assert again.utilisation.keys() == record.utilisation.keys()
-    for place, shares in again.utilisation.items():
-        np.testing.assert_allclose(shares, record.utilisation[place], rtol=1e-6)
+    loaded = Record.load([tmp_path / "r"])
+    assert [repr(row) for row in loaded.rows] == [repr(row) for row in record.rows]
+    assert loaded.networks[0].nodes == NETWORK.nodes
+    np.testing.assert_array_equal(loaded.networks[0].coordinates, NETWORK.coordinates)
+    assert loaded.utilisation.keys() == record.utilisation.keys()
+    for key, shares in loaded.utilisation.items():
+        np.testing.assert_allclose(shares, record.utilisation[key], rtol=1e-6)
 
 
-def test_nodes_without_coordinates_have_a_place(record: Record) -> None:
-    nowhere = dataclasses.replace(NETWORK, coordinates=np.full((3, 2), np.nan))
-    partly = dataclasses.replace(NETWORK, coordinates=np.array([[0.0, 50.0], [10.0, 50.0], [np.nan, np.nan]]))
-    for network in (nowhere, partly, NETWORK):
-        places = positions(network.coordinates, network.source, network.target)
-        assert places.shape == (3, 2)
-        assert np.isfinite(places).all()
-        assert len(np.unique(places.round(6), axis=0)) == 3
-    np.testing.assert_allclose(positions(partly.coordinates, partly.source, partly.target)[:2, 1], 50.0)
+def test_nodes_without_coordinates_get_distinct_positions(record: Record) -> None:
+    without_coordinates = dataclasses.replace(NETWORK, coordinates=np.full((3, 2), np.nan))
+    with_some_coordinates = dataclasses.replace(
+        NETWORK, coordinates=np.array([[0.0, 50.0], [10.0, 50.0], [np.nan, np.nan]])
+    )
+    for network in (without_coordinates, with_some_coordinates, NETWORK):
+        coordinates = positions(network.coordinates, network.source, network.target)
+        assert coordinates.shape == (3, 2)
+        assert np.isfinite(coordinates).all()
+        assert len(np.unique(coordinates.round(6), axis=0)) == 3
+    np.testing.assert_allclose(
+        positions(with_some_coordinates.coordinates, with_some_coordinates.source, with_some_coordinates.target)[:2, 1],
+        50.0,
+    )
     assert network_map(NETWORK, {}, {}) is None

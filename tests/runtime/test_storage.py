@@ -1,4 +1,4 @@
-"""Files written whole or not at all, against writers that fail half way."""
+"""Atomic files against writers that fail half way, output checks against unusable paths, keys against equal content."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from teal.errors import InputError
 from teal.runtime.storage import atomic_file, check_out_file, check_out_folder, content_key, file_key
 
 
-def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_atomic_file_writes_the_whole_file_or_nothing(tmp_path: Path) -> None:
     target = tmp_path / "deep" / "x.txt"
     with atomic_file(target) as temporary:
         temporary.write_text("new")
@@ -31,10 +31,10 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         fail()
     assert target.read_text() == "new"
-    assert [p.name for p in target.parent.iterdir()] == ["x.txt"], "nothing is left behind"
+    assert [p.name for p in target.parent.iterdir()] == ["x.txt"], "no temporary file remains"
 
 
-def test_an_unwritable_folder_is_reported_before_the_work(tmp_path: Path) -> None:
+def test_output_checks_refuse_unusable_and_existing_paths(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(InputError, match="a folder"):
@@ -49,10 +49,10 @@ def test_an_unwritable_folder_is_reported_before_the_work(tmp_path: Path) -> Non
         check_out_file(tmp_path, ("",), overwrite=True)
 
 
-def test_keys_are_of_content(tmp_path: Path) -> None:
+def test_content_and_file_keys_depend_on_the_content_alone(tmp_path: Path) -> None:
     assert content_key(np.array([1, 2]), "a") == content_key(np.array([1, 2]), "a")
     assert content_key(np.array([1, 2])) != content_key(np.array([1.0, 2.0]))
     assert content_key("a", "b") != content_key("ab")
     (tmp_path / "one").write_text("x")
     (tmp_path / "two").write_text("x")
-    assert file_key(tmp_path / "one") == file_key(tmp_path / "two"), "a renamed file is the same file"
+    assert file_key(tmp_path / "one") == file_key(tmp_path / "two"), "the key does not depend on the name of the file"

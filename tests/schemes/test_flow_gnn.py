@@ -1,4 +1,4 @@
-"""The scheme `teal` with any weights against the validator and the LP bound."""
+"""The scheme `teal` with any weights against the validator and the certified bound."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from teal.testing import assert_batch_equals_loop, assert_feasible, random_probl
 
 
 def _model(num_paths: int, seed: int = 0, form: str = "feedback") -> TealModel:
-    """A network with random weights, layers few so that the test is quick."""
+    """A model with random weights; two layers keep the tests quick."""
     torch.manual_seed(seed)
     return TealModel(FlowGnnConfig(num_paths, layers=2, form=form)).eval()
 
@@ -33,7 +33,7 @@ def _model(num_paths: int, seed: int = 0, form: str = "feedback") -> TealModel:
     idle=st.sampled_from([0.0, 0.5, 1.0]),
     form=st.sampled_from(FORMS),
 )
-def test_any_network_on_any_problem_is_feasible_and_certified(
+def test_teal_with_any_weights_is_feasible_and_certified(
     seed: int, objective: ObjectiveName, num_paths: int, density: float, failed: int, idle: float, form: str
 ) -> None:
     """Failed links (all of them too), zero demands, unreachable pairs, one path, disconnected graphs."""
@@ -56,7 +56,9 @@ def test_any_network_on_any_problem_is_feasible_and_certified(
     ],
 )
 @pytest.mark.parametrize("objective", list(ObjectiveName))
-def test_a_batch_is_a_loop_and_repair_does_no_harm(config: FlowGnnSchemeConfig, objective: ObjectiveName) -> None:
+def test_teal_on_a_batch_equals_its_matrices_and_repair_never_lowers_the_value(
+    config: FlowGnnSchemeConfig, objective: ObjectiveName
+) -> None:
     problem = random_problem(3, objective=objective, batch=3, failed=2)
     model = _model(3).double()  # float32 sums differ between batch sizes in the last digits
     allocator = FlowGnnScheme(model, config)
@@ -68,8 +70,8 @@ def test_a_batch_is_a_loop_and_repair_does_no_harm(config: FlowGnnSchemeConfig, 
     assert (sign * (plain.bound - measured.bound) >= -1e-9).all()
 
 
-def test_the_validator_has_the_last_word() -> None:
-    """Overload, NaN, and a scheme that failed: whatever it claims, nothing of it enters a table."""
+def test_assessment_replaces_the_claimed_status_of_an_infeasible_allocation() -> None:
+    """Overload, NaN and a failed scheme: the measured status replaces the claimed one, and there is no value."""
     problem = random_problem(1, batch=3)
     splits = torch.where(problem.path_mask, 1.0, 0.0).double()
     splits[1] = float("nan")

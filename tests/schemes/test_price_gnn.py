@@ -1,4 +1,4 @@
-"""The universal checkpoint as it is shipped, on networks that it never saw, against exact optima."""
+"""The shipped universal checkpoint on networks that were held out of its training, against LP-all optima."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from teal.schemes.price_gnn import DEFAULT_CHECKPOINT
 NETWORKS = ("topohub:sndlib/geant", "topohub:sndlib/abilene", "b4")
 
 
-def test_the_card_of_price_gnn_holds_out_the_networks_measured_here() -> None:
+def test_the_card_of_price_gnn_lists_the_held_out_networks() -> None:
     _, card = load_price_gnn(model_folder(DEFAULT_CHECKPOINT))
     assert set(card.held_out) >= set(topohub_pool().held_out)
-    held = {family_of(name) for name in card.held_out}
-    assert {"geant", "abilene", "germany"} <= held
+    held_out_families = {family_of(name) for name in card.held_out}
+    assert {"geant", "abilene", "germany"} <= held_out_families
 
 
 @pytest.mark.parametrize("objective", [teal.ObjectiveName.TOTAL_FLOW, teal.ObjectiveName.MAX_LINK_UTILISATION])
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("kind", ["plain", "crowd", "failures"])
-def test_near_the_optimum_where_it_never_was(name: str, kind: str, objective: teal.ObjectiveName) -> None:
+def test_price_gnn_is_near_the_optimum_on_held_out_networks(
+    name: str, kind: str, objective: teal.ObjectiveName
+) -> None:
     topology = teal.load_topology(name)
     traffic = teal.load_traffic("gravity:seed=3,count=4,load=4", topology)
     paths = teal.compute_paths(topology, traffic.pairs, cache=False)
@@ -37,16 +39,16 @@ def test_near_the_optimum_where_it_never_was(name: str, kind: str, objective: te
     if kind == "failures":
         capacity[rng.choice(topology.num_links, 2, replace=False)] = 0
     problem = teal.Problem.create(topology, paths, teal.Objective(objective), demand, capacity=capacity)
-    found = teal.assess(problem, teal.make_scheme("price-gnn").solve(problem))
+    measured = teal.assess(problem, teal.make_scheme("price-gnn").solve(problem))
     optimum = teal.assess(problem, LpAll().solve(problem)).value
-    share = found.value / optimum if problem.objective.higher_is_better else optimum / found.value
+    share = measured.value / optimum if problem.objective.higher_is_better else optimum / measured.value
     assert (share > (0.97 if problem.objective.higher_is_better else 0.85)).all(), share
     assert share.mean() > (0.99 if problem.objective.higher_is_better else 0.93), share
-    assert (found.max_violation < 1e-9).all()
-    assert torch.isfinite(found.gap).all()
+    assert (measured.max_violation < 1e-9).all()
+    assert torch.isfinite(measured.gap).all()
 
 
-def test_a_start_from_it_saves_iterations_where_there_is_no_earlier_state() -> None:
+def test_a_start_from_price_gnn_saves_iterations_of_pdhg() -> None:
     topology = teal.load_topology("topohub:sndlib/germany50")
     traffic = teal.load_traffic("gravity:seed=0,count=1,load=3", topology)
     paths = teal.compute_paths(topology, traffic.pairs, cache=False)
@@ -54,5 +56,5 @@ def test_a_start_from_it_saves_iterations_where_there_is_no_earlier_state() -> N
     scheme = teal.make_scheme("price-gnn")
     assert isinstance(scheme, teal.Starter)
     cold = teal.solve(problem, gap=0.01).iterations
-    started = teal.solve(problem, gap=0.01, warm_start=scheme.start(problem)).iterations
-    assert started < 0.5 * cold
+    warm = teal.solve(problem, gap=0.01, warm_start=scheme.start(problem)).iterations
+    assert warm < 0.5 * cold

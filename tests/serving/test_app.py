@@ -1,4 +1,4 @@
-"""The service in one process, without Ray: answers, links, batching, deadlines."""
+"""The service in one process, without Ray: allocations against PDHG's, link changes against the registered links."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def test_served_allocations_are_feasible_certified_and_as_good_as_the_engine(tmp
             assert (await client.put_network("b4", "b4", gap=0.001))["state"] in ("computing", "ready")
             info = await client.wait_ready("b4")
             assert (info["demands"], len(info["links"]), len(info["nodes"])) == (132, 38, 12)
-            found = await client.allocate("b4", rates)
-            assert found.splits.shape == (3, 132, 4)
-            assert found.status == ("gap",) * 3
-            assert (found.gap <= 1e-3 + 1e-9).all()
-            best = teal.solve(problem_of(rates), gap=1e-4)
-            assert (found.value <= best.bound.numpy() * (1 + 1e-9)).all()
-            assert (found.value >= best.value.numpy() * (1 - 2e-3)).all()
-            # Loads from the splits and the paths that the service says, node by node.
+            allocation = await client.allocate("b4", rates)
+            assert allocation.splits.shape == (3, 132, 4)
+            assert allocation.status == ("gap",) * 3
+            assert (allocation.gap <= 1e-3 + 1e-9).all()
+            exact = teal.solve(problem_of(rates), gap=1e-4)
+            assert (allocation.value <= exact.bound.numpy() * (1 + 1e-9)).all()
+            assert (allocation.value >= exact.value.numpy() * (1 - 2e-3)).all()
+            # Loads of links from the splits and the paths of the service, node by node.
             paths = await client.paths("b4")
             links = {(link["source"], link["target"]): i for i, link in enumerate(info["links"])}
             load = np.zeros((3, 38))
@@ -57,15 +57,15 @@ def test_served_allocations_are_feasible_certified_and_as_good_as_the_engine(tmp
                 for k, nodes in enumerate(routes):
                     assert [nodes[0], nodes[-1]] == paths["pairs"][d]
                     for ends in pairwise(nodes):
-                        load[:, links[ends]] += rates[:, d] * found.splits[:, d, k]
-            np.testing.assert_allclose(load / 5000, found.utilisation, atol=1e-5)
+                        load[:, links[ends]] += rates[:, d] * allocation.splits[:, d, k]
+            np.testing.assert_allclose(load / 5000, allocation.utilisation, atol=1e-5)
             assert load.max() <= 5000 * (1 + 1e-5)
-            np.testing.assert_allclose((rates[..., None] * found.splits).sum((1, 2)), found.value, rtol=1e-5)
+            np.testing.assert_allclose((rates[..., None] * allocation.splits).sum((1, 2)), allocation.value, rtol=1e-5)
 
     run(work)
 
 
-def test_json_says_what_arrow_says(tmp_path: Path) -> None:
+def test_json_responses_equal_arrow_responses(tmp_path: Path) -> None:
     rates = rates_of()
 
     async def work() -> None:
@@ -81,66 +81,70 @@ def test_json_says_what_arrow_says(tmp_path: Path) -> None:
                 {"source": names[i], "target": names[j], "rate": square[i, j]}
                 for i in range(12) for j in range(12) if i != j
             ]  # fmt: skip
-            triples = pa.table({name: [d[name] for d in demands] for name in ("source", "target", "rate")})
+            triples = pa.table({name: [demand[name] for demand in demands] for name in ("source", "target", "rate")})
             sink = io.BytesIO()
             with pa.ipc.new_stream(sink, triples.schema) as stream:
                 stream.write_table(triples)
             http = client._http
-            answers = [
+            responses = [
                 await http.post("/v1/networks/b4/allocations", json={"demands": demands, "gap": 1e-6}),
                 await http.post("/v1/networks/b4/allocations", json={"rates": rates.tolist(), "gap": 1e-6}),
                 await http.post(
                     "/v1/networks/b4/allocations?gap=0.000001", content=sink.getvalue(), headers={"Content-Type": ARROW}
                 ),
             ]
-            for answer in answers:
-                assert answer.status_code == 200, answer.text
-                (one,) = answer.json()["allocations"]
-                assert one["value"] == pytest.approx(arrow.value[0], rel=1e-5)
-                assert len(one["splits"]) == 132
-                assert len(one["utilisation"]) == 38
+            for response in responses:
+                assert response.status_code == 200, response.text
+                (allocation,) = response.json()["allocations"]
+                assert allocation["value"] == pytest.approx(arrow.value[0], rel=1e-5)
+                assert len(allocation["splits"]) == 132
+                assert len(allocation["utilisation"]) == 38
             assert as_square.value == pytest.approx(arrow.value, rel=1e-5)
 
     run(work)
 
 
-def test_links_change_for_the_next_request_and_outlive_the_process(tmp_path: Path) -> None:
+def test_link_changes_apply_from_the_next_request_and_survive_a_restart(tmp_path: Path) -> None:
     rates = rates_of(size=20_000)
 
     async def work() -> None:
         async with service(tmp_path) as client, service(tmp_path) as other:
             await client.put_network("b4", "b4")
-            before = (await client.wait_ready("b4"), await other.wait_ready("b4"))[0]
-            place = [i for i, link in enumerate(before["links"]) if {link["source"], link["target"]} == {"1", "2"}]
-            assert len(place) == 2
-            whole = await client.allocate("b4", rates)
-            said = await client.change_link("b4", "1", "2", up=False)
-            assert [said["links"][i]["in_force"] for i in place] == [0, 0]
-            assert [said["links"][i]["capacity"] for i in place] == [5000, 5000]
-            for each in (client, other):  # another process on the same folder sees it too
-                failed = await each.allocate("b4", rates)
-                assert (failed.utilisation[:, place] == 0).all()
-                assert failed.value[0] <= whole.value[0] * (1 + 1e-2)
+            registered = (await client.wait_ready("b4"), await other.wait_ready("b4"))[0]
+            numbers = [
+                i for i, link in enumerate(registered["links"]) if {link["source"], link["target"]} == {"1", "2"}
+            ]
+            assert len(numbers) == 2
+            unchanged = await client.allocate("b4", rates)
+            network = await client.change_link("b4", "1", "2", up=False)
+            assert [network["links"][i]["in_force"] for i in numbers] == [0, 0]
+            assert [network["links"][i]["capacity"] for i in numbers] == [5000, 5000]
+            for instance in (client, other):  # another service on the same folder applies the change too
+                failed = await instance.allocate("b4", rates)
+                assert (failed.utilisation[:, numbers] == 0).all()
+                assert failed.value[0] <= unchanged.value[0] * (1 + 1e-2)
             await other.change_link("b4", "1", "2", up=True)
             restored = await client.allocate("b4", rates)
-            assert restored.value[0] >= whole.value[0] * 0.98
-            assert (restored.utilisation[:, place] > 0).any()
+            assert restored.value[0] >= unchanged.value[0] * 0.98
+            assert (restored.utilisation[:, numbers] > 0).any()
             await client.change_link("b4", "2", "1", capacity=1.0)
-            narrow = await other.network("b4")
-            assert [narrow["links"][i]["in_force"] for i in place] == [1, 1]
+            network = await other.network("b4")
+            assert [network["links"][i]["in_force"] for i in numbers] == [1, 1]
         async with service(tmp_path) as later:
-            found = await later.wait_ready("b4")
-            assert [found["links"][i]["in_force"] for i in place] == [1, 1]
+            network = await later.wait_ready("b4")
+            assert [network["links"][i]["in_force"] for i in numbers] == [1, 1]
             with pytest.raises(InvalidRequest, match="no link"):
                 await later.change_link("b4", "1", "12", up=False)
             await later.put_network("b4", "b4")
-            again = await later.wait_ready("b4")
-            assert [again["links"][i]["in_force"] for i in place] == [5000, 5000], "registered anew"
+            network = await later.wait_ready("b4")
+            assert [network["links"][i]["in_force"] for i in numbers] == [5000, 5000], (
+                "registering the network again restores its capacities"
+            )
 
     run(work)
 
 
-def test_parallel_links_are_restored_each_to_its_own(tmp_path: Path) -> None:
+def test_parallel_links_are_restored_each_to_its_own_capacity(tmp_path: Path) -> None:
     topology = {
         "nodes": [{"id": "a"}, {"id": "b"}],
         "links": [
@@ -163,48 +167,53 @@ def test_parallel_links_are_restored_each_to_its_own(tmp_path: Path) -> None:
     run(work)
 
 
-def test_engines_prepare_what_another_one_was_told(tmp_path: Path) -> None:
+def test_engines_prepare_networks_registered_with_another_engine(tmp_path: Path) -> None:
     async def work() -> None:
-        one, other = Solver(tmp_path), Solver(tmp_path)
-        await one.put("b4", {"topology": "b4"})
-        preparing = await other.look()
+        first, second = Solver(tmp_path), Solver(tmp_path)
+        await first.put("b4", {"topology": "b4"})
+        preparing = await second.look()
         assert len(preparing) == 1
         await asyncio.wait(preparing)
-        assert (await other.info("b4"))["state"] == "ready"
-        assert await other.look() == []
-        third = Solver(tmp_path)  # a new engine begins before anybody asks it
+        assert (await second.info("b4"))["state"] == "ready"
+        assert await second.look() == []
+        third = Solver(tmp_path)  # a new engine prepares the network before any request
         assert len(await third.look()) == 1
-        await one.delete("b4")
-        assert await other.look() == []
+        await first.delete("b4")
+        assert await second.look() == []
         await asyncio.gather(*(task for task in asyncio.all_tasks() if task is not asyncio.current_task()))
 
     run(work)
 
 
-def test_requests_that_meet_are_solved_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simultaneous_requests_are_solved_in_one_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     solver = Solver(tmp_path)
 
     async def work() -> None:
         async with service(tmp_path, solver=solver) as client:
             await client.put_network("b4", "b4")
             await client.wait_ready("b4")
-            each = [rates_of(1 + seed % 3, seed) for seed in range(12)]
+            rates_by_request = [rates_of(1 + seed % 3, seed) for seed in range(12)]
             with held_engine(monkeypatch) as engine:
-                asked = [asyncio.create_task(client.allocate("b4", rates, deadline_ms=60_000)) for rates in each]
-                total = sum(len(rates) for rates in each)
-                await until(lambda: sum(engine.batches) + sum(queued(solver, "b4")) == total, "all that arrived")
+                requests = [
+                    asyncio.create_task(client.allocate("b4", rates, deadline_ms=60_000)) for rates in rates_by_request
+                ]
+                total = sum(len(rates) for rates in rates_by_request)
+                await until(
+                    lambda: sum(engine.batches) + sum(queued(solver, "b4")) == total, "not all requests have arrived"
+                )
                 engine.allow()
-                answers: list[ServedAllocation] = await asyncio.gather(*asked)
-            batches = sorted({answer.batch for answer in answers})
+                allocations: list[ServedAllocation] = await asyncio.gather(*requests)
+            batches = sorted({allocation.batch for allocation in allocations})
             assert batches[-1] > 3
             assert batches[-1] <= 16
-            for rates, answer in zip(each, answers, strict=True):
-                assert len(answer.value) == len(rates), "everybody gets their own"
-                best = teal.solve(problem_of(rates), gap=1e-4)
-                assert (answer.value >= best.value.numpy() * 0.99).all()
-                assert (answer.value <= best.bound.numpy() * (1 + 1e-9)).all()
+            for rates, allocation in zip(rates_by_request, allocations, strict=True):
+                assert len(allocation.value) == len(rates), "each request gets the allocations of its own matrices"
+                exact = teal.solve(problem_of(rates), gap=1e-4)
+                assert (allocation.value >= exact.value.numpy() * 0.99).all()
+                assert (allocation.value <= exact.bound.numpy() * (1 + 1e-9)).all()
             mixed = await asyncio.gather(
-                client.allocate("b4", each[0]), client.allocate("b4", each[0], objective="max_link_utilisation")
+                client.allocate("b4", rates_by_request[0]),
+                client.allocate("b4", rates_by_request[0], objective="max_link_utilisation"),
             )
             assert mixed[0].value[0] > 100
             assert mixed[1].satisfied_demand[0] == pytest.approx(1.0)
@@ -212,30 +221,30 @@ def test_requests_that_meet_are_solved_together(tmp_path: Path, monkeypatch: pyt
     run(work)
 
 
-def test_no_request_waits_for_a_compiler() -> None:
+def test_allocations_on_a_prepared_network_compile_nothing() -> None:
     served = Served.prepare("b4", NetworkSpec(topology="b4"))
     compiled: list[Any] = [kernels.iterate, certificates.measure, certificates.certify, certificates.project_round]
-    ready = [len(kernel.signatures) for kernel in compiled]
-    for count in (1, 2, 9):  # one for each number of lanes
+    num_signatures = [len(kernel.signatures) for kernel in compiled]
+    for count in (1, 2, 9):  # a number of matrices for each number of lanes
         job = Job(rates_of(count), ObjectiveName.TOTAL_FLOW, 1e-2, time.perf_counter() + 60)
         served.answer(served.solve(job), slice(0, count), 1e-2, 0, 0.0)
-    assert [len(kernel.signatures) for kernel in compiled] == ready
+    assert [len(kernel.signatures) for kernel in compiled] == num_signatures
 
 
-def test_a_deadline_gives_the_best_so_far(tmp_path: Path) -> None:
+def test_a_request_at_its_deadline_gets_the_best_allocation_so_far(tmp_path: Path) -> None:
     async def work() -> None:
         async with service(tmp_path) as client:
             await client.put_network("b4", "b4")
             await client.wait_ready("b4")
-            found = await client.allocate("b4", rates_of(16, size=30_000), gap=1e-9, deadline_ms=1)
-            assert set(found.status) <= {"gap", "deadline"}
-            assert "deadline" in found.status
-            assert (found.value > 0).all()
-            assert found.utilisation.max() <= 1 + 1e-6
-            weights = await client.allocate("b4", rates_of(2), entries=8)
-            assert weights.weights is not None
-            assert set(weights.weights.sum(-1).ravel().tolist()) <= {0, 8}
-            assert weights.utilisation.max() <= 1 + 1e-6
+            allocation = await client.allocate("b4", rates_of(16, size=30_000), gap=1e-9, deadline_ms=1)
+            assert set(allocation.status) <= {"gap", "deadline"}
+            assert "deadline" in allocation.status
+            assert (allocation.value > 0).all()
+            assert allocation.utilisation.max() <= 1 + 1e-6
+            rounded = await client.allocate("b4", rates_of(2), entries=8)
+            assert rounded.weights is not None
+            assert set(rounded.weights.sum(-1).ravel().tolist()) <= {0, 8}
+            assert rounded.utilisation.max() <= 1 + 1e-6
 
     run(work)
 
@@ -243,9 +252,9 @@ def test_a_deadline_gives_the_best_so_far(tmp_path: Path) -> None:
 def test_the_example_controller_replays_traffic(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "docs" / "examples" / "controller.py"
     with listening(tmp_path) as address:
-        words = ["--service", address, "--topology", "b4", "--traffic", "gravity:count=5,load=4", "--count", "3"]
-        done = subprocess.run(
-            [sys.executable, str(example), *words, "--interval", "0.3"], capture_output=True, text=True, timeout=120
+        arguments = ["--service", address, "--topology", "b4", "--traffic", "gravity:count=5,load=4", "--count", "3"]
+        process = subprocess.run(
+            [sys.executable, str(example), *arguments, "--interval", "0.3"], capture_output=True, text=True, timeout=120
         )
         with Client(address) as client:
             assert client.networks() == ["replay"]
@@ -254,8 +263,8 @@ def test_the_example_controller_replays_traffic(tmp_path: Path) -> None:
                 client.allocate("replay", np.full((1, 132), np.nan))
             client.delete_network("replay")
             assert client.networks() == []
-    assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stdout.splitlines() if "certified gap" in line]
+    assert process.returncode == 0, process.stderr
+    lines = [line for line in process.stdout.splitlines() if "certified gap" in line]
     assert len(lines) == 3
     with Client(address) as client, pytest.raises(Unreachable):
         client.networks()

@@ -32,7 +32,7 @@ from teal.serving.served import Served
 from teal.serving.solver import Solver
 from tests.gate import PATIENCE_S
 from tests.serving.service import TOKEN, held_engine, queued, rates_of, run, service, until
-from tests.serving.test_requests import GOOD, JSON_TYPE
+from tests.serving.test_requests import JSON_TYPE, VALID_BODY
 
 _LATER_MS = 60_000  # a deadline that even a busy machine keeps
 
@@ -216,7 +216,7 @@ def test_cancelled_requests_are_not_solved(tmp_path: Path, monkeypatch: pytest.M
         await _until_ready(solver, "b4")
 
         def ask() -> asyncio.Task[Any]:
-            return asyncio.create_task(solver.allocate("b4", GOOD, "application/json", "", {}))
+            return asyncio.create_task(solver.allocate("b4", VALID_BODY, "application/json", "", {}))
 
         with held_engine(monkeypatch) as engine:
             first = ask()
@@ -266,7 +266,7 @@ def test_an_error_of_ours_is_a_500_with_a_trace_in_the_log(tmp_path: Path, monke
 
     async def work() -> None:
         async with service(tmp_path / "state") as client:
-            answer = await client._http.post("/v1/networks/b4/allocations", content=GOOD, headers=JSON_TYPE)
+            answer = await client._http.post("/v1/networks/b4/allocations", content=VALID_BODY, headers=JSON_TYPE)
             assert answer.status_code == 500
             assert "secret" not in answer.text
             entries = [json.loads(line) for line in log.read_text().splitlines()]
@@ -303,7 +303,7 @@ def test_the_service_accepts_its_own_host_names_and_answers_errors_as_json(tmp_p
             assert odd.status_code == 422
 
     async def _chunks() -> AsyncIterator[bytes]:
-        yield GOOD
+        yield VALID_BODY
 
     run(work)
 

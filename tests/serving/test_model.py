@@ -1,4 +1,4 @@
-"""Another model in the folder of a running service: taken if it is any use, and nobody notices."""
+"""A new model in the folder of a running service: usable ones are loaded, others refused, and no request fails."""
 
 from __future__ import annotations
 
@@ -28,32 +28,36 @@ from tests.serving.service import rates_of, run
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(served, "LARGE", 0)  # so that B4 is started from the model
+    monkeypatch.setattr(served, "LARGE", 0)  # so that solves of B4 start from the model
     monkeypatch.setattr(served_model, "_LOOK_EVERY_S", 0.0)
     save(tmp_path / "model", 0)
     return tmp_path / "model"
 
 
-def save(folder: Path, seed: int, spoil: float = 1.0) -> None:
+def save(folder: Path, seed: int, factor: float = 1.0) -> None:
     torch.manual_seed(seed)
     model = PriceGNN(PriceGnnConfig())
     with torch.no_grad():
         for value in model.parameters():
-            value.mul_(spoil)
+            value.mul_(factor)
     folder.mkdir(exist_ok=True)
     save_price_gnn(folder, model, PriceGnnCard(PriceGnnConfig(), 4, 1, (), seed, 0, 0.0))
 
 
-def test_models_change_under_load(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begins: list[Any] = []
+def test_models_are_replaced_under_load_without_a_failed_request(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starters: list[Any] = []
 
     solve = SuccessivePdhg.solve
 
-    def forgetful(self: SuccessivePdhg, *arguments: Any, **options: Any) -> Any:
-        begins.append(options["starter"])
-        return solve(SuccessivePdhg(), *arguments, **options)  # without an earlier state: from the model
+    def solve_without_state(self: SuccessivePdhg, *arguments: Any, **options: Any) -> Any:
+        starters.append(options["starter"])
+        return solve(
+            SuccessivePdhg(), *arguments, **options
+        )  # without an earlier state, so that the solve starts from the model
 
-    monkeypatch.setattr(SuccessivePdhg, "solve", forgetful)
+    monkeypatch.setattr(SuccessivePdhg, "solve", solve_without_state)
     solver = Solver(tmp_path / "networks", model=str(folder))
     transport = httpx.ASGITransport(make_app(solver))
 
@@ -63,57 +67,59 @@ def test_models_change_under_load(folder: Path, tmp_path: Path, monkeypatch: pyt
             async def model() -> dict[str, Any]:
                 return dict((await client._http.get("/v1/model")).json())
 
-            async def until(changed: Any) -> dict[str, Any]:
+            async def until(condition: Any) -> dict[str, Any]:
                 for _ in range(500):
-                    if changed(said := await model()):
-                        return said
+                    if condition(status := await model()):
+                        return status
                     await asyncio.sleep(0.02)
-                raise AssertionError(said)
+                raise AssertionError(status)
 
             await client.put_network("b4", "b4")
             await client.wait_ready("b4")
             first = await model()
             assert len(first["loaded_version"]) == 12
             assert first["last_error"] == ""
-            answered, done = [0], asyncio.Event()
+            num_responses, stopped = [0], asyncio.Event()
 
             async def load(seed: int) -> None:
-                while not done.is_set():
-                    found = await client.allocate("b4", rates_of(1, seed))
-                    assert found.gap[0] <= 0.01
-                    answered[0] += 1
+                while not stopped.is_set():
+                    allocation = await client.allocate("b4", rates_of(1, seed))
+                    assert allocation.gap[0] <= 0.01
+                    num_responses[0] += 1
 
             clients = [asyncio.create_task(load(seed)) for seed in range(4)]
             save(folder, 1)
-            second = await until(lambda said: said["loaded_version"] != first["loaded_version"])
+            second = await until(lambda status: status["loaded_version"] != first["loaded_version"])
             assert second["last_error"] == ""
 
             weights = (folder / MODEL_WEIGHTS).read_bytes()
-            (folder / MODEL_WEIGHTS).write_bytes(weights[:1000])  # a copy that is not complete
-            refused = await until(lambda said: said["last_error"])
+            (folder / MODEL_WEIGHTS).write_bytes(weights[:1000])  # an incomplete copy
+            refused = await until(lambda status: status["last_error"])
             assert refused["loaded_version"] == second["loaded_version"]
             (folder / MODEL_WEIGHTS).unlink()
             (folder / MODEL_WEIGHTS).write_bytes(weights)
-            await until(lambda said: not said["last_error"])
+            await until(lambda status: not status["last_error"])
 
-            save(folder, 2, spoil=1e30)  # finite weights, but no finite answer
-            refused = await until(lambda said: said["last_error"])
+            save(folder, 2, factor=1e30)  # finite weights whose results are not finite
+            refused = await until(lambda status: status["last_error"])
             assert refused["loaded_version"] == second["loaded_version"]
             save(folder, 3)
-            third = await until(lambda said: not said["last_error"])
+            third = await until(lambda status: not status["last_error"])
             assert third["loaded_version"] not in (first["loaded_version"], second["loaded_version"])
-            before = answered[0]
-            while answered[0] < before + 8:
+            before = num_responses[0]
+            while num_responses[0] < before + 8:
                 await asyncio.sleep(0.01)
-            done.set()
-            await asyncio.gather(*clients)  # raises what any of them met
-            assert len({id(begin) for begin in begins if begin is not None}) >= 3, "the models were in use"
-            assert begins[-1] is solver._model.starter
+            stopped.set()
+            await asyncio.gather(*clients)  # raises the error of any client
+            assert len({id(starter) for starter in starters if starter is not None}) >= 3, (
+                "solves have started from all three models"
+            )
+            assert starters[-1] is solver._model.starter
 
     run(work)
 
 
-def test_a_service_starts_without_a_model_that_is_no_use(folder: Path, tmp_path: Path) -> None:
+def test_a_service_starts_despite_a_damaged_model_and_loads_its_replacement(folder: Path, tmp_path: Path) -> None:
     (folder / MODEL_CARD).write_text("{}")
     solver = Solver(tmp_path / "networks", model=str(folder))
 
@@ -134,13 +140,13 @@ def test_model_files_are_checked_once_a_second_at_most(folder: Path, monkeypatch
     monkeypatch.setattr(served_model, "_LOOK_EVERY_S", 60.0)
     solver = Solver(folder.parent / "networks", model=str(folder))
     save(folder, 1)
-    looks: list[float] = []
+    checks: list[float] = []
 
     def stamp(_: served_model.ServedModel) -> list[tuple[int, int, int]]:
-        looks.append(time.monotonic())
+        checks.append(time.monotonic())
         return []
 
     monkeypatch.setattr(served_model.ServedModel, "_stamp", stamp)
     for _ in range(100):
         solver._model.current()
-    assert looks == []
+    assert checks == []

@@ -1,4 +1,4 @@
-"""The page at / in a real browser: a network is watched, a link is failed, the next allocation shows it."""
+"""The page at / in a real browser against the state of the service: network, failed links, allocations, errors."""
 
 from __future__ import annotations
 
@@ -15,45 +15,49 @@ from teal.formats.node_link import topology_to_node_link
 from teal.serving.history import MOST, History
 from tests.serving.service import TOKEN, listening, rates_of
 
+# A name that would change the title if the page ran it as markup.
 HOSTILE = "</script><script>document.title='taken'</script><b>"
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with listening(tmp_path_factory.mktemp("networks"), token=TOKEN) as at:
-        with Client(at, TOKEN) as client:
-            named = topology_to_node_link(teal.load_topology("b4"))
-            for part in named["nodes"]:
-                part["id"] = HOSTILE if str(part["id"]) == "3" else str(part["id"])
-                part.pop("pos", None)  # so that a layout is needed
-            for link in named["links"]:
+    with listening(tmp_path_factory.mktemp("networks"), token=TOKEN) as url:
+        with Client(url, TOKEN) as client:
+            node_link = topology_to_node_link(teal.load_topology("b4"))
+            for node in node_link["nodes"]:
+                node["id"] = HOSTILE if str(node["id"]) == "3" else str(node["id"])
+                node.pop("pos", None)  # so that a layout is needed
+            for link in node_link["links"]:
                 for end in ("source", "target"):
                     link[end] = HOSTILE if str(link[end]) == "3" else str(link[end])
-            client.put_network("b4", named)
+            client.put_network("b4", node_link)
             client.put_network("other", "b4")
             client.wait_ready("b4")
             client.wait_ready("other")
-        yield at
+        yield url
 
 
 def _open(browser: Any, address: str, **options: Any) -> tuple[Any, list[str]]:
-    """A signed-in page, and what went wrong in it."""
+    """A signed-in page, and the list of its errors and of its requests to other hosts."""
     view = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options}).new_page()
-    said: list[str] = []
-    view.on("pageerror", lambda error: said.append(str(error)))
-    view.on("console", lambda m: said.append(m.text) if m.type == "error" and "401" not in m.text else None)
-    view.on("request", lambda request: None if request.url.startswith(address) else said.append(request.url))
+    errors: list[str] = []
+    view.on("pageerror", lambda error: errors.append(str(error)))
+    view.on(
+        "console",
+        lambda message: errors.append(message.text) if message.type == "error" and "401" not in message.text else None,
+    )
+    view.on("request", lambda request: None if request.url.startswith(address) else errors.append(request.url))
     view.goto(address)
     view.get_by_label("Token").wait_for()
     view.get_by_label("Token").fill(TOKEN)
     view.keyboard.press("Enter")
     view.get_by_text("12 nodes, 38 links").wait_for()
-    return view, said
+    return view, errors
 
 
-def test_a_link_is_failed_and_the_next_allocation_shows_it(browser: Any, address: str) -> None:
+def test_a_link_failed_on_the_page_is_shown_with_the_next_allocation(browser: Any, address: str) -> None:
     with Client(address, TOKEN) as client:
-        view, said = _open(browser, address)
+        view, errors = _open(browser, address)
         client.allocate("b4", rates_of(size=20_000))
         satisfied = view.locator("[data-figure=satisfied]")
         satisfied.filter(has_text="%").wait_for()
@@ -62,7 +66,7 @@ def test_a_link_is_failed_and_the_next_allocation_shows_it(browser: Any, address
         names = view.locator("#map .legendtext").all_text_contents()
         assert "full" in names
 
-        cable = view.locator("#cable")  # by keyboard alone
+        cable = view.locator("#cable")  # with the keyboard alone
         cable.focus()
         view.keyboard.type("1 - 2")
         view.keyboard.press("Tab")
@@ -78,7 +82,7 @@ def test_a_link_is_failed_and_the_next_allocation_shows_it(browser: Any, address
         )
         assert float(satisfied.text_content().rstrip("%")) < float(before.rstrip("%")) + 1e-9
 
-        for _ in range(2):  # each direction was changed
+        for _ in range(2):  # one button for each direction
             count = view.locator("#links button").count()
             view.locator("#links button").first.focus()
             view.keyboard.press("Enter")
@@ -93,14 +97,14 @@ def test_a_link_is_failed_and_the_next_allocation_shows_it(browser: Any, address
 
         view.locator("#network").select_option("other")
         view.wait_for_function("() => document.querySelectorAll('#links button').length === 0")
-        assert satisfied.text_content() == "\u2013", "nothing was asked of the other network"
-        assert view.title() == "Teal", "names are text, whatever is in them"
-        assert said == []
+        assert satisfied.text_content() == "\u2013", "the other network has no allocation"
+        assert view.title() == "Teal", "names are shown as text, never run as markup"
+        assert errors == []
         view.context.close()
 
 
 def test_the_page_shows_errors(browser: Any, address: str) -> None:
-    view, said = _open(browser, address)
+    view, errors = _open(browser, address)
     view.locator("#cable").fill("nowhere")
     view.get_by_role("button", name="Take down").click()
     assert view.locator("#cable").evaluate("e => e.validationMessage") == "Choose one of the links of this network."
@@ -108,52 +112,54 @@ def test_the_page_shows_errors(browser: Any, address: str) -> None:
     view.get_by_text("asking again").wait_for()
     view.unroute("**/v1/**")
     view.get_by_text("12 nodes, 38 links").wait_for()
-    assert [text for text in said if "ERR_FAILED" not in text] == []
+    assert [text for text in errors if "ERR_FAILED" not in text] == []
     view.context.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 400])
 def test_the_page_fits_in_light_and_dark(browser: Any, address: str, width: int, scheme: str) -> None:
-    view, said = _open(browser, address, viewport={"width": width, "height": 800}, color_scheme=scheme)
+    view, errors = _open(browser, address, viewport={"width": width, "height": 800}, color_scheme=scheme)
     view.locator("#map .main-svg").first.wait_for()
-    assert view.evaluate("document.documentElement.scrollWidth") <= width, "nothing sticks out of the page"
+    assert view.evaluate("document.documentElement.scrollWidth") <= width, "no element is wider than the page"
     colours = "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
-    paper, ink = (np.mean([int(x) for x in c[4:-1].split(", ")]) for c in view.evaluate(colours))
-    assert (paper < 50 < 200 < ink) if scheme == "dark" else (paper > 200 > 50 > ink)
-    drawn = view.locator("#map .main-svg").first.evaluate("e => getComputedStyle(e).backgroundColor")
-    assert drawn == view.evaluate("getComputedStyle(document.body).backgroundColor"), "the map has the page's colours"
-    assert said == []
+    background, text = (np.mean([int(x) for x in colour[4:-1].split(", ")]) for colour in view.evaluate(colours))
+    assert (background < 50 < 200 < text) if scheme == "dark" else (background > 200 > 50 > text)
+    map_background = view.locator("#map .main-svg").first.evaluate("e => getComputedStyle(e).backgroundColor")
+    assert map_background == view.evaluate("getComputedStyle(document.body).backgroundColor"), (
+        "the map has the page's colours"
+    )
+    assert errors == []
     view.context.close()
 
 
-def test_the_page_needs_no_token_and_what_it_shows_does(address: str) -> None:
+def test_the_page_needs_no_token_and_its_data_does(address: str) -> None:
     for path in ("/", "/assets/page.js", "/assets/page.css", "/assets/network_map.js", "/assets/plotly.js"):
-        answer = httpx.get(address + path)
-        assert answer.status_code == 200
-        assert answer.headers["x-content-type-options"] == "nosniff"
-        plain = httpx.get(address + path, headers={"Accept-Encoding": "identity"})
-        assert plain.content == answer.content
+        response = httpx.get(address + path)
+        assert response.status_code == 200
+        assert response.headers["x-content-type-options"] == "nosniff"
+        uncompressed = httpx.get(address + path, headers={"Accept-Encoding": "identity"})
+        assert uncompressed.content == response.content
     assert "script-src 'self'" in httpx.get(address).headers["content-security-policy"]
     for path in ("/v1/networks", "/v1/networks/b4/allocations", "/v1/networks/b4/map"):
         assert httpx.get(address + path).status_code == 401
     assert httpx.get(address + "/assets/..%2Fpage.py").status_code == 404
 
 
-def test_history_keeps_the_last_ones_and_loses_none() -> None:
+def test_history_keeps_the_last_allocations_and_skips_none() -> None:
     history = History()
     for number in range(MOST + 5):
         assert history.add("a", "g", {"number": number}, [float(number)]) == (number == 0)
-    whole = history.since("a", "g", 0.0)
-    assert [one["number"] for one in whole["allocations"]] == list(range(5, MOST + 5))
-    assert whole["utilisation"] == [MOST + 4.0]
-    middle = whole["allocations"][400]["time"]
-    assert len(history.since("a", "g", middle)["allocations"]) == MOST - 401
-    nothing: dict[str, list[Any]] = {"allocations": [], "utilisation": []}
-    assert history.since("a", "h", 0.0) == nothing, "another network of that name"
+    entries = history.since("a", "g", 0.0)
+    assert [allocation["number"] for allocation in entries["allocations"]] == list(range(5, MOST + 5))
+    assert entries["utilisation"] == [MOST + 4.0]
+    time_of_400 = entries["allocations"][400]["time"]
+    assert len(history.since("a", "g", time_of_400)["allocations"]) == MOST - 401
+    empty: dict[str, list[Any]] = {"allocations": [], "utilisation": []}
+    assert history.since("a", "h", 0.0) == empty, "another network of the same name"
     assert not history.add("a", "h", {"number": -1}, [0.5])
-    assert [one["number"] for one in history.since("a", "h", 0.0)["allocations"]] == [-1]
-    assert history.since("a", "g", 0.0) == nothing
+    assert [allocation["number"] for allocation in history.since("a", "h", 0.0)["allocations"]] == [-1]
+    assert history.since("a", "g", 0.0) == empty
     history.add("b", "g", {}, [])
     assert history.forget_all_but(["b", "c"]) == ["a"]
-    assert history.since("a", "h", 0.0) == nothing
+    assert history.since("a", "h", 0.0) == empty

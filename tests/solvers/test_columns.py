@@ -1,4 +1,4 @@
-"""Column generation against the LP over all paths in arc form, and files of paths against damaged ones."""
+"""Column generation against the LP over all paths in arc form; files of paths against damaged ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from teal.testing import make_topology, random_problem, random_topology
 
 @pytest.mark.parametrize("objective", list(ObjectiveName))
 @pytest.mark.parametrize("name", ["b4", "topohub:sndlib/abilene", "topohub:sndlib/geant"])
-def test_the_optimum_over_all_paths_is_that_of_the_arc_form(name: str, objective: ObjectiveName) -> None:
+def test_column_generation_reaches_the_optimum_of_the_arc_form(name: str, objective: ObjectiveName) -> None:
     topology = load_topology(name)
     traffic = load_traffic("gravity:seed=3,count=1,load=4", topology)
     weight = np.random.default_rng(0).choice([1.0, 2.0], traffic.num_demands)
@@ -35,14 +35,16 @@ def test_the_optimum_over_all_paths_is_that_of_the_arc_form(name: str, objective
     problem = Problem.create(topology, paths, Objective(objective), traffic.read([0]), weight=weight)
     optimum = arc_form.optimum(problem)
     rounds: list[ColumnRound] = []
-    found = improve(problem, target=1e-3, report=rounds.append)
-    assert float(found.gap_all_paths) <= 1e-3
-    assert float(found.result.value) == pytest.approx(optimum, rel=1.01e-3)
+    solution = improve(problem, target=1e-3, report=rounds.append)
+    assert float(solution.gap_all_paths) <= 1e-3
+    assert float(solution.result.value) == pytest.approx(optimum, rel=1.01e-3)
     sign = 1 if problem.objective.higher_is_better else -1
-    for done in rounds:
-        assert sign * (float(done.bound_all_paths) - optimum) >= -1e-6 * optimum
-        assert sign * (optimum - float(done.result.value)) >= -1e-6 * optimum
-    assert sum(done.added for done in rounds) > 0, "two paths a demand are not enough on these networks"
+    for column_round in rounds:
+        assert sign * (float(column_round.bound_all_paths) - optimum) >= -1e-6 * optimum
+        assert sign * (optimum - float(column_round.result.value)) >= -1e-6 * optimum
+    assert sum(column_round.added for column_round in rounds) > 0, (
+        "two paths per demand are not optimal on these networks"
+    )
 
 
 @settings(max_examples=15)
@@ -50,13 +52,15 @@ def test_the_optimum_over_all_paths_is_that_of_the_arc_form(name: str, objective
     seed=st.integers(0, 10_000),
     objective=st.sampled_from(ObjectiveName),
     failed=st.integers(0, 3),
-    size=st.sampled_from([0.0, 0.01, 0.3, 5.0]),
+    price_scale=st.sampled_from([0.0, 0.01, 0.3, 5.0]),
 )
-def test_no_prices_bound_below_the_optimum_over_all_paths(
-    seed: int, objective: ObjectiveName, failed: int, size: float
+def test_all_paths_bound_of_any_prices_holds_for_the_optimum_of_the_arc_form(
+    seed: int, objective: ObjectiveName, failed: int, price_scale: float
 ) -> None:
     problem = random_problem(seed, objective=objective, failed=failed, num_paths=2)
-    prices = size * torch.rand(problem.capacity.shape, generator=torch.Generator().manual_seed(seed)).double() ** 3
+    prices = (
+        price_scale * torch.rand(problem.capacity.shape, generator=torch.Generator().manual_seed(seed)).double() ** 3
+    )
     bounds = all_paths_bound(problem, prices)
     sign = 1 if problem.objective.higher_is_better else -1
     for row, bound in enumerate(bounds.tolist()):
@@ -64,30 +68,33 @@ def test_no_prices_bound_below_the_optimum_over_all_paths(
         assert sign * (bound - optimum) >= -1e-6 * (1 + optimum)
 
 
-def test_a_hand_solved_network() -> None:
-    """Two ways of capacity 1 for a demand of 3: with one path 1, with both 2, and no third."""
+def test_column_generation_adds_the_missing_path_of_a_hand_solved_network() -> None:
+    """A demand of 3 over two paths of capacity 1: the optimum is 1 with one path and 2 with both; there is no third."""
     topology = make_topology([(0, 1, 1.0), (0, 2, 1.0), (2, 1, 1.0)])
     paths = compute_paths(topology, np.array([[0, 1]], np.int32), num_paths=1, cache=False)
     problem = Problem.create(topology, paths, Objective(), np.array([3.0]))
     assert all_paths_bound(problem, torch.tensor([[1.0, 0.0, 0.0]])).item() == pytest.approx(1 + 3 * 1)
     assert all_paths_bound(problem, torch.tensor([[1.0, 1.0, 0.0]])).item() == pytest.approx(2.0)
-    found = improve(problem, target=1e-4)
-    assert found.result.value.item() == pytest.approx(2.0, rel=1e-4)
-    assert [found.paths.path_links(0, k) for k in range(2)] == [[0], [1, 2]]
+    solution = improve(problem, target=1e-4)
+    assert solution.result.value.item() == pytest.approx(2.0, rel=1e-4)
+    assert [solution.paths.path_links(0, k) for k in range(2)] == [[0], [1, 2]]
 
 
 @given(seed=st.integers(0, 10_000))
-def test_adding_paths_keeps_what_is_there(seed: int) -> None:
+def test_with_more_paths_keeps_the_existing_paths(seed: int) -> None:
     topology, rng = random_topology(seed), np.random.default_rng(seed)
-    few = compute_paths(topology, num_paths=2, cache=False)
-    many = compute_paths(topology, num_paths=4, method=PathMethod.YEN, cache=False)
-    given_ = [many.path_links(d, int(rng.integers(4))) if rng.random() < 0.5 else [] for d in range(many.num_demands)]
-    ptr = np.concatenate([[0], np.cumsum([len(path) for path in given_])])
-    more = with_more_paths(few, ptr, np.array(list(itertools.chain(*given_)), dtype=np.int32))
-    assert (more.trie.parent < np.arange(more.trie.num_nodes)).all()
-    for d, path in enumerate(given_):
-        before = [few.path_links(d, k) for k in range(2) if few.mask[d, k]]
-        after = [more.path_links(d, k) for k in range(more.num_paths) if more.mask[d, k]]
+    existing = compute_paths(topology, num_paths=2, cache=False)
+    other_paths = compute_paths(topology, num_paths=4, method=PathMethod.YEN, cache=False)
+    added_paths = [
+        other_paths.path_links(d, int(rng.integers(4))) if rng.random() < 0.5 else []
+        for d in range(other_paths.num_demands)
+    ]
+    ptr = np.concatenate([[0], np.cumsum([len(path) for path in added_paths])])
+    extended = with_more_paths(existing, ptr, np.array(list(itertools.chain(*added_paths)), dtype=np.int32))
+    assert (extended.trie.parent < np.arange(extended.trie.num_nodes)).all()
+    for d, path in enumerate(added_paths):
+        before = [existing.path_links(d, k) for k in range(2) if existing.mask[d, k]]
+        after = [extended.path_links(d, k) for k in range(extended.num_paths) if extended.mask[d, k]]
         assert after == before + ([path] if path and path not in before else [])
 
 
@@ -95,9 +102,9 @@ def test_a_file_of_paths_is_read_back_and_checked(tmp_path: Path) -> None:
     topology = random_topology(1)
     paths = compute_paths(topology, cache=False)
     save_paths(tmp_path / "p.npz", paths)
-    again = load_paths(tmp_path / "p.npz", topology)
-    np.testing.assert_array_equal(again.leaf, paths.leaf)
-    assert again.key == paths.key
+    loaded = load_paths(tmp_path / "p.npz", topology)
+    np.testing.assert_array_equal(loaded.leaf, paths.leaf)
+    assert loaded.key == paths.key
     with pytest.raises(InputError, match="another network"):
         load_paths(tmp_path / "p.npz", random_topology(2))
     (tmp_path / "p.npz").write_bytes(b"no")
@@ -121,7 +128,7 @@ def test_a_file_of_paths_is_read_back_and_checked(tmp_path: Path) -> None:
         ("pairs", lambda a: a.__setitem__((0, 0), -1)),
     ],
 )
-def test_no_file_gets_a_wrong_index_past_the_checks(tmp_path: Path, field: str, change: Any) -> None:
+def test_files_of_paths_with_wrong_indices_are_refused(tmp_path: Path, field: str, change: Any) -> None:
     topology = random_topology(1)
     save_paths(tmp_path / "p.npz", compute_paths(topology, cache=False))
     stored = dict(np.load(tmp_path / "p.npz"))
@@ -131,12 +138,12 @@ def test_no_file_gets_a_wrong_index_past_the_checks(tmp_path: Path, field: str, 
         load_paths(tmp_path / "p.npz", topology)
 
 
-def test_no_more_paths_than_a_byte_counts() -> None:
+def test_more_than_255_paths_per_demand_are_refused() -> None:
     with pytest.raises(InputError, match="at most 255"):
         compute_paths(random_topology(1), num_paths=256)
 
 
-def test_memory_is_asked_for_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_computing_paths_without_enough_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("teal.network.paths._LARGE", 1)
     monkeypatch.setattr("teal.runtime.memory.available", lambda: 1000)
     topology = random_topology(1)

@@ -1,4 +1,4 @@
-"""Split tables against apportionment by hand and against the splits before rounding."""
+"""Split tables against largest remainders computed by hand and against the LP-all optimum before rounding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from teal.solvers.split_table import admit, in_table, table_weights
 from teal.testing import make_topology, random_problem
 
 
-def test_largest_remainders_by_hand() -> None:
+def test_table_weights_equal_largest_remainders_computed_by_hand() -> None:
     splits = torch.tensor([[[0.5, 0.3, 0.2], [0.1, 0.1, 0.1], [0.0, 0.0, 0.0], [0.06, 0.0, 0.34]]])
     assert table_weights(splits, 4).tolist() == [[[2, 1, 1], [2, 1, 1], [0, 0, 0], [1, 0, 3]]]
     assert table_weights(splits, 1).tolist() == [[[1, 0, 0], [1, 0, 0], [0, 0, 0], [0, 0, 1]]]
@@ -49,18 +49,18 @@ def test_admitted_flows_are_feasible_and_in_the_ratios_of_the_split_table(
 
 
 @pytest.mark.parametrize("objective", [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION])
-def test_a_large_table_costs_next_to_nothing_and_a_small_one_never_gains(objective: ObjectiveName) -> None:
+def test_rounding_to_a_split_table_loses_little_and_never_gains(objective: ObjectiveName) -> None:
     problem = random_problem(5, objective=objective)
-    best = LpAll().solve(problem)
-    optimum = problem.value(best.splits)
+    exact = LpAll().solve(problem)
+    optimum = problem.value(exact.splits)
     sign = 1 if problem.objective.maximises_value else -1
-    for entries, loss in ((100_000, 1e-3), (16, 0.2)):
-        lost = sign * (optimum - problem.value(admit(problem, best.splits, entries))) / optimum
-        assert (lost <= loss).all()
-        assert (lost >= -1e-9).all()
+    for entries, max_loss in ((100_000, 1e-3), (16, 0.2)):
+        loss = sign * (optimum - problem.value(admit(problem, exact.splits, entries))) / optimum
+        assert (loss <= max_loss).all()
+        assert (loss >= -1e-9).all()
 
 
-def test_capacity_freed_by_a_cut_is_filled_again() -> None:
+def test_capacity_freed_by_admission_is_filled_again() -> None:
     """Two demands over one link of 3: one asks for 4 on it, the other for 4 through a second link of 1."""
     topology = make_topology([(0, 1, 3.0), (1, 2, 1.0)])
     paths = compute_paths(topology, np.array([(0, 1), (0, 2)], dtype=np.int32), num_paths=1, cache=False)

@@ -1,4 +1,4 @@
-"""That every CUDA kernel compiles for a GPU, with the types with which it is launched; no GPU is needed for that."""
+"""Every CUDA kernel against numba-cuda's compiler, with the argument types of its launches; no GPU is needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from teal.runtime import cuda
 from teal.solvers.pdhg.cuda_engine import Buffers, BufferShape
 from teal.testing import random_problem
 
-pytestmark = pytest.mark.skipif(not cuda.SIMULATED, reason="there is a GPU: the other tests compile")
+pytestmark = pytest.mark.skipif(not cuda.SIMULATED, reason="with a GPU, the other tests compile the kernels")
 
 _COMPILE = """
 import importlib, json, sys, types as python_types
@@ -59,16 +59,16 @@ def _kind(argument: Any) -> Any:
 
 
 @pytest.mark.system
-def test_every_kernel_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_cuda_kernel_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("numba_cuda") is None:
         pytest.skip("needs numba-cuda with its compiler: pip install 'teal-te[cuda]'")
     launched: set[tuple[str, str, tuple[Any, ...]]] = set()
 
     def record(kernel: Any, device: torch.device, blocks: Any, shared: int, *arguments: Any, threads: int = 0) -> None:
-        launched.add((kernel.fn.__module__, kernel.fn.__name__, tuple(_kind(a) for a in arguments)))
+        launched.add((kernel.fn.__module__, kernel.fn.__name__, tuple(_kind(argument) for argument in arguments)))
 
-    for room in (cuda.SHARED_BYTES, cuda.RESERVED_BYTES):
-        monkeypatch.setattr(cuda, "SHARED_BYTES", room)
+    for shared_bytes in (cuda.SHARED_BYTES, cuda.RESERVED_BYTES):
+        monkeypatch.setattr(cuda, "SHARED_BYTES", shared_bytes)
         problem = random_problem(0, objective=ObjectiveName.TOTAL_FLOW, nodes=4)
         ops = make_path_ops(problem.paths, "cpu", "cuda")
         for dtype in (torch.float32, torch.float64):
@@ -81,10 +81,10 @@ def test_every_kernel_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert isinstance(ops.backend, CudaBackend)
                 Buffers(problem.paths, ops.backend, shape).advance(2)
     assert len(launched) == 2 * 2 * 6 - 2 * 2, "six kernels, four of which keep nodes in shared or in global memory"
-    environment = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"}
-    done = subprocess.run(
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"}
+    process = subprocess.run(
         [sys.executable, "-c", _COMPILE], input=json.dumps(sorted(launched, key=str)), text=True, capture_output=True,
         env=environment, timeout=300, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert len(done.stdout.splitlines()) == len(launched)
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert len(process.stdout.splitlines()) == len(launched)

@@ -1,4 +1,4 @@
-"""PDHG against LP optima, the fused loop against the plain one, and lanes, threads and warm starts against none."""
+"""PDHG against LP-all optima, its fused engine against the plain one, batches and warm starts against single runs."""
 
 from __future__ import annotations
 
@@ -47,55 +47,57 @@ def _geant(objective: ObjectiveName = ObjectiveName.TOTAL_FLOW, matrices: int = 
     failed=st.sampled_from([0, 2, 99]),
     idle=st.sampled_from([0.0, 0.5, 1.0]),
 )
-def test_the_optimum_on_any_network(
+def test_pdhg_reaches_the_lp_optimum_on_random_networks(
     seed: int, objective: ObjectiveName, num_paths: int, failed: int, idle: float
 ) -> None:
     problem = random_problem(seed, objective=objective, num_paths=num_paths, failed=failed, idle=idle)
     optimum = assess(problem, LpAll().solve(problem)).value
-    found = pdhg.solve(problem, gap=1e-4, max_iterations=20_000)
+    solution = pdhg.solve(problem, gap=1e-4, max_iterations=20_000)
     count = problem.batch
-    allocation = Allocation(found.splits, found.prices, (Status.FEASIBLE,) * count, (0.0,) * count, (0.0,) * count)
+    allocation = Allocation(
+        solution.splits, solution.prices, (Status.FEASIBLE,) * count, (0.0,) * count, (0.0,) * count
+    )
     assert_feasible(problem, allocation)
-    assert (found.gap <= 1e-4).all(), "reached"
-    torch.testing.assert_close(found.value, optimum, rtol=1.01e-4, atol=1e-9)
-    torch.testing.assert_close(assess(problem, allocation).bound, found.bound)
+    assert (solution.gap <= 1e-4).all(), "the gap is reached"
+    torch.testing.assert_close(solution.value, optimum, rtol=1.01e-4, atol=1e-9)
+    torch.testing.assert_close(assess(problem, allocation).bound, solution.bound)
 
 
 @pytest.mark.parametrize("objective", list(ObjectiveName))
-def test_a_network_of_the_field_to_a_hundredth_of_a_percent(objective: ObjectiveName) -> None:
+def test_pdhg_reaches_a_gap_of_a_hundredth_of_a_percent_on_geant(objective: ObjectiveName) -> None:
     problem = _geant(objective)
-    found = teal.solve(problem, gap=1e-4)
-    assert (found.gap <= 1e-4).all()
-    assert found.iterations < 5000
+    solution = teal.solve(problem, gap=1e-4)
+    assert (solution.gap <= 1e-4).all()
+    assert solution.iterations < 5000
     optimum = assess(problem, LpAll().solve(problem)).value
-    torch.testing.assert_close(found.value, optimum, rtol=1.01e-4, atol=0)
+    torch.testing.assert_close(solution.value, optimum, rtol=1.01e-4, atol=0)
 
 
-def test_a_warm_start_saves_iterations() -> None:
+def test_a_warm_start_of_pdhg_saves_iterations() -> None:
     problem = _geant(matrices=1)
     cold = pdhg.solve(problem, gap=1e-3)
     noise = torch.randn(problem.demand.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     following = problem.with_demand(problem.demand * torch.exp(0.05 * noise))
-    again = pdhg.solve(following, gap=1e-2, warm_start=cold.state)
+    warm = pdhg.solve(following, gap=1e-2, warm_start=cold.state)
     by_prices = pdhg.solve(following, gap=1e-2, warm_start=(cold.splits, cold.prices))
-    assert again.iterations < 0.5 * pdhg.solve(following, gap=1e-2).iterations
+    assert warm.iterations < 0.5 * pdhg.solve(following, gap=1e-2).iterations
     assert by_prices.iterations < 0.5 * pdhg.solve(following, gap=1e-2).iterations
 
 
 def test_pdhg_can_stop_at_any_time() -> None:
-    """Whatever stops it, what comes back is feasible and certified; more iterations never make it worse."""
+    """Stopped by its iterations or deadline, PDHG is feasible and certified; more iterations never widen the gap."""
     problem = _geant(matrices=1)
     gaps = []
-    for most in (1, 10, 50, 200):
-        found = pdhg.solve(problem, gap=0, max_iterations=most)
-        assert found.iterations == most
-        gaps.append(float(found.gap))
+    for max_iterations in (1, 10, 50, 200):
+        solution = pdhg.solve(problem, gap=0, max_iterations=max_iterations)
+        assert solution.iterations == max_iterations
+        gaps.append(float(solution.gap))
     assert gaps == sorted(gaps, reverse=True)
     assert gaps[-1] < 0.1 * gaps[0]
-    for nothing in (pdhg.solve(problem, gap=0, deadline=0.0), pdhg.solve(problem, gap=0, max_iterations=0)):
-        assert nothing.iterations == 0
-        assert 0 < float(nothing.gap) < 1
-        assert float(violations(problem, nothing.splits).largest) < 1e-9
+    for unsolved in (pdhg.solve(problem, gap=0, deadline=0.0), pdhg.solve(problem, gap=0, max_iterations=0)):
+        assert unsolved.iterations == 0
+        assert 0 < float(unsolved.gap) < 1
+        assert float(violations(problem, unsolved.splits).largest) < 1e-9
 
 
 @settings(max_examples=25)
@@ -108,62 +110,64 @@ def test_pdhg_can_stop_at_any_time() -> None:
     dtype=st.sampled_from([torch.float32, torch.float64]),
     warm=st.booleans(),
 )
-def test_the_fused_engine_computes_what_the_plain_one_does(
+def test_the_fused_engine_equals_the_plain_engine(
     seed: int, objective: ObjectiveName, num_paths: int, failed: int, batch: int, dtype: torch.dtype, warm: bool
 ) -> None:
-    """Step by step, over restarts too; in float32 only while rounding has not changed what happens."""
+    """Step by step, over restarts too; in float32 only a few steps, before rounding changes the restarts."""
     problem = random_problem(seed, objective=objective, num_paths=num_paths, failed=failed, batch=batch)
     generator = torch.Generator().manual_seed(seed)
     state = None
     if warm:
-        noise = torch.rand(problem.even_splits.shape, generator=generator, dtype=torch.float64)
-        state = PdhgState(noise, torch.rand(problem.capacity.shape, generator=generator, dtype=torch.float64))
+        start_splits = torch.rand(problem.even_splits.shape, generator=generator, dtype=torch.float64)
+        state = PdhgState(start_splits, torch.rand(problem.capacity.shape, generator=generator, dtype=torch.float64))
     plain, fused = PlainEngine(problem, state, torch.float64), FusedEngine(problem, state, dtype)
     tolerance = 1e-9 if dtype == torch.float64 else 2e-4
     steps = (1, 1, 2, 5, 20) if dtype == torch.float64 else (1, 1, 2)
     for count in steps:
         torch.testing.assert_close(fused.advance(count), plain.advance(count), rtol=tolerance, atol=1e-9)
-        here, there = fused.state(), plain.state()
-        torch.testing.assert_close(here.splits, there.splits, rtol=0, atol=tolerance)
-        unit = there.prices.amax(1, keepdim=True).clamp(min=1e-30)
-        torch.testing.assert_close(here.prices / unit, there.prices / unit, rtol=0, atol=tolerance)
+        fused_state, plain_state = fused.state(), plain.state()
+        torch.testing.assert_close(fused_state.splits, plain_state.splits, rtol=0, atol=tolerance)
+        largest_price = plain_state.prices.amax(1, keepdim=True).clamp(min=1e-30)
+        torch.testing.assert_close(
+            fused_state.prices / largest_price, plain_state.prices / largest_price, rtol=0, atol=tolerance
+        )
         torch.testing.assert_close(fused.check(2), plain.check(2), rtol=tolerance, atol=1e-9)
 
 
-def test_lanes_and_threads_change_nothing() -> None:
-    """A matrix gets the same iterates alone and among others, on one thread and on two."""
+def test_iterates_of_the_fused_engine_do_not_depend_on_batch_and_threads() -> None:
+    """A matrix gets the same iterates alone and in a batch, on one thread and on two."""
     problem = _geant(matrices=3)
-    together = FusedEngine(problem, None, torch.float64)
-    bounds = together.advance(30)
+    batched = FusedEngine(problem, None, torch.float64)
+    bounds = batched.advance(30)
     before = numba.get_num_threads()
     numba.set_num_threads(min(2, numba.config.NUMBA_NUM_THREADS))
     try:
         for row in range(problem.batch):
-            alone = FusedEngine(problem.row(row), None, torch.float64)
-            torch.testing.assert_close(alone.advance(30), bounds[row : row + 1], rtol=1e-12, atol=0)
-            torch.testing.assert_close(alone.state().splits[0], together.state().splits[row], rtol=0, atol=1e-11)
+            single = FusedEngine(problem.row(row), None, torch.float64)
+            torch.testing.assert_close(single.advance(30), bounds[row : row + 1], rtol=1e-12, atol=0)
+            torch.testing.assert_close(single.state().splits[0], batched.state().splits[row], rtol=0, atol=1e-11)
     finally:
         numba.set_num_threads(before)
 
 
-def test_failures_and_new_capacities_need_no_new_paths() -> None:
+def test_pdhg_solves_failures_and_new_capacities_on_the_same_paths() -> None:
     problem = _geant(matrices=2)
-    found = pdhg.solve(problem, gap=1e-3)
+    solution = pdhg.solve(problem, gap=1e-3)
     capacity = problem.capacity.clone()
     capacity[0, 3], capacity[1] = 0, 0.7 * capacity[1]
     changed = problem.with_capacity(capacity)
-    again = pdhg.solve(changed, gap=1e-3, warm_start=found)
+    warm = pdhg.solve(changed, gap=1e-3, warm_start=solution)
     optimum = assess(changed, LpAll().solve(changed)).value
-    torch.testing.assert_close(again.value, optimum, rtol=1.01e-3, atol=0)
-    assert float(violations(changed, again.splits).largest.max()) < 1e-9
+    torch.testing.assert_close(warm.value, optimum, rtol=1.01e-3, atol=0)
+    assert float(violations(changed, warm.splits).largest.max()) < 1e-9
 
 
-def test_more_matrices_than_lanes() -> None:
+def test_pdhg_solves_more_matrices_than_lanes() -> None:
     problem = _geant(matrices=19)
-    found = pdhg.solve(problem, gap=5e-3)
-    assert (found.gap <= 5e-3).all()
-    torch.testing.assert_close(problem.value(found.splits), found.value)
-    assert pdhg.solve(problem, gap=5e-3, warm_start=found).iterations == 0
+    solution = pdhg.solve(problem, gap=5e-3)
+    assert (solution.gap <= 5e-3).all()
+    torch.testing.assert_close(problem.value(solution.splits), solution.value)
+    assert pdhg.solve(problem, gap=5e-3, warm_start=solution).iterations == 0
 
 
 def test_a_warm_start_of_another_network_is_refused() -> None:
@@ -192,30 +196,30 @@ def test_the_projection_of_splits_is_the_nearest_point(seed: int, maximises_valu
         assert (((x - p) * (q - p)).sum(-1)[exists] <= 1e-9).all()
 
 
-def test_the_weighted_simplex_by_hand() -> None:
+def test_weighted_simplex_equals_a_projection_computed_by_hand() -> None:
     point, slope = torch.tensor([[1.0, 0.5, 9.0]]), torch.tensor([[1.0, 0.5, 1.0]])
     live = torch.tensor([[True, True, False]])
-    # t = 1/3: 2/3 + 1/3 = 1
-    found = weighted_simplex(point, slope, 1.0, live)
-    torch.testing.assert_close(found, torch.tensor([[2 / 3, 1 / 3, 0.0]]))
+    # the shift is 1/3, and 2/3 + 1/3 = 1
+    projection = weighted_simplex(point, slope, 1.0, live)
+    torch.testing.assert_close(projection, torch.tensor([[2 / 3, 1 / 3, 0.0]]))
 
 
 @pytest.mark.parametrize("objective", list(ObjectiveName))
-def test_a_warm_start_may_be_anything(objective: ObjectiveName) -> None:
-    """Not a number, negative, too large: what comes back is feasible, and its bound holds."""
+def test_pdhg_is_feasible_and_certified_from_any_warm_start(objective: ObjectiveName) -> None:
+    """Starts that are NaN, negative or too large: the result is feasible and its bound holds."""
     problem = _geant(objective, matrices=1)
     splits, prices = 3.0 * torch.ones_like(problem.even_splits), torch.full_like(problem.capacity, torch.nan)
     splits[:, ::2, 1], splits[:, ::3] = -2.0, torch.nan
     optimum = assess(problem, LpAll().solve(problem)).value
     for engine in ("plain", "fused"):
-        found = pdhg.solve(problem, gap=1e-2, warm_start=(splits, prices), engine=engine)
-        assert (found.gap <= 1e-2).all()
-        assert float(violations(problem, found.splits).largest.max()) < 1e-9
-        torch.testing.assert_close(found.value, optimum, rtol=1.01e-2, atol=0)
+        solution = pdhg.solve(problem, gap=1e-2, warm_start=(splits, prices), engine=engine)
+        assert (solution.gap <= 1e-2).all()
+        assert float(violations(problem, solution.splits).largest.max()) < 1e-9
+        torch.testing.assert_close(solution.value, optimum, rtol=1.01e-2, atol=0)
 
 
-def test_ties_do_not_stop_the_simplex() -> None:
-    """Numbers for which rounding lets an entry at the shift leave and come back."""
+def test_the_dual_simplex_ends_despite_rounding_ties() -> None:
+    """Numbers for which rounding makes an entry equal to the shift leave the support and return."""
     point = np.array(
         [0.12016669768050339, 0.6417551012272885, 0.4672962785648197, 0.2759563740153075, 1.4321446411774574]
     )
@@ -229,11 +233,11 @@ def test_ties_do_not_stop_the_simplex() -> None:
     np.testing.assert_allclose(point, expected[0], atol=1e-12)
 
 
-def test_a_deadline_is_kept() -> None:
+def test_pdhg_keeps_its_deadline() -> None:
     problem = _geant(matrices=4)
     pdhg.solve(problem, gap=0.5)
     begin = time.perf_counter()
-    found = pdhg.solve(problem, gap=0, deadline=0.3, max_iterations=10**9)
-    assert time.perf_counter() - begin < 2, "generous: other tests run beside"
-    assert found.iterations > 10
-    torch.testing.assert_close(problem.value(found.splits), found.value)
+    solution = pdhg.solve(problem, gap=0, deadline=0.3, max_iterations=10**9)
+    assert time.perf_counter() - begin < 2, "a wide limit, because other tests run at the same time"
+    assert solution.iterations > 10
+    torch.testing.assert_close(problem.value(solution.splits), solution.value)
