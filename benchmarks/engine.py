@@ -97,7 +97,7 @@ def engine(name: str, data: Path) -> Iterator[tuple[str, float, str]]:
     single = FusedEngine(first, None, torch.float32)
     iteration = median(lambda: single.advance(1), 20)
     yield "iteration", iteration, "s"
-    moved = 2 * packed.above.nbytes + packed.end.nbytes + 12 * packed.num_paths + 9 * paths.num_demands
+    moved = 2 * packed.scan.parent.nbytes + packed.scan.end_node.nbytes + 12 * packed.num_paths + 9 * paths.num_demands
     block = torch.zeros(moved // 8)
     target = torch.empty_like(block)
     yield "bytes of an iteration", moved, ""
