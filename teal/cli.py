@@ -32,8 +32,8 @@ from teal.errors import InputError, TealError
 if TYPE_CHECKING:
     from rich.table import Table
 
-_DESCRIPTION = """Teal: traffic engineering for wide-area networks.  Learned allocations that are exactly feasible and
-have a certified optimality gap.  Try: teal train --topology b4 --traffic gravity:seed=0,count=200,load=4
+_DESCRIPTION = """Traffic engineering for wide-area networks: computes exactly feasible allocations and proves how far from the
+optimum they can be.  Example: teal train --topology b4 --traffic gravity:seed=0,count=200,load=4
 --calibrate 0.9 --time-budget 1m --out runs/b4"""
 
 _Traffic = (
@@ -55,16 +55,21 @@ _Command = (
     | Annotated[_Traffic, subcommand("traffic", description="Describe, generate or convert traffic matrices.")]
 )
 
-_RACE_TABLE_GAP = 0.01  # certified gap for which the table of a race gives times
-_TABLE_WIDTH = 160  # characters of a table that is not printed to a terminal
+_RACE_TABLE_GAP = 0.01  # certified gap, 1%; the table of a race shows the time that each start needs to reach it
+_TABLE_WIDTH = 160  # characters of a line where the output is no terminal; wide enough for all columns
+_MIN_DEMAND = 1e-300  # Gbit/s, instead of 0 as a divisor
 _EXIT_OK, _EXIT_FAILED, _EXIT_INPUT = 0, 1, 2
 _EXIT_INTERRUPTED = 130  # the exit code of shells for Ctrl-C
 
-Notify = Callable[[str], None]
+Notify = Callable[[str], None]  # prints a message about the progress to the standard error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code: 0, 1 for a failed solver, 2 for wrong input, 130 for Ctrl-C."""
+    """Run one command.  Returns the exit code.
+
+    0: success; 1: no usable result, or a solver failed; 2: wrong input, or a file that cannot be read or written; 130:
+    interrupted.
+    """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     config = None
     console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -116,7 +121,7 @@ def _run(config: object, notify: Notify) -> int:
             return _paths(config)
         case ImproveConfig():
             return _improve(config, notify)
-        case TrafficConvertConfig():  # also TrafficGenerateConfig
+        case TrafficConvertConfig():  # also its subclass TrafficGenerateConfig
             return _convert_traffic(config)
         case TrafficConfig():
             return _describe_traffic(config)
@@ -124,7 +129,7 @@ def _run(config: object, notify: Notify) -> int:
 
 
 def _resume_hint(config: object) -> str:
-    """How to continue an interrupted run; ``""`` for a command without one."""
+    """How to continue an interrupted run; ``""`` for a command that cannot be resumed or has saved no state."""
     if isinstance(config, TrainConfig | PretrainConfig):
         from teal.learning.run_state import RUN
 
@@ -145,8 +150,8 @@ def _train(config: TrainConfig, notify: Notify) -> int:
 
     state = run_train(config, notify)
     print(
-        f"{config.out}: {state.step} steps in {state.elapsed_s:.0f} s, best validation {state.best:.4f} "
-        f"({state.reason}); look at it with: tensorboard --logdir {config.out}"
+        f"{config.out}: {state.step} steps in {state.elapsed_s:.0f} s, best validation score {state.best:.4f}; "
+        f"stopped: {state.reason}; to see its course: tensorboard --logdir {config.out}"
     )
     return _EXIT_OK
 
@@ -201,10 +206,12 @@ def _serve(config: ServeConfig, notify: Notify) -> int:
     try:
         from teal.distributed.guard import guard
 
-        guard()
+        guard()  # before Ray is imported, since it sets Ray's own access token
         from teal.serving.deployment import run_service
     except ImportError as error:
-        raise InputError("teal serve", "", "the service's packages: pip install 'teal-te[serve]'", str(error)) from None
+        raise InputError(
+            "teal serve", "", "the optional packages of the service: pip install 'teal-te[serve]'", str(error)
+        ) from None
     run_service(config, notify)
     return _EXIT_OK
 
@@ -227,7 +234,7 @@ def _solve(config: SolveConfig, notify: Notify) -> int:
     report = run_solve(config, notify)
     print(json.dumps(report.to_json(), allow_nan=False) if config.json else report.describe())
     if report.usable and not report.reached:
-        notify(f"the target gap of {config.gap:g} was not reached: stopped by {report.stopped_by}")
+        notify(f"the target gap of {100 * config.gap:g}% was not reached: stopped by {report.stopped_by}")
     return _EXIT_OK if report.usable else _EXIT_FAILED
 
 
@@ -245,7 +252,7 @@ def _allocate(config: AllocateConfig, notify: Notify) -> int:
         print(
             f"satisfied demand {100 * satisfied.min():.2f}% to {100 * satisfied.max():.2f}%, "
             f"mean {100 * satisfied.mean():.2f}%; gap {100 * gaps.max():.3f}% at most, "
-            f"{above:,} above {100 * config.gap:g}%; all figures in {config.out}/{FIGURES_FILE}"
+            f"{above:,} matrices above {100 * config.gap:g}%; all figures in {config.out}/{FIGURES_FILE}"
         )
     return _EXIT_FAILED if unusable else _EXIT_OK
 
@@ -270,8 +277,8 @@ def _paths(config: PathsConfig) -> int:
     print(f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} links, {paths.num_demands:,} demands")
     print(f"paths: {int(count.sum()):,}; longest {int(paths.hops.max())} links")
     for k in range(config.num_paths + 1):
-        print(f"  demands with {k}: {int((count == k).sum()):,}")
-    print(f"incidences: {paths.num_incidences:,}; trie nodes: {paths.trie.num_nodes:,}")
+        print(f"  demands with {k} paths: {int((count == k).sum()):,}")
+    print(f"pairs of a path and a link: {paths.num_incidences:,}; nodes of the path trie: {paths.trie.num_nodes:,}")
     if config.out:
         print(config.out)
     return _EXIT_OK
@@ -288,10 +295,11 @@ def _describe_traffic(config: TrafficConfig) -> int:
     largest_tenth = np.sort(mean)[::-1][: max(1, round(len(mean) / 10))]
     totals = np.concatenate([chunk.sum(1) for chunk in traffic.chunks()])
     low, middle, high = np.quantile(totals, [0.0, 0.5, 1.0])
-    print(f"total rate: {low:.6g} to {high:.6g} Gbit/s, median {middle:.6g}")
-    print(f"largest tenth of the demands: {100 * largest_tenth.sum() / max(mean.sum(), 1e-300):.1f}% of the volume")
+    print(f"total demand of a matrix: {low:.6g} to {high:.6g} Gbit/s, median {middle:.6g}")
+    share = largest_tenth.sum() / max(mean.sum(), _MIN_DEMAND)
+    print(f"largest tenth of the demands: {100 * share:.1f}% of the total demand")
     for gap in traffic.gaps:
-        print(f"gap: {gap.missing} missing after {gap.after}")
+        print(f"missing matrices: {gap.missing} after {gap.after}")
     for line in traffic.skipped:
         print(f"skipped: {line}")
     return _EXIT_OK

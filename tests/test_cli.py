@@ -195,7 +195,7 @@ def test_bad_input_is_one_line_exit_code_two_and_nothing_written(
 def test_paths_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "paths.csv"
     assert main(["paths", "compute", "--topology", "b4", "--out", str(out)]) == 0
-    assert "trie nodes: 396" in capsys.readouterr().out
+    assert "nodes of the path trie: 396" in capsys.readouterr().out
     lines = out.read_text().splitlines()
     assert len(lines) == 1 + 310
     source, target, _, nodes = lines[1].split(",")

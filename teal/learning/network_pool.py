@@ -1,8 +1,8 @@
 """The networks that a PriceGNN is trained on: topologies of topohub with random capacities, demands, loads and shocks.
 
-Whole families of networks are held out (all years of one operator's network together), so that a measurement on
-held-out networks is one on networks that the model has never met.  Of large networks a sample of the demands is
-used: the inputs of a link do not reveal how many demands there are.
+Whole families of networks are held out (all years of one operator's network together), so that results on held-out
+networks show how the model does on unseen networks.  Large networks get a sample of the demands, which saves time and
+does not bias training: no input of the model depends on the number of demands.
 """
 
 from __future__ import annotations
@@ -27,18 +27,22 @@ from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
 
-# Share of the draws for each group of topohub: gabriel are random planar graphs, caida autonomous systems.
+# Groups of topohub that are used, and the share of training draws from each: topozoo, sndlib and backbone are networks
+# of operators, caida networks of autonomous systems, gabriel random planar graphs.
 GROUP_SHARES = {"topozoo": 0.5, "sndlib": 0.1, "caida": 0.15, "gabriel": 0.15, "backbone": 0.1}
-MIN_NODES = 12  # of a network in the pool
-_MAX_TRAINING_NODES = 600  # of a network to train on
+MIN_NODES = 12  # of a network in the pool; smaller ones have few alternative paths
+_MAX_TRAINING_NODES = 600  # of a network to train on; larger ones take too long for each step
 _MAX_NODES_ALL_PAIRS = 80  # on larger networks only a sample of the pairs has a demand
-_SAMPLE_SOURCES, _SAMPLE_TARGETS = 60, 100  # sources of a sample, and targets of each on average
+# Sources of a sample, and mean number of targets of each: about 6,000 demands, as all pairs of 80 nodes.
+_SAMPLE_SOURCES, _SAMPLE_TARGETS = 60, 100
 # Families with these words in their names are held out: published results use them.
 _ALWAYS_HELD_OUT = ("abilene", "geant", "germany", "kdl", "uscarrier", "cogent", "interoute", "world")
 _HELD_OUT_ONE_IN = 4  # of the other families, one in this many is held out
-_LOADS = (0.7, 12.0)  # range of the largest utilisation under shortest-path routing
-_FAILED_SHARES = (0.01, 0.05)  # range of the share of failed links
-# Share of the draws for each objective.
+# Range (log-uniform) of the largest utilisation with all demand on first paths, before a shock: from networks without
+# congestion to ones that can carry a small part of the demand.
+_UTILISATIONS = (0.7, 12.0)
+_FAILED_SHARES = (0.01, 0.05)  # range of the probability that a link fails, in the third of the matrices with failures
+# Share of the draws for each objective; most for total_flow, which users ask for most.
 _OBJECTIVE_SHARES = {
     ObjectiveName.TOTAL_FLOW: 0.6,
     ObjectiveName.WEIGHTED_FLOW: 0.1,
@@ -49,11 +53,11 @@ _OBJECTIVE_SHARES = {
 
 @dataclasses.dataclass(frozen=True)
 class NetworkPool:
-    """Names of networks, as they follow ``topohub:``.
+    """Names of networks, without the prefix ``topohub:``.
 
     Attributes:
-        train: to train on.
-        held_out: never trained on.
+        train: networks to train on, of at most 600 nodes.
+        held_out: networks for measurements only, of any size.
     """
 
     train: tuple[str, ...]
@@ -85,7 +89,9 @@ def family_of(name: str) -> str:
 
 
 def topohub_pool() -> NetworkPool:
-    """The networks of topohub with at least 12 nodes; those with more than 600 are not trained on.
+    """The networks of topohub with at least 12 nodes.
+
+    Networks with more than 600 nodes that are not held out are in neither part.
 
     Raises:
         InputError: topohub is not installed.
@@ -131,7 +137,7 @@ def pool_network(name: str, num_paths: int) -> tuple[Topology, PathSet]:
     topology = load_topology(f"topohub:{name}")
     pairs = all_pairs(topology)
     if topology.num_nodes > _MAX_NODES_ALL_PAIRS:
-        rng = np.random.default_rng(topology.num_nodes)
+        rng = np.random.default_rng(topology.num_nodes)  # a fixed seed: always the same sample for a network
         source = np.isin(pairs[:, 0], rng.choice(topology.num_nodes, _SAMPLE_SOURCES, replace=False))
         pairs = pairs[source & (rng.random(len(pairs)) < _SAMPLE_TARGETS / topology.num_nodes)]
     return topology, compute_paths(topology, pairs, num_paths=num_paths, cache=False)
@@ -145,15 +151,17 @@ def draw_problem(
     objective: ObjectiveName | None = None,
     device: torch.device | str = "cpu",
 ) -> Problem:
-    """``batch`` random matrices on a network, float32; each has random capacities, load and shock.
+    """Random matrices on a network, float32.
+
+    Each matrix has random capacities, a random load and, in two of three cases, a shock: a flash crowd or failed links.
 
     Args:
-        rng: source of all random numbers.
+        rng: for everything that is random except the sample of pairs, which is fixed for each network.
         name: of the network.
-        batch: B.
-        num_paths: K.
+        batch: B, number of traffic matrices.
+        num_paths: K, candidate paths of each demand.
         objective: None for a random one.
-        device: where the tensors live.
+        device: of the tensors.
     """
     topology, paths = pool_network(name, num_paths)
     links = topology.num_links
@@ -167,7 +175,7 @@ def draw_problem(
         capacity=capacity, weight=weight, device=device, dtype=torch.float32,
     )  # fmt: skip
     largest = problem.utilisation(problem.first_path_splits).amax(1).clamp(min=1e-9).cpu().numpy()
-    load = np.exp(rng.uniform(math.log(_LOADS[0]), math.log(_LOADS[1]), batch))
+    load = np.exp(rng.uniform(math.log(_UTILISATIONS[0]), math.log(_UTILISATIONS[1]), batch))
     demand *= (load / largest)[:, None]
     for row in range(batch):
         match rng.integers(3):
@@ -191,6 +199,6 @@ def _capacities(rng: np.random.Generator, links: int) -> FloatArray:
 def _rates(rng: np.random.Generator, nodes: int, paths: PathSet) -> FloatArray:
     """(D,) gravity rates with mean 1 and random skew."""
     send, receive = rng.standard_normal((2, nodes))
-    shape = send[paths.pairs[:, 0]] + receive[paths.pairs[:, 1]] + rng.standard_normal(paths.num_demands)
-    rates = np.exp(rng.uniform(0.5, 2.0) * (shape - shape.max()))
+    log_rate = send[paths.pairs[:, 0]] + receive[paths.pairs[:, 1]] + rng.standard_normal(paths.num_demands)
+    rates = np.exp(rng.uniform(0.5, 2.0) * (log_rate - log_rate.max()))
     return rates / rates.mean()

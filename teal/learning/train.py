@@ -31,22 +31,23 @@ from teal.runtime.memory import available_on
 from teal.runtime.storage import content_key
 from teal.schemes.flow_gnn import FlowGnnScheme
 
-_ACTIVATION_BYTES = 1 << 30  # memory for the activations of a micro-batch on the CPU
-_TENSORS_PER_LAYER = 12  # path tensors (B, D, K, F) that a FlowGNN layer keeps for its backward pass, approximately
-TENSORBOARD = "tensorboard"  # folder of the log
+_ACTIVATION_BYTES = 1 << 30  # for the activations of a micro-batch on a CPU; larger micro-batches are no faster there
+_TENSORS_PER_LAYER = 12  # float32 tensors (B, D, K, width) that a FlowGNN layer keeps for its backward pass, rounded up
+_FLOAT32_BYTES = 4
+TENSORBOARD = "tensorboard"  # subfolder of the run for the TensorBoard log
 
 
 @dataclasses.dataclass
 class TrainState:
-    """How far a run is; with the weights and the optimiser's state, all that a resume needs.
+    """Progress of a run; with the weights and the optimiser's state, all that a resume needs.
 
     Attributes:
         step: optimiser steps done.
         elapsed_s: seconds of training, over all sessions.
-        best: best validation score.
+        best: highest validation score so far, see :meth:`Trainer.score`.
         stale: number of validations since the best one.
-        learning_rate: current one; halved while the score does not improve.
-        reason: why training ended; ``""`` while it has not.
+        learning_rate: current rate; halved after every ``decay_after`` validations in a row without a better score.
+        reason: why training ended: ``step limit``, ``time budget`` or no better score; ``""`` while it has not.
     """
 
     step: int = 0
@@ -73,11 +74,12 @@ class Trainer:
     a part of the batch, and their gradients are summed.
 
     Args:
-        problem: the network with any one matrix, whose demand is replaced.
+        problem: network, paths and objective; its own demand is not used.
         traffic: the matrices, read as they are needed.
         split: which of them to train and to validate on.
-        config: the settings.
-        peers: the processes that train together; each makes a trainer with the same arguments.
+        config: the settings, described in TrainConfig.
+        peers: the processes that train together, each of which makes a trainer with the same arguments; None for this
+            process alone.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ class Trainer:
         self.model = TealModel(shape).to(problem.demand.device)
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.learning_rate)
         self.state = TrainState(learning_rate=config.learning_rate)
-        self._saved_score = -math.inf  # of the checkpoint; the validation after the end may exceed state.best
+        self._saved_score = -math.inf  # of the checkpoint on disk; one after the last step may exceed state.best
         self.card = checkpoint.FlowGnnCard(
             shape, problem.objective.name.value, problem.objective.epsilon, problem.topology.name,
             problem.topology.content_key(), config.learner, config.seed,
@@ -154,7 +156,7 @@ class Trainer:
             if self.state.step % self.config.validate_every:
                 # The last steps may have improved the score.  The saved state does not include this validation,
                 # so that a longer run continues as if training had not ended here.
-                self._validate(out, log, None, save=False)
+                self._validate(out, log, None, save_state=False)
         return self.state
 
     def _is_finished(self) -> bool:
@@ -164,7 +166,7 @@ class Trainer:
         elif state.elapsed_s >= self.budget_s:
             state.reason = "time budget"
         elif state.stale >= config.patience:
-            state.reason = f"no better validation in {config.patience}"
+            state.reason = f"no better score in {config.patience} validations"
         return bool(state.reason)
 
     def _step(self) -> dict[str, float]:
@@ -179,9 +181,9 @@ class Trainer:
             noise = RowStreams(self.config.seed, self.state.step, part.tolist(), self.problem.demand.device)
             problem = self.problem.with_demand(self._augmented(part, noise))
             means, prices = self.model(problem)
-            counts = has_demand(problem)
+            is_counted = has_demand(problem)
             both = self._policy_loss(problem, means, noise), bound_loss(problem, prices)
-            losses = torch.stack([torch.where(counts, loss, 0).sum() for loss in both]) / len(rows)
+            losses = torch.stack([torch.where(is_counted, loss, 0).sum() for loss in both]) / len(rows)
             losses.sum().backward()
             loss_sums += losses.detach().cpu()
         self.peers.all_reduce_sum([loss_sums, *(p.grad for p in self.model.parameters() if p.grad is not None)])
@@ -214,15 +216,25 @@ class Trainer:
         return np.sort(self._epoch_order[1][batch * size : (batch + 1) * size])
 
     def _fitting_micro_batch(self) -> int:
-        """Number of matrices whose activations take about 1 GiB, or half of the free memory of a GPU."""
+        """Number of matrices whose activations take about 1 GiB, or half of the free memory of a GPU.
+
+        The other half is for weights, gradients and temporary tensors.
+        """
         paths = self.problem.paths
         entries = paths.num_demands * paths.num_paths * self.config.width * self.config.layers
         device = self.problem.demand.device
         available = available_on(device) // 2 if device.type == "cuda" else _ACTIVATION_BYTES
-        return max(1, available // (entries * _TENSORS_PER_LAYER * 4))
+        return max(1, available // (entries * _TENSORS_PER_LAYER * _FLOAT32_BYTES))
 
-    def _validate(self, out: Path, log: Any, bar: Any, *, save: bool = True) -> None:
-        """Measure the validation score, keep the weights if they are the best, adapt the learning rate."""
+    def _validate(self, out: Path, log: Any, bar: Any, *, save_state: bool = True) -> None:
+        """Measure the validation score, write the model if it is the best, adapt the learning rate.
+
+        Args:
+            out: folder of the run.
+            log: TensorBoard log.
+            bar: progress bar, or None after the end.
+            save_state: also write the state that :meth:`resume` reads.
+        """
         score = self.score()
         log.add_scalar("validation/score", score, self.state.step)
         if score > self._saved_score and self.peers.rank == 0:
@@ -239,13 +251,15 @@ class Trainer:
                 self._set_learning_rate(self.state.learning_rate / 2)
         if bar is not None:
             bar.set_postfix(validation=f"{score:.4f}", best=f"{self.state.best:.4f}", refresh=True)
-        if save:
+        if save_state:
             self.save(out)
 
     def score(self) -> float:
-        """Mean over the validation matrices of value over the value of all demand (or of minus theta).
+        """Mean score of the validation matrices; higher is better.
 
-        Measured on allocations of the whole scheme with its default repair, which users of the model get.
+        A matrix's score is the allocation's value over the value of all demand; of max_concurrent_flow the least share
+        carried; of max_link_utilisation minus the largest utilisation.  Measured with FlowGnnScheme as users run it,
+        in float64 and with the default repair.
         """
         scheme, sums = FlowGnnScheme(self.model.eval()), torch.zeros(2, dtype=torch.float64)
         own_rows = self._validation_rows[self.peers.rank :: self.peers.size]
@@ -296,7 +310,10 @@ class Trainer:
             group["lr"] = rate
 
     def _settings(self) -> dict[str, Any]:
-        """What must not change from one session of a run to the next."""
+        """Settings that must not change when a run is resumed.
+
+        ``micro_batch`` is among them because it changes the order of sums.
+        """
         names = (
             "learner",
             "seed",

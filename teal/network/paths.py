@@ -1,4 +1,4 @@
-"""Finding candidate paths; the result is cached on disk by content."""
+"""Finding candidate paths; the result is cached on disk under a hash of the search's inputs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,16 @@ from teal.runtime.memory import require
 from teal.runtime.storage import cache_dir, content_key
 
 _FORMAT = 3  # part of every cache key: raise it when the search or the file changes
-_LARGE = 20_000_000  # D * K, from which on the memory is estimated before the search
-_SAMPLE_SOURCES = 8  # sources whose tries are built for that estimate
-# Memory model in bytes, fitted to measured peaks of processes that found paths and solved one matrix.
-_BYTES_PER_PAIR, _BYTES_PER_PATH_SLOT, _BYTES_PER_TRIE_NODE, _BYTES_FIXED = 70, 48, 32, 1 << 29
-_CHUNK = 64  # sources per call of the search kernel: one step of the progress bar
+# D * K from which on the memory is estimated before the search; smaller searches fit into every machine.
+_ESTIMATE_FROM_SLOTS = 20_000_000
+_SAMPLE_SOURCES = 8  # sources, evenly spaced, whose tries are built for that estimate; few, since each costs a search
+# Peak resident bytes of a process that finds the paths and solves one matrix, fitted to measured peaks.
+_BYTES_PER_PAIR = 70
+_BYTES_PER_PATH_SLOT = 48  # for each of the D * K slots
+_BYTES_PER_TRIE_NODE = 32
+_BYTES_FIXED = 1 << 29  # 512 MiB, of the interpreter and the libraries
+_CHUNK = 64  # sources in a call of the search kernel: enough for all threads, few enough for a smooth progress bar
+_POTENTIAL_MARGIN = 1e-9  # relative; keeps A*'s potential a lower bound in spite of rounding
 
 
 class PathMethod(StrEnum):
@@ -60,30 +65,32 @@ def compute_paths(
     Args:
         topology: the network.
         pairs: (D, 2) node index pairs, sorted by source and target; None for all N (N - 1).
-        num_paths: K.
+        num_paths: K, 1 to MAX_PATHS.
         method: edge-disjoint or Yen's.
-        weight: what the shortest path minimises.  Inverse capacity leaves failed links out.
-        cache: keep the result on disk and take it from there.  The key is the content of whatever
-            the search reads, so that paths by hops or latency are reused when capacities change.
+        weight: link weight whose sum a path minimises: 1, latency in ms, or 1 / capacity.  With 1 / capacity a failed
+            link (capacity 0) is never used; the others ignore capacities, so that the same paths serve before and
+            after a failure.
+        cache: keep the result on disk and take it from there.  The key is a hash of the search's inputs, among which
+            capacities are only with inverse capacity: other paths are reused when capacities change.
         progress: show a bar.
 
     Raises:
-        InputError: ``num_paths`` below 1, or pairs that are not sorted or not in the topology.
+        InputError: ``num_paths`` out of range, pairs that are not sorted or not in the topology, or too little memory.
     """
     if not 1 <= num_paths <= MAX_PATHS:
         raise InputError("paths", "K", f"at least 1 path a demand and at most {MAX_PATHS}", num_paths)
     pairs = all_pairs(topology) if pairs is None else np.ascontiguousarray(pairs, dtype=np.int32)
     check_pairs(topology, pairs)
-    weights = _link_weights(topology, weight)
-    key = content_key(_FORMAT, topology.graph_key(), pairs, num_paths, method.value, weight.value, weights)
+    link_weights = _link_weights(topology, weight)
+    key = content_key(_FORMAT, topology.graph_key(), pairs, num_paths, method.value, weight.value, link_weights)
     file = cache_dir("paths") / f"{key}.npz" if cache else None
     if file is not None and file.exists():
         try:
             return load_paths(file, topology)
         except InputError:
             file.unlink(missing_ok=True)  # a damaged cache entry is computed again
-    _check_memory(topology, pairs, num_paths, method, weight, weights)
-    paths = _search(topology, pairs, num_paths, method, weight, weights, key, progress)
+    _check_memory(topology, pairs, num_paths, method, weight, link_weights)
+    paths = _search(topology, pairs, num_paths, method, weight, link_weights, key, progress)
     if file is not None:
         save_paths(file, paths)
     return paths
@@ -96,29 +103,41 @@ def all_pairs(topology: Topology) -> IntArray:
     return np.stack([source, target], 1)[source != target].astype(np.int32)
 
 
-def memory_needed(pairs: int, num_paths: int, trie_nodes: float) -> int:
-    """Estimated bytes to find the paths of ``pairs`` pairs and to allocate one matrix over them."""
+def memory_needed(num_pairs: int, num_paths: int, trie_nodes: float) -> int:
+    """Estimated bytes to find candidate paths and to allocate one matrix over them.
+
+    Args:
+        num_pairs: D.
+        num_paths: K.
+        trie_nodes: expected number of trie nodes of all sources together.
+    """
     return int(
         _BYTES_FIXED
-        + _BYTES_PER_PAIR * pairs
-        + _BYTES_PER_PATH_SLOT * pairs * num_paths
+        + _BYTES_PER_PAIR * num_pairs
+        + _BYTES_PER_PATH_SLOT * num_pairs * num_paths
         + _BYTES_PER_TRIE_NODE * trie_nodes
     )
 
 
 def _check_memory(
-    topology: Topology, pairs: IntArray, num_paths: int, method: PathMethod, weight: PathWeight, weights: FloatArray
+    topology: Topology,
+    pairs: IntArray,
+    num_paths: int,
+    method: PathMethod,
+    weight: PathWeight,
+    link_weights: FloatArray,
 ) -> None:
     """Raise InputError if the search would need too much memory, estimated from the tries of a few sources."""
-    if len(pairs) * num_paths < _LARGE:
+    if len(pairs) * num_paths < _ESTIMATE_FROM_SLOTS:
         return
     sources = np.unique(pairs[:, 0])
     sampled = sources[np.unique(np.linspace(0, len(sources) - 1, _SAMPLE_SOURCES).astype(int))]
     sample_pairs = pairs[np.isin(pairs[:, 0], sampled)]
-    sample = _search(topology, sample_pairs, num_paths, method, weight, weights, "", progress=False)
-    nodes = sample.trie.num_nodes / len(sample_pairs)
-    needed = memory_needed(len(pairs), num_paths, nodes * len(pairs))
-    least = memory_needed(len(pairs), 1, min(1.0, nodes) * len(pairs)) / (1 << 30)
+    sample = _search(topology, sample_pairs, num_paths, method, weight, link_weights, "", progress=False)
+    trie_nodes_per_pair = sample.trie.num_nodes / len(sample_pairs)
+    needed = memory_needed(len(pairs), num_paths, trie_nodes_per_pair * len(pairs))
+    # With K = 1 and all pairs the tries are trees of shortest paths, which have one node for each pair.
+    least = memory_needed(len(pairs), 1, min(1.0, trie_nodes_per_pair) * len(pairs)) / (1 << 30)
     remedy = f"fewer pairs (those that carry traffic) or a smaller K would need less (K = 1: {least:.1f} GiB)"
     require(f"paths of {len(pairs):,} pairs, K = {num_paths}", needed, remedy)
 
@@ -138,10 +157,17 @@ def _search(
     num_paths: int,
     method: PathMethod,
     weight: PathWeight,
-    weights: FloatArray,
+    link_weights: FloatArray,
     key: str,
     progress: bool,
 ) -> PathSet:
+    """Search without cache.
+
+    Args:
+        topology, pairs, num_paths, method, weight, progress: as of :func:`compute_paths`.
+        link_weights: (E,) what ``weight`` gives each link.
+        key: of the cache, stored in the result; "" for a sample that is thrown away.
+    """
     sources, starts = np.unique(pairs[:, 0], return_index=True)
     demand_ptr = np.append(starts, len(pairs)).astype(np.int32)
     tail, head = topology.link_source, topology.link_target
@@ -152,16 +178,18 @@ def _search(
         method_code = path_search.HOPS_DISJOINT
     else:
         method_code = path_search.WEIGHTED_DISJOINT
+    # potential[t, v]: a lower bound on the weight of the paths from v to t, found in the reversed graph; not used by
+    # the search by hops.
     potential = np.zeros((1, 1))
     if method_code != path_search.HOPS_DISJOINT:
         every_node = np.arange(topology.num_nodes, dtype=np.int32)
-        potential, _ = shortest_trees(topology.num_nodes, head, tail, weights, every_node)  # weights to every node
-        potential *= 1 - 1e-9  # a margin for rounding, so that A*'s potential stays a lower bound
+        potential, _ = shortest_trees(topology.num_nodes, head, tail, link_weights, every_node)
+        potential *= 1 - _POTENTIAL_MARGIN
     leaf = np.empty((len(pairs), num_paths), dtype=np.int32)
     parents: list[IntArray] = []
     links: list[IntArray] = []
     counts_of_all: list[IntArray] = []
-    room = 4 * topology.num_nodes
+    room = 4 * topology.num_nodes  # trie nodes that a source may have; doubled while a source reports -1, no room
     with tqdm(total=len(sources), desc="paths", unit="source", disable=not progress) as bar:
         for begin in range(0, len(sources), _CHUNK):
             chunk = sources[begin : begin + _CHUNK]
@@ -172,7 +200,7 @@ def _search(
                 parent = np.empty((len(chunk), room), dtype=np.int32)
                 link = np.empty((len(chunk), room), dtype=np.int32)
                 path_search.search_sources(
-                    method_code, chunk, ptr, np.ascontiguousarray(pairs[first:last, 1]), num_paths, graph, weights,
+                    method_code, chunk, ptr, np.ascontiguousarray(pairs[first:last, 1]), num_paths, graph, link_weights,
                     potential, parent, link, counts, leaf[first:last],
                 )  # fmt: skip
                 room = room if (counts >= 0).all() else 2 * room

@@ -16,7 +16,8 @@ from teal.nn.incidence_conv import IncidenceConv
 from teal.nn.policy import action_splits, bounded_profit
 from teal.pathops import PathOps
 
-FORMS = ("published", "scaled", "nonlinear", "feedback")
+# Names of the forms, which FlowGNN describes; each adds one thing to the form before.
+PUBLISHED, SCALED, NONLINEAR, FEEDBACK = FORMS = ("published", "scaled", "nonlinear", "feedback")
 
 
 class FlowGNN(nn.Module):
@@ -42,9 +43,9 @@ class FlowGNN(nn.Module):
         form: one of :data:`FORMS`.
     """
 
-    def __init__(self, num_paths: int, layers: int = 6, width: int = 8, *, form: str = FORMS[-1]) -> None:
+    def __init__(self, num_paths: int, layers: int = 6, width: int = 8, *, form: str = FEEDBACK) -> None:
         super().__init__()
-        self.published = form == FORMS[0]
+        self.published = form == PUBLISHED
         if self.published:
             self.link_width, self.path_width = layers + RAW_LINK_FEATURES, layers + RAW_PATH_FEATURES
             widths = [i + 1 for i in range(layers)]
@@ -54,8 +55,8 @@ class FlowGNN(nn.Module):
             self.link_in = nn.Linear(SCALED_LINK_FEATURES, width)
             self.path_in = nn.Linear(SCALED_PATH_FEATURES, width)
         feedbacks = (_LoadFeedback(num_paths, width) for _ in widths)
-        self.feedback = nn.ModuleList(feedbacks if form == FORMS[3] else ())
-        self.layers = nn.ModuleList(_Layer(num_paths, w, plain=form in FORMS[:2]) for w in widths)
+        self.feedback = nn.ModuleList(feedbacks if form == FEEDBACK else ())
+        self.layers = nn.ModuleList(_Layer(num_paths, w, plain=form in (PUBLISHED, SCALED)) for w in widths)
 
     def forward(self, data: HeteroData, edge_index: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Embeddings of the links (B, E, F) and of the paths (B, D, K, F), 0 where there is no path.

@@ -1,4 +1,4 @@
-"""The Teal model: FlowGNN, policy and price head, for one network."""
+"""The Teal model: FlowGNN, policy and price head; trained on one network at a time."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from torch import Tensor, nn
 
 from teal.errors import InputError
 from teal.nn.features import hetero_data
-from teal.nn.flow_gnn import FORMS, FlowGNN
+from teal.nn.flow_gnn import FEEDBACK, FORMS, PUBLISHED, SCALED, FlowGNN
 from teal.nn.policy import Policy, PriceHead, action_splits, bounded_profit
 from teal.problem import Problem
 
 
 @dataclasses.dataclass(frozen=True)
 class FlowGnnConfig:
-    """What the shapes of the weights depend on (FlowGNN and its heads).
+    """Settings that fix the shapes of the weights of FlowGNN and its heads.
 
     Attributes:
-        num_paths: K.
-        layers: FlowGNN's.
-        width: FlowGNN's, except in the published form.
-        form: one of :data:`teal.nn.flow_gnn.FORMS`; ``published`` is that of the paper's release.
+        num_paths: K, number of candidate paths of each demand.
+        layers: number of message-passing layers of FlowGNN; 6 in the paper.
+        width: features of each link and path in each layer; ignored by the published form, whose width grows by one
+            in each layer.
+        form: one of :data:`teal.nn.flow_gnn.FORMS`, described in :class:`teal.nn.flow_gnn.FlowGNN`.
     """
 
     num_paths: int = 4
     layers: int = 6
     width: int = 8
-    form: str = FORMS[-1]
+    form: str = FEEDBACK
 
     def __post_init__(self) -> None:
         if self.form not in FORMS:
@@ -45,31 +46,35 @@ class TealModel(nn.Module):
         super().__init__()
         self.config = config
         self.flow_gnn = FlowGNN(config.num_paths, config.layers, config.width, form=config.form)
-        self.policy = Policy(config.num_paths, self.flow_gnn.path_width, linear=config.form in FORMS[:2])
+        self.policy = Policy(config.num_paths, self.flow_gnn.path_width, linear=config.form in (PUBLISHED, SCALED))
         self.price_head = PriceHead(self.flow_gnn.link_width)
-        if config.form == FORMS[3]:
-            self.sharpness = nn.Parameter(torch.tensor(1.0))  # log of the weight of a path's profit
+        if config.form == FEEDBACK:
+            # Log of the weight by which the profit of a path enters its action; trained, and saved under this name.
+            self.sharpness = nn.Parameter(torch.tensor(1.0))
 
     def forward(self, problem: Problem) -> tuple[Tensor, Tensor]:
-        """Means of the actions (B, D, K) and link prices (B, E) in value per Gbit/s.
+        """Means of the normal distribution of the actions (B, D, K), and link prices (B, E).
+
+        Prices are in value per Gbit/s; for a balanced objective in 1/(Gbit/s), up to a common factor.
 
         ``problem`` must be in the model's floating-point type.
         """
-        data = hetero_data(problem, scaled=self.config.form != FORMS[0])
+        data = hetero_data(problem, scaled=self.config.form != PUBLISHED)
         link, path = self.flow_gnn(data)
-        means, shares = self.policy(path), self.price_head(link)
+        means, relative_prices = self.policy(path), self.price_head(link)
         if not problem.objective.maximises_value:
-            return means, shares * problem.inverse_capacity  # the balanced programs use only the ratios of c p
+            # Of balanced programs only the ratios between links of capacity * price matter: no scale is needed.
+            return means, relative_prices * problem.inverse_capacity
         mean_value = problem.mean_value
-        prices = shares * mean_value * (problem.capacity > 0)
-        if self.config.form == FORMS[3]:
+        prices = relative_prices * mean_value * (problem.capacity > 0)
+        if self.config.form == FEEDBACK:
             # detach: prices are trained by the bound alone, not by the policy's loss.
             profit = (problem.path_value - problem.ops.path_sum(prices.detach())) / mean_value.clamp(min=1e-30)
             means = means + self.sharpness.exp() * bounded_profit(profit)
         return means, prices
 
     def splits(self, means: Tensor, problem: Problem) -> Tensor:
-        """Splits (B, D, K) of given actions."""
+        """Splits (B, D, K), the share of each demand on each path, of actions ``means`` (B, D, K)."""
         return action_splits(means, problem.path_mask, maximises_value=problem.objective.maximises_value)
 
     @property

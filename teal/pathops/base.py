@@ -1,6 +1,7 @@
-"""path_sum, link_sum, path_max: the incidence products that all other code uses.
+"""path_sum, link_sum, path_max: sums and maxima over links and paths, which all other code uses.
 
-For link values x (B, E, F) and path values f (B, D, K, F), over the paths that exist:
+With B matrices in a batch, D demands, K path slots of each demand, E links, F features, and A the (D K, E) incidence
+matrix of paths and links, for link values x (B, E, F) and path values f (B, D, K, F), over the paths that exist:
 
 - path_sum:  (A x)[b, d, k, f]  = sum of x[b, e, f] over the links e of path (d, k);
 - link_sum:  (A' f)[b, e, f]    = sum of f[b, d, k, f] over the paths (d, k) through link e;
@@ -24,7 +25,11 @@ from teal.runtime.shapes import Float, Int
 
 @runtime_checkable
 class Backend(Protocol):
-    """The three operations on plain tensors, without gradients.  One implementation per file."""
+    """The three operations on plain tensors, without gradients; each module of this package has one implementation.
+
+    Attributes:
+        name: by which a user chooses it.
+    """
 
     name: str
 
@@ -37,7 +42,10 @@ class Backend(Protocol):
         ...
 
     def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, E) -> values (B, D, K) and links (B, D, K) int64, -1 where there is no path."""
+        """(B, E) -> values (B, D, K), 0 where there is no path, and links (B, D, K) int64, -1 where there is none.
+
+        Of links with equal values the one nearest the source is returned.
+        """
         ...
 
 
@@ -84,12 +92,17 @@ class _PathMax(torch.autograd.Function):
 class PathOps:
     """The operations over one path set, differentiable, on one device.
 
-    Every method takes a batch first, (B, ...), and an optional feature axis last.
+    Values have the batch axis first; path_sum and link_sum also take a feature axis last.
+
+    Args:
+        paths: candidate paths.
+        backend: implementation, made for ``device``.
+        device: where all tensors live.
     """
 
     def __init__(self, paths: PathSet, backend: Backend, device: torch.device) -> None:
         self.paths, self.backend, self.device = paths, backend, device
-        self.mask = torch.from_numpy(paths.mask).to(device)  # (D, K)
+        self.mask = torch.from_numpy(paths.mask).to(device)  # (D, K), true where the demand has a k-th path
         self.hops = torch.from_numpy(paths.hops).to(device)  # (D, K), 0 where there is no path
 
     @cached_property
@@ -99,7 +112,7 @@ class PathOps:
 
     @cached_property
     def paths_through(self) -> Float[Tensor, " E"]:
-        """(E,) number of paths through each link, float64."""
+        """(E,) number of paths through each link; float64, which counts exactly."""
         return self.link_sum(self.mask[None].to(torch.float64))[0]
 
     def path_sum(self, link_values: Float[Tensor, "B E *F"]) -> Float[Tensor, "B D K *F"]:
@@ -115,8 +128,9 @@ class PathOps:
         return cast(Tensor, _LinkSum.apply(path_values, self.backend))
 
     def path_max(self, link_values: Float[Tensor, "B E"]) -> tuple[Float[Tensor, "B D K"], Int[Tensor, "B D K"]]:
-        """Maximum along each path and the link that attains it: (B, E) -> (B, D, K) twice.
+        """Maximum along each path, and the index of the link that attains it: (B, E) -> (B, D, K) and (B, D, K) int64.
 
-        Of links with equal values the one nearest the source is returned; it alone receives the gradient.
+        Where there is no path they are 0 and -1.  Of links with equal values the one nearest the source is returned; it
+        alone receives the gradient.
         """
         return cast(tuple[Tensor, Tensor], _PathMax.apply(link_values, self.backend))

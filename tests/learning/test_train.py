@@ -171,7 +171,7 @@ def test_training_improves_every_objective(tmp_path: Path, objective: ObjectiveN
 def test_training_stops_without_a_better_validation(tmp_path: Path) -> None:
     trainer = _trainer(tmp_path, learning_rate=1e-12, patience=2, max_steps=500)
     state = trainer.train(tmp_path, progress=False)
-    assert "no better validation in 2" in state.reason
+    assert "no better score in 2 validations" in state.reason
     assert state.step < 50
 
 
