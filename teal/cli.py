@@ -32,8 +32,8 @@ from teal.errors import InputError, TealError
 if TYPE_CHECKING:
     from rich.table import Table
 
-_DESCRIPTION = """Traffic engineering for wide-area networks: computes exactly feasible allocations and proves how far from the
-optimum they can be.  Example: teal train --topology b4 --traffic gravity:seed=0,count=200,load=4
+_DESCRIPTION = """Traffic engineering for wide-area networks: computes exactly feasible allocations and proves how far
+from the optimum they can be.  Example: teal train --topology b4 --traffic gravity:seed=0,count=200,load=4
 --calibrate 0.9 --time-budget 1m --out runs/b4"""
 
 _Traffic = (
