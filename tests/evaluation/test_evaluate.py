@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -127,16 +127,22 @@ def test_a_scheme_that_is_too_slow_is_excluded_and_not_warmed_up_twice(b4: Insta
 
 
 class SlowShortestPath(FaultyShortestPath):
+    """Takes 0.6 s on a clock that only this scheme advances."""
+
+    now = 0.0
+
     def solve(self, problem: Problem) -> Allocation:
-        time.sleep(0.6)
+        SlowShortestPath.now += 0.6
         return super().solve(problem)
 
 
-def test_the_time_limit_applies_to_measured_time_and_to_failures(b4: Instance) -> None:
+def test_the_time_limit_applies_to_measured_time_and_to_failures(b4: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(perf_counter=lambda: SlowShortestPath.now)
+    monkeypatch.setattr("teal.evaluation.runner.time", clock)
     schemes = {
         "underreports": SlowShortestPath({}, slow=1e-6),
         "crash": SlowShortestPath({2: ValueError("late")}),
-        "sp": FaultyShortestPath({}),
+        "sp": FaultyShortestPath({}, slow=0.1),
     }
     rows, _ = _run(b4, schemes, [0, 1], time_limit=0.5)
     row_of = {(row.scheme, row.index): row for row in rows}
