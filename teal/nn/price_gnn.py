@@ -13,7 +13,7 @@ After the last round the splits are the result of the allocating pass.  A second
 pass, continues from its prices to prices that bound the optimum closely, which prices that steer a softmax do not.
 Splits and prices together are a starting point for PDHG.
 
-The number of rounds can be chosen at each call: links are told how far the pass is and how many rounds it has,
+The number of rounds can be chosen at each call: inputs of a link say how far the pass is and how many rounds it has,
 temperatures are interpolated, and training draws the numbers at random.
 
 Under the balanced programs nothing is rejected and only the ratios of prices and of loads count, so that path
@@ -246,7 +246,7 @@ class _View:
         return self.prices(torch.from_numpy(argument).view(self.inverse_capacity.shape)) * self.mean_value
 
     def first_pass_features(self, utilisation: Tensor) -> Tensor:
-        """(B, E, 2) what the bounding pass is told of the utilisation (B, E) after the allocating pass."""
+        """(B, E, 2) inputs of the bounding pass from the utilisation (B, E) after the allocating pass."""
         return torch.stack([_log(utilisation), torch.tanh(5 * (utilisation - 1))], -1)
 
     def prices(self, argument: Tensor) -> Tensor:
@@ -254,7 +254,7 @@ class _View:
         return nn.functional.softplus(argument) * self._live
 
     def respond(self, argument: Tensor, log_temperature: Tensor) -> tuple[Round, _LinkResponse]:
-        """What every demand sends at these prices, and what links are told of it."""
+        """What every demand sends at these prices, and the inputs that links get from it."""
         problem, prices, temperature = self._problem, self.prices(argument), log_temperature.exp()
         path_price = self._ops.path_sum(prices)
         if self._is_balanced:
@@ -282,7 +282,7 @@ class _View:
         return _LinkResponse(utilisation / largest, elasticity / largest)
 
     def round_features(self, argument: Tensor, response: _LinkResponse, number: int, count: int) -> Tensor:
-        """(B, E, 7) what a link is told in round ``number`` of ``count``."""
+        """(B, E, 7) inputs of a link in round ``number`` of ``count``."""
         newton_step = (response.utilisation - 1) / (response.elasticity + 0.05)
         return torch.stack(
             [
