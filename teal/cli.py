@@ -206,7 +206,7 @@ def _serve(config: ServeConfig, notify: Notify) -> int:
     try:
         from teal.distributed.guard import guard
 
-        guard()  # before Ray is imported, since it sets Ray's own access token
+        guard()  # sets environment variables that Ray reads when it is imported
         from teal.serving.deployment import run_service
     except ImportError as error:
         raise InputError(

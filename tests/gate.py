@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from pathlib import Path
 
 OPEN = 10**9  # calls that an open gate allows
@@ -94,6 +95,25 @@ class Gate:
     def calls(self) -> dict[int, int]:
         """How many calls each process has begun, by process ID."""
         return {int(file.name.partition("-")[2]): int(file.read_text()) for file in self._folder.glob("calls-*")}
+
+    def wait_for(self, count: int, command: subprocess.Popen[str], earlier: Set[int] = frozenset()) -> set[int]:
+        """Wait until processes wait at the gate; fails with the output of the command if it ends before.
+
+        Args:
+            count: number of processes.
+            command: that has started them, or that is the process itself.
+            earlier: process IDs that do not count.
+
+        Returns:
+            the process IDs.
+        """
+
+        def have_arrived() -> bool:
+            assert command.poll() is None, command.communicate()
+            return len(self.waiting() - earlier) == count
+
+        wait_until(have_arrived, f"{count} processes at the gate")
+        return self.waiting() - earlier
 
     def waiting(self) -> set[int]:
         """Process IDs of those that wait, or have waited, at the gate."""

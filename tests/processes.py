@@ -11,6 +11,8 @@ from typing import IO
 
 import psutil
 
+from tests.gate import PATIENCE_S
+
 
 @contextlib.contextmanager
 def running(
@@ -45,6 +47,14 @@ def running(
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
+
+
+def run(command: Sequence[str], folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A command of this checkout, run to its end in a folder."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    return subprocess.run(
+        command, text=True, capture_output=True, timeout=PATIENCE_S, cwd=folder, env=environment, check=False
+    )
 
 
 def descendants(process: subprocess.Popen[str]) -> list[psutil.Process]:

@@ -16,7 +16,7 @@ import pytest
 from teal.cli import main
 from teal.evaluation import Row
 from teal.formats.rows import read_csv, write_csv
-from tests.gate import OPEN, PATIENCE_S, Gate, wait_until
+from tests.gate import OPEN, PATIENCE_S, Gate
 from tests.processes import running
 
 ROOT = Path(__file__).parents[1]
@@ -243,7 +243,7 @@ def test_an_interrupted_training_names_resume(tmp_path: Path, launcher: list[str
     command = [sys.executable, *launcher, *B4, "--out", str(out), "--time-budget", "5m", "--layers", "2"]
     gate = Gate(tmp_path / "gate", "teal.learning.train", "Trainer", "_step", 3)
     with running(command, gate.environment, ROOT) as process:
-        wait_until(lambda: process.pid in gate.waiting() or process.poll() is not None, "the fourth step")
+        assert gate.wait_for(1, process) == {process.pid}
         process.send_signal(signal.SIGINT)
         gate.allow(OPEN)  # an interruption takes effect at the end of the step
         _, errors = process.communicate(timeout=PATIENCE_S)

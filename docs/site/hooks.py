@@ -11,11 +11,7 @@ from typing import Any
 
 from latex2mathml.converter import convert
 
-_OUTSIDE = {
-    "../ARCHITECTURE.md": "architecture.md",
-    "../CONTRIBUTING.md": "contributing.md",
-    "../data/README.md": "formats.md",
-}
+_OUTSIDE = {"../ARCHITECTURE.md": "architecture.md", "../data/README.md": "formats.md"}
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

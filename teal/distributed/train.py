@@ -28,7 +28,7 @@ from teal.errors import InputError
 from teal.learning.run_state import RUN
 from teal.learning.train import TrainState
 from teal.runtime.parallel import limit_threads
-from teal.runtime.storage import atomic_file
+from teal.runtime.storage import atomic_file, remove_files
 
 _MAX_RESTARTS = 3  # of the processes
 _PROGRESS_EVERY_S = 0.5  # seconds between two updates of the progress
@@ -68,7 +68,7 @@ def train(config: TrainConfig, progress: bool = True) -> TrainState:
                 failure_config=FailureConfig(max_failures=_MAX_RESTARTS),
             ),
         )
-        (out / _FAULT).unlink(missing_ok=True)
+        remove_files(out, (_FAULT,))
         try:
             with _progress_bar(out, config.max_steps, progress) as bar:
                 _in_thread(trainer.fit).result()
@@ -80,8 +80,7 @@ def train(config: TrainConfig, progress: bool = True) -> TrainState:
             raise cause(error, f"training on Ray ended after {_MAX_RESTARTS} restarts") from None
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-            for name in (_PROGRESS, _FAULT):
-                (out / name).unlink(missing_ok=True)
+            remove_files(out, (_PROGRESS, _FAULT))
         return state
 
 

@@ -37,7 +37,7 @@ class Evaluation:
         interval_s: seconds of an interval of the online protocol, which needs consecutive matrices; 0 without it.
         strict: whether to raise the InputError if every scheme fails with one on its first case.
         notify: called with each failure.
-        left_out: why schemes were not run any more in an earlier part of the run, by name.
+        already_excluded: why schemes were excluded before an interrupted run was resumed, by name.
     """
 
     instance: Instance
@@ -46,9 +46,9 @@ class Evaluation:
     interval_s: float = 0.0
     strict: bool = True
     notify: Callable[[str], None] = lambda _: None
-    left_out: dataclasses.InitVar[Mapping[str, str] | None] = None
+    already_excluded: dataclasses.InitVar[Mapping[str, str] | None] = None
 
-    def __post_init__(self, left_out: Mapping[str, str] | None) -> None:
+    def __post_init__(self, already_excluded: Mapping[str, str] | None) -> None:
         """Raise InputError for an online protocol of a program that cannot carry demand in part."""
         objective = self.instance.objective
         if self.interval_s and not objective.maximises_value:
@@ -62,7 +62,7 @@ class Evaluation:
                 where=self.instance.topology.name,
                 time_limit=self.time_limit,
                 interval_s=self.interval_s,
-                excluded=(left_out or {}).get(name, ""),
+                excluded=(already_excluded or {}).get(name, ""),
             )
             for name, scheme in self.schemes.items()
         }

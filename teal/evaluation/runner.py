@@ -45,7 +45,7 @@ class SchemeRunner:
 
     def __post_init__(self) -> None:
         self._timeline = Timeline(self.interval_s)
-        self._busy_s = 0.0  # seconds of the last call, by our clock
+        self._busy_s = 0.0  # wall-clock seconds of the last call
         self._warm_up_result: Allocation | None = None  # of a warm-up that took longer than MAX_WARM_UP_S
 
     def warm_up(self, problem: Problem, case: Case, *, has_worked: bool) -> InputError | None:
@@ -82,7 +82,7 @@ class SchemeRunner:
         return SchemeResult(failed, assess(problem, failed), note)
 
     def check_time_limit(self, row: Row) -> None:
-        """Exclude the scheme if its last case took longer than the limit, by its own times or by our clock."""
+        """Exclude the scheme if its last case took longer than the limit, as it reports or by the wall clock."""
         spent_s = max(row.total_s if row.usable else 0.0, self._busy_s)
         self._busy_s = 0.0
         if spent_s > self.time_limit and not self.excluded:

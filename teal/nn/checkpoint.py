@@ -154,7 +154,7 @@ def _load_weights(model: nn.Module, folder: Path, weights_hash: str) -> None:
     weights = folder / MODEL_WEIGHTS
     tensors, _ = read_tensors(weights)
     if file_key(weights) != weights_hash:
-        raise InputError(str(weights), "", f"the weights that belong to {MODEL_CARD}", "others")
+        raise InputError(str(weights), "", f"the weights that belong to {MODEL_CARD}", "those of another save")
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:

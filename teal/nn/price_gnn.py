@@ -37,10 +37,11 @@ from teal.runtime.arrays import Float32Array
 
 _STATIC_FEATURES = 4  # features of a link that do not change from round to round
 _ROUND_FEATURES = 7  # features of a link that do
-_FIRST_PASS_FEATURES = 2  # features that tell the bounding pass what the allocating pass ended with
+_ALLOCATING_FEATURES = 2  # features of the bounding pass alone, from the result of the allocating pass
 _TINY = 1e-4  # added to utilisations and elasticities before their logarithm is taken
-_PRICE_GAIN = 3.0  # x output of the perceptron: change of the price's argument (the price is softplus of it)
-_FIRST_ARGUMENT = -4.0  # argument of all prices at first: prices start near 0
+# x output of the perceptron: change of the raw price, whose softplus is the price over the mean value.
+_PRICE_GAIN = 3.0
+_FIRST_RAW_PRICE = -4.0  # of all links, so that prices start near 0
 _NOTHING_REJECTED = 60.0  # demand value over temperature at which the rejected share rounds to 0
 
 
@@ -49,9 +50,9 @@ class PriceGnnConfig:
     """Shapes of a PriceGNN.
 
     Attributes:
-        hidden: H, numbers in a link's memory.
-        rounds: of the allocating pass, unless a call asks for another number.
-        bound_rounds: of the bounding pass, likewise.
+        hidden: H, size of each link's recurrent state (the memory).
+        rounds: default number of rounds of the allocating pass.
+        bound_rounds: default number of rounds of the bounding pass.
     """
 
     hidden: int = 32
@@ -93,11 +94,11 @@ class PriceGNN(nn.Module):
         last = nn.Linear(hidden, hidden + 1)
         with torch.no_grad():
             last.weight.mul_(0.3)
-            last.bias[0] = _FIRST_ARGUMENT
+            last.bias[0] = _FIRST_RAW_PRICE
         self.encoder = nn.Sequential(nn.Linear(_STATIC_FEATURES, hidden), nn.SiLU(), last)
         features = _STATIC_FEATURES + _ROUND_FEATURES
         self.update = _Update(features, hidden)
-        self.bound_update = _Update(features + _FIRST_PASS_FEATURES, hidden)
+        self.bound_update = _Update(features + _ALLOCATING_FEATURES, hidden)
         self.log_temperature = nn.Parameter(torch.linspace(math.log(0.2), math.log(0.03), config.rounds + 1))
         self.bound_log_temperature = nn.Parameter(
             torch.linspace(math.log(0.03), math.log(0.015), max(1, config.bound_rounds))
@@ -116,63 +117,73 @@ class PriceGNN(nn.Module):
                 configuration's.
             bound_rounds: of the bounding pass, likewise.
         """
-        count = self.config.rounds if rounds is None else rounds
-        bound_count = self.config.bound_rounds if bound_rounds is None else bound_rounds
+        num_rounds = self.config.rounds if rounds is None else rounds
+        num_bound_rounds = self.config.bound_rounds if bound_rounds is None else bound_rounds
         view = _View(problem)
         if view.can_be_fused and not torch.is_grad_enabled():
-            return self._infer(view, problem, count, bound_count)
+            return self._infer(view, problem, num_rounds, num_bound_rounds)
         encoded = self.encoder(view.static)  # (B, E, H + 1)
-        argument, memory = encoded[..., 0], torch.tanh(encoded[..., 1:])
+        raw_price, memory = encoded[..., 0], torch.tanh(encoded[..., 1:])
         results: list[Round] = []
-        for number in range(count + 1):
-            temperature = _interpolate(self.log_temperature, number / max(1, count))
-            result, response = view.respond(argument, temperature)
+        for round_index in range(num_rounds + 1):
+            temperature = _interpolate(self.log_temperature, round_index / max(1, num_rounds))
+            result, response = view.respond(raw_price, temperature)
             results = [*results, result] if torch.is_grad_enabled() else [result]
-            if number < count:
-                features = torch.cat([view.static, view.round_features(argument, response, number, count)], -1)
+            if round_index < num_rounds:
+                features = torch.cat(
+                    [view.static, view.round_features(raw_price, response, round_index, num_rounds)], -1
+                )
                 memory, change = self.update(features, memory)
-                argument = argument + _PRICE_GAIN * change
-        first_pass = view.first_pass_features(response.utilisation).detach()
-        argument, memory = argument.detach(), memory.detach()
-        for number in range(bound_count):
-            temperature = _interpolate(self.bound_log_temperature, number / max(1, bound_count - 1))
-            _, response = view.respond(argument, temperature)
-            round_features = view.round_features(argument, response, number, bound_count)
-            features = torch.cat([view.static, round_features, first_pass], -1)
+                raw_price = raw_price + _PRICE_GAIN * change
+        allocating_features = view.allocating_features(response.utilisation).detach()
+        raw_price, memory = raw_price.detach(), memory.detach()
+        for round_index in range(num_bound_rounds):
+            temperature = _interpolate(self.bound_log_temperature, round_index / max(1, num_bound_rounds - 1))
+            _, response = view.respond(raw_price, temperature)
+            round_features = view.round_features(raw_price, response, round_index, num_bound_rounds)
+            features = torch.cat([view.static, round_features, allocating_features], -1)
             memory, change = self.bound_update(features, memory)
-            argument = argument + _PRICE_GAIN * change
-        return results, view.prices(argument) * view.mean_value
+            raw_price = raw_price + _PRICE_GAIN * change
+        return results, view.prices(raw_price) * view.mean_value
 
-    def _infer(self, view: _View, problem: Problem, count: int, bound_count: int) -> tuple[list[Round], Tensor]:
+    def _infer(
+        self, view: _View, problem: Problem, num_rounds: int, num_bound_rounds: int
+    ) -> tuple[list[Round], Tensor]:
         """The same in compiled kernels, without gradients; the last round alone."""
         encoded = self.encoder(view.static)
-        argument = encoded[..., 0].flatten().numpy().copy()  # (B E,)
+        raw_price = encoded[..., 0].flatten().numpy().copy()  # (B E,)
         memory = torch.tanh(encoded[..., 1:]).flatten(0, 1).numpy()  # (B E, H)
-        links, weight = view.link_inputs(), np.empty_like(argument)
+        links, weight = view.link_inputs(), np.empty_like(raw_price)
         shape = problem.capacity.shape
         splits = torch.zeros(problem.batch, *problem.paths.leaf.shape)
-        fused.compute_weights(argument, links, weight)
+        fused.compute_weights(raw_price, links, weight)
 
         def respond(log_temperatures: Tensor, progress: float, into: Tensor | None = None) -> Float32Array:
             sharpness = math.exp(-float(_interpolate(log_temperatures, progress)))
             return view.responses.at(weight.reshape(shape), sharpness, None if into is None else into.numpy())
 
-        no_features = np.empty((len(argument), 0), np.float32)
+        no_allocating_features = np.empty((len(raw_price), 0), np.float32)
         constants = fused.Constants(_PRICE_GAIN, _TINY)
         parameters = fused.parameters_of(self.update.cell, self.update.move)
-        for number in range(count):
-            sums = respond(self.log_temperature, number / count)
-            fused.update(sums, links, no_features, memory, argument, number, count, parameters, constants, weight)
-        last_progress = 1.0 if count else 0.0
+        for round_index in range(num_rounds):
+            sums = respond(self.log_temperature, round_index / num_rounds)
+            fused.update(
+                sums, links, no_allocating_features, memory, raw_price, round_index, num_rounds, parameters,
+                constants, weight,
+            )  # fmt: skip
+        last_progress = 1.0 if num_rounds else 0.0
         load = torch.from_numpy(respond(self.log_temperature, last_progress, splits).sum(0)[:, ::2])
         temperature = _interpolate(self.log_temperature, last_progress).exp()
-        result = Round(splits, view.prices_of(argument), splits, temperature)
-        first_pass = view.first_pass_features(load * view.inverse_capacity).flatten(0, 1).numpy()
+        result = Round(splits, view.prices_of(raw_price), splits, temperature)
+        allocating_features = view.allocating_features(load * view.inverse_capacity).flatten(0, 1).numpy()
         parameters = fused.parameters_of(self.bound_update.cell, self.bound_update.move)
-        for number in range(bound_count):
-            sums = respond(self.bound_log_temperature, number / max(1, bound_count - 1))
-            fused.update(sums, links, first_pass, memory, argument, number, bound_count, parameters, constants, weight)
-        return [result], view.prices_of(argument)
+        for round_index in range(num_bound_rounds):
+            sums = respond(self.bound_log_temperature, round_index / max(1, num_bound_rounds - 1))
+            fused.update(
+                sums, links, allocating_features, memory, raw_price, round_index, num_bound_rounds, parameters,
+                constants, weight,
+            )  # fmt: skip
+        return [result], view.prices_of(raw_price)
 
 
 def _interpolate(knots: Tensor, progress: float) -> Tensor:
@@ -183,7 +194,7 @@ def _interpolate(knots: Tensor, progress: float) -> Tensor:
 
 
 class _Update(nn.Module):
-    """A link's next memory and the change of its price's argument."""
+    """A link's next memory and the change of its raw price."""
 
     def __init__(self, features: int, hidden: int) -> None:
         super().__init__()
@@ -241,21 +252,21 @@ class _View:
         inverse_capacity, live, costs = rows
         return fused.LinkInputs(inverse_capacity, live, costs, self.static.flatten(0, 1).numpy())
 
-    def prices_of(self, argument: Float32Array) -> Tensor:
-        """(B, E) value per Gbit/s, of arguments (B E,)."""
-        return self.prices(torch.from_numpy(argument).view(self.inverse_capacity.shape)) * self.mean_value
+    def prices_of(self, raw_price: Float32Array) -> Tensor:
+        """(B, E) value per Gbit/s, of raw prices (B E,)."""
+        return self.prices(torch.from_numpy(raw_price).view(self.inverse_capacity.shape)) * self.mean_value
 
-    def first_pass_features(self, utilisation: Tensor) -> Tensor:
+    def allocating_features(self, utilisation: Tensor) -> Tensor:
         """(B, E, 2) inputs of the bounding pass from the utilisation (B, E) after the allocating pass."""
         return torch.stack([_log(utilisation), torch.tanh(5 * (utilisation - 1))], -1)
 
-    def prices(self, argument: Tensor) -> Tensor:
+    def prices(self, raw_price: Tensor) -> Tensor:
         """(B, E) prices over the mean value, 0 on a failed link."""
-        return nn.functional.softplus(argument) * self._live
+        return nn.functional.softplus(raw_price) * self._live
 
-    def respond(self, argument: Tensor, log_temperature: Tensor) -> tuple[Round, _LinkResponse]:
+    def respond(self, raw_price: Tensor, log_temperature: Tensor) -> tuple[Round, _LinkResponse]:
         """What every demand sends at these prices, and the inputs that links get from it."""
-        problem, prices, temperature = self._problem, self.prices(argument), log_temperature.exp()
+        problem, prices, temperature = self._problem, self.prices(raw_price), log_temperature.exp()
         path_price = self._ops.path_sum(prices)
         if self._is_balanced:
             cheapest = problem.cheapest_path_cost(path_price, unroutable=torch.inf)
@@ -281,18 +292,18 @@ class _View:
         largest = utilisation.amax(1, keepdim=True).clamp(min=1e-30)
         return _LinkResponse(utilisation / largest, elasticity / largest)
 
-    def round_features(self, argument: Tensor, response: _LinkResponse, number: int, count: int) -> Tensor:
-        """(B, E, 7) inputs of a link in round ``number`` of ``count``."""
+    def round_features(self, raw_price: Tensor, response: _LinkResponse, round_index: int, num_rounds: int) -> Tensor:
+        """(B, E, 7) inputs of a link in round ``round_index`` of ``num_rounds``."""
         newton_step = (response.utilisation - 1) / (response.elasticity + 0.05)
         return torch.stack(
             [
-                (self.prices(argument) + 1e-3).log() / 3,
+                (self.prices(raw_price) + 1e-3).log() / 3,
                 _log(response.utilisation),
                 torch.tanh(response.utilisation - 1),
                 (response.elasticity + _TINY).log(),
                 torch.tanh(5 * newton_step),
-                torch.full_like(argument, number / count),
-                torch.full_like(argument, 2 / count),
+                torch.full_like(raw_price, round_index / num_rounds),
+                torch.full_like(raw_price, 2 / num_rounds),
             ],
             -1,
         )

@@ -64,7 +64,7 @@ class Constants(NamedTuple):
     """Constants of :mod:`teal.nn.price_gnn`, which imports this module.
 
     Attributes:
-        price_gain: change of the price argument for one unit of the perceptron's output.
+        price_gain: change of the raw price for one unit of the perceptron's output.
         tiny: added to utilisation and elasticity before the logarithm.
     """
 
@@ -77,7 +77,7 @@ def parameters_of(cell: nn.GRUCell, move: nn.Sequential) -> Parameters:
 
     Args:
         cell: updates a link's memory.
-        move: Sequential(Linear, SiLU, Linear), the change of a link's price argument.
+        move: Sequential(Linear, SiLU, Linear), the change of a link's raw price.
     """
     inner, outer = cast(nn.Linear, move[0]), cast(nn.Linear, move[2])
     return Parameters(

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +87,12 @@ def check_out_folder(path: Path, files: tuple[str, ...], *, overwrite: bool, hin
     existing = [name for name in files if (path / name).exists()]
     if existing and not overwrite:
         raise InputError(str(path), "out", f"a new folder, or {hint}", ", ".join(existing))
+
+
+def remove_files(folder: Path, names: Iterable[str]) -> None:
+    """Delete those of the files that exist in ``folder``."""
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
 
 
 def check_out_file(path: Path, suffixes: tuple[str, ...], *, overwrite: bool) -> None:

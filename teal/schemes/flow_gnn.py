@@ -36,7 +36,7 @@ class FlowGnnSchemeConfig:
         iterations: of ADMM, -1 for the paper's (2 below 100 nodes, 5 from there on); of PDHG at most, -1 for 10,000.
         gap: certified gap at which PDHG stops.
         rho: relative penalty of ADMM (see :func:`teal.solvers.admm.scaling`).
-        refill: rounds in which the projection gives capacity back.
+        refill: rounds in which flows that the projection has cut take up unused capacity.
     """
 
     repair: str = "admm"

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from teal.problem import Problem
 
+MIN_SPLIT_SUM = 1e-12  # share of a demand; splits with a smaller sum count as none
+
 
 def project(problem: Problem, splits: Tensor, refill: int = 4) -> Tensor:
     """A feasible allocation near ``splits``: (B, D, K).
@@ -14,7 +16,7 @@ def project(problem: Problem, splits: Tensor, refill: int = 4) -> Tensor:
     max_link_utilisation: the splits of each routable demand are scaled to sum to 1.
 
     max_concurrent_flow: the same, then all splits are divided by the largest utilisation where that is above 1, and
-    the capacity that is left over is given away as in step 3.
+    unserved demand takes up unused capacity as in step 3.
 
     Value maximisation, in three steps:
 
@@ -28,12 +30,11 @@ def project(problem: Problem, splits: Tensor, refill: int = 4) -> Tensor:
     Args:
         problem: B matrices.
         splits: (B, D, K), any numbers.
-        refill: rounds of step 3.
+        refill: number of rounds of step 3.
     """
     splits = torch.where(problem.path_mask, splits, 0).nan_to_num(nan=0.0, posinf=1.0).clamp(min=0)
-    total = splits.sum(-1, keepdim=True)
     if problem.objective.is_balanced:
-        splits = torch.where(total > 1e-12, splits / total.clamp(min=1e-12), problem.even_splits)
+        splits = scaled_to_one(problem, splits)
         if not problem.objective.may_shed:
             return splits
         splits = splits / problem.utilisation(splits).amax(1).clamp(min=1)[:, None, None]
@@ -49,6 +50,12 @@ def project(problem: Problem, splits: Tensor, refill: int = 4) -> Tensor:
         flow = flow + request * granted_share(problem, requested_load, residual)
         unused = (residual - requested_load).clamp(min=0)
     return torch.where(problem.demand[..., None] > 0, flow / problem.demand[..., None].clamp(min=1e-30), 0)
+
+
+def scaled_to_one(problem: Problem, splits: Tensor) -> Tensor:
+    """(B, D, K) splits >= 0 of live paths, scaled to a sum of 1 for each demand; even splits where all are 0."""
+    total = splits.sum(-1, keepdim=True)
+    return torch.where(total > MIN_SPLIT_SUM, splits / total.clamp(min=MIN_SPLIT_SUM), problem.even_splits)
 
 
 def granted_share(problem: Problem, requested: Tensor, available: Tensor) -> Tensor:

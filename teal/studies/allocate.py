@@ -15,7 +15,7 @@ from teal.evaluation.allocate import AllocatedMatrix, HistoryAllocator
 from teal.formats.allocations import write_candidates
 from teal.formats.rows import from_text, write_csv
 from teal.reports.manifest import write_manifest
-from teal.runtime.storage import check_out_folder
+from teal.runtime.storage import check_out_folder, remove_files
 from teal.studies.files import RESUME_HINT, instance_key, write_files
 from teal.studies.journal import JOURNAL, Journal
 
@@ -35,8 +35,7 @@ def run_allocate(config: AllocateConfig, notify: Callable[[str], None]) -> list[
         check_out_folder(out, files, overwrite=config.overwrite, hint=RESUME_HINT)
     allocator = HistoryAllocator(config, notify)
     if not config.resume:  # only now, when the settings are known to be valid
-        for name in files:
-            (out / name).unlink(missing_ok=True)
+        remove_files(out, files)
     journal = Journal(out / JOURNAL, config, resume=config.resume)
     instance = allocator.instance
     journal.require_content(instance_key(instance), config.topology)

@@ -22,7 +22,7 @@ from teal.reports.plots import plot_results
 from teal.reports.record import NETWORKS, ROWS, TABLE, UTILISATION, NetworkRecord, Record, ResultKey
 from teal.reports.report import write_report
 from teal.runtime.arrays import Int64Array
-from teal.runtime.storage import check_out_folder, content_key, model_folder
+from teal.runtime.storage import check_out_folder, content_key, model_folder, remove_files
 from teal.schemes import Scheme, make_scheme
 from teal.studies.files import RESUME_HINT, write_files
 from teal.studies.journal import JOURNAL, Journal
@@ -104,7 +104,7 @@ class EvaluationStudy:
             if number in begun:
                 if begun[number]["content"] != self._content(instance):
                     expected = "the topology, traffic and paths of the interrupted run"
-                    raise InputError(config.topology, "", expected, "others")
+                    raise InputError(config.topology, "", expected, "a different one")
             else:
                 name = instance.topology.name, instance.traffic.name
                 if name in names:
@@ -129,7 +129,7 @@ class EvaluationStudy:
             interval_s=self._interval_s(instance),
             strict=len(self._config.topology) == 1,
             notify=self._notify,
-            left_out=dict(excluded),
+            already_excluded=dict(excluded),
         )
         with _closing(evaluation.run(cases, done)) as results:
             for result in results:
@@ -176,8 +176,7 @@ class EvaluationStudy:
 
     def _add(self, kind: str, entry: dict[str, Any]) -> None:
         if self._journal is None:  # until the first case is measured, a fault leaves OUT unchanged
-            for name in FILES:
-                (self._config.out / name).unlink(missing_ok=True)
+            remove_files(self._config.out, FILES)
             self._journal = Journal(self._config.out / JOURNAL, self._config, resume=False)
         self._journal.add(kind, entry)
 

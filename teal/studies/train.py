@@ -10,7 +10,7 @@ from teal.evaluation.instance import load_instance
 from teal.learning.run_state import RUN, load_run
 from teal.learning.train import TENSORBOARD, Trainer, TrainState
 from teal.nn.checkpoint import MODEL_CARD, MODEL_WEIGHTS
-from teal.runtime.storage import check_out_folder
+from teal.runtime.storage import check_out_folder, remove_files
 from teal.studies.files import RESUME_HINT
 
 FILES = (MODEL_CARD, MODEL_WEIGHTS, RUN)
@@ -29,8 +29,7 @@ def run_train(config: TrainConfig, notify: Callable[[str], None]) -> TrainState:
         check_out_folder(config.out, FILES, overwrite=config.overwrite, hint=RESUME_HINT)
     instance = load_instance(config, notify)
     if not config.resume:
-        for name in FILES:
-            (config.out / name).unlink(missing_ok=True)
+        remove_files(config.out, FILES)
         shutil.rmtree(config.out / TENSORBOARD, ignore_errors=True)
     if config.workers:
         from teal.distributed.train import train

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,8 @@ from teal.config import AllocateConfig
 from teal.errors import InputError
 from teal.evaluation.allocate import HistoryAllocator
 from teal.studies.allocate import run_allocate
-from tests.gate import PATIENCE_S, Gate, wait_until
-from tests.processes import descendants, kill, running
+from tests.gate import Gate
+from tests.processes import descendants, kill, run, running
 
 SETTINGS = ["--topology", "b4", "--traffic", "gravity:seed=0,count=150,load=4", "--part", "20"]
 
@@ -122,7 +121,7 @@ def test_existing_parts_are_not_replaced_without_overwrite(tmp_path: Path, monke
         run_allocate(_config(tmp_path), print)
     with pytest.raises(InputError, match="no such"):
         run_allocate(_config(tmp_path, topology="nowhere.json", overwrite=True), print)
-    assert len(_figures(tmp_path)) == 50, "nothing is lost to a slip of the pen"
+    assert len(_figures(tmp_path)) == 50, "a wrong setting deletes nothing"
 
 
 @pytest.mark.system
@@ -137,22 +136,16 @@ def test_a_killed_worker_and_a_killed_run_change_nothing(tmp_path: Path, monkeyp
     command = [sys.executable, "-m", "teal", "allocate", *settings, "--out", str(killed), "--workers", "1"]
     gate = Gate(tmp_path / "gate", "teal.evaluation.allocate", "HistoryAllocator", "allocate_part", 1)
     with running(command, gate.environment) as process:
-
-        def one_waits(ended: set[int]) -> bool:
-            assert process.poll() is None, process.communicate()
-            return len(gate.waiting() - ended) == 1
-
-        wait_until(lambda: one_waits(set()), "a worker before its second part")
-        first = gate.waiting()
+        first = gate.wait_for(1, process)
         psutil.Process(min(first)).kill()
-        wait_until(lambda: one_waits(first), "the worker, started again, before its second part")
+        gate.wait_for(1, process, earlier=first)
         family = descendants(process)
         process.send_signal(signal.SIGKILL)
         process.communicate()
         kill(family)
     done = len(list(killed.glob("part-*")))
     assert done == 2
-    ended = subprocess.run([*command, "--resume"], text=True, capture_output=True, timeout=PATIENCE_S, check=False)
+    ended = run([*command, "--resume"], tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert "150 matrices" in ended.stdout
     assert _figures(killed) == _figures(alone)

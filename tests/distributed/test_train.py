@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,27 +15,20 @@ pytest.importorskip("ray.train", reason="needs Ray: pip install '.[ray]'")
 
 from teal.cli import main
 from teal.learning.run_state import RUN, load_run
-from tests.gate import PATIENCE_S, Gate, wait_until
-from tests.processes import running
+from tests.gate import PATIENCE_S, Gate
+from tests.processes import run, running
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("ray")]  # one cluster at a time
 
 SETTINGS = ["--topology", "b4", "--traffic", "gravity:seed=0,count=40,load=3", "--learner", "coma"]
 SETTINGS += ["--batch-size", "27", "--layers", "2", "--max-steps", "40"]
 SETTINGS += ["--validation-matrices", "4", "--validate-every", "5"]
-TOLERANCE = 1e-5  # of weights up to 3: the same sums in another order.  Later kinks of the loss blow that up
+# Of weights up to 3, for sums in another order; more steps would enlarge the difference at kinks of the loss.
+TOLERANCE = 1e-5
 
 
 def _command(out: Path, *more: str) -> list[str]:
     return [sys.executable, "-m", "teal", "train", *SETTINGS, "--out", str(out), *more]
-
-
-def _run(command: list[str], folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """A command of this checkout, run to its end in a folder."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    return subprocess.run(
-        command, text=True, capture_output=True, timeout=PATIENCE_S, cwd=folder, env=environment, check=False
-    )
 
 
 def test_a_killed_worker_and_an_interruption_change_no_weight(tmp_path: Path) -> None:
@@ -48,15 +39,9 @@ def test_a_killed_worker_and_an_interruption_change_no_weight(tmp_path: Path) ->
     # Each process stops before its ninth step: with the step of the last validation, steps 9 and then 14.
     gate = Gate(tmp_path / "gate", "teal.learning.train", "Trainer", "_step", 8)
     with running(_command(together, "--workers", "2"), gate.environment) as process:
-
-        def two_wait(ended: set[int]) -> bool:
-            assert process.poll() is None, process.communicate()
-            return len(gate.waiting() - ended) == 2
-
-        wait_until(lambda: two_wait(set()), "both workers before their ninth step")
-        first = gate.waiting()
+        first = gate.wait_for(2, process)
         psutil.Process(min(first)).kill()
-        wait_until(lambda: two_wait(first), "both workers, started again, before their ninth step")
+        gate.wait_for(2, process, earlier=first)
         assert load_run(together)[1]["state"]["step"] == 10
         process.send_signal(signal.SIGINT)
         printed, errors = process.communicate(timeout=PATIENCE_S)
@@ -64,7 +49,7 @@ def test_a_killed_worker_and_an_interruption_change_no_weight(tmp_path: Path) ->
         assert "--resume" in errors
         assert not psutil.pid_exists(min(first))
 
-    resumed = _run(_command(together, "--workers", "2", "--resume"))
+    resumed = run(_command(together, "--workers", "2", "--resume"))
     assert resumed.returncode == 0, resumed.stderr
     assert load_run(together)[1]["state"]["step"] == 40
     state, expected = (load_file(folder / RUN) for folder in (together, alone))
@@ -78,17 +63,17 @@ def test_a_killed_worker_and_an_interruption_change_no_weight(tmp_path: Path) ->
 def test_a_fault_of_the_user_is_said_once_and_files_may_be_relative(tmp_path: Path) -> None:
     """A learning rate that no weight survives, and traffic from a file: one line, and no process is started anew."""
     generate = ["teal", "traffic", "generate", "--topology", "b4", "--traffic", "gravity:seed=0,count=40,load=3"]
-    assert _run([sys.executable, "-m", *generate, "--out", "t.parquet"], tmp_path).returncode == 0
+    assert run([sys.executable, "-m", *generate, "--out", "t.parquet"], tmp_path).returncode == 0
     command = [sys.executable, "-m", "teal", "train", "--topology", "b4", "--traffic", "t.parquet", "--out", "run"]
     command += ["--workers", "2", "--layers", "2", "--learning-rate", "1e30", "--max-steps", "50"]
-    ended = _run(command, tmp_path)
+    ended = run(command, tmp_path)
     assert ended.returncode == 2, ended.stderr
     assert "a finite loss; try a lower --learning-rate" in ended.stderr
     assert not (tmp_path / "run" / "fault.json").exists()
 
 
 def test_more_workers_than_cpus_are_refused(tmp_path: Path) -> None:
-    ended = _run(_command(tmp_path / "run", "--workers", "5000"))
+    ended = run(_command(tmp_path / "run", "--workers", "5000"))
     assert ended.returncode == 2
     assert "--workers" in ended.stderr
     assert "the CPUs of the cluster" in ended.stderr

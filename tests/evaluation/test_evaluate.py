@@ -117,7 +117,7 @@ def test_a_scheme_that_is_too_slow_is_excluded_and_not_warmed_up_twice(b4: Insta
     assert all(row.usable for row in rows if row.scheme == "patient")
     assert patient.calls == 4
     # A resumed evaluation is given the schemes that were excluded.
-    evaluation = Evaluation(b4, {"slow": slow}, time_limit=60.0, left_out={"slow": rows[2].note})
+    evaluation = Evaluation(b4, {"slow": slow}, time_limit=60.0, already_excluded={"slow": rows[2].note})
     cases = Cases(b4.topology, b4.traffic, np.array([0, 1]))
     (result,) = evaluation.run(cases, {"offline//0/0": [rows[0]]})
     assert not result.rows[0].usable
@@ -178,7 +178,7 @@ def test_a_resumed_evaluation_records_the_same_failures(b4: Instance, stop: int)
     whole = list(first.run(cases))
     failed = {(row.scheme, row.index) for result in whole for row in result.rows if not row.usable}
     assert failed == {("a", 2), ("b", 1), ("b", 3), *(("c", i) for i in range(5))}
-    rest = Evaluation(b4, schemes(), left_out=dict(first.excluded)).run(
+    rest = Evaluation(b4, schemes(), already_excluded=dict(first.excluded)).run(
         cases, {result.key: result.rows for result in whole[:stop]}
     )
     for resumed, uninterrupted in zip(rest, whole[stop:], strict=True):

@@ -66,14 +66,14 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def _engines(process: subprocess.Popen[str]) -> dict[int, psutil.Process]:
     """Processes of engines, by their IDs."""
-    found = {}
+    engines = {}
     for child in descendants(process):
         try:
             if "ServeReplica:teal:Engine" in " ".join(child.cmdline()):
-                found[child.pid] = child
+                engines[child.pid] = child
         except psutil.NoSuchProcess:  # ended since it was listed
             pass
-    return found
+    return engines
 
 
 def _serving(gate: Gate) -> set[int]:

@@ -19,7 +19,7 @@ from teal.cli import main
 from teal.evaluation import Row
 from teal.formats.rows import read_csv
 from teal.reports.record import Record
-from tests.gate import OPEN, PATIENCE_S, Gate, wait_until
+from tests.gate import OPEN, PATIENCE_S, Gate
 from tests.processes import running
 
 B4 = ["--topology", "b4", "--traffic", "gravity:seed=0,count=60,load=3"]
@@ -52,7 +52,8 @@ def test_a_killed_run_continues_and_ends_with_the_same_csv(tmp_path: Path, capsy
     # The run is interrupted where it writes a certain entry of its journal.
     gate = Gate(tmp_path / "gate", "teal.studies.journal", "Journal", "add", 20)
     with running(_command(broken), gate.environment, output=subprocess.DEVNULL) as process:
-        wait_until(lambda: process.pid in gate.waiting() or process.poll() is not None, "entry 21 of the journal")
+        killed = gate.wait_for(1, process)
+        assert killed == {process.pid}
         process.send_signal(signal.SIGKILL)
     assert journal.read_bytes().count(b"\n") == 1 + 20
     with journal.open("ab") as stream:
@@ -61,7 +62,7 @@ def test_a_killed_run_continues_and_ends_with_the_same_csv(tmp_path: Path, capsy
 
     gate.allow(12)
     with running(_command(broken, "--resume"), gate.environment, output=subprocess.PIPE) as process:
-        wait_until(lambda: process.pid in gate.waiting() or process.poll() is not None, "entry 13 of the resumed run")
+        assert gate.wait_for(1, process, earlier=killed) == {process.pid}
         process.send_signal(signal.SIGINT)
         gate.allow(OPEN)
         _, errors = process.communicate(timeout=PATIENCE_S)

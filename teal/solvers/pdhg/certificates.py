@@ -22,11 +22,11 @@ from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.lanes import fill, larger, load, narrow, store, where_above, widen
 from teal.runtime.parallel import kernel, parallel_kernel, prange
 from teal.solvers.pdhg.kernels import FAILED_PRICE, Lanes, flows_up, prices_down
+from teal.solvers.projection import MIN_SPLIT_SUM
 
 # Value per Gbit/s.  A failed link lowers a path's profit by FAILED_PRICE: a path with a profit above this has none.
 _LIVE_PROFIT = -FAILED_PRICE / 10
 _UNLIMITED = FAILED_PRICE  # Gbit/s, larger than any capacity: unused capacity above the first link of a path
-_MIN_SPLIT_SUM = 1e-12  # share of a demand; splits with a smaller sum count as none
 _MIN_CAPACITY = 1e-30  # Gbit/s, instead of 0 as a divisor
 _MIN_DEMAND = 1e-300  # Gbit/s; 1 / demand would overflow below it
 
@@ -142,7 +142,7 @@ def _certify_block(  # type: ignore[no-untyped-def]
     width, several_values = len(lanes), len(demand_value) > 1
     path_price, flow = np.zeros(max_slots * width), np.empty(max_slots * width)
     one = fill(1.0, lanes)
-    zero, live_profit, tiny = one - one, fill(_LIVE_PROFIT, lanes), fill(_MIN_SPLIT_SUM, lanes)
+    zero, live_profit, tiny = one - one, fill(_LIVE_PROFIT, lanes), fill(MIN_SPLIT_SUM, lanes)
     # In a balanced program below every live profit, so that a demand without a live path adds nothing.
     floor = fill(2 * _LIVE_PROFIT if is_balanced else 0.0, lanes)
     profit_sum = zero

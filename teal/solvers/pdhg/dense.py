@@ -14,7 +14,7 @@ from teal.network import PathSet
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem, dual_bound
 from teal.solvers.pdhg.engine import PdhgState, guess_dual, initial_primal_weight
-from teal.solvers.projection import project
+from teal.solvers.projection import project, scaled_to_one
 
 _CHECK_BYTES = 8 * 10  # bytes a path slot and matrix: ten float64 tensors (B, D, K) that a check holds at once
 _LINK_BYTES = 8 * 30  # bytes a link and matrix: thirty float64 tensors (B, E)
@@ -90,10 +90,9 @@ def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
         given = state.splits.to(splits).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0)
         splits = torch.where(problem.path_mask & (problem.demand > 0)[..., None], given, 0)
         dual = state.prices.to(dual).clamp(min=0) * problem.capacity
-    total = splits.sum(-1, keepdim=True)
     if not balanced:
-        return Point(splits / total.clamp(min=1), dual / scale.objective_scale)
-    splits = torch.where(total > 1e-12, splits / total.clamp(min=1e-12), problem.even_splits)
+        return Point(splits / splits.sum(-1, keepdim=True).clamp(min=1), dual / scale.objective_scale)
+    splits = scaled_to_one(problem, splits)
     dual = torch.where(dual.sum(1, keepdim=True) > 0, dual, live.to(dual))
     return Point(splits, dual / dual.sum(1, keepdim=True).clamp(min=1e-300))
 
@@ -107,9 +106,9 @@ def trial_primal_weight(problem: Problem, scale: Scaling) -> Tensor:
         squared_primal_distance = squared_primal_distance / scale.objective_scale[:, 0]
         return initial_primal_weight(scale.full_path_utilisation, guess, squared_primal_distance)
     total = demand.sum(1, keepdim=True)
-    value = 1 / torch.where(total > 0, total, 1)
+    mean_scaled_value = 1 / torch.where(total > 0, total, 1)  # S is the value of all demand
     trial_load = problem.loads(problem.first_path_splits)
-    guess = guess_dual(problem.capacity, trial_load, value)
+    guess = guess_dual(problem.capacity, trial_load, mean_scaled_value)
     return initial_primal_weight(scale.full_path_utilisation, guess, squared_primal_distance)
 
 

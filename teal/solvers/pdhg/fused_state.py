@@ -15,10 +15,10 @@ class ScaledProgram(NamedTuple):
 
     Attributes:
         demand: (D, L) Gbit/s, 0 where no path is live.
-        inverse_capacity_sum: (D, 1) or (D, L) h.
-        demand_value: (D,) or, if all are equal, (1,).
-        scaled_cost: (E, L) cost of each link over S.
-        inverse_capacity: (E, L) 1 / c, 0 where the link has failed.
+        inverse_capacity_sum: (D, L) h, 1/(Gbit/s), or (D, 1) if all matrices have the same capacities.
+        demand_value: (D,) value per Gbit/s of each demand, or (1,) if it is the same for all.
+        scaled_cost: (E, L) cost of each link over S, 1/(Gbit/s).
+        inverse_capacity: (E, L) 1 / c, 1/(Gbit/s); 0 where the link has failed.
         load_factor: (E, L) by which loads are multiplied: 1 / c (over S for a balanced program).
         live: (E, L) 1 where the link works, else 0.
         full_path_utilisation: (E, L) m.

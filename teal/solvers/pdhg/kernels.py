@@ -27,8 +27,8 @@ from teal.solvers.pdhg.engine import (
 )
 from teal.solvers.pdhg.fused_state import Control, Dual, Primal, ScaledProgram, Scratch
 
-FAILED_PRICE = 1e30  # price of a failed link; a sum of many of them still fits float32
-_LOWEST = -1e34  # below every price and split, within the range of float32
+FAILED_PRICE = 1e30  # value per Gbit/s, above every price; the sum over the links of a path still fits float32
+_LOWEST = -1e34  # below every profit and split, within the range of float32
 _MAX_PATHS_OF_DEMAND = 256  # entries of scratch for the paths of one demand (their count is one byte)
 
 Lanes = tuple[int, ...]

@@ -88,9 +88,9 @@ class PlainEngine(DenseEngine):
         share = (self._cycle_iterations + 1) / (self._cycle_iterations + 2)
         average = anchor.towards(current.towards(stepped, torch.full_like(share, 2.0)), share)
         average = Point(average.splits, average.dual.clamp(min=0))
-        primal_distance, dual_distance, _ = distances(problem, scale, stepped, anchor)
-        has_moved = (primal_distance > MIN_SQUARED_DISTANCE) & (dual_distance > MIN_SQUARED_DISTANCE)
-        ratio = (dual_distance / primal_distance.clamp(min=1e-300)).sqrt()
+        squared_primal_distance, squared_dual_distance, _ = distances(problem, scale, stepped, anchor)
+        has_moved = (squared_primal_distance > MIN_SQUARED_DISTANCE) & (squared_dual_distance > MIN_SQUARED_DISTANCE)
+        ratio = (squared_dual_distance / squared_primal_distance.clamp(min=1e-300)).sqrt()
         weight = torch.where(has_moved, (self._primal_weight * ratio).sqrt(), self._primal_weight)
         self._total_iterations = self._total_iterations + 1
         cycle_iterations = torch.where(restart, 0, self._cycle_iterations + 1)
