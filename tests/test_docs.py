@@ -68,6 +68,7 @@ def test_the_example_scheme_of_the_documentation_is_in_table_and_report(tmp_path
     )
 
 
+@pytest.mark.system
 def test_the_documentation_site_builds_without_a_warning(tmp_path: Path) -> None:
     for package in ("mkdocs", "material", "latex2mathml"):
         if importlib.util.find_spec(package) is None:

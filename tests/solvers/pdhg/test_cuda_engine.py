@@ -35,12 +35,18 @@ def _small(objective: ObjectiveName, seed: int = 0, failed: int = 1, batch: int 
     )
 
 
+# The simulator takes about 6 s a case: one in `make test`, the others in `make test-system`.
 CASES = [
-    (ObjectiveName.TOTAL_FLOW, True),
-    (ObjectiveName.TOTAL_FLOW, False),
-    (ObjectiveName.WEIGHTED_FLOW, True),
-    (ObjectiveName.LATENCY_PENALISED_FLOW, True),
     (ObjectiveName.MAX_LINK_UTILISATION, True),
+    *(
+        pytest.param(*case, marks=pytest.mark.system)
+        for case in (
+            (ObjectiveName.TOTAL_FLOW, True),
+            (ObjectiveName.TOTAL_FLOW, False),
+            (ObjectiveName.WEIGHTED_FLOW, True),
+            (ObjectiveName.LATENCY_PENALISED_FLOW, True),
+        )
+    ),
 ]
 
 
