@@ -12,6 +12,7 @@ from baselines.matrix import Array
 from teal.network import PathSet, Topology, compute_paths
 
 LinkPath = tuple[int, ...]  # the links of a path, in order from source to target
+MAX_ROUTES = 4  # paths between two clusters; the authors' code computes as many
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,11 +54,14 @@ class Contraction:
         node_cluster: (N,) cluster number of each node.
         clusters: by cluster number.
         links_between: (cluster, cluster) -> links from the first to the second, largest capacity first.
+        routes: (cluster, cluster) -> up to MAX_ROUTES paths from the first to the second, as cluster numbers, fewest
+            hops first; no two of them cross the same pair of neighbouring clusters.
     """
 
     node_cluster: Array
     clusters: tuple[Cluster, ...]
     links_between: dict[tuple[int, int], list[int]]
+    routes: dict[tuple[int, int], list[tuple[int, ...]]]
 
 
 def contract(topology: Topology, live: Array, count: int, method: str, seed: int, num_paths: int) -> Contraction:
@@ -74,7 +78,7 @@ def contract(topology: Topology, live: Array, count: int, method: str, seed: int
     live_links = np.flatnonzero(live)
     if not len(live_links):
         nodes = np.arange(topology.num_nodes)
-        return Contraction(nodes, tuple(Cluster(np.array([node]), live_links, None) for node in nodes), {})
+        return Contraction(nodes, tuple(Cluster(np.array([node]), live_links, None) for node in nodes), {}, {})
     network = dataclasses.replace(
         topology, link_source=topology.link_source[live_links], link_target=topology.link_target[live_links],
         capacity=topology.capacity[live_links], latency=topology.latency[live_links],
@@ -101,4 +105,29 @@ def contract(topology: Topology, live: Array, count: int, method: str, seed: int
         ends = int(node_cluster[topology.link_source[link]]), int(node_cluster[topology.link_target[link]])
         if ends[0] != ends[1]:
             links_between.setdefault(ends, []).append(link)
-    return Contraction(node_cluster, tuple(clusters), links_between)
+    return Contraction(node_cluster, tuple(clusters), links_between, _routes(len(clusters), links_between))
+
+
+def _routes(
+    count: int, links_between: dict[tuple[int, int], list[int]]
+) -> dict[tuple[int, int], list[tuple[int, ...]]]:
+    """See :attr:`Contraction.routes`, for ``count`` clusters."""
+    if not links_between:
+        return {}
+    ends = np.array(sorted(links_between), np.int32)
+    network = Topology(
+        name="clusters",
+        node_names=tuple(str(cluster) for cluster in range(count)),
+        link_source=ends[:, 0],
+        link_target=ends[:, 1],
+        capacity=np.ones(len(ends)),
+        latency=np.ones(len(ends)),
+        coordinates=np.full((count, 2), np.nan),
+    )
+    paths = compute_paths(network, num_paths=MAX_ROUTES, cache=False)
+    routes: dict[tuple[int, int], list[tuple[int, ...]]] = {}
+    for d, (source, target) in enumerate(paths.pairs.tolist()):
+        links = [paths.path_links(d, k) for k in range(int(paths.mask[d].sum()))]
+        if links:
+            routes[source, target] = [(source, *ends[path, 1].tolist()) for path in links]
+    return routes

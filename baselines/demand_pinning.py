@@ -25,7 +25,7 @@ class DemandPinning(ByLargest):
     name = "demand-pinning"
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
-        optimised = largest(matrix.demand, self.alpha)
+        optimised = largest(matrix.demand * matrix.unit, self.alpha)
         residual = matrix.capacity.copy()
         if matrix.network.objective.maximises_value:
             pinned = place(matrix, np.flatnonzero(~optimised), residual, whole=False, first_only=True)

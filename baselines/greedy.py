@@ -34,12 +34,12 @@ def _place(order, demand, mask, path_ptr, path_links, residual, whole, first_onl
 
 
 def place(matrix: Matrix, order: Array, residual: Array, *, whole: bool, first_only: bool) -> Array:
-    """(D, K) Gbit/s: each demand of ``order`` in turn on its first live path with enough residual capacity.
+    """(D, K) flow: each demand of ``order`` in turn on its first live path with enough residual capacity.
 
     Args:
         matrix: demands and live paths.
         order: demand numbers; demands that are not in it get no flow.
-        residual: (E,) Gbit/s that may be used; the placed flow is subtracted in place.
+        residual: (E,) capacity that may be used; the placed flow is subtracted in place.
         whole: a path is used only if it can carry the whole demand; otherwise if it can carry any part.
         first_only: only the first live path of each demand is tried.
     """
@@ -50,7 +50,7 @@ def place(matrix: Matrix, order: Array, residual: Array, *, whole: bool, first_o
 
 
 def first_path_flow(matrix: Matrix) -> Array:
-    """(D, K) Gbit/s: every routable demand whole on its first live path, regardless of capacities."""
+    """(D, K) flow: every routable demand whole on its first live path, regardless of capacities."""
     flow = np.zeros(matrix.mask.shape)
     rows = np.flatnonzero(matrix.routable)
     flow[rows, matrix.mask[rows].argmax(1)] = matrix.demand[rows]

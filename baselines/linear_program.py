@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.optimize import linprog
 
-from baselines.matrix import Array
+from baselines.matrix import Array, power_of_two
 from teal.errors import InputError, SolverError
 from teal.problem.allocation import Status
 from teal.spec import Spec
@@ -77,6 +77,8 @@ class LinearProgram:
         a_eq: (q, n) rows of the equations; None for no equations.
         b_eq: (q,) right-hand sides of the equations; None for no equations.
         upper: (n,) upper bounds of the variables; None for no bounds.
+        size: (n,) largest magnitude that each variable needs to have.  The program is solved with variables in these
+            units, rows divided by their largest coefficient, and the objective by its largest; None for no scaling.
     """
 
     cost: Array
@@ -85,6 +87,36 @@ class LinearProgram:
     a_eq: sp.csr_array | None = None
     b_eq: Array | None = None
     upper: Array | None = None
+    size: Array | None = None
+
+    def scaled(self) -> tuple[LinearProgram, Array, Array]:
+        """The scaled program, the units of its variables (n,) and of its inequalities (m,), all powers of two."""
+        size = np.ones(len(self.cost)) if self.size is None else self.size
+        units = power_of_two(np.where(size > 0, size, 1.0))
+        a_ub, row_units = _divided_rows(sp.csr_array(self.a_ub @ sp.diags_array(units)))
+        a_eq, b_eq = None, None
+        if self.a_eq is not None and self.b_eq is not None:
+            a_eq, equation_units = _divided_rows(sp.csr_array(self.a_eq @ sp.diags_array(units)))
+            b_eq = self.b_eq / equation_units
+        cost = self.cost * units
+        upper = None if self.upper is None else self.upper / units
+        scaled = LinearProgram(cost / self.cost_unit(units), a_ub, self.b_ub / row_units, a_eq, b_eq, upper)
+        return scaled, units, row_units
+
+    def cost_unit(self, units: Array) -> float:
+        """Largest coefficient of the objective with variables in ``units``; 1 if all are 0."""
+        return float(np.abs(self.cost * units).max(initial=0)) or 1.0
+
+
+def _divided_rows(matrix: sp.csr_array) -> tuple[sp.csr_array, Array]:
+    """The rows of a matrix divided by powers of two next to their largest magnitudes, and these."""
+    largest = (
+        abs(matrix).max(1).toarray().reshape(-1)
+        if matrix.shape[0] and matrix.shape[1]
+        else np.ones(len(matrix.indptr) - 1)
+    )
+    units = power_of_two(np.where(largest > 0, largest, 1.0))
+    return sp.csr_array(sp.diags_array(1 / units) @ matrix), units
 
 
 def solve_program(program: LinearProgram, settings: LpSettings) -> LpSolution:
@@ -96,7 +128,13 @@ def solve_program(program: LinearProgram, settings: LpSettings) -> LpSolution:
     if not len(program.cost):
         return LpSolution(np.zeros(0), np.zeros(len(program.b_ub)), Status.OPTIMAL, 0.0)
     begin = time.perf_counter()
-    x, dual, status = (_by_gurobi if settings.solver == "gurobi" else _by_highs)(program, settings)
+    solve = _by_gurobi if settings.solver == "gurobi" else _by_highs
+    if program.size is None:
+        x, dual, status = solve(program, settings)
+    else:
+        scaled, units, row_units = program.scaled()
+        x, dual, status = solve(scaled, settings)
+        x, dual = x * units, dual * program.cost_unit(units) / row_units
     return LpSolution(x, dual, status, time.perf_counter() - begin)
 
 

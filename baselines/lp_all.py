@@ -7,10 +7,15 @@ max_link_utilisation: min theta  s.t.  sum_k x[d, k] = demand[d],  load[e] <= th
 so an overloaded matrix has an optimum too.
 max_concurrent_flow: max alpha  s.t.  alpha demand[d] <= sum_k x[d, k] <= demand[d],  load[e] <= c[e],  alpha <= 1,
 x >= 0.
+
+LP solvers have absolute tolerances of about 1e-7: where capacities and demands differ by more than that, HiGHS and
+Gurobi solve the program of :mod:`baselines.path_program` instead, with scaled variables and rows;
+max_concurrent_flow then as max_link_utilisation, with alpha = min(1, 1 / theta).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import warnings
 from dataclasses import dataclass, field
@@ -21,12 +26,18 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
+from baselines.linear_program import LpSettings, solve_program
+from baselines.matrix import Matrix, MatrixResult, per_matrix
+from baselines.path_program import path_program
 from teal.errors import InputError, SolverError
+from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.allocation import Allocation, Status
 from teal.spec import Spec
 
 SOLVERS = {"highs": "HIGHS", "gurobi": "GUROBI", "cuopt": "CUOPT"}  # option -> name in cvxpy
+SCALED_SOLVERS = ("highs", "gurobi")  # that also solve programs without cvxpy
+_RANGE = 1e6  # largest over smallest rate; ten times less than the inverse of the solvers' tolerance
 METHODS = ("auto", "simplex", "ipm")
 _INSTALL_HINTS = {"cuopt": "NVIDIA cuOpt, which needs a GPU"}  # solvers that are not among the dependencies
 _CUOPT_METHODS = {"simplex": "DualSimplex", "ipm": "Barrier", "auto": "Barrier"}  # option -> solver_method of cuOpt
@@ -68,6 +79,14 @@ class LpAll:
         for b in range(problem.batch):
             begin = time.perf_counter()
             row = problem.row(b)
+            if self.solver in SCALED_SOLVERS and _spans_decades(row):
+                result = _solve_scaled(row, self._settings())
+                statuses.append(result.status[0])
+                build_s.append(result.build_s[0])
+                solve_s.append(result.solve_s[0])
+                splits[b], prices[b] = result.splits[0].cpu(), result.prices[0].cpu()  # type: ignore[index]
+                model = None
+                continue
             if model is None or not torch.equal(row.capacity, problem.capacity[b - 1 : b]):
                 model = _Model(cvxpy, row)
             model.demand.value = row.demand[0].cpu().numpy()[model.demands]
@@ -84,6 +103,9 @@ class LpAll:
             tuple(build_s),
             tuple(solve_s),
         )
+
+    def _settings(self) -> LpSettings:
+        return LpSettings(self.solver, self.method, self.time_limit)
 
     def _options(self, variables: int) -> dict[str, Any]:
         """The solver's options, in its own names, for cvxpy."""
@@ -205,6 +227,39 @@ class _Model:
             splits[self.paths] = np.divide(flow, demand, out=np.zeros_like(flow), where=demand > 0)
             prices[self.links] = np.abs(self.capacity_rows.dual_value) / self.capacity
         return splits.reshape(problem.ops.mask.shape), prices
+
+
+def _spans_decades(problem: Problem) -> bool:
+    """Whether the tolerance of a solver, times the largest capacity or demand, is more than the smallest one.
+
+    In value maximisation small demands do not count, since little value depends on them.
+    """
+    demand = problem.demand[problem.routable & (problem.demand > 0)]
+    if problem.objective.maximises_value and len(demand):
+        demand = demand.max()[None]
+    rates = torch.cat([demand, problem.capacity[problem.capacity > 0]])
+    return bool(len(rates)) and bool(rates.max() > _RANGE * rates.min() or not 1 / _RANGE < rates.max() < _RANGE)
+
+
+def _solve_scaled(problem: Problem, settings: LpSettings) -> Allocation:
+    """LP-all of one matrix by the scaled program of :mod:`baselines.path_program`."""
+    original = problem
+    if problem.objective.is_balanced:
+        problem = dataclasses.replace(problem, objective=Objective(ObjectiveName.MAX_LINK_UTILISATION))
+
+    def solve(matrix: Matrix) -> MatrixResult:
+        lp = path_program(matrix, matrix.routable, matrix.capacity)
+        solution = solve_program(lp.program, settings)
+        return MatrixResult(lp.flow(solution), lp.prices(solution), solution.status, lp.build_s, solution.seconds)
+
+    try:
+        allocation = per_matrix(problem, solve)
+    except SolverError as error:
+        raise SolverError(f"lp-all: {error}".replace("use solver=", "use lp-all:solver=")) from error
+    if original.objective.is_balanced and original.objective.may_shed:
+        utilisation = problem.utilisation(allocation.splits).amax(1).clamp(min=1)
+        allocation = dataclasses.replace(allocation, splits=allocation.splits / utilisation[:, None, None])
+    return allocation
 
 
 def _import_cvxpy() -> Any:

@@ -23,7 +23,7 @@ class LpTop(ByLargest):
     name = "lp-top"
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
-        optimised = largest(matrix.demand, self.alpha)
+        optimised = largest(matrix.demand * matrix.unit, self.alpha)
         lp = path_program(matrix, optimised, matrix.capacity)
         solution = solve_program(lp.program, self.settings)
         flow = lp.flow(solution)

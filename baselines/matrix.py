@@ -57,17 +57,22 @@ class PathArrays:
 class Matrix:
     """One traffic matrix of a problem.
 
+    LP solvers have absolute tolerances, about 1e-7, so all rates are in a unit of the matrix in which the mean capacity
+    is near 1.
+
     Attributes:
         network: paths, shared by all matrices of the problem.
-        demand: (D,) Gbit/s.
-        capacity: (E,) Gbit/s.
+        demand: (D,) units.
+        capacity: (E,) units.
         mask: (D, K) true for live paths.
+        unit: Gbit/s, a power of two, so that conversion changes no digit.
     """
 
     network: PathArrays
     demand: Array
     capacity: Array
     mask: Array
+    unit: float = 1.0
 
     @cached_property
     def routable(self) -> Array:
@@ -86,13 +91,13 @@ class Matrix:
         return PathVariables(path, demands, demand_row, link, np.repeat(np.arange(len(path)), counts))
 
     def loads(self, flow: Array) -> Array:
-        """(E,) Gbit/s on each link, of path flows (D, K) in Gbit/s."""
+        """(E,) load of each link, of path flows (D, K), both in the same unit."""
         network = self.network
         per_link = np.repeat(flow.reshape(-1), np.diff(network.path_ptr))
-        return np.bincount(network.path_links, per_link, minlength=len(self.capacity))
+        return np.bincount(network.path_links, per_link, minlength=len(self.capacity)).astype(np.float64)
 
     def with_demand(self, demand: Array) -> Matrix:
-        """The same network under other demands, (D,) Gbit/s."""
+        """The same network under other demands, (D,) units."""
         return dataclasses.replace(self, demand=demand)
 
 
@@ -133,8 +138,8 @@ class MatrixResult:
     """The result of a scheme for one matrix.
 
     Attributes:
-        flow: (D, K) Gbit/s on each path.
-        prices: (E,) value of one more Gbit/s of capacity on each link; None if the scheme has none.
+        flow: (D, K) flow on each path, in the unit of the matrix.
+        prices: (E,) value of one more unit of capacity on each link; None if the scheme has none.
         status: of the allocation.
         build_s: s to build the programs.
         solve_s: s to solve them; None for the measured time less ``build_s``.
@@ -154,7 +159,13 @@ def matrices(problem: Problem) -> Iterator[Matrix]:
     network = PathArrays.of(problem)
     masks, demands, capacities = (v.cpu().numpy() for v in (problem.path_mask, problem.demand, problem.capacity))
     for demand, capacity, mask in zip(demands, capacities, masks, strict=True):
-        yield Matrix(network, demand, capacity, mask)
+        unit = power_of_two(capacity[capacity > 0].mean() if (capacity > 0).any() else 1.0)
+        yield Matrix(network, demand / unit, capacity / unit, mask, unit)
+
+
+def power_of_two(number: Any) -> Any:
+    """The powers of two nearest to positive numbers, in the logarithm."""
+    return np.exp2(np.round(np.log2(number)))
 
 
 def per_matrix(problem: Problem, solve: Callable[[Matrix], MatrixResult]) -> Allocation:
@@ -163,12 +174,13 @@ def per_matrix(problem: Problem, solve: Callable[[Matrix], MatrixResult]) -> All
     Flows are converted to splits.  Where a result has no ``solve_s``, it is the measured time less ``build_s``.
     """
     problem = problem.to(torch.float64)
-    demands, results, seconds = problem.demand.cpu().numpy(), [], []
+    demands, results, units, seconds = problem.demand.cpu().numpy(), [], [], []
     for matrix in matrices(problem):
         begin = time.perf_counter()
         results.append(solve(matrix))
+        units.append(matrix.unit)
         seconds.append(time.perf_counter() - begin)
-    flow = np.stack([result.flow for result in results])
+    flow = np.stack([result.flow * unit for result, unit in zip(results, units, strict=True)])
     splits = np.divide(flow, demands[..., None], out=np.zeros_like(flow), where=demands[..., None] > 0)
     all_prices = [result.prices for result in results if result.prices is not None]
     prices = torch.from_numpy(np.stack(all_prices)).to(problem.demand) if len(all_prices) == len(results) else None

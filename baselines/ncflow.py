@@ -3,8 +3,9 @@
 Abuzaid et al., "Contracting Wide-area Network Topologies to Solve Flow Problems Quickly", NSDI 2021.  In each iteration
 
 1. every pair of neighbouring clusters exposes one link, each iteration the one of next smaller capacity.  The demands
-   from one cluster to another form a bundle with one path over exposed links; the LP R1 maximises the flow of all
-   bundles;
+   from one cluster to another form a bundle with one path over exposed links: of up to four paths that share no pair of
+   neighbouring clusters, iteration i takes number i mod n, or the next one whose links still have room, as the
+   authors' code does.  The LP R1 maximises the flow of all bundles;
 2. the LP R2 of each cluster maximises the flow inside it: of its own demands, from each source to the exit of its
    bundle, from the entry of a bundle to each target, and from entry to exit of bundles that pass through.  No flow
    exceeds R1, and gamma penalises the use of a single path;
@@ -29,7 +30,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse.csgraph import dijkstra
 
 from baselines.clusters import METHODS
 from baselines.contraction import Contraction, LinkPath, contract
@@ -49,7 +49,7 @@ _MIN_FLOW_SHARE = 1e-9  # of the largest demand; smaller demands, flows and resi
 _PENALTY = 0.01  # gamma of R2 times the largest demand (at least 1 Gbit/s): small, so that it never outweighs flow
 _MAX_CHUNK_DEMANDS = 20_000  # demands in one LP of step 4, which covers several bundles
 
-# (cluster, kind, bundle, key) -> flow in Gbit/s that R2 grants to a commodity, and its paths with their flows.
+# (cluster, kind, bundle, key) -> flow that R2 grants to a commodity, and its paths with their flows.
 _Granted = dict[tuple[int, str, int, int], tuple[float, WeightedPaths]]
 
 
@@ -108,7 +108,7 @@ class NcFlow:
             runs.append(_Run(self, matrix, contraction))
             runs[-1].iterate()
             solve_s.append(time.perf_counter() - begin)
-        paths, splits = with_flows(problem, [run.path_flows for run in runs])
+        paths, splits = with_flows(problem, [run.path_flows_gbps() for run in runs])
         return Allocation(
             splits, None, (Status.FEASIBLE,) * problem.batch, tuple(build_s), tuple(solve_s),
             tuple(seconds + run.parallel_s for seconds, run in zip(build_s, runs, strict=True)), paths,
@@ -125,7 +125,7 @@ class _Run:
     """NCFlow on one matrix: unserved demands, residual capacities, and the flow allocated so far.
 
     Attributes:
-        path_flows: for each demand, path -> Gbit/s.
+        path_flows: for each demand, path -> flow in the unit of the matrix.
         parallel_s: s if every cluster had a processor to itself, without the contraction.
     """
 
@@ -137,9 +137,13 @@ class _Run:
         self._pair_clusters = contraction.node_cluster[self._pairs]  # (D, 2)
         self._unserved, self._residual = matrix.demand.copy(), matrix.capacity.copy()
         self._min_flow = _MIN_FLOW_SHARE * max(1e-300, float(matrix.demand.max(initial=0)))
-        self._gamma = _PENALTY / max(1.0, float(matrix.demand.max(initial=0)))
+        self._gamma = _PENALTY / max(1.0, matrix.unit * float(matrix.demand.max(initial=0)))
         self.path_flows: list[dict[LinkPath, float]] = [{} for _ in range(len(matrix.demand))]
         self.parallel_s = 0.0
+
+    def path_flows_gbps(self) -> list[dict[LinkPath, float]]:
+        """For each demand, path -> Gbit/s."""
+        return [{path: flow * self._matrix.unit for path, flow in flows.items()} for flows in self.path_flows]
 
     def iterate(self) -> None:
         """Iterate until little is unserved or added, no capacity is left, or the maximum number is reached."""
@@ -155,7 +159,7 @@ class _Run:
                 break
 
     def _iteration(self, number: int) -> float:
-        """Steps 1 to 4; the flow added, Gbit/s."""
+        """Steps 1 to 4; the flow added."""
         begin = time.perf_counter()
         bundles = self._bundles(number)
         bundle_flow = self._bundle_flow(bundles)
@@ -184,9 +188,6 @@ class _Run:
             if usable:
                 exposed[ends] = usable[0]
         count = len(self._contraction.clusters)
-        arcs = np.array(list(exposed), np.int64).reshape(-1, 2)
-        graph = sparse_ones(arcs[:, 0], arcs[:, 1], (count, count))
-        _, predecessor = dijkstra(graph, unweighted=True, return_predecessors=True)
         source_cluster, target_cluster = self._pair_clusters.T
         unserved = np.flatnonzero((self._unserved > self._min_flow) & (source_cluster != target_cluster))
         key = source_cluster[unserved] * count + target_cluster[unserved]
@@ -195,17 +196,17 @@ class _Run:
         bundles = []
         for demands in np.split(unserved[order], cuts) if len(unserved) else []:
             first, last = (int(c) for c in self._pair_clusters[demands[0]])
-            clusters = [last]
-            while clusters[-1] != first and predecessor[first, clusters[-1]] >= 0:
-                clusters.append(int(predecessor[first, clusters[-1]]))
-            if clusters[-1] == first:
-                clusters.reverse()
-                crossed = tuple(exposed[a, b] for a, b in itertools.pairwise(clusters))
-                bundles.append(Bundle(demands, tuple(clusters), crossed))
+            routes = self._contraction.routes.get((first, last), [])
+            start = number % len(routes) if routes else 0
+            for clusters in routes[start:] + routes[:start]:
+                neighbours = list(itertools.pairwise(clusters))
+                if all(ends in exposed for ends in neighbours):
+                    bundles.append(Bundle(demands, clusters, tuple(exposed[ends] for ends in neighbours)))
+                    break
         return bundles
 
     def _bundle_flow(self, bundles: list[Bundle]) -> Array:
-        """R1: (bundles,) Gbit/s, the maximum total flow of the bundles over the exposed links."""
+        """R1: (bundles,) the maximum total flow of the bundles over the exposed links."""
         incidences = [(link, b) for b, bundle in enumerate(bundles) for link in bundle.links]
         incidence = np.array(incidences, np.int64).reshape(-1, 2)
         links, row = np.unique(incidence[:, 0], return_inverse=True)
@@ -245,7 +246,7 @@ class _Run:
         return commodities
 
     def _merge(self, bundles: list[Bundle], granted: _Granted) -> float:
-        """Steps 3 and 4: add the flows of demands inside clusters and of bundles; the flow added, Gbit/s."""
+        """Steps 3 and 4: add the flows of demands inside clusters and of bundles; the flow added."""
         gain = 0.0
         for (_, kind, _, key), (amount, paths) in granted.items():
             if kind == INSIDE:
@@ -268,7 +269,7 @@ class _Run:
         return gain
 
     def _add_flow(self, demand: int, links: LinkPath, flow: float) -> None:
-        """Allocate ``flow`` Gbit/s of a demand to a path."""
+        """Allocate ``flow`` of a demand to a path."""
         path_flows = self.path_flows[demand]
         path_flows[links] = path_flows.get(links, 0.0) + flow
         self._unserved[demand] = max(0.0, self._unserved[demand] - flow)
@@ -276,7 +277,7 @@ class _Run:
             self._residual[link] = max(0.0, self._residual[link] - flow)
 
     def _demand_flows(self, chunk: list[int], bundles: list[Bundle], granted: _Granted) -> dict[int, Array]:
-        """Step 4 for the bundles in ``chunk``: bundle -> Gbit/s of its demands, the maximum within what R2 grants."""
+        """Step 4 for the bundles in ``chunk``: bundle -> flow of its demands, the maximum within what R2 grants."""
         limits: list[float] = []
         rows, columns, upper, width = [], [], [], 0
         for b in chunk:

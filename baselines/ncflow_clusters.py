@@ -12,7 +12,7 @@ from baselines.contraction import Cluster, LinkPath
 from baselines.linear_program import LinearProgram, LpSolution
 from baselines.matrix import Array, sparse_ones
 
-WeightedPaths = list[tuple[LinkPath, float]]  # paths, each with its flow in Gbit/s or its share of a flow
+WeightedPaths = list[tuple[LinkPath, float]]  # paths, each with its flow or its share of a flow
 
 # Kinds of commodities: a demand inside a cluster; the part of a bundle (the demands from one cluster to another) that
 # leaves a source, that reaches a target, or that passes through a cluster from its entry to its exit.
@@ -30,7 +30,7 @@ class Commodity:
         source: node of the cluster where the flow starts.
         target: node of the cluster where the flow ends.
         crossing: the exposed links by which the flow enters and leaves the cluster; empty for INSIDE.
-        limit: largest flow, Gbit/s.
+        limit: largest flow.
     """
 
     kind: str
@@ -57,7 +57,7 @@ class ClusterFlows:
     paths: Sequence[list[LinkPath]]
 
     def commodity_flows(self, solution: LpSolution) -> dict[tuple[str, int, int], tuple[float, WeightedPaths]]:
-        """(kind, bundle, key) -> flow in Gbit/s, and the paths inside the cluster that carry it with their flows."""
+        """(kind, bundle, key) -> flow, and the paths inside the cluster that carry it with their flows."""
         start, commodity_flows = 0, {}
         for commodity, paths in zip(self.commodities, self.paths, strict=True):
             flows = solution.x[start : start + len(paths)].tolist()
@@ -79,8 +79,8 @@ def cluster_program(
     Args:
         cluster: with its paths.
         commodities: of the cluster.
-        residual: (E,) residual capacities, Gbit/s.
-        bundle_flow: (bundles,) flow of each bundle in R1, Gbit/s.
+        residual: (E,) residual capacities.
+        bundle_flow: (bundles,) flow of each bundle in R1.
         gamma: penalty on the largest path flow of each commodity, so that flow is spread over several paths.
     """
     paths = [cluster.paths_between(c.source, c.target) for c in commodities]

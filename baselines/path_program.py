@@ -1,6 +1,6 @@
 """The path-form LP of some of the demands on given capacities, which several schemes solve.
 
-With x[d, k] the flow on path k of demand d, in Gbit/s:
+With x[d, k] the flow on path k of demand d, in the unit of the matrix:
 
 Value maximisation: max sum v x  s.t.  sum_k x[d, k] <= demand[d],  load[e] <= capacity[e],  x >= 0.
 max_link_utilisation: min theta  s.t.  sum_k x[d, k] = demand[d],  load[e] + background[e] <= theta capacity[e],
@@ -47,13 +47,13 @@ class PathProgram:
     build_s: float
 
     def flow(self, solution: LpSolution) -> Array:
-        """(D, K) Gbit/s on each path; 0 for demands that are not in the LP."""
+        """(D, K) flow on each path; 0 for demands that are not in the LP."""
         flow = np.zeros(self.matrix.mask.shape)
         flow.reshape(-1)[self.path] = solution.x[: len(self.path)]
         return flow
 
     def prices(self, solution: LpSolution) -> Array:
-        """(E,) value of one more Gbit/s of capacity on each link; 0 for links that no path uses."""
+        """(E,) value of one more unit of capacity on each link; 0 for links that no path uses."""
         prices = np.zeros(len(self.matrix.capacity))
         prices[self.links] = solution.dual[: len(self.links)]
         return prices
@@ -65,8 +65,8 @@ def path_program(matrix: Matrix, selected: Array, capacity: Array, background: A
     Args:
         matrix: demands, live paths and objective.
         selected: (D,) true for the demands in the LP.
-        capacity: (E,) Gbit/s that these demands may use.
-        background: (E,) Gbit/s that all other demands already put on each link, for max_link_utilisation only; None
+        capacity: (E,) that these demands may use.
+        background: (E,) flow that all other demands already put on each link, for max_link_utilisation only; None
             for 0.
     """
     begin = time.perf_counter()
@@ -74,16 +74,24 @@ def path_program(matrix: Matrix, selected: Array, capacity: Array, background: A
     links = np.unique(variables.link)
     loads, served = variables.link_incidence(len(capacity))[links], variables.demand_incidence()
     width, demand = len(variables.path), matrix.demand[variables.demands]
+    rate = demand[variables.demand_row]
+    bottleneck = np.full(width, np.inf)
+    np.minimum.at(bottleneck, variables.column, capacity[variables.link])
     if matrix.network.objective.maximises_value:
         program = LinearProgram(
             -matrix.network.value.reshape(-1)[variables.path],
             sp.vstack([loads, served], format="csr"),
             np.concatenate([capacity[links], demand]),
+            size=np.minimum(rate, bottleneck),
         )
         return PathProgram(matrix, program, variables.path, links, time.perf_counter() - begin)
     theta = sp.csr_array(-capacity[links][:, None])
     fixed = np.zeros(len(capacity)) if background is None else background
     min_theta = np.divide(fixed, capacity, out=np.zeros_like(fixed), where=capacity > 0).max(initial=0.0)
+    # theta of one feasible solution: each demand split in proportion to the bottlenecks of its paths.
+    split = bottleneck / np.bincount(variables.demand_row, bottleneck)[variables.demand_row] if width else bottleneck
+    load = fixed + np.bincount(variables.link, (rate * split)[variables.column], minlength=len(capacity))
+    feasible_theta = np.divide(load, capacity, out=np.zeros_like(load), where=capacity > 0).max(initial=0.0)
     floor = sp.csr_array(([-1.0], ([0], [width])), shape=(1, width + 1))  # theta >= utilisation by the background
     program = LinearProgram(
         np.append(np.zeros(width), 1.0),
@@ -91,5 +99,6 @@ def path_program(matrix: Matrix, selected: Array, capacity: Array, background: A
         np.append(-fixed[links], -min_theta),
         sp.hstack([served, sp.csr_array((len(demand), 1))], format="csr"),
         demand,
+        size=np.append(np.minimum(rate, feasible_theta * bottleneck), feasible_theta),
     )
     return PathProgram(matrix, program, variables.path, links, time.perf_counter() - begin)

@@ -74,10 +74,10 @@ class Pop:
 
 
 def split(demand: Array, replicas: int, phi: float, seed: int) -> Array:
-    """(replicas, D) Gbit/s: the demands of each replica; over the replicas they sum to ``demand``.
+    """(replicas, D) the demands of each replica; over the replicas they sum to ``demand``.
 
     Args:
-        demand: (D,) Gbit/s.
+        demand: (D,).
         replicas: k.
         phi: additional pieces, as a share of the number of demands above 0.
         seed: of the assignment.

@@ -2,7 +2,7 @@
 
 Bogle et al., "TEAVAR", SIGCOMM 2019, with the loss summed over demands as in the comparisons of the NCFlow and Teal
 papers.  With scenarios s of probability pi[s], total demand T, availability beta, and flows f[p] that are reserved
-whether or not links fail (flows, demands and losses in Gbit/s):
+whether or not links fail (flows, demands and losses in the unit of the matrix):
 
     min  alpha + sum_s pi[s] u[s] / (1 - beta) + (1 - sum_s pi[s]) (T - alpha) / (1 - beta)
     s.t. u[s] + alpha >= sum_k max(0, d[k] - sum of f[p] over the paths of demand k that are live in s),

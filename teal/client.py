@@ -99,7 +99,8 @@ class ServedAllocation:
         gap: (B,) certified relative gap between ``value`` and ``bound``.
         satisfied_demand: (B,) share of the demand that is carried.
         max_link_utilisation: (B,) largest utilisation of a link.
-        status: (B,) "gap" where the requested gap was reached, "deadline" where the deadline ended the solve.
+        status: (B,) "gap" where the requested gap was reached; else what ended the search: "deadline", "iterations", or
+            "rounding" if the gap was missed by rounding only.
         queue_ms: time for which the request waited in the service, ms.
         solve_ms: time of the engine, ms.
         batch: number of matrices that the engine solved in the same batch.

@@ -18,7 +18,7 @@ if not torch.cuda.is_available():  # CUDA kernels run in numba-cuda's simulator;
 import numba
 
 # Shapes at these borders are checked under test.  The hook must stand before the first import of Teal.
-CHECKED = ("teal.problem.problem", "teal.problem.allocation", "teal.pathops.base", "teal.solvers.pdhg.search")
+CHECKED = ("teal.problem.problem", "teal.problem.allocation", "teal.pathops.base", "teal.solvers.pdhg.solver")
 try:
     from jaxtyping import install_import_hook
 

@@ -27,7 +27,7 @@ from teal.problem.allocation import Allocation
 from teal.problem.assessment import assess
 from teal.schemes.registry import Scheme, Starter
 from teal.solvers import pdhg
-from teal.solvers.pdhg.search import WarmStart
+from teal.solvers.pdhg.solver import WarmStart
 
 NEXT, CROWD, FAILURES, FIRST = SITUATIONS = ("next interval", "flash crowd", "failures", "no earlier state")
 TARGETS = (0.05, 0.02, 0.01, 0.005, 0.002)  # certified gaps

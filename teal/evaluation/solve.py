@@ -19,11 +19,17 @@ from teal.problem.assessment import FIGURES
 from teal.problem.bounds import gap
 from teal.runtime.memory import describe
 from teal.schemes.price_gnn import starter_for
-from teal.solvers.pdhg import solve
+from teal.solvers.pdhg import Stop, solve
 from teal.solvers.pdhg.dense import bytes_needed
 from teal.spec import parse_spec
 
 _REPORT_EVERY_S = 2.0  # seconds between two progress messages
+_STOPPED_BY = {
+    Stop.GAP: "rounding: the search has the gap, its independent measurement just does not",
+    Stop.DEADLINE: "the deadline",
+    Stop.ITERATIONS: "the iteration limit",
+    Stop.STALLED: "a gap that no longer shrinks",
+}
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -134,7 +140,7 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
         bound_s=bound_s,
         status=assessment.status[0].value,
         reached=bool(assessment.gap[0] <= config.gap),
-        stopped_by="the iteration limit" if result.iterations >= config.max_iterations else "the deadline",
+        stopped_by=_STOPPED_BY[result.stopped_by[0]],
         **vars(assessment.figures(0)),
     )
 

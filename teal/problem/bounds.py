@@ -7,9 +7,13 @@ For prices p[e] >= 0 and price(d, k), the sum of p over the links of path (d, k)
   optimum >= sum_d demand[d] min_k price(d, k);
 - max_concurrent_flow: optimum <= min(1, 1 / theta) with theta that bound of max_link_utilisation.
 
-The maxima and minima are taken over live paths, as in the allocation.  Taken over all paths of the network
-instead, where price(d) is the shortest path under the prices, the same formulas bound the optimum over any
-choice of paths: :func:`all_paths_bound`.
+A price above V, the largest value of a Gbit/s, proves no more than V does, since no path over the link is worth using
+at V already; prices of more than a million times V count as V, so that sums stay finite.  A bound that is no number,
+for want of range, counts as infinite (0 for a minimum), which proves nothing.
+
+The maxima and minima are taken over live paths, as in the allocation.  Taken over all paths of the network instead,
+where price(d) is the shortest path under the prices, the same formulas bound the optimum over any choice of paths:
+:func:`all_paths_bound`.
 """
 
 from __future__ import annotations
@@ -47,20 +51,34 @@ def scaled_dual_bound(problem: Problem, prices: Tensor) -> Tensor:
     return _bounds(problem, prices, torch.cat([_PRICE_SCALES.new_zeros(1), _PRICE_SCALES])).amin(0)
 
 
-def _usable_prices(prices: Tensor) -> Tensor:
-    """``prices`` in float64, with negative and NaN entries replaced by 0."""
-    return torch.nan_to_num(prices.to(torch.float64), nan=0.0, posinf=0.0).clamp(min=0)
+def usable_prices(problem: Problem, prices: Tensor, most: float = 1e6) -> Tensor:
+    """(B, E) prices in float64 that prove no less than ``prices``, and whose sums are finite.
+
+    Entries that are negative, NaN or infinite become 0.  For value maximisation entries above ``most`` times V, the
+    largest value of a Gbit/s, become V; for the balanced programs, whose bounds do not depend on the scale, the largest
+    entry becomes at most 1.
+
+    Args:
+        problem: for objective and values.
+        prices: (B, E).
+        most: see above.
+    """
+    prices = torch.nan_to_num(prices.to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0)
+    if not problem.objective.maximises_value:
+        return prices / prices.amax(1, keepdim=True).clamp(min=1)
+    largest = torch.cat([problem.demand_value, problem.demand_value.new_zeros(1)]).amax().to(prices)
+    return torch.where(prices > most * largest, largest, prices)
 
 
 def _bounds(problem: Problem, prices: Tensor, scales: Tensor) -> Tensor:
     """(scales, B) bounds of multiples of the prices."""
-    problem, prices = problem.to(torch.float64), _usable_prices(prices)
+    problem, prices = problem.to(torch.float64), usable_prices(problem, prices)
     capacity_value = problem.capacity_value(prices)  # (B,)
     path_price = problem.ops.path_sum(prices)  # (B, D, K)
     if not problem.objective.maximises_value:
         theta = (problem.demand * problem.cheapest_path_cost(path_price)).sum(1)
-        theta = torch.where(capacity_value > 0, theta / capacity_value.clamp(min=1e-300), 0)
-        return from_utilisation(problem, theta).unsqueeze(0)
+        theta = torch.where(capacity_value > 0, theta / capacity_value, 0)
+        return from_utilisation(problem, _finite(theta)).unsqueeze(0)
     if problem.has_link_cost:
         profits = (
             torch.where(problem.path_mask, problem.path_value - scale * path_price, 0).amax(-1)
@@ -71,7 +89,13 @@ def _bounds(problem: Problem, prices: Tensor, scales: Tensor) -> Tensor:
         value = torch.where(problem.routable, problem.demand_value, 0)
         profits = (value - scale * cheapest for scale in scales.tolist())
     demand_profit = torch.stack([(problem.demand * profit.clamp(min=0)).sum(1) for profit in profits])
-    return scales.to(capacity_value)[:, None] * capacity_value + demand_profit
+    bounds = scales.to(capacity_value)[:, None] * capacity_value + demand_profit
+    return torch.where(bounds.isfinite(), bounds, torch.inf)
+
+
+def _finite(theta: Tensor) -> Tensor:
+    """``theta``, or 0, which bounds every utilisation, where it is no number."""
+    return torch.where(theta.isfinite(), theta, 0)
 
 
 def all_paths_bound(problem: Problem, prices: Tensor) -> Tensor:
@@ -83,16 +107,17 @@ def all_paths_bound(problem: Problem, prices: Tensor) -> Tensor:
         problem: B matrices.
         prices: (B, E), value per Gbit/s.  Negative and NaN entries count as 0.
     """
-    problem, prices = problem.to(torch.float64), _usable_prices(prices)
+    problem, prices = problem.to(torch.float64), usable_prices(problem, prices)
     capacity_value = problem.capacity_value(prices)
     demand = problem.demand if problem.objective.maximises_value else problem.demand * problem.routable
     weights = link_weights(problem, prices)
-    profit = torch.tensor([_all_paths_profit(problem, w, d) for w, d in zip(weights, demand, strict=True)])
-    profit = profit.to(capacity_value)
+    profits = [_all_paths_profit(problem, w, d) for w, d in zip(weights, demand, strict=True)]
+    profit = torch.tensor(profits, dtype=torch.float64, device=capacity_value.device)
     if problem.objective.maximises_value:
-        return capacity_value + profit
-    theta = torch.where(capacity_value > 0, -profit / capacity_value.clamp(min=1e-300), 0)
-    return from_utilisation(problem, theta)
+        bound = capacity_value + profit
+        return torch.where(bound.isfinite(), bound, torch.inf)
+    theta = torch.where(capacity_value > 0, -profit / capacity_value, 0)
+    return from_utilisation(problem, _finite(theta))
 
 
 def link_weights(problem: Problem, prices: Tensor) -> Tensor:
@@ -131,7 +156,10 @@ def from_utilisation(problem: Problem, theta: Tensor) -> Tensor:
 
 
 def gap(problem: Problem, value: Tensor, bound: Tensor) -> Tensor:
-    """(B,) how far the optimum may be: (bound - value) / bound, or (value - bound) / value for a minimum."""
-    if problem.objective.higher_is_better:
-        return torch.where(bound > 0, (bound - value) / bound.clamp(min=1e-300), 0)
-    return torch.where(value > 0, (value - bound) / value.clamp(min=1e-300), 0)
+    """(B,) how far the optimum may be: (bound - value) / bound, or (value - bound) / value for a minimum.
+
+    0 where both are 0; infinite, not certified, where value or bound is NaN or infinite.
+    """
+    high, low = (bound, value) if problem.objective.higher_is_better else (value, bound)
+    gaps = torch.where(high > 0, (high - low) / high, 0)
+    return torch.where(value.isfinite() & bound.isfinite(), gaps, torch.inf)

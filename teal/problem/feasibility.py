@@ -51,8 +51,9 @@ def violations(problem: Problem, splits: Tensor) -> Violations:
     splits = torch.where(has_demand, splits, 0)
     load, capacity = problem.loads(splits), problem.capacity
     failed = capacity <= 0
-    largest_capacity = capacity.amax(1, keepdim=True).clamp(min=1e-30)
-    excess = torch.where(failed, load / largest_capacity, (load - capacity) * problem.inverse_capacity)
+    # Divided, not multiplied by inverse_capacity, which is limited where the capacity is next to 0.
+    scale = torch.where(failed, capacity.amax(1, keepdim=True).clamp(min=1e-30), capacity)
+    excess = torch.where(load > 0, (load - torch.where(failed, 0, capacity)) / scale, 0)
     total = splits.sum(-1)
     if problem.objective.may_shed:
         demand_error = total - 1

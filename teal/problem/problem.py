@@ -16,7 +16,9 @@ from teal.pathops import PathOps, make_path_ops
 from teal.runtime.arrays import AnyArray
 from teal.runtime.shapes import Bool, Float
 
-_MIN_CAPACITY = 1e-30  # Gbit/s, instead of 0 as a divisor
+# Demand over the smallest capacity above which `usable` limits demands to what their paths can carry.  In ordinary
+# networks the limits would change little, and take a pass over all paths.
+_EXTREME_LOAD = 1e4
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -139,8 +141,49 @@ class Problem:
 
     @cached_property
     def inverse_capacity(self) -> Float[Tensor, "B E"]:
-        """(B, E) 1 / capacity in 1 / (Gbit/s), 0 for a failed link, so that no code divides by a capacity of 0."""
-        return torch.where(self.capacity > 0, 1 / self.capacity.clamp(min=_MIN_CAPACITY), 0)
+        """(B, E) 1 / capacity in 1 / (Gbit/s), 0 for a failed link, so that no code divides by a capacity of 0.
+
+        At most the largest number of the type, for capacities whose inverse is larger.
+        """
+        largest = torch.finfo(self.capacity.dtype).max
+        return torch.where(self.capacity > 0, (1 / self.capacity).clamp(max=largest), 0)
+
+    @cached_property
+    def bottleneck(self) -> Float[Tensor, "B D K"]:
+        """(B, D, K) Gbit/s, the smallest capacity along each live path; 0 for the others."""
+        return torch.where(self.path_mask, -self.ops.path_max(-self.capacity)[0], 0)
+
+    @cached_property
+    def usable(self) -> Problem:
+        """The program without demand and capacity that no allocation can use; itself if all can be used.
+
+        Value maximisation has the same allocations and optimum with
+
+            capacity'[e] = min(capacity[e], sum over d of demand'[d]),
+            demand'[d] = min(demand[d], sum over k of bottleneck[d, k]),
+
+        and numbers of more equal size.  Demands are limited only in matrices whose
+        largest demand is more than 10,000 times the smallest capacity.  In the other objectives, all demand and
+        capacity counts.
+        """
+        if not self.objective.maximises_value:
+            return self
+        demand, capacity = self.demand, self.capacity
+        smallest = torch.where(capacity > 0, capacity, torch.inf).amin(1)
+        is_extreme = demand.amax(1) > _EXTREME_LOAD * smallest if demand.shape[1] else smallest < 0
+        if bool(is_extreme.any()):
+            limited = torch.minimum(demand, self.bottleneck.sum(-1))
+            demand = torch.where(is_extreme[:, None], limited, demand)
+        total = demand.sum(1, keepdim=True)
+        has_routes = bool((self.ops.path_count > 0).all()) and bool((capacity > 0).all())
+        if not has_routes and bool((_EXTREME_LOAD * capacity > total).any()):
+            total = torch.where(self.routable, demand, 0).sum(1, keepdim=True)
+        capacity = torch.where(total > 0, torch.minimum(capacity, total), capacity)  # 0 would mean a failed link
+        if demand is self.demand and bool((capacity == self.capacity).all()):
+            return self
+        usable = dataclasses.replace(self, demand=demand, capacity=capacity)
+        usable.__dict__["usable"] = usable  # a second limit would change nothing
+        return usable
 
     @cached_property
     def full_path_utilisation(self) -> Float[Tensor, "B E"]:
@@ -185,7 +228,9 @@ class Problem:
         """(B, E) load / capacity; infinite where a failed link carries traffic."""
         load = self.loads(splits)
         is_broken = (self.capacity <= 0) & (load > 0)
-        return torch.where(is_broken, torch.inf, load * self.inverse_capacity)
+        # Divided, not multiplied by inverse_capacity, which is limited where the capacity is next to 0.
+        utilisation = load / torch.where(self.capacity > 0, self.capacity, 1)
+        return torch.where(is_broken, torch.inf, torch.where(self.capacity > 0, utilisation, 0))
 
     def value(self, splits: Float[Tensor, "B D K"]) -> Float[Tensor, " B"]:
         """(B,) the objective.
@@ -230,8 +275,8 @@ class Problem:
         """
         return dataclasses.replace(self, paths=paths, ops=make_path_ops(paths, self.ops.device))
 
-    def rows(self, rows: slice) -> Problem:
-        """The problem of some of the matrices."""
+    def rows(self, rows: slice | Tensor) -> Problem:
+        """The problem of some of the matrices, as a slice or by their numbers."""
         return dataclasses.replace(self, demand=self.demand[rows], capacity=self.capacity[rows])
 
     def row(self, index: int) -> Problem:

@@ -111,7 +111,13 @@ class Solved:
     problem: Problem
     splits: torch.Tensor
     prices: torch.Tensor
+    stopped_by: tuple[pdhg.Stop, ...]
     seconds: float
+
+
+def ended_by(stop: pdhg.Stop) -> str:
+    """What ended a search without the requested gap; "rounding" if the search has it and its measurement does not."""
+    return "rounding" if stop is pdhg.Stop.GAP else stop.value
 
 
 class Served:
@@ -170,7 +176,7 @@ class Served:
         found = self._engines.setdefault(job.objective, SuccessivePdhg()).solve(
             problem, gap=job.gap, deadline=max(0.0, job.deadline - begin), starter=starter if large else None
         )
-        return Solved(problem, found.splits, found.prices, time.perf_counter() - begin)
+        return Solved(problem, found.splits, found.prices, found.stopped_by, time.perf_counter() - begin)
 
     def answer(self, solved: Solved, rows: slice, gap: float, entries: int, queue_s: float) -> Answer:
         """Some matrices of a job, measured independently; as whole-number weights if ``entries`` are asked for.
@@ -201,8 +207,8 @@ class Served:
             splits=splits.to(torch.float32).cpu().numpy(),
             weights=weights,
             status=tuple(
-                ("gap" if there else "deadline") if status.usable else status.value
-                for there, status in zip(reached, measured.status, strict=True)
+                ("gap" if there else ended_by(stop)) if status.usable else status.value
+                for there, stop, status in zip(reached, solved.stopped_by[rows], measured.status, strict=True)
             ),
             queue_ms=1e3 * queue_s,
             solve_ms=1e3 * solved.seconds,

@@ -37,7 +37,8 @@ class Answer:
         value, bound, gap, satisfied_demand, max_link_utilisation: (B,), certified.
         utilisation: (B, E).
         splits: (B, D, K) float32; weights: (B, D, K) whole numbers instead, if they were asked for.
-        status: "gap" where it was reached, "deadline" where the best so far was taken.
+        status: "gap" where it was reached; else what ended the search with the best so far: "deadline", "iterations"
+            or "rounding".
         queue_ms, solve_ms: time waited and computed; batch: matrices that were solved together.
     """
 

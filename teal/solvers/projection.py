@@ -49,7 +49,8 @@ def project(problem: Problem, splits: Tensor, refill: int = 4) -> Tensor:
         residual = (problem.capacity - load).clamp(min=0)
         flow = flow + request * granted_share(problem, requested_load, residual)
         unused = (residual - requested_load).clamp(min=0)
-    return torch.where(problem.demand[..., None] > 0, flow / problem.demand[..., None].clamp(min=1e-30), 0)
+    demand = problem.demand[..., None]
+    return torch.where(demand > 0, flow / torch.where(demand > 0, demand, 1), 0)
 
 
 def scaled_to_one(problem: Problem, splits: Tensor) -> Tensor:

@@ -6,24 +6,29 @@ import torch
 from torch import Tensor
 
 
-def project_splits(splits: Tensor, mask: Tensor, *, maximises_value: bool) -> Tensor:
+def project_splits(splits: Tensor, mask: Tensor, *, maximises_value: bool, slope: Tensor | None = None) -> Tensor:
     """Nearest point of {w >= 0, sum w <= 1} (= 1 unless ``maximises_value``) for each demand: (B, D, K).
 
-    By sorting (Held, Wolfe & Crowder 1974): w = max(0, x - t), with t such that the sum is 1, and t = 0
-    where the positive part already sums to less.
+    By sorting (Held, Wolfe & Crowder 1974): w = max(0, x - t s), with t such that the sum is 1, and t = 0 where the
+    positive part already sums to less.  Near in the metric diag(1 / s).
 
     Args:
         splits: (B, D, K) x.
         mask: (B, D, K) live paths; the others get 0.
         maximises_value: whether a demand may be carried in part.
+        slope: (B, D, K) s, positive; None for 1.
     """
-    ordered = torch.where(mask, splits, -torch.inf).sort(-1, descending=True).values
-    rank = torch.arange(1, splits.shape[-1] + 1, device=splits.device, dtype=splits.dtype)
-    excess = torch.where(ordered.isinf(), -torch.inf, ordered.nan_to_num(neginf=0.0).cumsum(-1) - 1) / rank
+    s = mask.to(splits) if slope is None else torch.where(mask, slope, 0)
+    point = torch.where(mask, splits, 0)
+    ratio = torch.where(mask, point / s.clamp(min=torch.finfo(s.dtype).tiny), -torch.inf)
+    order = ratio.argsort(-1, descending=True)
+    sums, slopes = point.gather(-1, order).cumsum(-1), s.gather(-1, order).cumsum(-1)
+    excess = torch.where(slopes > 0, (sums - 1) / slopes.clamp(min=torch.finfo(s.dtype).tiny), -torch.inf)
     shift = excess.amax(-1, keepdim=True)  # t: of all prefixes of the sorted order, the right one gives the largest
+    shift = torch.where(shift.isinf(), 0, shift)  # no path is live
     if maximises_value:
         shift = shift.clamp(min=0)
-    return torch.where(mask, (splits - shift).clamp(min=0), 0)
+    return torch.where(mask, (point - shift * s).clamp(min=0), 0)
 
 
 def weighted_simplex(point: Tensor, slope: Tensor, total: Tensor | float, live: Tensor) -> Tensor:

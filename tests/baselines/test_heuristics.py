@@ -15,8 +15,10 @@ from baselines.largest import largest
 from baselines.linear_program import LpSettings
 from baselines.lp_all import LpAll
 from baselines.lp_top import LpTop
+from baselines.ncflow import NcFlow
 from baselines.pop import Pop, split
 from baselines.shortest_path import ShortestPath
+from baselines.teavar import Teavar
 from teal.errors import InputError, SolverError
 from teal.network import compute_paths
 from teal.objectives import Objective, ObjectiveName
@@ -155,3 +157,21 @@ def test_pop_with_highs_and_gurobi_agree_and_a_model_beyond_the_licence_is_refus
     large = random_problem(0, nodes=40, density=0.5, batch=1)
     with pytest.raises(SolverError, match="2,000 variables"):
         LpTop(alpha=1.0, settings=LpSettings("gurobi")).solve(large)
+
+
+@pytest.mark.parametrize("scheme", [DemandPinning(), LpTop(), Pop(replicas=2, workers=1)])
+def test_a_network_without_any_path_has_an_allocation_of_nothing(scheme: Scheme) -> None:
+    topology = make_topology([(0, 1, 1.0)], min_nodes=4)
+    paths = compute_paths(topology, np.array([[2, 3], [3, 2]], np.int32), cache=False)
+    problem = Problem.create(topology, paths, Objective(ObjectiveName.MAX_LINK_UTILISATION), np.array([1.0, 2.0]))
+    assert float(_values(problem, scheme)) == 0.0
+
+
+@pytest.mark.parametrize("unit", [1e-9, 4e-3, 1e9])
+@pytest.mark.parametrize("scheme", [Pop(replicas=4, phi=0.0, workers=1), NcFlow(workers=1), Teavar(), LpAll()])
+def test_the_unit_of_rates_changes_no_result(scheme: Scheme, unit: float) -> None:
+    """Absolute tolerances of LP solvers made allocations on links of 0.04 Gbit/s infeasible."""
+    problem = random_problem(6, nodes=6, density=0.5, batch=1)
+    scaled = problem.with_demand(problem.demand * unit).with_capacity(problem.capacity * unit)
+    expected, actual = (_values(p, scheme) for p in (problem, scaled))
+    torch.testing.assert_close(actual / unit, expected, rtol=1e-5, atol=0)

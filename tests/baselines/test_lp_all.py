@@ -21,6 +21,7 @@ from teal.problem.allocation import Status
 from teal.problem.assessment import assess
 from teal.schemes.registry import make_scheme
 from teal.testing import assert_feasible, make_topology, random_problem
+from tests.extremes import extreme_problem, share_program
 
 
 def _triangle(objective: ObjectiveName) -> Problem:
@@ -120,3 +121,31 @@ def test_wrong_specifications_of_schemes_are_refused(text: str, words: str) -> N
 def test_options_of_a_specification_reach_lp_all() -> None:
     scheme = make_scheme("lp-all:solver=gurobi,time-limit=2.5,threads=1", Path("unused"))
     assert scheme == LpAll(solver="gurobi", time_limit=2.5, threads=1)
+
+
+@pytest.mark.parametrize("solver", ["highs", "gurobi"])
+@pytest.mark.parametrize("scheme", ["lp-all", "pop:replicas=1"])
+def test_tiny_demands_do_not_hide_behind_the_tolerance_of_the_solver(solver: str, scheme: str) -> None:
+    """Links 1 and 10, demands 2 and 1.5e-7: by hand alpha is 1/2, and 2 the largest utilisation."""
+    topology = make_topology([(0, 1, 1.0), (1, 2, 10.0)])
+    paths = compute_paths(topology, np.array([[0, 1], [1, 2]], np.int32), cache=False)
+    optima = {ObjectiveName.MAX_LINK_UTILISATION: 2.0}
+    if scheme == "lp-all":
+        optima[ObjectiveName.MAX_CONCURRENT_FLOW] = 0.5
+    for objective, optimum in optima.items():
+        problem = Problem.create(topology, paths, Objective(objective), np.array([2.0, 1.5e-7]))
+        option = f"{scheme}{',' if ':' in scheme else ':'}solver={solver}"
+        measured = assess(problem, make_scheme(option, None).solve(problem))
+        assert measured.status == (Status.OPTIMAL,)
+        assert measured.value.item() == pytest.approx(optimum, rel=1e-6)
+        assert measured.gap.item() == pytest.approx(0, abs=1e-6)
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 100_000), solver=st.sampled_from(["highs", "gurobi"]))
+def test_lp_all_is_optimal_over_fifteen_decades(seed: int, solver: str) -> None:
+    """Against the program in benchmarks/extremes.py, written and scaled independently."""
+    problem, _ = extreme_problem(seed)
+    measured = assess(problem, LpAll(solver).solve(problem))
+    assert measured.status == (Status.OPTIMAL,)
+    assert measured.value.item() == pytest.approx(share_program(problem), rel=1e-5, abs=0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from scipy.sparse.csgraph import connected_components
 
 from baselines import arc_form
 from baselines.clusters import METHODS, partition
+from baselines.matrix import matrices
 from baselines.ncflow import NcFlow, _joined
 from teal.errors import InputError
 from teal.formats import load_topology, load_traffic
@@ -106,6 +109,22 @@ def test_more_iterations_of_ncflow_carry_more_flow() -> None:
     problem = _problem("topohub:sndlib/geant", load=8.0)
     values = [_flow(problem, NcFlow(iterations=count, workers=1).solve(problem)) for count in (1, 2, 6)]
     assert values[0] < values[1] <= values[2]
+
+
+def test_bundles_take_another_route_in_each_iteration() -> None:
+    """A ring of six single-node clusters: two routes for each pair, clockwise and counter-clockwise."""
+    topology = make_topology([(i, (i + 1) % 6, 1.0) for i in range(6)], both=True)
+    paths = compute_paths(topology, np.array([[0, 3]], np.int32), num_paths=1, cache=False)
+    problem = Problem.create(topology, paths, Objective(), np.array([2.0]))
+    contraction = NcFlow(clusters=6, workers=1).contraction(next(iter(matrices(problem))))
+    assert len(contraction.clusters) == 6
+    for (source, target), routes in contraction.routes.items():
+        assert len(routes) == 2
+        assert all((route[0], route[-1]) == (source, target) for route in routes)
+        crossed = [set(itertools.pairwise(route)) for route in routes]
+        assert not crossed[0] & crossed[1]
+    one, two = (_flow(problem, NcFlow(clusters=6, iterations=count, workers=1).solve(problem)) for count in (1, 2))
+    assert (one, two) == pytest.approx((1.0, 2.0)), "the second iteration takes the route that the first one left"
 
 
 def test_joined_paths_use_every_alternative_in_its_share() -> None:

@@ -41,12 +41,14 @@ logarithm, to the ratio of how far y moved and how far w moved.
 |        | that of w                                           |                |           |                       |
 | tau    | step size of w                                      | Gbit/s         | (B, D)    | primal_step           |
 
-:mod:`search` drives an engine: :mod:`plain` is the reference in torch, :mod:`fused` and :mod:`cuda_engine` compute
-the same faster.
+:mod:`solver` reduces the program and chooses engines, :mod:`search` drives one of them: :mod:`plain` is the reference
+in torch, :mod:`fused` and :mod:`cuda_engine` compute the same faster, :mod:`equilibrated` has step sizes for magnitudes
+that span many decades.
 """
 
 from teal.solvers.pdhg.engine import PdhgState
 from teal.solvers.pdhg.fused import LANES, MAX_LANES
-from teal.solvers.pdhg.search import PdhgResult, solve
+from teal.solvers.pdhg.search import PdhgResult, Stop
+from teal.solvers.pdhg.solver import solve
 
-__all__ = ["LANES", "MAX_LANES", "PdhgResult", "PdhgState", "solve"]
+__all__ = ["LANES", "MAX_LANES", "PdhgResult", "PdhgState", "Stop", "solve"]

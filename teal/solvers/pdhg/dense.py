@@ -26,15 +26,17 @@ class Scaling:
 
     Attributes:
         objective_scale: (B, 1) S.
-        inverse_capacity_sum: (B, D, 1) h.
+        inverse_capacity_sum: (B, D, 1) h; (B, D, K) if each path has a step size of its own.
         full_path_utilisation: (B, E) m.
         price_scale: (B, 1) price over y / c: S, or 1 for a balanced program.
+        largest_share: (B, D, K) share of its demand that a path carries at most; 1 where that is not known.
     """
 
     objective_scale: Tensor
     inverse_capacity_sum: Tensor
     full_path_utilisation: Tensor
     price_scale: Tensor
+    largest_share: Tensor = dataclasses.field(default_factory=lambda: torch.ones(1, 1, 1))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -133,6 +135,14 @@ class DenseEngine:
         """(B,) bound of y, on the host."""
         return dual_bound(self._exact, self._prices(dual)).cpu()
 
+    def trivial_bound(self) -> Tensor:
+        """See PdhgEngine."""
+        exact = self._exact
+        if exact.objective.is_balanced:
+            return torch.zeros(exact.batch, dtype=torch.float64)
+        best = torch.where(exact.path_mask, exact.path_value, 0).amax(-1)
+        return (exact.demand * best).sum(1).cpu()
+
     def certify(self) -> Tensor:
         """See PdhgEngine."""
         return self._bound(self._last_step().dual)
@@ -148,7 +158,8 @@ class DenseEngine:
     def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
         """See PdhgEngine."""
         new_prices = self._prices(self._last_step().dual)
-        splits, kept_prices = (self._checked_splits, new_prices) if self._kept is None else self._kept
+        no_prices = torch.zeros_like(new_prices)  # those of the trivial bound
+        splits, kept_prices = (self._checked_splits, no_prices) if self._kept is None else self._kept
         if self._checked_splits is None or splits is None:
             raise RuntimeError("keep must follow check")
         is_best_allocation, is_best_prices = (

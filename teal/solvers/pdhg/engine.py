@@ -39,7 +39,7 @@ class PdhgState:
     splits: Tensor
     prices: Tensor
 
-    def rows(self, rows: slice) -> PdhgState:
+    def rows(self, rows: slice | Tensor) -> PdhgState:
         """The state of some of the matrices."""
         return PdhgState(self.splits[rows], self.prices[rows])
 
@@ -58,6 +58,10 @@ class PdhgEngine(Protocol):
         Returns (B,) bounds of the optimal value from the y at which the last iteration started.  They are computed in
         the precision of the iteration: only :meth:`certify` is safe from rounding.
         """
+        ...
+
+    def trivial_bound(self) -> Tensor:
+        """(B,) certified bound by prices of 0: the value of all routable demand; 0 in a balanced program."""
         ...
 
     def certify(self) -> Tensor:
@@ -83,7 +87,7 @@ class PdhgEngine(Protocol):
         ...
 
     def best(self) -> tuple[Tensor, Tensor]:
-        """The splits (B, D, K) and prices (B, E) that were kept, float64."""
+        """The splits (B, D, K) and prices (B, E) that were kept, float64; prices of 0 where none were better."""
         ...
 
     def state(self) -> PdhgState:

@@ -130,6 +130,7 @@ class FusedEngine:
         scale = (
             (trial_load * inverse).reshape(-1, width).max(0) if self._is_balanced else measured.demand_value_sum.sum(0)
         )
+        self._routable_value = np.zeros(width) if self._is_balanced else scale  # (L,) value of all routable demand
         scale = self._scale = np.where(scale > 0, scale, 1.0)  # (L,) S
         link_scale = np.tile(scale, live.size // width)  # (E * L,)
         load_factor = inverse
@@ -220,6 +221,10 @@ class FusedEngine:
                 is_repairing, self._primal.stepped, self._flows, self._block_loads, self._block_sums, self._lanes,
             )  # fmt: skip
         self._load = self._block_loads.sum(0)
+
+    def trivial_bound(self) -> Tensor:
+        """See PdhgEngine."""
+        return self._of_batch(self._routable_value)
 
     def certify(self) -> Tensor:
         """See PdhgEngine."""

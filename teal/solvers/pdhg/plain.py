@@ -29,7 +29,8 @@ def step(problem: Problem, scale: Scaling, point: Point, primal_weight: Tensor) 
     scaled_value = problem.path_value / scale.objective_scale[..., None]
     primal_step = 1 / (primal_weight[..., None] * scale.inverse_capacity_sum)
     moved = point.splits + (scaled_value - scaled_price) * primal_step
-    splits = project_splits(moved, problem.path_mask, maximises_value=maximises_value)
+    slope = 1 / scale.inverse_capacity_sum if scale.inverse_capacity_sum.shape[-1] > 1 else None
+    splits = project_splits(moved, problem.path_mask, maximises_value=maximises_value, slope=slope)
     utilisation = problem.loads(2 * splits - point.splits) * inverse
     dual_step, live = primal_weight / scale.full_path_utilisation, problem.capacity > 0
     if maximises_value:
@@ -61,9 +62,13 @@ class PlainEngine(DenseEngine):
         self._problem = problem = exact.to(dtype)
         self._scale = scale = scaling(problem)
         super().__init__(exact, scale.price_scale)
-        self._stepped = self._current = self._anchor = start(problem, scale, state)
-        self._primal_weight = self._first_primal_weight = trial_primal_weight(problem, scale)
-        zero = torch.zeros_like(problem.demand[:, 0])
+        self._begin(start(problem, scale, state), trial_primal_weight(problem, scale))
+
+    def _begin(self, point: Point, primal_weight: Tensor) -> None:
+        """Set the first iterate and the first primal weight (B,)."""
+        self._stepped = self._current = self._anchor = point
+        self._primal_weight = self._first_primal_weight = primal_weight
+        zero = torch.zeros_like(primal_weight)
         self._cycle_iterations, self._total_iterations, self._restart_due = zero, zero, zero.bool()
         self._first_error, self._last_error = zero - 1, zero  # of this cycle; -1: it has none yet
 

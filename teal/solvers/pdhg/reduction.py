@@ -1,0 +1,122 @@
+"""The program that engines solve in place of the one that was asked for, and the way back.
+
+Equal programs in other numbers: demand and capacity that nothing can use are left out
+(:attr:`teal.problem.Problem.usable`); where magnitudes are far from 1, the unit of Gbit/s (for each matrix) and the
+unit of value are multiplied by a power of two, which changes no digit; links so narrow that nothing they carry counts
+are closed, at a price at which no path over them is worth using.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from teal.problem import Problem, dual_bound
+from teal.problem.bounds import gap, usable_prices
+from teal.solvers.pdhg.engine import PdhgState
+from teal.solvers.pdhg.search import PdhgResult
+from teal.solvers.projection import project
+
+_ORDINARY = (2.0**-20, 2.0**40)  # largest capacity (Gbit/s) and value of a Gbit/s between which units stay as they are
+# Capacity over the largest one below which a link is closed: 2^-80 is 1e-24, far below every gap that float64 can
+# certify, and keeps 1 / capacity within the range of the engines.
+_CLOSED_BELOW = 2.0**-80
+_ROUNDING = 1e-14  # of a sum of prices along a path, over the largest value of a Gbit/s
+_REFILL = 3  # rounds of the projection to the original program, which also hand out the capacity of closed links
+
+
+class Reduction:
+    """The reduced program of ``original``, and what leads back.
+
+    Attributes:
+        original: the program that was asked for.
+        problem: the reduced one; ``original`` itself where there is nothing to reduce.
+    """
+
+    def __init__(self, original: Problem) -> None:
+        self.original = original
+        self.problem = usable = original.usable
+        largest = usable.capacity.amax(1) if usable.topology.num_links else torch.ones(usable.batch)
+        value = usable.demand_value.amax() if len(usable.demand_value) else torch.ones(())
+        self._unit, self._value_unit = _unit(largest)[:, None], _unit(value)
+        demand_unit = self._unit  # of a balanced program, whose utilisations may have any scale, chosen separately
+        if usable.objective.is_balanced and usable.demand.shape[1]:
+            demand_unit = _unit(usable.demand.amax(1))[:, None]
+        closing = usable.capacity < _CLOSED_BELOW * largest[:, None]
+        self._closed = closing & (usable.capacity > 0)
+        if (
+            bool((self._unit != 1).any())
+            or bool((demand_unit != 1).any())
+            or bool(self._value_unit != 1)
+            or bool(self._closed.any())
+        ):
+            exact = usable.to(torch.float64)
+            self.problem = dataclasses.replace(
+                exact,
+                demand=exact.demand / demand_unit,
+                capacity=torch.where(self._closed, 0, exact.capacity) / self._unit,
+                demand_value=exact.demand_value / self._value_unit,
+                link_cost=exact.link_cost / self._value_unit,
+            )
+
+    def reduced(self, state: PdhgState | None) -> PdhgState | None:
+        """A starting point of the original program as one of the reduced program."""
+        if state is None or self.problem is self.original:
+            return state
+        return PdhgState(state.splits / self._share(), state.prices / self._price_unit())
+
+    def result(self, reduced: PdhgResult) -> PdhgResult:
+        """A result of the reduced program as one of the original program, measured there."""
+        if self.problem is self.original:  # also where `usable` had nothing to leave out
+            return reduced
+        exact = self.original.to(torch.float64)
+        splits = project(exact, reduced.splits * self._share(), _REFILL)
+        prices = reduced.prices * self._price_unit()
+        highest = prices.amax(1, keepdim=True) / _CLOSED_BELOW ** (1 / 4)
+        if exact.objective.maximises_value:
+            highest = exact.demand_value.amax().expand_as(highest)
+        prices = usable_prices(exact, torch.where(self._closed, highest, prices), most=1.0)
+        if exact.objective.maximises_value:
+            prices = _prices_of_all(exact, prices)
+        value, bound = exact.value(splits), dual_bound(exact, prices)
+        state = PdhgState(reduced.state.splits * self._share(), reduced.state.prices * self._price_unit())
+        return dataclasses.replace(
+            reduced, splits=splits, prices=prices, value=value, bound=bound, gap=gap(exact, value, bound), state=state
+        )
+
+    def _share(self) -> Tensor:
+        """(B, D, 1) usable share of each demand."""
+        demand, usable = self.original.demand.to(torch.float64), self.original.usable.demand.to(torch.float64)
+        return torch.where(demand > 0, usable / demand, 1)[..., None]
+
+    def _price_unit(self) -> Tensor:
+        """(B, 1) price of the original program over that of the reduced one."""
+        return 1 / self._unit if self.problem.objective.is_balanced else self._value_unit.expand_as(self._unit)
+
+
+def _prices_of_all(problem: Problem, prices: Tensor) -> Tensor:
+    """(B, E) prices that prove for all demand and capacity at least what ``prices`` prove for the usable ones.
+
+    A link wider than the sum of all usable demands becomes free: that raises profits by at most demand times price,
+    in sum no more than the value of its usable capacity.  Of a demand larger than its paths can carry, the price of
+    each path's bottleneck rises by the path's profit, which adds bottleneck times profit for each path and takes away
+    demand times the largest profit.
+    """
+    prices = torch.where(problem.capacity > problem.usable.capacity, 0, prices)
+    exceeds = (problem.demand > problem.bottleneck.sum(-1)) & problem.routable
+    profit = torch.where(problem.path_mask, problem.path_value - problem.ops.path_sum(prices), 0)
+    profit = torch.where(exceeds[..., None], profit.clamp(min=0), 0).flatten(1)
+    link = problem.ops.path_max(-problem.capacity)[1].clamp(min=0).flatten(1)
+    # Twice the rounding of a sum of prices, so that the new profit is 0 and not just above it.
+    rise = profit + torch.where(profit > 0, _ROUNDING * problem.demand_value.amax(), 0)
+    return prices + torch.zeros_like(prices).scatter_reduce(1, link, rise, "amax")
+
+
+def _unit(largest: Tensor) -> Tensor:
+    """The power of two next to each entry; 1 for entries of an ordinary size, and for 0."""
+    lowest, highest = _ORDINARY
+    exponent = torch.frexp(largest.to(torch.float64)).exponent.clamp(-1000, 1000)
+    is_ordinary = ((largest >= lowest) & (largest <= highest)) | (largest <= 0)
+    return torch.where(is_ordinary, 1.0, torch.ldexp(torch.ones_like(exponent, dtype=torch.float64), exponent))

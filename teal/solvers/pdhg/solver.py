@@ -1,0 +1,226 @@
+"""Solving B matrices: reduction, choice of engines, parts that fit, and a second engine where the first one stalls."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from teal.errors import InputError
+from teal.problem import Problem
+from teal.problem.bounds import gap as certified_gap
+from teal.problem.bounds import usable_prices
+from teal.solvers.pdhg.engine import PdhgEngine, PdhgState
+from teal.solvers.pdhg.equilibrated import EquilibratedEngine, spans_decades
+from teal.solvers.pdhg.fused import MAX_LANES, FusedEngine
+from teal.solvers.pdhg.plain import PlainEngine
+from teal.solvers.pdhg.reduction import Reduction
+from teal.solvers.pdhg.search import LARGE_WORK, TENSORS, PdhgResult, ProgressCallback, Search, Stop
+
+ENGINES = ("auto", "fused", "plain", "equilibrated")
+_FLOAT64_BELOW_GAP = 1e-5  # target gap below which float32 splits are too coarse
+
+WarmStart = tuple[Tensor, Tensor] | PdhgState | PdhgResult
+
+
+@dataclasses.dataclass(frozen=True)
+class _Limits:
+    """When to stop.
+
+    Attributes:
+        gap: target.
+        end: ``time.perf_counter()`` of the deadline.
+        max_iterations: largest number of iterations.
+        report: called after each full gap check between iterations; None for nobody.
+    """
+
+    gap: float
+    end: float
+    max_iterations: int
+    report: ProgressCallback | None
+
+
+@torch.no_grad()
+def solve(
+    problem: Problem,
+    *,
+    gap: float = 1e-2,
+    deadline: float = math.inf,
+    max_iterations: int = 10_000,
+    warm_start: WarmStart | None = None,
+    engine: str = "auto",
+    dtype: torch.dtype | None = None,
+    report: ProgressCallback | None = None,
+) -> PdhgResult:
+    """Iterate until every matrix has a certified ``gap``, or the time or the iterations are used up.
+
+    Whichever of the three stops it, the best feasible allocation and the best prices found are returned.
+
+    Args:
+        problem: B matrices, solved MAX_LANES at a time (by the CUDA engine as many as fit in memory).
+        gap: target: (bound - value) / bound, or (value - bound) / value for a minimum.  For max_concurrent_flow the
+            iteration stops on the gap of the equivalent largest utilisation.
+        deadline: seconds from now.  Setting up and one gap check (two after a warm start) are done in any case, for
+            each part of the batch.
+        max_iterations: largest number of iterations.
+        warm_start: an earlier result or its state, or splits (B, D, K) and prices (B, E) from anywhere: those of the
+            matrix before, of the same matrix before a failure, or of a model.
+        engine: fused (CPU, and GPU with numba-cuda), plain (any device), equilibrated (any device; for magnitudes that
+            span many decades), or auto: the faster of the first two that runs here, and equilibrated where magnitudes
+            span more than four decades or where the gap stops shrinking, unless the network is large.
+        dtype: of the splits during the iteration; None for float32, or float64 where ``gap`` is below 1e-5 and, with
+            auto, where float32 stalls.
+        report: called after each full gap check between iterations.
+
+    Raises:
+        InputError: a warm start of another shape, an unknown engine, or too little memory for one matrix.
+    """
+    begin = time.perf_counter()
+    if not 0 <= gap < math.inf:
+        raise InputError("solve", "gap", "a number >= 0", gap)
+    if engine not in ENGINES:
+        raise InputError("solve", "engine", " or ".join(ENGINES), repr(engine))
+    state = _starting_state(problem, warm_start)
+    reduction = Reduction(problem)
+    state = reduction.reduced(state)
+    limits = _Limits(gap, begin + deadline, max_iterations, report)
+    result = _solve_reduced(reduction.problem, state, limits, engine, dtype)
+    return dataclasses.replace(reduction.result(result), solve_s=time.perf_counter() - begin)
+
+
+def _solve_reduced(
+    problem: Problem, state: PdhgState | None, limits: _Limits, engine: str, dtype: torch.dtype | None
+) -> PdhgResult:
+    """Solve each matrix by the engine that suits it, then those that stalled by another one."""
+    real = dtype or (torch.float64 if limits.gap < _FLOAT64_BELOW_GAP else torch.float32)
+    if engine != "auto":
+        return _solve_parts(problem, state, limits, engine, real)
+    is_small = problem.paths.trie.num_nodes + problem.paths.leaf.size <= LARGE_WORK
+    # Above that size, iterations of the equilibrated engine take too long; a stall of float32 may still be mended.
+    fallback = "equilibrated" if is_small else "auto" if real is torch.float32 and dtype is None else ""
+    is_wide = spans_decades(problem).cpu() if is_small else torch.zeros(problem.batch, dtype=torch.bool)
+    if bool(is_wide.all()) and problem.batch:
+        return _solve_parts(problem, state, limits, "equilibrated", real)
+    if not bool(is_wide.any()):
+        result = _solve_parts(problem, state, limits, "auto", real, may_stall=bool(fallback))
+    else:
+        groups = [(~is_wide).nonzero()[:, 0], is_wide.nonzero()[:, 0]]
+        parts: list[PdhgResult] = []
+        for rows, name in zip(groups, ("auto", "equilibrated"), strict=True):
+            now, left = time.perf_counter(), problem.batch - sum(len(part.value) for part in parts)
+            own = dataclasses.replace(limits, end=now + (limits.end - now) * len(rows) / left)
+            part_state = None if state is None else state.rows(rows)
+            parts.append(
+                _solve_parts(
+                    problem.rows(rows), part_state, own, name, real, may_stall=bool(fallback and name == "auto")
+                )
+            )
+        result = _merged(parts).rows(torch.cat(groups).argsort())
+    stalled = torch.tensor([stop is Stop.STALLED for stop in result.stopped_by], dtype=torch.bool).nonzero()[:, 0]
+    if not len(stalled):
+        return result
+    rest = dataclasses.replace(limits, max_iterations=max(0, limits.max_iterations - result.iterations))
+    earlier = result.rows(stalled)
+    second = _solve_parts(problem.rows(stalled), earlier.state, rest, fallback, torch.float64)
+    return result.replaced(stalled, _better(problem.rows(stalled), earlier, second))
+
+
+def _solve_parts(
+    problem: Problem,
+    state: PdhgState | None,
+    limits: _Limits,
+    name: str,
+    dtype: torch.dtype,
+    *,
+    may_stall: bool = False,
+) -> PdhgResult:
+    """Solve by one engine, as many matrices at a time as it takes."""
+    make_engine, lanes = _engine(problem, name, dtype)
+    results: list[PdhgResult] = []
+    for first in range(0, problem.batch, lanes):
+        rows = slice(first, first + lanes)
+        part = problem.rows(rows)
+        part_state = None if state is None else state.rows(rows)
+        now = time.perf_counter()
+        part_deadline = (limits.end - now) * part.batch / (problem.batch - first)
+        # No other variable holds the engine, so that its memory is free for the next part.
+        search = Search(
+            part, make_engine(part, part_state, dtype), limits.gap, limits.max_iterations, limits.report,
+            begin=now, may_stall=may_stall,
+        )  # fmt: skip
+        results.append(search.run(part_deadline, warm=part_state is not None))
+        del search
+    return results[0] if len(results) == 1 else _merged(results)
+
+
+def _engine(problem: Problem, name: str, dtype: torch.dtype) -> tuple[Callable[..., PdhgEngine], int]:
+    """The engine's class, and how many matrices it solves at once."""
+    if name == "equilibrated":
+        return EquilibratedEngine, MAX_LANES
+    has_cuda_engine = problem.ops.backend.name == "cuda"
+    if name == "plain" or (name == "auto" and not has_cuda_engine and problem.ops.device.type != "cpu"):
+        return PlainEngine, MAX_LANES
+    if not has_cuda_engine:
+        if problem.ops.device.type != "cpu":
+            raise InputError("solve", "engine", f"plain, the only one on {problem.ops.device} without numba-cuda", name)
+        return FusedEngine, MAX_LANES
+    from teal.solvers.pdhg.cuda_engine import CudaEngine, lanes
+
+    return CudaEngine, lanes(problem, dtype)
+
+
+def _starting_state(problem: Problem, warm_start: WarmStart | None) -> PdhgState | None:
+    """The state of ``warm_start``, with prices whose sums are finite; engines repair the splits.
+
+    Raises:
+        InputError: splits or prices of another shape.
+    """
+    if warm_start is None:
+        return None
+    state = warm_start.state if isinstance(warm_start, PdhgResult) else warm_start
+    state = PdhgState(*state) if isinstance(state, tuple) else state
+    expected = (problem.batch, *problem.paths.leaf.shape), (problem.batch, problem.topology.num_links)
+    actual = tuple(state.splits.shape), tuple(state.prices.shape)
+    if actual != expected:
+        raise InputError("solve", "warm_start", f"splits and prices of shape {expected}", actual)
+    return PdhgState(state.splits, usable_prices(problem, state.prices, most=1.0))
+
+
+def _better(problem: Problem, first: PdhgResult, second: PdhgResult) -> PdhgResult:
+    """Of two results for the same matrices, the better allocation and the better prices of each."""
+    rises = problem.objective.higher_is_better
+    is_better = (first.value > second.value) if rises else (first.value < second.value)
+    is_tighter = (first.bound < second.bound) if rises else (first.bound > second.bound)
+    value = torch.where(is_better, first.value, second.value)
+    bound = torch.where(is_tighter, first.bound, second.bound)
+    return dataclasses.replace(
+        second,
+        splits=torch.where(is_better[:, None, None], first.splits, second.splits),
+        prices=torch.where(is_tighter[:, None], first.prices, second.prices),
+        value=value,
+        bound=bound,
+        gap=certified_gap(problem, value, bound),
+        iterations=first.iterations + second.iterations,
+    )
+
+
+def _merged(results: list[PdhgResult]) -> PdhgResult:
+    """One result of parts that were solved one after another."""
+
+    def joined(field: str) -> Tensor:
+        return torch.cat([getattr(result, field) for result in results])
+
+    return PdhgResult(
+        **{field: joined(field) for field in TENSORS},
+        iterations=max(result.iterations for result in results),
+        solve_s=sum(result.solve_s for result in results),
+        state=PdhgState(
+            torch.cat([result.state.splits for result in results]),
+            torch.cat([result.state.prices for result in results]),
+        ),
+        stopped_by=tuple(stop for result in results for stop in result.stopped_by),
+    )
