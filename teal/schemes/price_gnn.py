@@ -18,6 +18,7 @@ from teal.problem import Allocation, Problem
 from teal.runtime.parallel import threads_for
 from teal.runtime.storage import model_folder
 from teal.solvers import pdhg
+from teal.solvers.pdhg.sampled_start import is_faster
 from teal.solvers.split_table import admit
 from teal.spec import Spec
 
@@ -105,8 +106,16 @@ def starter(name: str) -> PriceGnnScheme | None:
 
 
 def starter_for(name: str, paths: PathSet) -> PriceGnnScheme | None:
-    """:func:`starter` for these paths: ``auto`` is None on small networks, where PDHG ends sooner from nothing."""
-    return None if name == "auto" and int(paths.mask.sum()) < LARGE else starter(name)
+    """:func:`starter` for these paths; ``auto`` is None where PDHG ends sooner without a model."""
+    return None if name == "auto" and not saves_time(paths) else starter(name)
+
+
+def saves_time(paths: PathSet) -> bool:
+    """Whether PDHG ends sooner from the model that comes with Teal than without a model.
+
+    It does not on small networks, nor on those so large that PDHG starts from a sample of the demands.
+    """
+    return int(paths.mask.sum()) >= LARGE and not is_faster(paths)
 
 
 def make(spec: Spec, model: Path | None) -> PriceGnnScheme:

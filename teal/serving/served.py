@@ -20,7 +20,7 @@ from teal.problem import Problem
 from teal.problem.allocation import Allocation
 from teal.problem.assessment import assess
 from teal.runtime.arrays import FloatArray
-from teal.schemes.price_gnn import LARGE
+from teal.schemes.price_gnn import saves_time
 from teal.schemes.registry import Starter
 from teal.schemes.successive import SuccessivePdhg
 from teal.serving.errors import wrong
@@ -172,9 +172,9 @@ class Served:
         """
         begin = time.perf_counter()
         problem = self.problem(job.objective, job.rates)
-        large = self.paths.mask.sum() >= LARGE
+        model_helps = saves_time(self.paths)
         found = self._engines.setdefault(job.objective, SuccessivePdhg()).solve(
-            problem, gap=job.gap, deadline=max(0.0, job.deadline - begin), starter=starter if large else None
+            problem, gap=job.gap, deadline=max(0.0, job.deadline - begin), starter=starter if model_helps else None
         )
         return Solved(problem, found.splits, found.prices, found.stopped_by, time.perf_counter() - begin)
 

@@ -6,6 +6,7 @@ Symbols are those of the table in :mod:`teal.solvers.pdhg`.
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import torch
 from torch import Tensor
@@ -147,7 +148,7 @@ class DenseEngine:
         """See PdhgEngine."""
         return self._bound(self._last_step().dual)
 
-    def check(self, refill: int = 0) -> tuple[Tensor, Tensor]:
+    def check(self, refill: int = 0, enough: float = math.inf) -> tuple[Tensor, Tensor]:
         """See PdhgEngine."""
         point = self._last_step()
         self._checked_splits = project(self._exact, point.splits.to(torch.float64), refill)

@@ -6,6 +6,7 @@ Symbols are those of the table in :mod:`teal.solvers.pdhg`.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -68,12 +69,13 @@ class PdhgEngine(Protocol):
         """(B,) certified bound of the optimal value from the prices of T(z) in the last iteration."""
         ...
 
-    def check(self, refill: int = 0) -> tuple[Tensor, Tensor]:
+    def check(self, refill: int = 0, enough: float = math.inf) -> tuple[Tensor, Tensor]:
         """Gap check: (B,) value of the splits of T(z) after projection to feasible ones, and :meth:`certify`.
 
         Args:
-            refill: rounds in which flows that were cut take up capacity that is still unused (see
+            refill: largest number of rounds in which flows that were cut take up capacity that is still unused (see
                 :func:`teal.solvers.projection.project`); without effect in a balanced program.
+            enough: value over bound of all matrices at which no further round is needed.
         """
         ...
 

@@ -5,6 +5,8 @@ Symbols are those of the table in :mod:`teal.solvers.pdhg`.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,10 @@ from torch import Tensor
 from teal.problem import Problem
 from teal.runtime.arrays import AnyArray, FloatArray
 from teal.runtime.parallel import threads_for
-from teal.solvers.pdhg import certificates, kernels
+from teal.solvers.pdhg import certificates, kernels, sample
 from teal.solvers.pdhg.engine import PdhgState, guess_dual, initial_primal_weight
 from teal.solvers.pdhg.fused_state import Control, Dual, Primal, ScaledProgram, Scratch
+from teal.solvers.pdhg.sample import Answer
 
 MAX_LANES = 16  # largest number of matrices that are solved together; 16 float32 fill an AVX-512 register
 LANES = (1, 8, MAX_LANES)  # numbers of lanes for which kernels are compiled; a batch is padded to the next of them
@@ -177,13 +180,48 @@ class FusedEngine:
             is_zero = rows.sum(0) <= 0
             rows[:, is_zero] = self._program.live.reshape(links, width)[:, is_zero]
             rows /= np.maximum(rows.sum(0), 1e-300)  # the sum is 0 where all links have failed
+        if state is None and not self._is_balanced:  # w = 0: no flow to add up
+            self._has_advanced = self._is_certified = False
+            return
         # Scale the splits over live paths to sums of at most 1 (in a balanced program to 1, evenly if all are 0).
-        self._certify_splits(is_repairing=state is not None or self._is_balanced)
+        self._begin(is_repairing=True)
+
+    def _begin(self, *, is_repairing: bool) -> None:
+        """Make ``stepped`` the first iterate."""
+        dual = self._dual
+        self._certify_splits(is_repairing=is_repairing)
         self._is_certified = True
         dual.stepped_load[:] = self._load * self._program.load_factor
         self._has_advanced = False
         dual.current[:], dual.anchor[:] = dual.stepped, dual.stepped
         dual.current_load[:], dual.anchor_load[:] = dual.stepped_load, dual.stepped_load
+
+    def respond(self, answers: Sequence[Answer]) -> None:
+        """Go on from the response of all demands to the prices of a sample's solution.
+
+        Args:
+            answers: of the sample of each matrix.
+        """
+        packed, dual = self._problem.paths.packed, self._dual
+        width, links = len(self._lanes), packed.num_links
+        paths_and_demands = self._scan.path_ptr + self._scan.demand_ptr
+        for lane, answer in enumerate(answers):
+            live = self._capacity[lane::width] > 0
+            cost = np.where(live, answer.prices + self._cost[lane::width], kernels.FAILED_PRICE)
+            with threads_for(self._operations):
+                sample.respond(
+                    self._scan, self._block_ptr, self._max_slots, int(np.diff(paths_and_demands).max(initial=0)),
+                    cost.astype(np.float32), np.zeros(1) if self._is_balanced else self._demand_value,
+                    np.float32(answer.sharpness), not self._is_balanced, answer.kept,
+                    np.searchsorted(answer.kept, self._scan.demand_ptr), answer.kept_splits,
+                    self._primal.stepped, lane, width,
+                )  # fmt: skip
+            dual.stepped[lane::width] = np.where(live, answer.prices * self._capacity[lane::width], 0)
+            if self._is_balanced:
+                dual.stepped[lane::width] /= max(dual.stepped[lane::width].sum(), 1e-300)
+        if not self._is_balanced:
+            dual.stepped[:] *= np.tile(self._program.inverse_scale, links)
+        self._begin(is_repairing=self._is_balanced)
 
     def advance(self, count: int) -> Tensor:
         """See PdhgEngine."""
@@ -238,7 +276,7 @@ class FusedEngine:
             return self._of_batch(np.where(has_prices, -profit / np.where(has_prices, capacity_value, 1), 0.0))
         return self._of_batch(capacity_value + profit)
 
-    def check(self, refill: int = 0) -> tuple[Tensor, Tensor]:
+    def check(self, refill: int = 0, enough: float = math.inf) -> tuple[Tensor, Tensor]:
         """See PdhgEngine."""
         bound = self.certify()
         live, width = self._program.live > 0, len(self._lanes)
@@ -258,8 +296,11 @@ class FusedEngine:
             residual = np.maximum(self._capacity - self._load, 0)
             load_ratio = np.where(requested > 0, requested / np.maximum(residual, 1e-300), 0.0)
             unused = np.maximum(residual - requested, 0)
-        cost = (self._cost * self._load).reshape(-1, width).sum(0)
-        return self._of_batch(self._block_sums.sum(0) - cost), bound
+            cost = (self._cost * self._load).reshape(-1, width).sum(0)
+            value = self._of_batch(self._block_sums.sum(0) - cost)
+            if bool((value >= enough * bound).all()):
+                break
+        return value, bound
 
     def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
         """See PdhgEngine."""

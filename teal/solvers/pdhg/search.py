@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -30,6 +30,10 @@ _LAST_CHECK_COST = 3.0  # full gap checks: cost of the last one, which also runs
 # Rounds that hand unused capacity to unserved demand, in the last check only: in every check they take longer than
 # the iterations that they save.
 _LAST_REFILL = 3
+_REFILLABLE = 2.0  # x target gap: of a warm start, up to which refilling may be all that is missing
+_FAR = 3.0  # x target gap: a warm start with a wider gap gives way to samples
+_NEAR = 2.5  # x target gap: within it, iterations take less time than a larger sample
+_SAMPLE_TIME = 0.3  # share of the remaining time that the sample's solution may take
 # A search has stalled if, after at least _STALL_AFTER iterations, a _STALL_SPAN-fold increase of their number has not
 # brought the widest gap below _STALL_GAP times what it was; even PDHG's worst case is proportional to 1 / iterations.
 _STALL_AFTER = 300
@@ -100,6 +104,14 @@ class PdhgResult:
         return dataclasses.replace(self, **tensors, state=state, stopped_by=tuple(stopped_by), iterations=iterations)
 
 
+class Sampled(Protocol):
+    """Starts of an engine from samples of the demands; see :class:`teal.solvers.pdhg.sampled_start.SampledStart`."""
+
+    def respond(self, unfinished: Tensor, seconds: float) -> bool:
+        """Put the engine at the response of all demands to the next sample's prices; false if there is none."""
+        ...
+
+
 class Search:
     """Drives one engine to the target gap.
 
@@ -111,6 +123,7 @@ class Search:
         report: see :func:`solve`.
         begin: ``time.perf_counter()`` at the start, from which the deadline counts.
         may_stall: whether to stop where the gap no longer shrinks.
+        sampled: starts of the engine from samples of the demands; None where iterations take less time.
     """
 
     def __init__(
@@ -123,13 +136,15 @@ class Search:
         begin: float,
         *,
         may_stall: bool,
+        sampled: Sampled | None = None,
     ) -> None:
         self._problem, self._engine, self._report = problem, engine, report
         self._target_gap, self._max_iterations, self._begin = target_gap, max_iterations, begin
         self._maximises = problem.objective.maximises_value  # else all values are utilisations, to be minimised
         worst = torch.full((problem.batch,), math.inf, dtype=torch.float64)
         self._value, self._bound = -worst if self._maximises else worst, engine.trivial_bound()
-        self._may_stall = may_stall
+        self._may_stall, self._sampled = may_stall, sampled
+        self._last_check_s = 0.0  # seconds of the last check of a start from samples
         self._history: list[tuple[int, float]] = []  # iterations done and widest gap at the full gap checks
         work = problem.paths.trie.num_nodes + problem.paths.leaf.size
         on_cpu = problem.demand.device.type == "cpu"
@@ -143,6 +158,10 @@ class Search:
         iteration_s, check_s = 0.0, 0.0  # seconds of an iteration and of a check, 0 until they are timed
         if warm:
             check_s, last_check, next_check = self._check(), 0, 1
+            if not self._all_within(self._bound) and not self._is_beyond(_REFILLABLE):
+                self._check(_LAST_REFILL)
+        if self._max_iterations > 0 and (not warm or self._is_beyond(_FAR)) and self._start_from_samples(deadline):
+            check_s, last_check, next_check = self._last_check_s, 0, 1
         while done < self._max_iterations and not self._all_within(self._bound):
             elapsed = time.perf_counter() - self._begin
             reserve = _LAST_CHECK_COST * (check_s or _CHECK_COST * iteration_s) + iteration_s
@@ -169,6 +188,20 @@ class Search:
         if not self._all_within(self._bound):
             self._check(_LAST_REFILL)
         return self._result(done, stop)
+
+    def _start_from_samples(self, deadline: float) -> bool:
+        """Respond to larger and larger samples until the gap is near the target; whether there was one."""
+        is_started = False
+        while self._sampled is not None and self._is_beyond(_NEAR):
+            seconds = _SAMPLE_TIME * (deadline - (time.perf_counter() - self._begin))
+            if seconds <= 0 or not self._sampled.respond(self._unfinished(), seconds):
+                break
+            self._last_check_s, is_started = self._check(_LAST_REFILL), True
+        return is_started
+
+    def _is_beyond(self, factor: float) -> bool:
+        """Whether a gap is wider than ``factor`` times the target."""
+        return bool((self._gaps(self._bound) > factor * self._target_gap).any())
 
     def _has_stalled(self, done: int) -> bool:
         """Whether the widest gap has not shrunk enough for the iterations that were done since."""
@@ -212,7 +245,7 @@ class Search:
             refill: see :data:`_LAST_REFILL`.
         """
         begin = time.perf_counter()
-        value, bound = self._engine.check(refill)
+        value, bound = self._engine.check(refill, 1 - self._target_gap)
         unfinished = self._unfinished()
         is_better = unfinished & ((value > self._value) if self._maximises else (value < self._value))
         is_tighter = unfinished & ((bound < self._bound) if self._maximises else (bound > self._bound))

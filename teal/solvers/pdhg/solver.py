@@ -19,11 +19,11 @@ from teal.solvers.pdhg.equilibrated import EquilibratedEngine, spans_decades
 from teal.solvers.pdhg.fused import MAX_LANES, FusedEngine
 from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.pdhg.reduction import Reduction
+from teal.solvers.pdhg.sampled_start import SampledStart, is_faster
 from teal.solvers.pdhg.search import LARGE_WORK, TENSORS, PdhgResult, ProgressCallback, Search, Stop
 
 ENGINES = ("auto", "fused", "plain", "equilibrated")
 _FLOAT64_BELOW_GAP = 1e-5  # target gap below which float32 splits are too coarse
-
 WarmStart = tuple[Tensor, Tensor] | PdhgState | PdhgResult
 
 
@@ -147,13 +147,16 @@ def _solve_parts(
         part_state = None if state is None else state.rows(rows)
         now = time.perf_counter()
         part_deadline = (limits.end - now) * part.batch / (problem.batch - first)
-        # No other variable holds the engine, so that its memory is free for the next part.
+        engine = make_engine(part, part_state, dtype)
+        sampled = None
+        if name == "auto" and isinstance(engine, FusedEngine) and is_faster(part.paths, limits.gap):
+            sampled = SampledStart(part, engine, limits.gap)
         search = Search(
-            part, make_engine(part, part_state, dtype), limits.gap, limits.max_iterations, limits.report,
-            begin=now, may_stall=may_stall,
+            part, engine, limits.gap, limits.max_iterations, limits.report, begin=now, may_stall=may_stall,
+            sampled=sampled,
         )  # fmt: skip
         results.append(search.run(part_deadline, warm=part_state is not None))
-        del search
+        del search, sampled, engine  # so that the memory is free for the next part
     return results[0] if len(results) == 1 else _merged(results)
 
 

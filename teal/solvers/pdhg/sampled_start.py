@@ -1,0 +1,83 @@
+"""Puts the CPU engine at the response of all demands to prices from samples, each larger than the one before."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+
+import numpy as np
+import torch
+
+from teal.network import PathSet
+from teal.problem import Problem
+from teal.solvers.pdhg import sample
+from teal.solvers.pdhg.fused import FusedEngine
+from teal.solvers.pdhg.search import LARGE_WORK, Search
+
+# Expected size of the first sample over the number of links, for a target gap of _COARSEST; measured on Kdl, ASN and
+# world (docs/engine.md).  Samples grow with one over the root of the target, as the error of an average does.
+_DEMANDS_PER_LINK = 4
+_FINEST, _COARSEST = 1e-3, 1e-2  # target gaps between which the sample's size follows the target
+_GROWTH = 4  # from one sample to the next: half the error of an average
+_MAX_SHARE = 0.25  # of all demands; a larger sample saves too little
+_SAMPLE_GAP = 0.5  # x target gap: that of the sample's own solution
+_MAX_ITERATIONS = 100  # of a sample's solution
+
+
+class SampledStart:
+    """Samples for the matrices of one problem.
+
+    Args:
+        problem: B matrices, on the CPU.
+        engine: of these matrices.
+        gap: target of the search.
+    """
+
+    def __init__(self, problem: Problem, engine: FusedEngine, gap: float) -> None:
+        self._problem, self._engine, self._gap = problem, engine, max(gap, _FINEST)
+        self._size = first_size(problem.paths, gap)
+        self._answers: list[sample.Answer] = []
+
+    def respond(self, unfinished: torch.Tensor, seconds: float) -> bool:
+        """Put the engine at the response to the next sample; false, without effect, where that would be too large.
+
+        Args:
+            unfinished: (B,) matrices that need a new sample; the others keep theirs.
+            seconds: for all samples together.
+        """
+        problem, size = self._problem, self._size
+        if size > _MAX_SHARE * problem.paths.num_demands:
+            return False
+        self._size = _GROWTH * size
+        end, answers = time.perf_counter() + seconds, []
+        for row in range(problem.batch):
+            if self._answers and not bool(unfinished[row]):
+                answers.append(self._answers[row])
+                continue
+            begin = time.perf_counter()
+            drawn = sample.draw(problem, size, row)
+            engine = FusedEngine(drawn.problem, None, torch.float32)
+            if self._answers:  # the prices of the smaller sample are a good start
+                earlier, nothing = self._answers[row], np.zeros(0, np.int64)
+                engine.respond([dataclasses.replace(earlier, kept=nothing, kept_splits=earlier.kept_splits[:0])])
+            search = Search(
+                drawn.problem, engine, _SAMPLE_GAP * self._gap, _MAX_ITERATIONS, None, begin=begin, may_stall=False
+            )
+            result = search.run((end - begin) / (problem.batch - row), warm=bool(self._answers))
+            answers.append(sample.answer(drawn, result.splits, result.prices))
+        self._answers = answers
+        self._engine.respond(answers)
+        return True
+
+
+def first_size(paths: PathSet, gap: float) -> int:
+    """Expected number of demands in the first sample for a target ``gap``."""
+    accuracy = min(max(gap, _FINEST), _COARSEST)
+    return int(_DEMANDS_PER_LINK * paths.num_links * math.sqrt(_COARSEST / accuracy))
+
+
+def is_faster(paths: PathSet, gap: float = _COARSEST) -> bool:
+    """Whether a start from samples takes less time than iterations with all demands."""
+    is_large = paths.trie.num_nodes + paths.leaf.size > LARGE_WORK
+    return is_large and first_size(paths, gap) <= _MAX_SHARE * paths.num_demands

@@ -1,0 +1,97 @@
+"""Starts from samples against solves without them, on a network that is large enough for samples."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import teal
+from teal.network import compute_paths
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem
+from teal.problem.feasibility import TOLERANCE, violations
+from teal.solvers import pdhg
+from teal.solvers.pdhg import sampled_start
+from teal.solvers.pdhg.fused import FusedEngine
+from teal.solvers.pdhg.sampled_start import SampledStart, first_size, is_faster
+
+
+def _problem(objective: ObjectiveName = ObjectiveName.TOTAL_FLOW, load: float = 6.0, matrices: int = 1) -> Problem:
+    topology = teal.load_topology("topohub:sndlib/germany50")
+    traffic = teal.load_traffic(f"gravity:seed=3,count={matrices},load={load}", topology)
+    paths = compute_paths(topology, traffic.pairs, cache=False)
+    return Problem.create(topology, paths, Objective(objective), traffic.read(slice(None)))
+
+
+@pytest.fixture(autouse=True)
+def _every_network_counts_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampled_start, "LARGE_WORK", 0)
+    monkeypatch.setattr(sampled_start, "_DEMANDS_PER_LINK", 1)
+    monkeypatch.setattr(sampled_start, "_MAX_SHARE", 0.5)
+
+
+@pytest.mark.parametrize("objective", list(ObjectiveName))
+@pytest.mark.parametrize("load", [2.0, 6.0])
+def test_a_start_from_samples_ends_at_the_same_optimum(objective: ObjectiveName, load: float) -> None:
+    problem = _problem(objective, load) if objective is not ObjectiveName.WEIGHTED_FLOW else _problem(load=load)
+    sampled, whole = pdhg.solve(problem, gap=1e-2), pdhg.solve(problem, gap=1e-3, engine="fused")
+    assert float(sampled.gap) <= 1e-2
+    torch.testing.assert_close(sampled.value, whole.value, rtol=1.2e-2, atol=0)
+    assert float(violations(problem, sampled.splits).largest) <= TOLERANCE
+    proven = teal.problem.dual_bound(problem, sampled.prices)
+    torch.testing.assert_close(proven, sampled.bound, rtol=1e-9, atol=0)
+
+
+def test_each_matrix_of_a_batch_has_its_own_sample() -> None:
+    problem = _problem(matrices=3)
+    together = pdhg.solve(problem, gap=1e-2)
+    assert (together.gap <= 1e-2).all()
+    engine = FusedEngine(problem, None, torch.float32)
+    start = SampledStart(problem, engine, 1e-2)
+    assert start.respond(torch.ones(3, dtype=torch.bool), 60.0)
+    demands = [answer.kept.tolist() for answer in start._answers]
+    assert demands[0] != demands[1]
+
+
+def test_samples_grow_until_they_are_too_large() -> None:
+    problem = _problem()
+    start = SampledStart(problem, FusedEngine(problem, None, torch.float32), 1e-2)
+    unfinished, sizes = torch.ones(1, dtype=torch.bool), []
+    while start.respond(unfinished, 60.0):
+        sizes.append(start._size)
+    assert sizes == [first_size(problem.paths, 1e-2) * sampled_start._GROWTH ** (i + 1) for i in range(len(sizes))]
+    assert len(sizes) >= 1
+
+
+def test_a_warm_start_keeps_its_place_where_it_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = _problem()
+    result = pdhg.solve(problem, gap=1e-3)
+    drawn: list[int] = []
+    respond = SampledStart.respond
+
+    def counted(self: SampledStart, unfinished: torch.Tensor, seconds: float) -> bool:
+        drawn.append(1)
+        return respond(self, unfinished, seconds)
+
+    monkeypatch.setattr(SampledStart, "respond", counted)
+    again = pdhg.solve(problem, gap=5e-3, warm_start=result)
+    assert (again.iterations, drawn) == (0, []), "the earlier state has the gap already"
+    shocked = problem.with_demand(problem.demand.flip(1))
+    pdhg.solve(shocked, gap=5e-3, warm_start=result)
+    assert drawn, "after a shock the samples are asked"
+
+
+def test_small_networks_and_large_samples_do_without() -> None:
+    paths = _problem().paths
+    assert is_faster(paths)
+    assert first_size(paths, 1e-3) > first_size(paths, 1e-2) == first_size(paths, 0.5)
+    sampled_start._MAX_SHARE = 0.0  # the fixture restores it
+    assert not is_faster(paths)
+
+
+def test_a_deadline_ends_a_start_from_samples() -> None:
+    problem = _problem()
+    result = pdhg.solve(problem, gap=1e-6, deadline=0.0)
+    assert result.iterations == 0
+    assert float(violations(problem, result.splits).largest) <= TOLERANCE
+    assert 0 < float(result.gap) <= 1
