@@ -19,10 +19,10 @@ from teal.solvers.pdhg.search import LARGE_WORK, Search
 # world (docs/engine.md).  Samples grow with one over the root of the target, as the error of an average does.
 _DEMANDS_PER_LINK = 4
 _FINEST, _COARSEST = 1e-3, 1e-2  # target gaps between which the sample's size follows the target
-_GROWTH = 4  # from one sample to the next: half the error of an average
+_GROWTH = 8  # from one sample to the next: a third of the error of an average
 _MAX_SHARE = 0.25  # of all demands; a larger sample saves too little
 _SAMPLE_GAP = 0.5  # x target gap: that of the sample's own solution
-_MAX_ITERATIONS = 100  # of a sample's solution
+_MAX_ITERATIONS = 200  # of a sample's solution; harder programs go on with a larger sample from its prices
 
 
 class SampledStart:

@@ -1,0 +1,93 @@
+"""Time to a certified gap from a sample of the demands, beside iterations with all demands from the start.
+
+    python benchmarks/sampled_start.py --data FOLDER --out OUT [--networks Kdl,ASN,world] [--repeats 7]
+
+FOLDER holds Kdl.json and ASN2k.json.  Both ways are timed in turn, after one run of each that is not timed; the table
+has medians, and OUT/sampled_start.csv a row per case.  Traffic is `gravity:seed=0`, total_flow unless said, K = 4.
+World needs about 7 GiB and ten minutes, most of them for paths.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+import teal
+from teal.network.disturbances import flash_crowd
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem
+from teal.solvers import pdhg
+
+SOURCES = {"Kdl": "Kdl.json", "ASN": "ASN2k.json", "world": "topohub:backbone/world"}
+LOADS = {"Kdl": 6, "ASN": 6, "world": 4}
+
+
+def cases(network: str, data: Path) -> Iterator[tuple[str, Problem, float, pdhg.PdhgResult | None]]:
+    """(name, problem, target gap, earlier result for a warm start) of each case of a network."""
+    source = SOURCES[network]
+    topology = teal.load_topology(str(data / source) if source.endswith(".json") else source)
+    traffic = teal.load_traffic(f"gravity:seed=0,count=2,load={LOADS[network]}", topology)
+    paths = teal.compute_paths(topology, traffic.pairs)
+    first, second = (traffic.read([index]) for index in (0, 1))
+
+    def problem(demand: object, objective: ObjectiveName = ObjectiveName.TOTAL_FLOW) -> Problem:
+        return Problem.create(topology, paths, Objective(objective), np.asarray(demand))
+
+    yield f"load {LOADS[network]}", problem(first), 1e-2, None
+    if network != "Kdl":
+        return
+    yield "load 6", problem(first), 1e-3, None
+    for objective in (ObjectiveName.LATENCY_PENALISED_FLOW, ObjectiveName.MAX_LINK_UTILISATION):
+        yield f"load 6, {objective.value}", problem(first, objective), 1e-2, None
+    earlier = pdhg.solve(problem(first), gap=1e-3)
+    yield "next interval, warm", problem(second), 5e-3, earlier
+    for seed in range(3):
+        crowd = problem(flash_crowd(second, np.random.default_rng(seed)))
+        yield f"flash crowd {seed}", crowd, 1e-2, None
+        yield f"flash crowd {seed}, warm", crowd, 1e-2, earlier
+    yield "load 20", problem(first * (20 / 6)), 1e-2, None
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder of topologies")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the table")
+    parser.add_argument("--networks", default="Kdl,ASN,world", help="of " + ", ".join(SOURCES))
+    parser.add_argument("--repeats", type=int, default=7, help="timed runs of each")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    rows = []
+    print("| network | case | target | from samples | all demands | ratio |\n|---|---|---|---|---|---|")
+    for network in arguments.networks.split(","):
+        for name, problem, gap, earlier in cases(network, arguments.data):
+            times: dict[str, list[float]] = {"auto": [], "fused": []}
+            results: dict[str, pdhg.PdhgResult] = {}
+            for repeat in range(arguments.repeats + 1):
+                for engine, measured in times.items():
+                    begin = time.perf_counter()
+                    results[engine] = pdhg.solve(problem, gap=gap, engine=engine, warm_start=earlier)
+                    if repeat:
+                        measured.append(time.perf_counter() - begin)
+            sampled, whole = (statistics.median(measured) for measured in times.values())
+            counts = [results[engine].iterations for engine in times]
+            rows.append([network, name, gap, sampled, counts[0], float(results["auto"].gap), whole, counts[1]])
+            print(
+                f"| {network} | {name} | {100 * gap:g}% | {1e3 * sampled:.0f} ms ({counts[0]}) "
+                f"| {1e3 * whole:.0f} ms ({counts[1]}) | {sampled / whole:.2f} |",
+                flush=True,
+            )
+    with (arguments.out / "sampled_start.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["network", "case", "target", "sampled_s", "iterations", "gap", "whole_s", "whole_iterations"])
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()
