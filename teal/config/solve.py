@@ -22,7 +22,8 @@ class SolveConfig(InstanceConfig):
     """Number of iterations, at most."""
     model: str = "auto"
     """What PDHG starts from: the PriceGNN that comes with Teal (universal), nothing (none), or the PriceGNN in this
-    folder; auto is universal on large networks, where that ends sooner, else none."""
+    folder; auto is universal on networks of middle size (50,000 paths and more, but too small for a start from a
+    sample of the demands), else none."""
     fail: tuple[str, ...] = ()
     """A failed link A,B (node names; both directions); repeat for more.  Paths are not changed."""
     carrying: bool = False

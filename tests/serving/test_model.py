@@ -28,7 +28,7 @@ from tests.serving.service import rates_of, run
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(served, "LARGE", 0)  # so that solves of B4 start from the model
+    monkeypatch.setattr(served, "saves_time", lambda _: True)  # so that solves of B4 start from the model
     monkeypatch.setattr(served_model, "_LOOK_EVERY_S", 0.0)
     save(tmp_path / "model", 0)
     return tmp_path / "model"
