@@ -2,6 +2,10 @@
 
 A timestamp is ISO 8601 or seconds since 1970, UTC.  Rows may come in any order, though sorted by
 timestamp is much faster; a pair that a timestamp does not name has rate 0.  Files are read in batches, twice.
+
+A fifth column, ``endpoint``, says that a row is the demand of one pair of endpoints (a host, a prefix, a tunnel) at the
+two nodes: the rates of all endpoints of a pair of nodes are added, so that paths and time of a solve do not depend on
+the number of endpoints.  An allocation gives all endpoints of a pair the same splits.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from teal.runtime.storage import atomic_file, content_key, file_key
 
 _BATCH_ROWS = 1 << 20  # rows of a table in memory at a time
 _COLUMNS = ("timestamp", "source", "target", "rate")
+_ENDPOINT = "endpoint"  # optional column
 _Batch = tuple[Int64Array, Int64Array, FloatArray]  # timestamp, source * N + target, rate
 
 
@@ -30,8 +35,10 @@ def read_table(path: Path, topology: Topology, progress: bool = False) -> Traffi
 
     Raises:
         InputError: a column missing, an unknown node, a rate that is negative or not a number, a
-            timestamp that is none, a (timestamp, source, target) twice, a demand to its own source.
+            timestamp that is none, a (timestamp, source, target) twice without a column ``endpoint``, a demand to its
+            own source.
     """
+    may_repeat = _has_endpoints(path)
     where, key = str(path), content_key(file_key(path), topology.node_names)
     stamps, pairs_seen = np.zeros(0, np.int64), np.zeros(0, np.int64)
     for stamp, pair, _ in tqdm(
@@ -54,9 +61,15 @@ def read_table(path: Path, topology: Topology, progress: bool = False) -> Traffi
                 row = int(np.searchsorted(stamps, value))
                 filled = rates.read(row).copy() if is_begun[row] else np.full(len(pairs_seen), np.nan)
                 column = columns[part]
+                if may_repeat:
+                    sums = np.bincount(column, rate[part], minlength=len(pairs_seen))
+                    rates.write(row, (np.nan_to_num(filled) + sums)[None])
+                    is_begun[row] = True
+                    continue
                 if np.isfinite(filled[column]).any() or len(np.unique(column)) < len(column):
                     time = np.datetime64(int(value), "s")
-                    raise InputError(where, f"timestamp {time}", "each source and target once", "a pair twice")
+                    expected = f"each source and target once, or a column {_ENDPOINT} that tells their demands apart"
+                    raise InputError(where, f"timestamp {time}", expected, "a pair twice")
                 filled[column] = rate[part]
                 rates.write(row, filled[None])
                 is_begun[row] = True
@@ -74,6 +87,21 @@ def read_table(path: Path, topology: Topology, progress: bool = False) -> Traffi
         key=key,
         origin=where,
     )
+
+
+def _has_endpoints(path: Path) -> bool:
+    """Whether the table has the optional column ``endpoint``; false if it cannot be read: the reader then says why."""
+    import pyarrow as pa
+    import pyarrow.csv as csv
+    import pyarrow.parquet as pq
+
+    try:
+        if path.suffix.lower() == ".parquet":
+            return _ENDPOINT in pq.read_schema(path).names
+        with csv.open_csv(path) as reader:
+            return _ENDPOINT in reader.schema.names
+    except (pa.ArrowException, OSError):
+        return False
 
 
 def _batches(path: Path, topology: Topology) -> Iterator[_Batch]:

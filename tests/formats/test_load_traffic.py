@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import csv, parquet
 
 from teal.errors import InputError
-from teal.formats import load_topology, load_traffic, rate_store, save_traffic
+from teal.formats import load_topology, load_traffic, rate_store, save_traffic, tables
 from teal.formats.gravity import shortest_path_load
 from teal.network import Topology, TrafficMatrices
 from teal.testing import make_topology
@@ -205,6 +207,33 @@ def test_faults_of_traffic_tables_are_named(tmp_path: Path, rows: str, words: st
         load_traffic(str(tmp_path / "x.csv"), _topology())
     assert "x.csv" in str(caught.value)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_demands_of_endpoints_of_one_pair_of_nodes_add_up(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1,000 endpoints a pair and interval, in batches that cut the intervals, against sums made here."""
+    monkeypatch.setattr(tables, "_BATCH_ROWS", 700)
+    rng = np.random.default_rng(0)
+    pairs, count = [("n0", "n1"), ("n2", "n0")], 1000
+    rates = rng.random((2, len(pairs), count))
+    columns = {
+        "timestamp": np.repeat([0, 300], len(pairs) * count),
+        "source": np.tile(np.repeat([pair[0] for pair in pairs], count), 2),
+        "target": np.tile(np.repeat([pair[1] for pair in pairs], count), 2),
+        "rate": rates.reshape(-1),
+        "endpoint": np.tile(np.arange(count), 2 * len(pairs)),
+    }
+    order = rng.permutation(rates.size)
+    table, path = pa.table({name: column[order] for name, column in columns.items()}), tmp_path / f"traffic{suffix}"
+    if suffix == ".csv":
+        csv.write_csv(table, path)
+    else:
+        parquet.write_table(table, path)
+    traffic = load_traffic(str(path), _topology())
+    assert traffic.pairs.tolist() == [[0, 1], [2, 0]]
+    np.testing.assert_allclose(traffic.read(slice(None)), rates.sum(2), rtol=1e-12)
 
 
 def test_a_traffic_table_without_a_column_is_refused(tmp_path: Path) -> None:
