@@ -42,6 +42,7 @@ from teal.errors import InputError
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.problem.allocation import Allocation, Status
+from teal.solvers.projection import project
 from teal.spec import Spec
 
 _STOP_SHARE = 0.05  # iteration stops when a smaller share of demand is unserved, or of flow was added last
@@ -109,6 +110,8 @@ class NcFlow:
             runs[-1].iterate()
             solve_s.append(time.perf_counter() - begin)
         paths, splits = with_flows(problem, [run.path_flows_gbps() for run in runs])
+        # Flows of many linear programs, each within a tolerance of its limits, can exceed a narrow link by more.
+        splits = project(problem.with_paths(paths), splits, refill=0)
         return Allocation(
             splits, None, (Status.FEASIBLE,) * problem.batch, tuple(build_s), tuple(solve_s),
             tuple(seconds + run.parallel_s for seconds, run in zip(build_s, runs, strict=True)), paths,

@@ -26,6 +26,7 @@ from teal.spec import parse_spec
 _REPORT_EVERY_S = 2.0  # seconds between two progress messages
 _STOPPED_BY = {
     Stop.GAP: "rounding: the search has the gap, its independent measurement just does not",
+    Stop.ROUNDING: "the range of numbers: magnitudes are too far apart for float64",
     Stop.DEADLINE: "the deadline",
     Stop.ITERATIONS: "the iteration limit",
     Stop.STALLED: "a gap that no longer shrinks",

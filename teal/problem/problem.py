@@ -153,7 +153,7 @@ class Problem:
         """(B, D, K) Gbit/s, the smallest capacity along each live path; 0 for the others."""
         return torch.where(self.path_mask, -self.ops.path_max(-self.capacity)[0], 0)
 
-    @cached_property
+    @property
     def usable(self) -> Problem:
         """The program without demand and capacity that no allocation can use; itself if all can be used.
 
@@ -162,28 +162,34 @@ class Problem:
             capacity'[e] = min(capacity[e], sum over d of demand'[d]),
             demand'[d] = min(demand[d], sum over k of bottleneck[d, k]),
 
-        and numbers of more equal size.  Demands are limited only in matrices whose
-        largest demand is more than 10,000 times the smallest capacity.  In the other objectives, all demand and
-        capacity counts.
+        and numbers of more equal size.  Demands are limited only in matrices whose largest demand is more than 10,000
+        times the smallest capacity.  In the other objectives, all demand and capacity counts.
         """
+        return self if self._limited is None else self._limited
+
+    @cached_property
+    def _limited(self) -> Problem | None:
+        """See :attr:`usable`; None stands for itself, since a cycle of references would keep large tensors alive."""
         if not self.objective.maximises_value:
-            return self
+            return None
         demand, capacity = self.demand, self.capacity
         smallest = torch.where(capacity > 0, capacity, torch.inf).amin(1)
         is_extreme = demand.amax(1) > _EXTREME_LOAD * smallest if demand.shape[1] else smallest < 0
         if bool(is_extreme.any()):
-            limited = torch.minimum(demand, self.bottleneck.sum(-1))
-            demand = torch.where(is_extreme[:, None], limited, demand)
+            carried = torch.minimum(demand, self.bottleneck.sum(-1))
+            demand = torch.where(is_extreme[:, None], carried, demand)
         total = demand.sum(1, keepdim=True)
+        # A link that is narrow beside all demand is narrow beside the routable demand too, unless that is tiny.
+        is_wide = (_EXTREME_LOAD * capacity > total).any(1, keepdim=True)
         has_routes = bool((self.ops.path_count > 0).all()) and bool((capacity > 0).all())
-        if not has_routes and bool((_EXTREME_LOAD * capacity > total).any()):
-            total = torch.where(self.routable, demand, 0).sum(1, keepdim=True)
+        if not has_routes and bool(is_wide.any()):
+            total = torch.where(is_wide, torch.where(self.routable, demand, 0).sum(1, keepdim=True), total)
         capacity = torch.where(total > 0, torch.minimum(capacity, total), capacity)  # 0 would mean a failed link
         if demand is self.demand and bool((capacity == self.capacity).all()):
-            return self
-        usable = dataclasses.replace(self, demand=demand, capacity=capacity)
-        usable.__dict__["usable"] = usable  # a second limit would change nothing
-        return usable
+            return None
+        limited = dataclasses.replace(self, demand=demand, capacity=capacity)
+        limited.__dict__["_limited"] = None  # a second limit would change nothing
+        return limited
 
     @cached_property
     def full_path_utilisation(self) -> Float[Tensor, "B E"]:

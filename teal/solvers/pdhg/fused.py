@@ -196,32 +196,50 @@ class FusedEngine:
         dual.current[:], dual.anchor[:] = dual.stepped, dual.stepped
         dual.current_load[:], dual.anchor_load[:] = dual.stepped_load, dual.stepped_load
 
-    def respond(self, answers: Sequence[Answer]) -> None:
-        """Go on from the response of all demands to the prices of a sample's solution.
+    def respond(
+        self, answers: Sequence[Answer], corrections: int = 0, certificates_of: Sequence[Answer] | None = None
+    ) -> list[Answer]:
+        """Go on from the response of all demands to the prices of a sample's solution; returns the last prices.
 
         Args:
             answers: of the sample of each matrix.
+            corrections: Newton steps of the prices before the response.
+            certificates_of: from whose prices y is taken, since Newton steps improve the allocation and not the bound;
+                None for ``answers``.
         """
-        packed, dual = self._problem.paths.packed, self._dual
-        width, links = len(self._lanes), packed.num_links
-        paths_and_demands = self._scan.path_ptr + self._scan.demand_ptr
-        for lane, answer in enumerate(answers):
-            live = self._capacity[lane::width] > 0
-            cost = np.where(live, answer.prices + self._cost[lane::width], kernels.FAILED_PRICE)
-            with threads_for(self._operations):
-                sample.respond(
-                    self._scan, self._block_ptr, self._max_slots, int(np.diff(paths_and_demands).max(initial=0)),
-                    cost.astype(np.float32), np.zeros(1) if self._is_balanced else self._demand_value,
-                    np.float32(answer.sharpness), not self._is_balanced, answer.kept,
-                    np.searchsorted(answer.kept, self._scan.demand_ptr), answer.kept_splits,
-                    self._primal.stepped, lane, width,
-                )  # fmt: skip
-            dual.stepped[lane::width] = np.where(live, answer.prices * self._capacity[lane::width], 0)
+        dual, width, links = self._dual, len(self._lanes), self._problem.topology.num_links
+        last: list[Answer] = []
+        for lane, given in enumerate(answers):
+            answer, capacity = given, self._capacity[lane::width]
+            for _ in range(corrections):
+                sums = self._respond(answer, lane, is_summing=True).sum(0)
+                answer = answer.corrected(sums[0::2], sums[1::2], capacity)
+            self._respond(answer, lane, is_summing=False)
+            last.append(answer)
+            prices = (certificates_of or answers)[lane].prices
+            dual.stepped[lane::width] = np.where(capacity > 0, prices * capacity, 0)
             if self._is_balanced:
                 dual.stepped[lane::width] /= max(dual.stepped[lane::width].sum(), 1e-300)
         if not self._is_balanced:
             dual.stepped[:] *= np.tile(self._program.inverse_scale, links)
         self._begin(is_repairing=self._is_balanced)
+        return last
+
+    def _respond(self, answer: Answer, lane: int, *, is_summing: bool) -> FloatArray:
+        """Write one matrix's response into ``stepped``; its loads and elasticities (blocks, 2 E) if asked for."""
+        width, scan = len(self._lanes), self._scan
+        live = self._capacity[lane::width] > 0
+        cost = np.where(live, answer.prices + self._cost[lane::width], kernels.FAILED_PRICE)
+        sums = np.zeros((len(self._block_ptr) - 1, 2 * len(live) if is_summing else 0), np.float32)
+        with threads_for(self._operations):
+            sample.respond(
+                scan, self._block_ptr, self._max_slots, int(np.diff(scan.path_ptr + scan.demand_ptr).max(initial=0)),
+                cost.astype(np.float32), np.zeros(1) if self._is_balanced else self._demand_value,
+                np.float32(answer.sharpness), not self._is_balanced, answer.kept,
+                np.searchsorted(answer.kept, scan.demand_ptr), answer.kept_splits, self._live_demand,
+                self._primal.stepped, sums, lane, width, (0, 0),
+            )  # fmt: skip
+        return sums.astype(np.float64)
 
     def advance(self, count: int) -> Tensor:
         """See PdhgEngine."""

@@ -2,8 +2,8 @@
 
 Equal programs in other numbers: demand and capacity that nothing can use are left out
 (:attr:`teal.problem.Problem.usable`); where magnitudes are far from 1, the unit of Gbit/s (for each matrix) and the
-unit of value are multiplied by a power of two, which changes no digit; links so narrow that nothing they carry counts
-are closed, at a price at which no path over them is worth using.
+unit of value are multiplied by a power of two, which changes no digit; in value maximisation links so narrow that
+nothing they carry counts are closed, at a price at which no path over them is worth using.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from teal.problem import Problem, dual_bound
 from teal.problem.bounds import gap, usable_prices
 from teal.solvers.pdhg.engine import PdhgState
-from teal.solvers.pdhg.search import PdhgResult
+from teal.solvers.pdhg.search import PdhgResult, Stop
 from teal.solvers.projection import project
 
 _ORDINARY = (2.0**-20, 2.0**40)  # largest capacity (Gbit/s) and value of a Gbit/s between which units stay as they are
@@ -24,6 +24,7 @@ _ORDINARY = (2.0**-20, 2.0**40)  # largest capacity (Gbit/s) and value of a Gbit
 # certify, and keeps 1 / capacity within the range of the engines.
 _CLOSED_BELOW = 2.0**-80
 _ROUNDING = 1e-14  # of a sum of prices along a path, over the largest value of a Gbit/s
+_SLACK = 1e-6  # of a target gap, for the rounding of value and bound
 _REFILL = 3  # rounds of the projection to the original program, which also hand out the capacity of closed links
 
 
@@ -44,8 +45,9 @@ class Reduction:
         demand_unit = self._unit  # of a balanced program, whose utilisations may have any scale, chosen separately
         if usable.objective.is_balanced and usable.demand.shape[1]:
             demand_unit = _unit(usable.demand.amax(1))[:, None]
-        closing = usable.capacity < _CLOSED_BELOW * largest[:, None]
-        self._closed = closing & (usable.capacity > 0)
+        closing = (usable.capacity > 0) & (usable.capacity < _CLOSED_BELOW * largest[:, None])
+        # In a balanced program such a link may be the only way of a demand, and then decides the optimum.
+        self._closed = closing & usable.objective.maximises_value
         if (
             bool((self._unit != 1).any())
             or bool((demand_unit != 1).any())
@@ -67,24 +69,29 @@ class Reduction:
             return state
         return PdhgState(state.splits / self._share(), state.prices / self._price_unit())
 
-    def result(self, reduced: PdhgResult) -> PdhgResult:
+    def result(self, reduced: PdhgResult, target_gap: float) -> PdhgResult:
         """A result of the reduced program as one of the original program, measured there."""
         if self.problem is self.original:  # also where `usable` had nothing to leave out
             return reduced
         exact = self.original.to(torch.float64)
         splits = project(exact, reduced.splits * self._share(), _REFILL)
         prices = reduced.prices * self._price_unit()
-        highest = prices.amax(1, keepdim=True) / _CLOSED_BELOW ** (1 / 4)
         if exact.objective.maximises_value:
-            highest = exact.demand_value.amax().expand_as(highest)
-        prices = usable_prices(exact, torch.where(self._closed, highest, prices), most=1.0)
-        if exact.objective.maximises_value:
-            prices = _prices_of_all(exact, prices)
+            prices = torch.where(self._closed, exact.demand_value.amax(), prices)
+            prices = _prices_of_all(exact, usable_prices(exact, prices, most=1.0))
+        prices = usable_prices(exact, prices)
         value, bound = exact.value(splits), dual_bound(exact, prices)
         state = PdhgState(reduced.state.splits * self._share(), reduced.state.prices * self._price_unit())
-        return dataclasses.replace(
-            reduced, splits=splits, prices=prices, value=value, bound=bound, gap=gap(exact, value, bound), state=state
+        gaps = gap(exact, value, bound)
+        # What the reduced program has and this one has not is lost to the range of the numbers.
+        stopped_by = tuple(
+            Stop.ROUNDING if stop is Stop.GAP and not own <= target_gap * (1 + _SLACK) else stop
+            for stop, own in zip(reduced.stopped_by, gaps.tolist(), strict=True)
         )
+        return dataclasses.replace(
+            reduced, splits=splits, prices=prices, value=value, bound=bound, gap=gaps, state=state,
+            stopped_by=stopped_by,
+        )  # fmt: skip
 
     def _share(self) -> Tensor:
         """(B, D, 1) usable share of each demand."""

@@ -13,6 +13,13 @@ over path k (in a balanced program without the 1, which stands for what is rejec
 drawn keep the splits of the sample's solution, since they count too much to be left to an average.  By weak duality the
 sample's prices bound the optimum of the whole program, whatever they are.
 
+The response of light demands to prices from few of them leaves some links above capacity and others unused.  Where that
+costs too much, prices take Newton steps, one a link, with the elasticity of all demands that respond:
+
+    p[e] <- max(0, p[e] + 0.8 (load[e] - c[e]) / elasticity[e]),    elasticity[e] = sum of q demand w (1 - w),
+
+the sum over the paths through e, and each step at most 0.3 times the mean value of a demanded Gbit/s.
+
 The draw is systematic (Madow 1949): one random number for each matrix, from a fixed seed, and every demand at which the
 sum of pi passes it plus a whole number.
 """
@@ -33,6 +40,7 @@ from teal.pathops import make_path_ops
 from teal.pathops.response import exponentials
 from teal.problem import Problem
 from teal.runtime.arrays import AnyArray, BoolArray, Float32Array, FloatArray, Int64Array
+from teal.runtime.lanes import load, store
 from teal.runtime.parallel import kernel, parallel_kernel, prange
 
 _SEED = 20_250_101  # of the random numbers of all draws
@@ -40,6 +48,8 @@ _SEED = 20_250_101  # of the random numbers of all draws
 # most demand is shed, 0.0015 no more.
 _TEMPERATURE = 0.005
 _NEVER_CERTAIN = 0.1  # x total demand over n: smaller demands are hardly ever certain to be drawn
+_DAMPING, _LONGEST_STEP = 0.8, 0.3  # of Newton's steps; the second over the mean value of a demanded Gbit/s
+_SHARPEST = 1e20  # q at most: q times a profit is float32
 _PASSES = 8  # over the demands, in which the set of certain demands settles
 
 
@@ -74,6 +84,25 @@ class Answer:
     kept: Int64Array
     kept_splits: AnyArray
 
+    def corrected(self, link_load: FloatArray, elasticity: FloatArray, capacity: FloatArray) -> Answer:
+        """The same after one Newton step of the prices.
+
+        Args:
+            link_load: (E,) of the response to these prices, Gbit/s.
+            elasticity: (E,) of the load, Gbit/s for each value per Gbit/s; 0 where no demand responds.
+            capacity: (E,) Gbit/s.
+        """
+        longest = _LONGEST_STEP / (_TEMPERATURE * self.sharpness)
+        step = _DAMPING * (link_load - capacity) / np.maximum(elasticity, 1e-300)
+        prices = np.maximum(0, self.prices + np.clip(step, -longest, longest))
+        return dataclasses.replace(self, prices=np.where(elasticity > 0, prices, self.prices))
+
+
+def no_answer(problem: Problem) -> Answer:
+    """The answer of a matrix without demand: prices of 0."""
+    nothing, splits = np.zeros(0, np.int64), np.zeros((0, problem.paths.num_paths))
+    return Answer(np.zeros(problem.topology.num_links), 1.0, nothing, splits)
+
 
 def answer(sample: Sample, splits: Tensor, prices: Tensor) -> Answer:
     """The answer of a solved sample.
@@ -86,10 +115,11 @@ def answer(sample: Sample, splits: Tensor, prices: Tensor) -> Answer:
     problem, own = sample.problem, prices[0].numpy()
     total = float(problem.demand.sum())
     if problem.objective.is_balanced:  # the mean price of a demanded Gbit/s is at most theta / total
-        size = float((problem.capacity[0] * prices[0]).sum()) * float(problem.utilisation(splits).amax()) / total
+        worth = float((problem.capacity[0] * prices[0]).sum()) * float(problem.utilisation(splits).amax())
     else:
-        size = float((problem.demand * problem.demand_value).sum()) / total
-    sharpness = 1 / max(_TEMPERATURE * size, 1e-300) if total > 0 else 1.0
+        worth = float((problem.demand * problem.demand_value).sum())
+    size = _TEMPERATURE * worth / total if total > 0 else 0.0
+    sharpness = min(1 / size, _SHARPEST) if size > 0 else 1.0
     return Answer(own, sharpness, sample.demands[sample.is_certain], splits[0].numpy()[sample.is_certain])
 
 
@@ -186,9 +216,12 @@ def respond(
     kept: Int64Array,
     kept_ptr: Int64Array,
     kept_splits: AnyArray,
+    demand: FloatArray,
     out: AnyArray,
+    sums: Float32Array,
     lane: int,
     width: int,
+    pair: tuple[int, int],
 ) -> None:
     """Write the response of all demands of one matrix to its prices into one lane of path rows.
 
@@ -204,13 +237,20 @@ def respond(
         kept: (n,) numbers of the demands that take their splits from ``kept_splits``, ascending.
         kept_ptr: (S + 1,) those of each source.
         kept_splits: (n, K) their splits.
+        demand: (D * width,) Gbit/s, 0 where no path is live.
         out: (P * width,) receives the splits.
+        sums: (blocks, 2 * E) receives load (Gbit/s) and elasticity of each link, side by side; (blocks, 0) for neither.
         lane: of the matrix.
         width: number of lanes.
+        pair: a tuple of length 2, for load and elasticity as two SIMD lanes.
     """
+    is_summing = sums.shape[1] > 0
     for block in prange(len(block_ptr) - 1):
         cost = np.zeros(max_slots, dtype=np.float32)  # of the path to each node
         share, bits = np.empty(max_shares, dtype=np.float32), np.empty(max_shares, dtype=np.int32)
+        flow = np.empty(2 * max_slots, dtype=np.float32)  # of each node: load, elasticity
+        block_sums = sums[block]
+        block_sums[:] = 0
         for s in range(block_ptr[block], block_ptr[block + 1]):
             first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
             for i in range(nodes):
@@ -230,19 +270,38 @@ def respond(
                 place += n + 1
                 path += n
             exponentials(share, bits, place)
+            if is_summing:
+                flow[: 2 * (nodes + 1)] = 0
             place, path, next_kept = 0, scan.path_ptr[s], kept_ptr[s]
             for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
                 n = scan.path_count[d]
                 if next_kept < kept_ptr[s + 1] and kept[next_kept] == d:
                     for k in range(n):
                         out[(path + k) * width + lane] = kept_splits[next_kept, k]
+                        if is_summing:
+                            flow[2 * np.int64(scan.end_node[path + k])] = (
+                                demand[d * width + lane] * kept_splits[next_kept, k]
+                            )
                     next_kept += 1
                 else:
                     total = share[place]
                     for k in range(n):
                         total += share[place + 1 + k]
                     scale = np.float32(1) / max(total, np.float32(1e-30))
+                    rate = np.float32(demand[d * width + lane])
                     for k in range(n):
-                        out[(path + k) * width + lane] = share[place + 1 + k] * scale
+                        part = share[place + 1 + k] * scale
+                        out[(path + k) * width + lane] = part
+                        if is_summing:
+                            node = 2 * np.int64(scan.end_node[path + k])
+                            flow[node] = rate * part
+                            flow[node + 1] = sharpness * rate * part * (np.float32(1) - part)
                 place += n + 1
                 path += n
+            if is_summing:
+                for j in range(nodes):
+                    i = nodes - 1 - j
+                    e, above = np.int64(scan.link[first + i]), np.int64(scan.parent[first + i])
+                    passing = load(flow, i + 1, pair)
+                    store(block_sums, e, load(block_sums, e, pair) + passing)
+                    store(flow, above, load(flow, above, pair) + passing)

@@ -38,6 +38,7 @@ class SampledStart:
         self._problem, self._engine, self._gap = problem, engine, max(gap, _FINEST)
         self._size = first_size(problem.paths, gap)
         self._answers: list[sample.Answer] = []
+        self._corrected: list[sample.Answer] = []  # the answers after Newton steps
 
     def respond(self, unfinished: torch.Tensor, seconds: float) -> bool:
         """Put the engine at the response to the next sample; false, without effect, where that would be too large.
@@ -57,6 +58,9 @@ class SampledStart:
                 continue
             begin = time.perf_counter()
             drawn = sample.draw(problem, size, row)
+            if not len(drawn.demands):
+                answers.append(sample.no_answer(problem))
+                continue
             engine = FusedEngine(drawn.problem, None, torch.float32)
             if self._answers:  # the prices of the smaller sample are a good start
                 earlier, nothing = self._answers[row], np.zeros(0, np.int64)
@@ -66,8 +70,15 @@ class SampledStart:
             )
             result = search.run((end - begin) / (problem.batch - row), warm=bool(self._answers))
             answers.append(sample.answer(drawn, result.splits, result.prices))
-        self._answers = answers
+        self._answers = self._corrected = answers
         self._engine.respond(answers)
+        return True
+
+    def correct(self, steps: int) -> bool:
+        """Put the engine at the response to prices after ``steps`` more Newton steps; false in a balanced program."""
+        if self._problem.objective.is_balanced or not self._answers:
+            return False
+        self._corrected = self._engine.respond(self._corrected, steps, self._answers)
         return True
 
 

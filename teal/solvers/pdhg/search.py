@@ -35,6 +35,7 @@ _FAR = 3.0  # x target gap: a warm start with a wider gap gives way to samples
 # After samples, iterations to the next full gap check: so many for each target gap that is left.  A check with refill
 # costs 7 iterations on Kdl, and without it the value lags 10 iterations behind.
 _ITERATIONS_PER_GAP, _LEAST_STEPS, _MOST_STEPS = 6, 4, 24
+_CORRECTIONS = (1,)  # Newton steps of the prices after a sample, before gap checks; more gain less than iterations
 _NEAR = 3.5  # x target gap: within it, iterations take less time than a larger sample
 _SAMPLE_TIME = 0.3  # share of the remaining time that the sample's solution may take
 # A search has stalled if, after at least _STALL_AFTER iterations, a _STALL_SPAN-fold increase of their number has not
@@ -53,6 +54,7 @@ class Stop(StrEnum):
     GAP = "gap"  # the target gap is certified
     DEADLINE = "deadline"
     ITERATIONS = "iterations"  # the largest number of them
+    ROUNDING = "rounding"  # the gap was reached in a reduced program, and lost to the range of numbers in this one
     STALLED = "stalled"  # the gap no longer shrinks; only where another engine goes on
 
 
@@ -114,6 +116,10 @@ class Sampled(Protocol):
         """Put the engine at the response of all demands to the next sample's prices; false if there is none."""
         ...
 
+    def correct(self, steps: int) -> bool:
+        """Correct the prices by some steps and respond again; false if that is not possible."""
+        ...
+
 
 class Search:
     """Drives one engine to the target gap.
@@ -147,6 +153,7 @@ class Search:
         worst = torch.full((problem.batch,), math.inf, dtype=torch.float64)
         self._value, self._bound = -worst if self._maximises else worst, engine.trivial_bound()
         self._may_stall, self._sampled = may_stall, sampled
+        self._is_refilled = False  # whether the last check was one with refill, and nothing has moved since
         self._last_check_s = 0.0  # seconds of the last check of a start from samples
         self._history: list[tuple[int, float]] = []  # iterations done and widest gap at the full gap checks
         work = problem.paths.trie.num_nodes + problem.paths.leaf.size
@@ -176,7 +183,7 @@ class Search:
             if iteration_s and math.isfinite(deadline):
                 count = max(1, min(count, int((deadline - elapsed - reserve) / iteration_s)))
             advance_begin = time.perf_counter()
-            iteration_bound = engine.advance(count)
+            iteration_bound, self._is_refilled = engine.advance(count), False
             iteration_s, done = (time.perf_counter() - advance_begin) / count, done + count
             bound = self._tighter(iteration_bound)  # true up to the rounding of float32, so only an indication
             if self._all_within(bound) and done < next_check:
@@ -193,7 +200,7 @@ class Search:
                 if self._may_stall and self._has_stalled(done):
                     stop = Stop.STALLED
                     break
-        if not self._all_within(self._bound):
+        if not self._all_within(self._bound) and not self._is_refilled:
             self._check(_LAST_REFILL)
         return self._result(done, stop)
 
@@ -201,10 +208,16 @@ class Search:
         """Respond to larger and larger samples until the gap is near the target; whether there was one."""
         is_started = False
         while self._sampled is not None and self._is_beyond(_NEAR):
-            seconds = _SAMPLE_TIME * (deadline - (time.perf_counter() - self._begin))
-            if seconds <= 0 or not self._sampled.respond(self._unfinished(), seconds):
+            remaining = deadline - (time.perf_counter() - self._begin) - _LAST_CHECK_COST * self._last_check_s
+            if remaining <= 0 or not self._sampled.respond(self._unfinished(), _SAMPLE_TIME * remaining):
                 break
+            self._is_refilled = False
             self._last_check_s, is_started = self._check(_LAST_REFILL), True
+            for steps in _CORRECTIONS:
+                is_late = time.perf_counter() - self._begin + _LAST_CHECK_COST * self._last_check_s >= deadline
+                if is_late or self._all_within(self._bound) or not self._sampled.correct(steps):
+                    break
+                self._check(_LAST_REFILL)
         return is_started
 
     def _after_samples(self, done: int) -> int:
@@ -258,7 +271,7 @@ class Search:
         Args:
             refill: see :data:`_LAST_REFILL`.
         """
-        begin = time.perf_counter()
+        begin, self._is_refilled = time.perf_counter(), refill == _LAST_REFILL
         value, bound = self._engine.check(refill, 1 - self._target_gap)
         unfinished = self._unfinished()
         is_better = unfinished & ((value > self._value) if self._maximises else (value < self._value))

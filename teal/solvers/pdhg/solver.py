@@ -89,7 +89,7 @@ def solve(
     state = reduction.reduced(state)
     limits = _Limits(gap, begin + deadline, max_iterations, report)
     result = _solve_reduced(reduction.problem, state, limits, engine, dtype)
-    return dataclasses.replace(reduction.result(result), solve_s=time.perf_counter() - begin)
+    return dataclasses.replace(reduction.result(result, gap), solve_s=time.perf_counter() - begin)
 
 
 def _solve_reduced(
@@ -125,7 +125,7 @@ def _solve_reduced(
         return result
     rest = dataclasses.replace(limits, max_iterations=max(0, limits.max_iterations - result.iterations))
     earlier = result.rows(stalled)
-    second = _solve_parts(problem.rows(stalled), earlier.state, rest, fallback, torch.float64)
+    second = _solve_parts(problem.rows(stalled), earlier.state, rest, fallback, torch.float64, may_sample=False)
     return result.replaced(stalled, _better(problem.rows(stalled), earlier, second))
 
 
@@ -137,6 +137,7 @@ def _solve_parts(
     dtype: torch.dtype,
     *,
     may_stall: bool = False,
+    may_sample: bool = True,
 ) -> PdhgResult:
     """Solve by one engine, as many matrices at a time as it takes."""
     make_engine, lanes = _engine(problem, name, dtype)
@@ -149,7 +150,7 @@ def _solve_parts(
         part_deadline = (limits.end - now) * part.batch / (problem.batch - first)
         engine = make_engine(part, part_state, dtype)
         sampled = None
-        if name == "auto" and isinstance(engine, FusedEngine) and is_faster(part.paths, limits.gap):
+        if may_sample and name == "auto" and isinstance(engine, FusedEngine) and is_faster(part.paths, limits.gap):
             sampled = SampledStart(part, engine, limits.gap)
         search = Search(
             part, engine, limits.gap, limits.max_iterations, limits.report, begin=now, may_stall=may_stall,
@@ -190,7 +191,8 @@ def _starting_state(problem: Problem, warm_start: WarmStart | None) -> PdhgState
     actual = tuple(state.splits.shape), tuple(state.prices.shape)
     if actual != expected:
         raise InputError("solve", "warm_start", f"splits and prices of shape {expected}", actual)
-    return PdhgState(state.splits, usable_prices(problem, state.prices, most=1.0))
+    device = problem.demand.device
+    return PdhgState(state.splits.to(device), usable_prices(problem, state.prices.to(device), most=1.0))
 
 
 def _better(problem: Problem, first: PdhgResult, second: PdhgResult) -> PdhgResult:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +17,7 @@ from teal.problem.feasibility import TOLERANCE, violations
 from teal.solvers import pdhg
 from teal.solvers.pdhg import sampled_start
 from teal.solvers.pdhg.fused import FusedEngine
+from teal.solvers.pdhg.sample import Answer
 from teal.solvers.pdhg.sampled_start import SampledStart, first_size, is_faster
 
 
@@ -20,7 +25,8 @@ def _problem(objective: ObjectiveName = ObjectiveName.TOTAL_FLOW, load: float = 
     topology = teal.load_topology("topohub:sndlib/germany50")
     traffic = teal.load_traffic(f"gravity:seed=3,count={matrices},load={load}", topology)
     paths = compute_paths(topology, traffic.pairs, cache=False)
-    return Problem.create(topology, paths, Objective(objective), traffic.read(slice(None)))
+    weight = 1.0 + np.arange(paths.num_demands) % 3
+    return Problem.create(topology, paths, Objective(objective), traffic.read(slice(None)), weight=weight)
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +39,7 @@ def _every_network_counts_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("objective", list(ObjectiveName))
 @pytest.mark.parametrize("load", [2.0, 6.0])
 def test_a_start_from_samples_ends_at_the_same_optimum(objective: ObjectiveName, load: float) -> None:
-    problem = _problem(objective, load) if objective is not ObjectiveName.WEIGHTED_FLOW else _problem(load=load)
+    problem = _problem(objective, load)
     sampled, whole = pdhg.solve(problem, gap=1e-2), pdhg.solve(problem, gap=1e-3, engine="fused")
     assert float(sampled.gap) <= 1e-2
     torch.testing.assert_close(sampled.value, whole.value, rtol=1.2e-2, atol=0)
@@ -95,3 +101,39 @@ def test_a_deadline_ends_a_start_from_samples() -> None:
     assert result.iterations == 0
     assert float(violations(problem, result.splits).largest) <= TOLERANCE
     assert 0 < float(result.gap) <= 1
+
+
+@pytest.mark.parametrize("objective", list(ObjectiveName))
+def test_matrices_without_demand_and_without_links_are_answered_too(objective: ObjectiveName) -> None:
+    problem = _problem(objective, matrices=3)
+    demand, capacity = problem.demand.clone(), problem.capacity.clone()
+    demand[1], capacity[2] = 0, 0
+    problem = dataclasses.replace(problem, demand=demand, capacity=capacity)
+    result = pdhg.solve(problem, gap=1e-2)
+    assert (result.gap <= 1e-2).all()
+    assert float(violations(problem, result.splits).largest.max()) <= TOLERANCE
+    empty = pdhg.solve(problem.row(1), gap=1e-2)
+    assert float(empty.gap) <= 1e-2
+
+
+def test_newton_steps_bring_loads_to_capacities() -> None:
+    """One link of 1 Gbit/s, demand 2 of value 1: half is carried where exp(q (1 - p)) = 1, so at p = 1."""
+    answer = Answer(np.array([0.9]), 4.0, np.zeros(0, np.int64), np.zeros((0, 1)))
+    for _ in range(40):
+        share = 1 / (1 + np.exp(-answer.sharpness * (1 - answer.prices)))
+        answer = answer.corrected(2 * share, answer.sharpness * 2 * share * (1 - share), np.ones(1))
+    np.testing.assert_allclose(answer.prices, 1.0, rtol=1e-6)
+
+
+def test_a_start_from_samples_checks_its_result_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, refills = _problem(), []
+    check = FusedEngine.check
+
+    def counted(self: FusedEngine, refill: int = 0, enough: float = math.inf) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._problem.paths is problem.paths:
+            refills.append(refill)
+        return check(self, refill, enough)
+
+    monkeypatch.setattr(FusedEngine, "check", counted)
+    pdhg.solve(problem, gap=1e-6, max_iterations=0)
+    assert len(refills) == 1
