@@ -62,6 +62,7 @@ def page(record: Record, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+@pytest.mark.system
 def test_the_report_shows_all_charts_offline(browser: Any, page: Path, width: int) -> None:
     context = browser.new_context(viewport={"width": width, "height": 900}, offline=True)
     tab = context.new_page()
@@ -88,6 +89,7 @@ def test_the_report_shows_all_charts_offline(browser: Any, page: Path, width: in
     context.close()
 
 
+@pytest.mark.system
 def test_the_table_of_the_report_sorts_and_its_map_changes(browser: Any, page: Path) -> None:
     tab = browser.new_page(viewport={"width": 1280, "height": 900})
     tab.goto(page.as_uri())

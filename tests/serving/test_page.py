@@ -55,6 +55,7 @@ def _open(browser: Any, address: str, **options: Any) -> tuple[Any, list[str]]:
     return view, errors
 
 
+@pytest.mark.system
 def test_a_link_failed_on_the_page_is_shown_with_the_next_allocation(browser: Any, address: str) -> None:
     with Client(address, TOKEN) as client:
         view, errors = _open(browser, address)
@@ -103,6 +104,7 @@ def test_a_link_failed_on_the_page_is_shown_with_the_next_allocation(browser: An
         view.context.close()
 
 
+@pytest.mark.system
 def test_the_page_shows_errors(browser: Any, address: str) -> None:
     view, errors = _open(browser, address)
     view.locator("#cable").fill("nowhere")
@@ -118,6 +120,7 @@ def test_the_page_shows_errors(browser: Any, address: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.system
 def test_the_page_fits_in_light_and_dark(browser: Any, address: str, width: int, scheme: str) -> None:
     view, errors = _open(browser, address, viewport={"width": width, "height": 800}, color_scheme=scheme)
     view.locator("#map .main-svg").first.wait_for()

@@ -21,6 +21,8 @@ from teal.solvers.pdhg.dense import bytes_needed
 from teal.solvers.pdhg.plain import PlainEngine
 from teal.testing import random_problem
 
+pytestmark = pytest.mark.system  # the simulator takes seconds for each iteration
+
 DEVICE = torch.device("cpu" if cuda.SIMULATED else "cuda")
 
 
@@ -35,18 +37,12 @@ def _small(objective: ObjectiveName, seed: int = 0, failed: int = 1, batch: int 
     )
 
 
-# The simulator takes about 6 s a case: one in `make test`, the others in `make test-system`.
 CASES = [
+    (ObjectiveName.TOTAL_FLOW, True),
+    (ObjectiveName.TOTAL_FLOW, False),
+    (ObjectiveName.WEIGHTED_FLOW, True),
+    (ObjectiveName.LATENCY_PENALISED_FLOW, True),
     (ObjectiveName.MAX_LINK_UTILISATION, True),
-    *(
-        pytest.param(*case, marks=pytest.mark.system)
-        for case in (
-            (ObjectiveName.TOTAL_FLOW, True),
-            (ObjectiveName.TOTAL_FLOW, False),
-            (ObjectiveName.WEIGHTED_FLOW, True),
-            (ObjectiveName.LATENCY_PENALISED_FLOW, True),
-        )
-    ),
 ]
 
 
@@ -68,7 +64,6 @@ def test_the_cuda_engine_equals_the_plain_engine(
         torch.testing.assert_close(actual, expected)
 
 
-@pytest.mark.system
 def test_restarts_of_the_cuda_engine_equal_those_of_the_plain_engine() -> None:
     problem = _small(ObjectiveName.TOTAL_FLOW, seed=3, failed=0, batch=1)
     engine, plain = CudaEngine(_on_gpu(problem), None, torch.float64), PlainEngine(problem, None, torch.float64)
@@ -79,7 +74,6 @@ def test_restarts_of_the_cuda_engine_equal_those_of_the_plain_engine() -> None:
     torch.testing.assert_close(control[kernels.WEIGHT], plain._primal_weight)
 
 
-@pytest.mark.system
 def test_pdhg_on_the_gpu_agrees_with_the_plain_engine() -> None:
     problem = _small(ObjectiveName.TOTAL_FLOW, seed=1)
     solution = pdhg.solve(_on_gpu(problem), gap=0.05, max_iterations=12)
@@ -116,7 +110,6 @@ def test_the_estimate_of_gpu_memory_grows_with_the_precision() -> None:
     assert bytes_needed(paths, torch.float64) > bytes_needed(paths, torch.float32) > 4 * 8 * paths.leaf.size
 
 
-@pytest.mark.system
 def test_a_batch_that_does_not_fit_on_the_gpu_is_solved_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = _small(ObjectiveName.TOTAL_FLOW)
     on_gpu = _on_gpu(problem)

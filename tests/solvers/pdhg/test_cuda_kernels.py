@@ -20,7 +20,10 @@ from teal.runtime import cuda
 from teal.solvers.pdhg.cuda_engine import Buffers, BufferShape
 from teal.testing import random_problem
 
-pytestmark = pytest.mark.skipif(not cuda.SIMULATED, reason="with a GPU, the other tests compile the kernels")
+pytestmark = [
+    pytest.mark.skipif(not cuda.SIMULATED, reason="with a GPU, the other tests compile the kernels"),
+    pytest.mark.system,  # compiles for tens of seconds
+]
 
 _COMPILE = """
 import importlib, json, sys, types as python_types
