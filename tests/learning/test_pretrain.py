@@ -111,17 +111,20 @@ def test_networks_of_the_pool_are_loaded_once() -> None:
 
 @pytest.mark.system
 def test_coma_for_split_tables_improves_an_initial_model(tmp_path: Path) -> None:
-    """Split tables of one entry on two networks: the trained model satisfies more demand than its initial model."""
+    """Split tables of one entry on two networks: the trained model satisfies more demand than its initial model.
+
+    32 matrices: over 8 of them the difference, about a hundredth, is within the noise of training.
+    """
     first = Pretrainer(_config(tmp_path / "a", max_steps=150, learning_rate=5e-3, rounds=4), SMALL_POOL)
     first.train(tmp_path / "a", progress=False)
     config = _config(
-        tmp_path / "b", init=str(tmp_path / "a"), learner="coma", entries=1, std=0.5, max_steps=120, learning_rate=2e-3
+        tmp_path / "b", init=str(tmp_path / "a"), learner="coma", entries=1, std=0.5, max_steps=300, learning_rate=2e-3
     )
     second = Pretrainer(config, SMALL_POOL)
     for weight, other in zip(second.model.parameters(), first.average.parameters(), strict=True):
         assert torch.equal(weight, other)
     flow = ObjectiveName.TOTAL_FLOW
-    cases = [draw_problem(np.random.default_rng([8, i]), SMALL_POOL.train[i % 2], 4, objective=flow) for i in range(8)]
+    cases = [draw_problem(np.random.default_rng([8, i]), SMALL_POOL.train[i % 2], 4, objective=flow) for i in range(32)]
 
     def satisfied_demand(model: PriceGNN) -> float:
         scheme = PriceGnnScheme(model, PriceGnnSchemeConfig(entries=1))
