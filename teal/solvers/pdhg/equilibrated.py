@@ -25,7 +25,7 @@ from teal.solvers.pdhg.dense import DenseEngine, Point, Scaling, as_utilisation,
 from teal.solvers.pdhg.engine import PdhgState
 from teal.solvers.pdhg.plain import PlainEngine
 
-_RANGE = 1e4  # largest over smallest capacity, and demand over smallest capacity
+RANGE = 1e4  # largest over smallest capacity, and demand over smallest capacity
 _TINY = 1e-300  # instead of 0 as a divisor
 
 
@@ -35,8 +35,8 @@ def spans_decades(problem: Problem) -> Tensor:
     largest = torch.where(live, problem.capacity, 0).amax(1)
     smallest = torch.where(live, problem.capacity, torch.inf).amin(1)
     if not problem.demand.shape[1]:
-        return largest > _RANGE * smallest
-    return (largest > _RANGE * smallest) | (problem.demand.amax(1) > _RANGE * smallest)
+        return largest > RANGE * smallest
+    return (largest > RANGE * smallest) | (problem.demand.amax(1) > RANGE * smallest)
 
 
 def equilibrated_scaling(problem: Problem) -> Scaling:

@@ -16,6 +16,7 @@ from torch import Tensor
 from teal.problem import Problem, dual_bound
 from teal.problem.bounds import gap, usable_prices
 from teal.solvers.pdhg.engine import PdhgState
+from teal.solvers.pdhg.equilibrated import RANGE
 from teal.solvers.pdhg.search import PdhgResult, Stop
 from teal.solvers.projection import project
 
@@ -26,6 +27,25 @@ _CLOSED_BELOW = 2.0**-80
 _ROUNDING = 1e-14  # of a sum of prices along a path, over the largest value of a Gbit/s
 _SLACK = 1e-6  # of a target gap, for the rounding of value and bound
 _REFILL = 3  # rounds of the projection to the original program, which also hand out the capacity of closed links
+
+
+def is_ordinary(problem: Problem) -> bool:
+    """Whether a few sums show that there is nothing to reduce, nor any need of the equilibrated engine.
+
+    No link has failed, capacities and demands lie within four decades of the smallest capacity, units are ordinary, and
+    no link is wider than the sum of a matrix's demands.  On small networks all else would take a tenth of a solve.
+    """
+    capacity, demand, value = problem.capacity, problem.demand, problem.demand_value
+    if not capacity.numel() or not demand.numel():
+        return False
+    smallest, largest, total = float(capacity.min()), float(capacity.max()), float(demand.sum(1).min())
+    low, high = _ORDINARY
+    return (
+        low <= smallest
+        and max(largest, float(demand.max())) <= min(high, RANGE * smallest)
+        and largest <= total
+        and (not problem.objective.maximises_value or low <= float(value.max()) <= high)
+    )
 
 
 class Reduction:

@@ -224,11 +224,11 @@ class Search:
         """Iterations at the next full gap check of a start from samples, whose bound is good and value is not."""
         widest = float(self._gaps(self._bound).max())
         steps = _ITERATIONS_PER_GAP * widest / max(self._target_gap, 1e-300)
-        return done + int(min(max(steps, _LEAST_STEPS), _MOST_STEPS))
+        return done + int(min(_MOST_STEPS, max(_LEAST_STEPS, steps)))  # in this order NaN counts as few
 
     def _is_beyond(self, factor: float) -> bool:
         """Whether a gap is wider than ``factor`` times the target."""
-        return bool((self._gaps(self._bound) > factor * self._target_gap).any())
+        return not bool((self._gaps(self._bound) <= factor * self._target_gap).all())
 
     def _has_stalled(self, done: int) -> bool:
         """Whether the widest gap has not shrunk enough for the iterations that were done since."""
@@ -246,10 +246,13 @@ class Search:
         return torch.minimum(self._bound, bound) if self._maximises else torch.maximum(self._bound, bound)
 
     def _gaps(self, bound: Tensor) -> Tensor:
-        """(B,) gaps between the best values and ``bound``; infinite before the first check."""
+        """(B,) gaps between the best values and ``bound``; infinite before the first check.
+
+        NaN where ``bound`` is NaN or infinite: callers test for gaps that are small enough, which NaN is not.
+        """
         high, low = (bound, self._value) if self._maximises else (self._value, bound)
         gaps = torch.where(high > 0, (high - low) / high, 0)
-        return torch.where(self._value.isfinite() & bound.isfinite(), gaps, math.inf)
+        return torch.where(self._value.isfinite(), gaps, math.inf)
 
     def _all_within(self, bound: Tensor) -> bool:
         """Whether every matrix has the target gap."""
@@ -257,7 +260,7 @@ class Search:
 
     def _unfinished(self) -> Tensor:
         """(B,) matrices that lack the target gap; the others keep their results."""
-        return self._gaps(self._bound) > self._target_gap
+        return ~(self._gaps(self._bound) <= self._target_gap)
 
     def _take_bound(self, bound: Tensor) -> None:
         """Take certified bounds (B,) where they are tighter, and the prices that they belong to."""

@@ -18,7 +18,7 @@ from teal.solvers.pdhg.engine import PdhgEngine, PdhgState
 from teal.solvers.pdhg.equilibrated import EquilibratedEngine, spans_decades
 from teal.solvers.pdhg.fused import MAX_LANES, FusedEngine
 from teal.solvers.pdhg.plain import PlainEngine
-from teal.solvers.pdhg.reduction import Reduction
+from teal.solvers.pdhg.reduction import Reduction, is_ordinary
 from teal.solvers.pdhg.sampled_start import SampledStart, is_faster
 from teal.solvers.pdhg.search import LARGE_WORK, TENSORS, PdhgResult, ProgressCallback, Search, Stop
 
@@ -85,15 +85,24 @@ def solve(
     if engine not in ENGINES:
         raise InputError("solve", "engine", " or ".join(ENGINES), repr(engine))
     state = _starting_state(problem, warm_start)
+    limits = _Limits(gap, begin + deadline, max_iterations, report)
+    if is_ordinary(problem):
+        result = _solve_reduced(problem, state, limits, engine, dtype, may_span_decades=False)
+        return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
     reduction = Reduction(problem)
     state = reduction.reduced(state)
-    limits = _Limits(gap, begin + deadline, max_iterations, report)
     result = _solve_reduced(reduction.problem, state, limits, engine, dtype)
     return dataclasses.replace(reduction.result(result, gap), solve_s=time.perf_counter() - begin)
 
 
 def _solve_reduced(
-    problem: Problem, state: PdhgState | None, limits: _Limits, engine: str, dtype: torch.dtype | None
+    problem: Problem,
+    state: PdhgState | None,
+    limits: _Limits,
+    engine: str,
+    dtype: torch.dtype | None,
+    *,
+    may_span_decades: bool = True,
 ) -> PdhgResult:
     """Solve each matrix by the engine that suits it, then those that stalled by another one."""
     real = dtype or (torch.float64 if limits.gap < _FLOAT64_BELOW_GAP else torch.float32)
@@ -102,7 +111,9 @@ def _solve_reduced(
     is_small = problem.paths.trie.num_nodes + problem.paths.leaf.size <= LARGE_WORK
     # Above that size, iterations of the equilibrated engine take too long; a stall of float32 may still be mended.
     fallback = "equilibrated" if is_small else "auto" if real is torch.float32 and dtype is None else ""
-    is_wide = spans_decades(problem).cpu() if is_small else torch.zeros(problem.batch, dtype=torch.bool)
+    is_wide = (
+        spans_decades(problem).cpu() if is_small and may_span_decades else torch.zeros(problem.batch, dtype=torch.bool)
+    )
     if bool(is_wide.all()) and problem.batch:
         return _solve_parts(problem, state, limits, "equilibrated", real)
     if not bool(is_wide.any()):
