@@ -89,9 +89,12 @@ class LinearProgram:
     upper: Array | None = None
     size: Array | None = None
 
-    def scaled(self) -> tuple[LinearProgram, Array, Array]:
-        """The scaled program, the units of its variables (n,) and of its inequalities (m,), all powers of two."""
-        size = np.ones(len(self.cost)) if self.size is None else self.size
+    def scaled(self, size: Array) -> tuple[LinearProgram, Array, Array]:
+        """The scaled program, the units of its variables (n,) and of its inequalities (m,), all powers of two.
+
+        Args:
+            size: (n,) of the variables; 0 where it is not known.
+        """
         units = power_of_two(np.where(size > 0, size, 1.0))
         a_ub, row_units = _divided_rows(sp.csr_array(self.a_ub @ sp.diags_array(units)))
         a_eq, b_eq = None, None
@@ -110,11 +113,7 @@ class LinearProgram:
 
 def _divided_rows(matrix: sp.csr_array) -> tuple[sp.csr_array, Array]:
     """The rows of a matrix divided by powers of two next to their largest magnitudes, and these."""
-    largest = (
-        abs(matrix).max(1).toarray().reshape(-1)
-        if matrix.shape[0] and matrix.shape[1]
-        else np.ones(len(matrix.indptr) - 1)
-    )
+    largest = abs(matrix).max(1).toarray().reshape(-1) if matrix.nnz else np.zeros(matrix.shape[0])
     units = power_of_two(np.where(largest > 0, largest, 1.0))
     return sp.csr_array(sp.diags_array(1 / units) @ matrix), units
 
@@ -132,7 +131,7 @@ def solve_program(program: LinearProgram, settings: LpSettings) -> LpSolution:
     if program.size is None:
         x, dual, status = solve(program, settings)
     else:
-        scaled, units, row_units = program.scaled()
+        scaled, units, row_units = program.scaled(program.size)
         x, dual, status = solve(scaled, settings)
         x, dual = x * units, dual * program.cost_unit(units) / row_units
     return LpSolution(x, dual, status, time.perf_counter() - begin)

@@ -80,7 +80,7 @@ class LpAll:
             begin = time.perf_counter()
             row = problem.row(b)
             if self.solver in SCALED_SOLVERS and _spans_decades(row):
-                result = _solve_scaled(row, self._settings())
+                result = _solve_scaled(row, LpSettings(self.solver, self.method, self.time_limit))
                 statuses.append(result.status[0])
                 build_s.append(result.build_s[0])
                 solve_s.append(result.solve_s[0])
@@ -103,9 +103,6 @@ class LpAll:
             tuple(build_s),
             tuple(solve_s),
         )
-
-    def _settings(self) -> LpSettings:
-        return LpSettings(self.solver, self.method, self.time_limit)
 
     def _options(self, variables: int) -> dict[str, Any]:
         """The solver's options, in its own names, for cvxpy."""

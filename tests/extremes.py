@@ -117,7 +117,7 @@ def share_program(problem: Problem) -> float:
 
     shape = (len(capacity), len(paths))
     factor = 1 / np.where(capacity > 0, capacity, 1) / theta_0
-    loads = sp.csr_array(((most * 1.0)[column] * factor[link], (link, column)), shape=shape)
+    loads = sp.csr_array((most[column] * factor[link], (link, column)), shape=shape)
     served = sp.csr_array((most / rates, (row, np.arange(len(paths)))), shape=(len(demands), len(paths)))
     if balanced:
         upper = sp.hstack([loads, -np.ones((len(capacity), 1))], format="csr")

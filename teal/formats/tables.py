@@ -63,14 +63,13 @@ def read_table(path: Path, topology: Topology, progress: bool = False) -> Traffi
                 column = columns[part]
                 if may_repeat:
                     sums = np.bincount(column, rate[part], minlength=len(pairs_seen))
-                    rates.write(row, (np.nan_to_num(filled) + sums)[None])
-                    is_begun[row] = True
-                    continue
-                if np.isfinite(filled[column]).any() or len(np.unique(column)) < len(column):
+                    filled = np.nan_to_num(filled) + sums
+                elif np.isfinite(filled[column]).any() or len(np.unique(column)) < len(column):
                     time = np.datetime64(int(value), "s")
                     expected = f"each source and target once, or a column {_ENDPOINT} that tells their demands apart"
                     raise InputError(where, f"timestamp {time}", expected, "a pair twice")
-                filled[column] = rate[part]
+                else:
+                    filled[column] = rate[part]
                 rates.write(row, filled[None])
                 is_begun[row] = True
         for row in range(len(stamps)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -89,8 +90,9 @@ def compute_paths(
             return load_paths(file, topology)
         except InputError:
             file.unlink(missing_ok=True)  # a damaged cache entry is computed again
-    _check_memory(topology, pairs, num_paths, method, weight, link_weights)
-    paths = _search(topology, pairs, num_paths, method, weight, link_weights, key, progress)
+    request = _Request(topology, num_paths, method, weight, link_weights)
+    _check_memory(request, pairs)
+    paths = _search(request, pairs, key, progress)
     if file is not None:
         save_paths(file, paths)
     return paths
@@ -119,21 +121,30 @@ def memory_needed(num_pairs: int, num_paths: int, trie_nodes: float) -> int:
     )
 
 
-def _check_memory(
-    topology: Topology,
-    pairs: IntArray,
-    num_paths: int,
-    method: PathMethod,
-    weight: PathWeight,
-    link_weights: FloatArray,
-) -> None:
+class _Request(NamedTuple):
+    """What is searched, for any pairs.
+
+    Attributes:
+        topology, num_paths, method, weight: as of :func:`compute_paths`.
+        link_weights: (E,) what ``weight`` gives each link.
+    """
+
+    topology: Topology
+    num_paths: int
+    method: PathMethod
+    weight: PathWeight
+    link_weights: FloatArray
+
+
+def _check_memory(request: _Request, pairs: IntArray) -> None:
     """Raise InputError if the search would need too much memory, estimated from the tries of a few sources."""
+    num_paths = request.num_paths
     if len(pairs) * num_paths < _ESTIMATE_FROM_SLOTS:
         return
     sources = np.unique(pairs[:, 0])
     sampled = sources[np.unique(np.linspace(0, len(sources) - 1, _SAMPLE_SOURCES).astype(int))]
     sample_pairs = pairs[np.isin(pairs[:, 0], sampled)]
-    sample = _search(topology, sample_pairs, num_paths, method, weight, link_weights, "", progress=False)
+    sample = _search(request, sample_pairs, "", progress=False)
     trie_nodes_per_pair = sample.trie.num_nodes / len(sample_pairs)
     needed = memory_needed(len(pairs), num_paths, trie_nodes_per_pair * len(pairs))
     # With K = 1 and all pairs the tries are trees of shortest paths, which have one node for each pair.
@@ -151,23 +162,16 @@ def _link_weights(topology: Topology, weight: PathWeight) -> FloatArray:
         return 1.0 / topology.capacity  # infinite for a failed link, which no path uses then
 
 
-def _search(
-    topology: Topology,
-    pairs: IntArray,
-    num_paths: int,
-    method: PathMethod,
-    weight: PathWeight,
-    link_weights: FloatArray,
-    key: str,
-    progress: bool,
-) -> PathSet:
+def _search(request: _Request, pairs: IntArray, key: str, progress: bool) -> PathSet:
     """Search without cache.
 
     Args:
-        topology, pairs, num_paths, method, weight, progress: as of :func:`compute_paths`.
-        link_weights: (E,) what ``weight`` gives each link.
+        request: what is searched.
+        pairs: (D, 2) as of :func:`compute_paths`.
         key: of the cache, stored in the result; "" for a sample that is thrown away.
+        progress: show a bar.
     """
+    topology, num_paths, method, weight, link_weights = request
     sources, starts = np.unique(pairs[:, 0], return_index=True)
     demand_ptr = np.append(starts, len(pairs)).astype(np.int32)
     tail, head = topology.link_source, topology.link_target

@@ -61,7 +61,7 @@ def usable_prices(problem: Problem, prices: Tensor, most: float = 1e6) -> Tensor
     Args:
         problem: for objective and values.
         prices: (B, E).
-        most: see above.
+        most: multiple of V up to which an entry stays as it is.
     """
     prices = torch.nan_to_num(prices.to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0)
     if not problem.objective.maximises_value:

@@ -116,8 +116,8 @@ class Solved:
 
 
 def ended_by(stop: pdhg.Stop) -> str:
-    """What ended a search without the requested gap; "rounding" if the search has it and its measurement does not."""
-    return "rounding" if stop is pdhg.Stop.GAP else stop.value
+    """What ended a search without the requested gap; rounding if the search has it and its measurement does not."""
+    return (pdhg.Stop.ROUNDING if stop is pdhg.Stop.GAP else stop).value
 
 
 class Served:

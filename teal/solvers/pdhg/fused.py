@@ -196,34 +196,27 @@ class FusedEngine:
         dual.current[:], dual.anchor[:] = dual.stepped, dual.stepped
         dual.current_load[:], dual.anchor_load[:] = dual.stepped_load, dual.stepped_load
 
-    def respond(
-        self, answers: Sequence[Answer], corrections: int = 0, certificates_of: Sequence[Answer] | None = None
-    ) -> list[Answer]:
-        """Go on from the response of all demands to the prices of a sample's solution; returns the last prices.
+    def respond(self, answers: Sequence[Answer], corrections: int = 0) -> None:
+        """Go on from the response of all demands to the prices of a sample's solution.
 
         Args:
             answers: of the sample of each matrix.
-            corrections: Newton steps of the prices before the response.
-            certificates_of: from whose prices y is taken, since Newton steps improve the allocation and not the bound;
-                None for ``answers``.
+            corrections: Newton steps of the prices before the response; y stays that of ``answers``, since these steps
+                improve the allocation and not the bound.
         """
         dual, width, links = self._dual, len(self._lanes), self._problem.topology.num_links
-        last: list[Answer] = []
         for lane, given in enumerate(answers):
             answer, capacity = given, self._capacity[lane::width]
             for _ in range(corrections):
                 sums = self._respond(answer, lane, is_summing=True).sum(0)
                 answer = answer.corrected(sums[0::2], sums[1::2], capacity)
             self._respond(answer, lane, is_summing=False)
-            last.append(answer)
-            prices = (certificates_of or answers)[lane].prices
-            dual.stepped[lane::width] = np.where(capacity > 0, prices * capacity, 0)
+            dual.stepped[lane::width] = np.where(capacity > 0, given.prices * capacity, 0)
             if self._is_balanced:
                 dual.stepped[lane::width] /= max(dual.stepped[lane::width].sum(), 1e-300)
         if not self._is_balanced:
             dual.stepped[:] *= np.tile(self._program.inverse_scale, links)
         self._begin(is_repairing=self._is_balanced)
-        return last
 
     def _respond(self, answer: Answer, lane: int, *, is_summing: bool) -> FloatArray:
         """Write one matrix's response into ``stepped``; its loads and elasticities (blocks, 2 E) if asked for."""

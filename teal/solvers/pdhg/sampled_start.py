@@ -38,7 +38,6 @@ class SampledStart:
         self._problem, self._engine, self._gap = problem, engine, max(gap, _FINEST)
         self._size = first_size(problem.paths, gap)
         self._answers: list[sample.Answer] = []
-        self._corrected: list[sample.Answer] = []  # the answers after Newton steps
 
     def respond(self, unfinished: torch.Tensor, seconds: float) -> bool:
         """Put the engine at the response to the next sample; false, without effect, where that would be too large.
@@ -70,15 +69,15 @@ class SampledStart:
             )
             result = search.run((end - begin) / (problem.batch - row), warm=bool(self._answers))
             answers.append(sample.answer(drawn, result.splits, result.prices))
-        self._answers = self._corrected = answers
+        self._answers = answers
         self._engine.respond(answers)
         return True
 
-    def correct(self, steps: int) -> bool:
-        """Put the engine at the response to prices after ``steps`` more Newton steps; false in a balanced program."""
-        if self._problem.objective.is_balanced or not self._answers:
+    def correct(self) -> bool:
+        """Put the engine at the response to the last prices after a Newton step; false in a balanced program."""
+        if self._problem.objective.is_balanced:
             return False
-        self._corrected = self._engine.respond(self._corrected, steps, self._answers)
+        self._engine.respond(self._answers, corrections=1)
         return True
 
 

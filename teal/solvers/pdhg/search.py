@@ -35,7 +35,6 @@ _FAR = 3.0  # x target gap: a warm start with a wider gap gives way to samples
 # After samples, iterations to the next full gap check: so many for each target gap that is left.  A check with refill
 # costs 7 iterations on Kdl, and without it the value lags 10 iterations behind.
 _ITERATIONS_PER_GAP, _LEAST_STEPS, _MOST_STEPS = 6, 4, 24
-_CORRECTIONS = (1,)  # Newton steps of the prices after a sample, before gap checks; more gain less than iterations
 _NEAR = 3.5  # x target gap: within it, iterations take less time than a larger sample
 _SAMPLE_TIME = 0.3  # share of the remaining time that the sample's solution may take
 # A search has stalled if, after at least _STALL_AFTER iterations, a _STALL_SPAN-fold increase of their number has not
@@ -116,8 +115,8 @@ class Sampled(Protocol):
         """Put the engine at the response of all demands to the next sample's prices; false if there is none."""
         ...
 
-    def correct(self, steps: int) -> bool:
-        """Correct the prices by some steps and respond again; false if that is not possible."""
+    def correct(self) -> bool:
+        """Put the engine at the response to corrected prices of that sample; false if they cannot be corrected."""
         ...
 
 
@@ -154,7 +153,6 @@ class Search:
         self._value, self._bound = -worst if self._maximises else worst, engine.trivial_bound()
         self._may_stall, self._sampled = may_stall, sampled
         self._is_refilled = False  # whether the last check was one with refill, and nothing has moved since
-        self._last_check_s = 0.0  # seconds of the last check of a start from samples
         self._history: list[tuple[int, float]] = []  # iterations done and widest gap at the full gap checks
         work = problem.paths.trie.num_nodes + problem.paths.leaf.size
         on_cpu = problem.demand.device.type == "cpu"
@@ -171,8 +169,10 @@ class Search:
             if not self._all_within(self._bound) and not self._is_beyond(_REFILLABLE):
                 self._check(_LAST_REFILL)
         refill = 0  # rounds in full gap checks between iterations
-        if self._max_iterations > 0 and (not warm or self._is_beyond(_FAR)) and self._start_from_samples(deadline):
-            check_s, last_check, next_check, refill = self._last_check_s, 0, self._after_samples(0), _LAST_REFILL
+        if self._max_iterations > 0 and (not warm or self._is_beyond(_FAR)):
+            sampled_check_s = self._start_from_samples(deadline)
+            if sampled_check_s:
+                check_s, last_check, next_check, refill = sampled_check_s, 0, self._after_samples(0), _LAST_REFILL
         while done < self._max_iterations and not self._all_within(self._bound):
             elapsed = time.perf_counter() - self._begin
             reserve = _LAST_CHECK_COST * (check_s or _CHECK_COST * iteration_s) + iteration_s
@@ -204,21 +204,22 @@ class Search:
             self._check(_LAST_REFILL)
         return self._result(done, stop)
 
-    def _start_from_samples(self, deadline: float) -> bool:
-        """Respond to larger and larger samples until the gap is near the target; whether there was one."""
-        is_started = False
+    def _start_from_samples(self, deadline: float) -> float:
+        """Respond to larger and larger samples, each also after a correction, until the gap is near the target.
+
+        Returns the seconds of the last sample's gap check; 0 if there was no sample.
+        """
+        check_s = 0.0
         while self._sampled is not None and self._is_beyond(_NEAR):
-            remaining = deadline - (time.perf_counter() - self._begin) - _LAST_CHECK_COST * self._last_check_s
+            remaining = deadline - (time.perf_counter() - self._begin) - _LAST_CHECK_COST * check_s
             if remaining <= 0 or not self._sampled.respond(self._unfinished(), _SAMPLE_TIME * remaining):
                 break
             self._is_refilled = False
-            self._last_check_s, is_started = self._check(_LAST_REFILL), True
-            for steps in _CORRECTIONS:
-                is_late = time.perf_counter() - self._begin + _LAST_CHECK_COST * self._last_check_s >= deadline
-                if is_late or self._all_within(self._bound) or not self._sampled.correct(steps):
-                    break
+            check_s = self._check(_LAST_REFILL)
+            is_late = time.perf_counter() - self._begin + _LAST_CHECK_COST * check_s >= deadline
+            if not is_late and not self._all_within(self._bound) and self._sampled.correct():
                 self._check(_LAST_REFILL)
-        return is_started
+        return check_s
 
     def _after_samples(self, done: int) -> int:
         """Iterations at the next full gap check of a start from samples, whose bound is good and value is not."""
