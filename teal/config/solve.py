@@ -28,8 +28,14 @@ class SolveConfig(InstanceConfig):
     """A failed link A,B (node names; both directions); repeat for more.  Paths are not changed."""
     carrying: bool = False
     """Compute paths only for the pairs that have demand in this matrix: less memory, but useless for other matrices."""
+    shards: int = 1
+    """Keep the paths in this many parts on disk, by source node, of which one at a time is in memory: for networks
+    whose paths do not fit.  Paths are found once and kept for the next matrix."""
+    workers: int = 0
+    """Ray processes that share the parts (on the cluster of RAY_ADDRESS, or here); 0: this process alone."""
     out: Path | None = None
-    """Write splits and flows per path to this .parquet or .csv file."""
+    """Write splits and flows per path to this .parquet or .csv file; with --shards or --workers to Parquet files in
+    this folder."""
     json: bool = False
     """Print one JSON object instead of text."""
     overwrite: bool = False
@@ -41,5 +47,17 @@ class SolveConfig(InstanceConfig):
         require(self, "gap", "a number in [0, 1)", 0 <= self.gap < 1)
         require(self, "max_iterations", "a whole number of at least 0", self.max_iterations >= 0)
         require(self, "carrying", "no --calibrate, which needs all pairs", not (self.carrying and self.calibrate))
+        require(self, "shards", "a whole number of at least 1", self.shards >= 1)
+        require(self, "workers", "a whole number of at least 0", self.workers >= 0)
+        if self.is_sharded:
+            require(self, "calibrate", "nothing with --shards and --workers", self.calibrate is None)
+            require(self, "paths", "nothing with --shards and --workers, which find their own", self.paths is None)
+            require(self, "model", "none with --shards and --workers", self.model in ("auto", "none"))
+            require(self, "device", "cpu with --shards and --workers", self.device in ("auto", "cpu"))
         if self.deadline:
             seconds(self.deadline, "--deadline")
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the paths are in several parts."""
+        return self.shards > 1 or self.workers > 0

@@ -79,12 +79,7 @@ def load_instance(
     """
     device = pick_device(config.device)
     objective = Objective(config.objective, config.epsilon)
-    topology = load_topology(config.topology, config.default_capacity)
-    notify(f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} directed links")
-    for note in topology.notes:
-        notify(note)
-    traffic = load_traffic(config.traffic, topology, progress=True)
-    notify(describe_traffic(traffic))
+    topology, traffic = load_network(config, notify)
     traffic = select(traffic)
     split = traffic.split()
     begin = time.perf_counter()
@@ -97,11 +92,29 @@ def load_instance(
         factor = _cached_calibration(topology, paths, traffic, split, config.calibrate)
         notify(f"demands x {factor:.6g}: the optimum satisfies {config.calibrate:g} of the median training matrix")
         traffic = traffic.scaled(factor)
-    weight = None
-    if objective.name is ObjectiveName.WEIGHTED_FLOW:
-        weight = load_weights(config.weights, topology, traffic)
-        notify(f"weights: {config.weights}")
+    weight = given_weights(config, topology, traffic, notify)
     return Instance(topology, traffic, paths, objective, weight, split, device, paths_s)
+
+
+def load_network(config: InstanceConfig, notify: Callable[[str], None]) -> tuple[Topology, TrafficMatrices]:
+    """Load network and traffic; arguments as of :func:`load_instance`."""
+    topology = load_topology(config.topology, config.default_capacity)
+    notify(f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} directed links")
+    for note in topology.notes:
+        notify(note)
+    traffic = load_traffic(config.traffic, topology, progress=True)
+    notify(describe_traffic(traffic))
+    return topology, traffic
+
+
+def given_weights(
+    config: InstanceConfig, topology: Topology, traffic: TrafficMatrices, notify: Callable[[str], None]
+) -> FloatArray | None:
+    """(D,) weights of the demands under weighted_flow, else None; arguments as of :func:`load_instance`."""
+    if config.objective is not ObjectiveName.WEIGHTED_FLOW:
+        return None
+    notify(f"weights: {config.weights}")
+    return load_weights(config.weights, topology, traffic)
 
 
 def candidate_paths(config: CandidateConfig, topology: Topology, pairs: IntArray) -> PathSet:

@@ -13,10 +13,12 @@ from torch import Tensor
 from teal.config import SolveConfig, seconds
 from teal.errors import InputError
 from teal.evaluation.instance import failed_links, load_instance
-from teal.network.traffic import TrafficMatrices
+from teal.network import Topology, TrafficMatrices
+from teal.objectives import Objective
 from teal.problem import Allocation, Figures, Problem, Status, all_paths_bound, assess
 from teal.problem.assessment import FIGURES
 from teal.problem.bounds import gap
+from teal.runtime.arrays import FloatArray
 from teal.runtime.memory import describe
 from teal.schemes.price_gnn import starter_for
 from teal.solvers.pdhg import Stop, solve
@@ -24,7 +26,8 @@ from teal.solvers.pdhg.dense import bytes_needed
 from teal.spec import parse_spec
 
 _REPORT_EVERY_S = 2.0  # seconds between two progress messages
-_STOPPED_BY = {
+# What ended a search, for messages.
+STOPPED_BY = {
     Stop.GAP: "rounding: the search has the gap, its independent measurement just does not",
     Stop.ROUNDING: "the range of numbers: magnitudes are too far apart for float64",
     Stop.DEADLINE: "the deadline",
@@ -34,12 +37,11 @@ _STOPPED_BY = {
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class SolveReport(Figures):
-    """One matrix, allocated and measured, with its figures (see :class:`teal.problem.assessment.Figures`).
+class SolveFigures(Figures):
+    """What `teal solve` prints of one matrix (see :class:`teal.problem.assessment.Figures`).
 
     Attributes:
-        problem: the problem, B = 1.
-        splits: (D, K).
+        objective: the program.
         gap_all_paths: certified gap to the optimum over all paths of the network, by the same prices.
         iterations: of PDHG.
         build_s: seconds for paths, problem and model.
@@ -50,8 +52,7 @@ class SolveReport(Figures):
         stopped_by: what ended the search if it was not.
     """
 
-    problem: Problem
-    splits: Tensor
+    objective: Objective
     gap_all_paths: float
     iterations: int
     build_s: float
@@ -67,23 +68,36 @@ class SolveReport(Figures):
         return Status(self.status).usable
 
     def to_json(self) -> dict[str, float | int | str | None]:
-        """Everything but the tensors; numbers that JSON cannot hold become null."""
+        """All figures; numbers that JSON cannot hold become null."""
         names = (*FIGURES, "gap_all_paths", "iterations", "build_s", "solve_s", "bound_s", "status", "reached")
         values = {name: getattr(self, name) for name in names}
         finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
-        return {"objective": self.problem.objective.name.value, **finite}
+        return {"objective": self.objective.name.value, **finite}
 
     def describe(self) -> str:
         """The same in a few lines of text."""
-        unit = " Gbit/s" if self.problem.objective.maximises_value else ""
+        unit = " Gbit/s" if self.objective.maximises_value else ""
         return (
-            f"{self.problem.objective.name.value}: {self.value:.6g}{unit}, bound {self.bound:.6g}{unit}, "
+            f"{self.objective.name.value}: {self.value:.6g}{unit}, bound {self.bound:.6g}{unit}, "
             f"gap {100 * self.gap:.3f}%\n"
             f"satisfied demand {100 * self.satisfied_demand:.2f}%, "
             f"largest link utilisation {self.max_link_utilisation:.4g}, largest violation {self.max_violation:.1g}\n"
             f"gap to the optimum over all paths {100 * self.gap_all_paths:.3f}%\n"
             f"{self.iterations} iterations; build {self.build_s:.3g} s, solve {self.solve_s:.3g} s"
         )
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class SolveReport(SolveFigures):
+    """One matrix, allocated and measured.
+
+    Attributes:
+        problem: the problem, B = 1.
+        splits: (D, K).
+    """
+
+    problem: Problem
+    splits: Tensor
 
 
 def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: None) -> SolveReport:
@@ -96,14 +110,10 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
     Raises:
         InputError: a fault in what the user gave.
     """
-    config = dataclasses.replace(config, traffic=_traffic_up_to_index(config))
-    instance = load_instance(config, notify, select=lambda traffic: _selected(config, traffic))
+    config = dataclasses.replace(config, traffic=traffic_up_to_index(config))
+    instance = load_instance(config, notify, select=lambda traffic: selected(config, traffic))
     begin = time.perf_counter()
-    capacity = None
-    if config.fail:
-        failed = failed_links(instance.topology, config.fail)
-        capacity = instance.topology.with_failed_links(failed).capacity
-        notify("failed: " + ", ".join(instance.topology.link_name(link) for link in failed))
+    capacity = capacity_in_force(config, instance.topology, notify)
     row = 0 if config.carrying else config.index
     problem = instance.problem(instance.traffic.read([row]), capacity=capacity)
     if problem.ops.backend.name == "cuda":
@@ -123,7 +133,7 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
         deadline=deadline + begin - time.perf_counter(),
         warm_start=start,
         max_iterations=config.max_iterations,
-        report=_Progress(notify),
+        report=Progress(notify),
     )
     solve_s = time.perf_counter() - begin
     allocation = Allocation(result.splits, result.prices, (Status.FEASIBLE,), (0.0,), (solve_s,))
@@ -133,6 +143,7 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
     bound_s = time.perf_counter() - begin
     return SolveReport(
         problem=problem,
+        objective=problem.objective,
         splits=result.splits[0],
         gap_all_paths=float(gap(problem, result.value, bound_all_paths)[0]),
         iterations=result.iterations,
@@ -141,24 +152,34 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
         bound_s=bound_s,
         status=assessment.status[0].value,
         reached=bool(assessment.gap[0] <= config.gap),
-        stopped_by=_STOPPED_BY[result.stopped_by[0]],
+        stopped_by=STOPPED_BY[result.stopped_by[0]],
         **vars(assessment.figures(0)),
     )
 
 
-class _Progress:
-    """Reports a long search from time to time."""
+def capacity_in_force(config: SolveConfig, topology: Topology, notify: Callable[[str], None]) -> FloatArray | None:
+    """(E,) capacities without the failed links; None if there are none."""
+    if not config.fail:
+        return None
+    failed = failed_links(topology, config.fail)
+    notify("failed: " + ", ".join(topology.link_name(link) for link in failed))
+    return topology.with_failed_links(failed).capacity
+
+
+class Progress:
+    """Prints a message about a long search from time to time."""
 
     def __init__(self, notify: Callable[[str], None]) -> None:
         self._notify, self._last = notify, time.perf_counter()
 
     def __call__(self, iterations: int, gap: float) -> None:
+        """See :func:`teal.solvers.pdhg.solve`, ``report``."""
         if time.perf_counter() - self._last > _REPORT_EVERY_S:
             self._notify(f"{iterations} iterations: gap {100 * gap:.3g}%")
             self._last = time.perf_counter()
 
 
-def _traffic_up_to_index(config: SolveConfig) -> str:
+def traffic_up_to_index(config: SolveConfig) -> str:
     """The traffic as specified; a generator without a count makes only the matrices up to the requested one."""
     if config.traffic.partition(":")[0] != "gravity" or config.calibrate is not None:
         return config.traffic
@@ -167,7 +188,8 @@ def _traffic_up_to_index(config: SolveConfig) -> str:
     return f"{config.traffic}{',' if ':' in config.traffic else ':'}count={config.index + 1}"
 
 
-def _selected(config: SolveConfig, traffic: TrafficMatrices) -> TrafficMatrices:
+def selected(config: SolveConfig, traffic: TrafficMatrices) -> TrafficMatrices:
+    """The traffic with the requested matrix, and with its demands alone if ``config`` says so."""
     if config.index >= traffic.num_matrices:
         raise InputError("--index", "", f"a matrix from 0 to {traffic.num_matrices - 1}", config.index)
     return traffic.carrying(config.index) if config.carrying else traffic

@@ -16,6 +16,7 @@ each source with its own peak hour), a weekly one (weekends at 75%), and AR(1) n
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from tqdm import tqdm
 from teal.errors import InputError
 from teal.formats.rate_store import RateArray, RateFile, make_rates
 from teal.network import Topology, TrafficMatrices, all_pairs, compute_paths
+from teal.network.shards import divide
 from teal.pathops import make_path_ops
 from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import content_key
@@ -33,6 +35,7 @@ _FORMAT = 1  # part of the cache key: raise it when the generator changes
 _START = np.datetime64("2024-01-01T00:00:00", "s")  # time of the first matrix, a Monday
 _DAY = 86400  # seconds
 _WEEKEND_FACTOR = 0.75  # rate on Saturdays and Sundays over that on other days
+_PAIRS_AT_A_TIME = 20_000_000  # node pairs whose shortest paths are in memory at once
 _DAILY_SWING = 0.4  # amplitude of the daily cycle, share of the mean rate
 
 
@@ -110,9 +113,13 @@ def generate_traffic(text: str, topology: Topology, progress: bool = False) -> T
 
 def shortest_path_load(topology: Topology, traffic: TrafficMatrices, rates: FloatArray) -> float:
     """Largest link utilisation if each demand of ``rates`` (D,) takes its path of fewest hops."""
-    paths = compute_paths(topology, traffic.pairs, num_paths=1)
-    flow = torch.from_numpy(np.ascontiguousarray(rates, np.float64)).view(1, -1, 1)
-    load = make_path_ops(paths).link_sum(flow)[0].numpy()
+    load = np.zeros(topology.num_links)
+    # The paths of many pairs at once would take more memory than anything else here.
+    parts = divide(traffic.pairs, math.ceil(len(rates) / _PAIRS_AT_A_TIME))
+    for part in parts:
+        paths = compute_paths(topology, traffic.pairs[part], num_paths=1, cache=len(parts) == 1)
+        flow = torch.from_numpy(np.ascontiguousarray(rates[part], np.float64)).view(1, -1, 1)
+        load += make_path_ops(paths).link_sum(flow)[0].numpy()
     live = topology.capacity > 0
     return float((load[live] / topology.capacity[live]).max())
 

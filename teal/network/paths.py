@@ -83,7 +83,7 @@ def compute_paths(
     pairs = all_pairs(topology) if pairs is None else np.ascontiguousarray(pairs, dtype=np.int32)
     check_pairs(topology, pairs)
     link_weights = _link_weights(topology, weight)
-    key = content_key(_FORMAT, topology.graph_key(), pairs, num_paths, method.value, weight.value, link_weights)
+    key = search_key(topology, pairs, num_paths, method, weight)
     file = cache_dir("paths") / f"{key}.npz" if cache else None
     if file is not None and file.exists():
         try:
@@ -96,6 +96,12 @@ def compute_paths(
     if file is not None:
         save_paths(file, paths)
     return paths
+
+
+def search_key(topology: Topology, pairs: IntArray, num_paths: int, method: PathMethod, weight: PathWeight) -> str:
+    """Content key of a search's inputs; arguments as of :func:`compute_paths`."""
+    weights = _link_weights(topology, weight)
+    return content_key(_FORMAT, topology.graph_key(), pairs, num_paths, method.value, weight.value, weights)
 
 
 def all_pairs(topology: Topology) -> IntArray:

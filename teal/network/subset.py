@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from teal.network.packed import PackedPaths, PathScan
@@ -14,33 +17,87 @@ from teal.runtime.parallel import parallel_kernel, prange
 def of_demands(paths: PathSet, demands: Int64Array) -> PathSet:
     """The paths of ``demands`` alone, in the same order; sources without a demand keep an empty trie.
 
-    Only nodes on a path of these demands are kept.  Two passes over the marked nodes, parallel over the sources.
-
     Args:
         paths: of all D demands.
         demands: (n,) demand numbers, ascending.
     """
-    scan = paths.packed.scan
+    return cut(paths.packed, demands, paths.pairs[demands], paths.num_paths, paths.topology_key)
+
+
+def cut(packed: PackedPaths, demands: Int64Array, pairs: IntArray, num_paths: int, topology_key: str) -> PathSet:
+    """The paths of ``demands`` alone.
+
+    Only nodes on a path of these demands are kept.  Two passes over the marked nodes, parallel over the sources.
+
+    Args:
+        packed: the paths of all D demands.
+        demands: (n,) demand numbers, ascending.
+        pairs: (n, 2) their node pairs.
+        num_paths: K.
+        topology_key: content key of the network's nodes and links.
+    """
+    scan = packed.scan
     sources = len(scan.node_ptr) - 1
     demand_ptr = np.searchsorted(demands, scan.demand_ptr).astype(np.int64)
     sizes = np.zeros((2, sources), dtype=np.int64)  # nodes and paths of each source
     first_path = np.empty(len(demands), dtype=np.int64)
-    _count(scan, demands, demand_ptr, paths.packed.max_slots, first_path, sizes)
+    _count(scan, demands, demand_ptr, packed.max_slots, first_path, sizes)
     node_ptr, path_ptr = (np.concatenate([[0], np.cumsum(row)]).astype(np.int64) for row in sizes)
-    nodes, num_paths = int(node_ptr[-1]), int(path_ptr[-1])
-    cut = PathScan(
-        np.empty(nodes, scan.parent.dtype), np.empty(nodes, scan.link.dtype), np.empty(num_paths, scan.end_node.dtype),
+    nodes, total_paths = int(node_ptr[-1]), int(path_ptr[-1])
+    kept = PathScan(
+        np.empty(nodes, scan.parent.dtype), np.empty(nodes, scan.link.dtype),
+        np.empty(total_paths, scan.end_node.dtype),
         scan.path_count[demands], node_ptr, demand_ptr, path_ptr,
     )  # fmt: skip
     parent, link = np.empty(nodes, dtype=np.int32), np.empty(nodes, dtype=np.int32)
-    leaf = np.full((len(demands), paths.num_paths), -1, dtype=np.int32)
-    _cut(scan, demands, first_path, paths.packed.max_slots, cut, parent, link, leaf)
+    leaf = np.full((len(demands), num_paths), -1, dtype=np.int32)
+    _cut(scan, demands, first_path, packed.max_slots, kept, parent, link, leaf)
     trie = Trie(parent, link, node_ptr.astype(np.int32))
-    ptr = demand_ptr.astype(np.int32)
-    subset = PathSet(paths.pairs[demands], leaf, trie, ptr, paths.num_links, "", paths.topology_key)
-    max_slots = int(np.diff(node_ptr).max(initial=0)) + 1
-    subset.__dict__["packed"] = PackedPaths(cut, max_slots, paths.num_links)  # the cached property, known already
-    return subset
+    return _path_set(pairs, leaf, trie, kept, packed.num_links, topology_key)
+
+
+def joined(parts: Sequence[PathSet]) -> PathSet:
+    """The paths of all parts, which follow each other in the order of their demands.
+
+    Args:
+        parts: at least one, of whole sources each.
+    """
+    scans, tries = [part.packed.scan for part in parts], [part.trie for part in parts]
+    first_node = np.cumsum([0, *(trie.num_nodes for trie in tries)])[:-1]
+
+    def concatenated(name: str) -> Any:
+        return np.concatenate([getattr(scan, name) for scan in scans])
+
+    def continued(name: str) -> Int64Array:
+        ptrs = [getattr(scan, name) for scan in scans]
+        offsets = np.cumsum([0, *(ptr[-1] for ptr in ptrs)])[:-1]
+        return np.concatenate([[0], *(ptr[1:] + offset for ptr, offset in zip(ptrs, offsets, strict=True))])
+
+    def renumbered(nodes: Sequence[IntArray]) -> IntArray:
+        moved = [np.where(own >= 0, own + first, -1) for own, first in zip(nodes, first_node, strict=True)]
+        return np.concatenate(moved).astype(np.int32)
+
+    scan = PathScan(
+        *(concatenated(name) for name in ("parent", "link", "end_node", "path_count")),
+        *(continued(name) for name in ("node_ptr", "demand_ptr", "path_ptr")),
+    )
+    trie = Trie(
+        renumbered([trie.parent for trie in tries]),
+        np.concatenate([trie.link for trie in tries]),
+        scan.node_ptr.astype(np.int32),
+    )
+    pairs, leaf = np.concatenate([part.pairs for part in parts]), renumbered([part.leaf for part in parts])
+    return _path_set(pairs, leaf, trie, scan, parts[0].num_links, parts[0].topology_key)
+
+
+def _path_set(
+    pairs: IntArray, leaf: IntArray, trie: Trie, scan: PathScan, num_links: int, topology_key: str
+) -> PathSet:
+    """A path set whose packed form is known already."""
+    paths = PathSet(pairs, leaf, trie, scan.demand_ptr.astype(np.int32), num_links, "", topology_key)
+    max_slots = int(np.diff(scan.node_ptr).max(initial=0)) + 1
+    paths.__dict__["packed"] = PackedPaths(scan, max_slots, num_links)  # the cached property
+    return paths
 
 
 @parallel_kernel

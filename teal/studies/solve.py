@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from teal.config import SolveConfig
-from teal.evaluation.solve import SolveReport, solve_matrix
+from teal.evaluation.sharded import Workers, part_file, solve_sharded
+from teal.evaluation.solve import SolveFigures, solve_matrix
 from teal.formats.allocations import ALLOCATION_SUFFIXES, write_allocation
-from teal.runtime.storage import check_out_file
+from teal.runtime.storage import check_out_file, check_out_folder, remove_files
 
 
-def run_solve(config: SolveConfig, notify: Callable[[str], None]) -> SolveReport:
+def run_solve(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigures:
     """Solve the matrix and, if there is an output file, write the allocation.
 
     Raises:
         InputError: a fault in the settings, or an output file that must not be replaced.
     """
+    if config.is_sharded:
+        return _run_sharded(config, notify)
     if config.out:
         check_out_file(config.out, ALLOCATION_SUFFIXES, overwrite=config.overwrite)
     report = solve_matrix(config, notify)
@@ -24,4 +27,21 @@ def run_solve(config: SolveConfig, notify: Callable[[str], None]) -> SolveReport
         demand, splits = problem.demand[0].cpu().numpy(), report.splits.cpu().numpy()
         rows = write_allocation(config.out, problem.topology, problem.paths, demand, splits)
         notify(f"{config.out}: {rows:,} paths that carry traffic")
+    return report
+
+
+def _run_sharded(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigures:
+    """The same in shards, each of which is written to a file of its own."""
+    if config.out:
+        earlier = sorted(file.name for file in config.out.glob(part_file(0).replace("0000000000", "*")))
+        check_out_folder(config.out, tuple(earlier) or (part_file(0),), overwrite=config.overwrite)
+        remove_files(config.out, earlier)
+    workers: Workers | None = None
+    if config.workers:
+        from teal.distributed.shards import actors  # Ray is imported only where it was asked for
+
+        workers = actors
+    report = solve_sharded(config, notify, workers)
+    if config.out:
+        notify(f"{config.out}: {report.rows:,} paths that carry traffic, in {report.shards} files")
     return report

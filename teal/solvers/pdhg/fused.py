@@ -6,8 +6,7 @@ Symbols are those of the table in :mod:`teal.solvers.pdhg`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -15,83 +14,61 @@ from torch import Tensor
 
 from teal.problem import Problem
 from teal.runtime.arrays import AnyArray, FloatArray
-from teal.runtime.parallel import threads_for
-from teal.solvers.pdhg import certificates, kernels, sample
+from teal.solvers.pdhg import kernels
 from teal.solvers.pdhg.engine import PdhgState, guess_dual, initial_primal_weight
-from teal.solvers.pdhg.fused_state import Control, Dual, Primal, ScaledProgram, Scratch
+from teal.solvers.pdhg.fused_state import Control, Dual, ScaledProgram
+from teal.solvers.pdhg.passes import InMemory, Passes, PathPasses
 from teal.solvers.pdhg.sample import Answer
 
 MAX_LANES = 16  # largest number of matrices that are solved together; 16 float32 fill an AVX-512 register
 LANES = (1, 8, MAX_LANES)  # numbers of lanes for which kernels are compiled; a batch is padded to the next of them
-# Smallest number of trie nodes and paths in a block of sources, the unit of parallel work: smaller blocks cost more to
-# schedule than to compute.
-_MIN_BLOCK_WORK = 20_000
-_MAX_BLOCKS = 64  # largest number of blocks; each has (E, L) loads of its own, which must be stored and added up
-_OPERATIONS_PER_ENTRY = 4  # scalar operations that a trie node or path takes in an iteration; sets the threads
 _NUMPY_DTYPE = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 class FusedEngine:
     """See :class:`teal.solvers.pdhg.engine.PdhgEngine`; computes the same as PlainEngine up to rounding.
 
-    Memory for each path and lane: 12 bytes for the iteration in float32 (24 in float64) and 24 for gap checks; for each
-    demand and lane 12 (16 in float64).
+    It holds what has the size of the links; what has the size of the paths stays with the passes.
 
     Args:
         problem: at most MAX_LANES matrices.
         state: starting point; None for w = 0 and y = 0 (in a balanced program equal y on all live links).
         dtype: of the splits in the iteration, float32 or float64; gap checks are in float64.
+        passes: over paths that are not those of ``problem``, which then has no demands and B = 1.
     """
 
-    def __init__(self, problem: Problem, state: PdhgState | None, dtype: torch.dtype) -> None:
+    def __init__(
+        self, problem: Problem, state: PdhgState | None, dtype: torch.dtype, passes: Passes | None = None
+    ) -> None:
         self._problem = problem = problem.to(torch.float64)
-        packed = problem.paths.packed
         self._is_balanced = problem.objective.is_balanced
         width = next(width for width in LANES if width >= problem.batch)
         self._lanes = (0,) * width  # only its length L counts: kernels are compiled for each length of the tuple
-        self._scan = packed.scan
-        self._block_ptr, self._max_slots = packed.blocks(_MIN_BLOCK_WORK, _MAX_BLOCKS), packed.max_slots
-        self._operations = _OPERATIONS_PER_ENTRY * width * (packed.num_nodes + packed.num_paths)
-        blocks, links, real = len(self._block_ptr) - 1, packed.num_links, _NUMPY_DTYPE[dtype]
-        self._block_loads, self._block_requested = np.zeros((2, blocks, links * width))  # Gbit/s
-        # The bound's demand term after certify, the value of the flows after project_round.
-        self._block_sums = np.zeros((blocks, width))
+        links = problem.topology.num_links
         self._capacity = self._rows_of(problem.capacity)
         self._cost = self._rows_of(problem.link_cost.expand(problem.batch, -1))
-        value = problem.demand_value.numpy()
-        # One entry if all demands have the same value: the kernels then read no value for each demand.
-        self._demand_value = value[:1] if len(value) and (value == value[0]).all() else value
-        program, primal_weight = self._scaled_program(real)
-        self._program = program
-        rows = packed.num_paths * width
-        self._primal = Primal(*(np.zeros(rows, real) for _ in range(3)))
+        self._passes = passes or self._own_passes(dtype)
+        self._program, primal_weight = self._scaled_program()
         self._dual = Dual(*(np.zeros(links * width) for _ in range(6)))
         self._control = Control(primal_weight, primal_weight.copy(), *(np.zeros(width) for _ in range(6)))
         self._control.first_error[:] = -1  # no error has been measured in this cycle
-        self._scratch = Scratch(
-            price=np.zeros(links * width, real),
-            halpern=np.zeros(4 * width, real),
-            inverse_weight=np.zeros(width, real),
-            block_load=np.zeros((blocks, links * width), real),
-            block_sums=np.zeros((blocks, 3 * width), real),
-        )
-        self._flows, self._requests = np.zeros((2, rows))
-        self._best_flows: AnyArray | None = None
         self._best_prices = torch.zeros_like(problem.capacity)
         self._start(state)
-        self._compile()
+        self._passes.compile(self._program, self._dual, self._control)  # now, so that no iteration is timed with it
 
-    def _compile(self) -> None:
-        """Compile the kernels by calls without sources, so that compilation is not timed as part of an iteration."""
-        kernels.iterate(
-            0, self._scan, self._block_ptr, self._max_slots, self._program, self._primal, self._dual, self._control,
-            self._scratch, self._lanes, self._h_lanes,
+    def _own_passes(self, dtype: torch.dtype) -> PathPasses:
+        """Passes over the paths of the problem, in memory."""
+        problem = self._problem
+        value = problem.demand_value.numpy()
+        # One entry if all demands have the same value: the kernels then read no value for each demand.
+        value = value[:1] if len(value) and (value == value[0]).all() else value
+        same_capacity = bool((problem.capacity == problem.capacity[:1]).all())  # h of all matrices is the same then
+        passes = PathPasses(
+            problem.paths.packed, problem.paths.num_paths, problem.batch, self._lanes,
+            (0,) if same_capacity else self._lanes, value, self._is_balanced, _NUMPY_DTYPE[dtype], InMemory(),
         )  # fmt: skip
-        certificates.project_round(
-            self._scan, self._block_ptr[:1], self._max_slots, self._live_demand, self._demand_value, self._cost,
-            self._capacity, True, True, self._flows, self._requests, self._block_loads, self._block_requested,
-            self._block_sums, self._lanes,
-        )  # fmt: skip
+        passes.put_demand(problem.demand.numpy())
+        return passes
 
     def _rows_of(self, values: Tensor) -> FloatArray:
         """(B, n) as flat rows of lanes, (n * L,); lanes past B repeat the first matrix (their demands are set to 0)."""
@@ -103,35 +80,18 @@ class FusedEngine:
         """Flat rows of lanes (n * L,) as (B, n)."""
         return torch.from_numpy(rows.reshape(-1, len(self._lanes)).T[: self._problem.batch].astype(np.float64))
 
-    def _scaled_program(self, real: Any) -> tuple[ScaledProgram, FloatArray]:
-        """The scaled program, its arrays in the NumPy type ``real``, and the first primal weights (L,)."""
-        problem, width, blocks = self._problem, len(self._lanes), len(self._block_ptr) - 1
+    def _scaled_program(self) -> tuple[ScaledProgram, FloatArray]:
+        """The scaled program, and the first primal weights (L,)."""
+        width = len(self._lanes)
         live = self._capacity > 0
         inverse = np.where(live, 1 / np.where(live, self._capacity, 1), 0.0)
-        cost = np.where(live, self._cost, kernels.FAILED_PRICE)
-        demand = np.zeros((problem.paths.num_demands, width))
-        demand[:, : problem.batch] = problem.demand.numpy().T
-        same_capacity = bool((problem.capacity == problem.capacity[:1]).all())
-        self._h_lanes = (0,) if same_capacity else self._lanes  # h of all matrices is the same then
-        measured = certificates.Measurements(
-            inverse_capacity_sum=np.empty(len(demand) * len(self._h_lanes)),
-            live_demand=np.empty(demand.size),
-            full_load=np.zeros((blocks, live.size)),
-            trial_load=np.zeros((blocks, live.size)),
-            demand_value_sum=np.zeros((blocks, width)),
-        )
-        with threads_for(self._operations):
-            certificates.measure(
-                self._scan, self._block_ptr, self._max_slots, demand.reshape(-1), inverse, cost, self._demand_value,
-                self._is_balanced, measured, self._lanes, self._h_lanes,
-            )  # fmt: skip
-        self._live_demand = measured.live_demand
-        full_utilisation, trial_load = measured.full_load.sum(0) * inverse, measured.trial_load.sum(0)
-        rates = measured.live_demand.reshape(-1, width)
-        total = rates.sum(0)
-        squared_primal_distance = (rates * measured.inverse_capacity_sum.reshape(len(rates), -1)).sum(0)
+        measured = self._passes.measure(inverse, np.where(live, self._cost, kernels.FAILED_PRICE))
+        full_utilisation, total = measured.full_load * inverse, measured.total
+        squared_primal_distance = measured.squared_primal_distance
         scale = (
-            (trial_load * inverse).reshape(-1, width).max(0) if self._is_balanced else measured.demand_value_sum.sum(0)
+            (measured.trial_load * inverse).reshape(-1, width).max(0)
+            if self._is_balanced
+            else measured.demand_value_sum
         )
         self._routable_value = np.zeros(width) if self._is_balanced else scale  # (L,) value of all routable demand
         scale = self._scale = np.where(scale > 0, scale, 1.0)  # (L,) S
@@ -145,14 +105,12 @@ class FusedEngine:
             # S is the value of all demand, so that the mean of v / S over demanded Gbit/s is 1 / total demand.
             mean_scaled_value = torch.from_numpy(1 / np.where(total > 0, total, 1.0))[:, None]
         capacity, trial, full = (
-            torch.from_numpy(a.reshape(-1, width).T.copy()) for a in (self._capacity, trial_load, full_utilisation)
+            torch.from_numpy(a.reshape(-1, width).T.copy())
+            for a in (self._capacity, measured.trial_load, full_utilisation)
         )
         guess = guess_dual(capacity, trial, mean_scaled_value)
         primal_weight = initial_primal_weight(full, guess, torch.from_numpy(squared_primal_distance))
         program = ScaledProgram(
-            demand=measured.live_demand.astype(real),
-            inverse_capacity_sum=measured.inverse_capacity_sum.astype(real),
-            demand_value=self._demand_value.astype(real),
             scaled_cost=self._cost / link_scale,
             inverse_capacity=inverse,
             load_factor=load_factor,
@@ -169,8 +127,7 @@ class FusedEngine:
         """Set the first iterate."""
         width, dual, links = len(self._lanes), self._dual, self._problem.topology.num_links
         if state is not None:
-            splits = np.ascontiguousarray(state.splits.numpy())
-            certificates.pack_splits(self._scan, splits, self._primal.stepped, self._lanes)
+            self._passes.put_splits(np.ascontiguousarray(state.splits.numpy()))
             prices = self._rows_of(state.prices.to(torch.float64).clamp(min=0))
             dual.stepped[:] = prices * self._capacity
             if not self._is_balanced:
@@ -208,8 +165,8 @@ class FusedEngine:
         for lane, given in enumerate(answers):
             answer, capacity = given, self._capacity[lane::width]
             for _ in range(corrections):
-                sums = self._respond(answer, lane, is_summing=True).sum(0)
-                answer = answer.corrected(sums[0::2], sums[1::2], capacity)
+                load, elasticity = self._respond(answer, lane, is_summing=True)
+                answer = answer.corrected(load, elasticity, capacity)
             self._respond(answer, lane, is_summing=False)
             dual.stepped[lane::width] = np.where(capacity > 0, given.prices * capacity, 0)
             if self._is_balanced:
@@ -218,32 +175,21 @@ class FusedEngine:
             dual.stepped[:] *= np.tile(self._program.inverse_scale, links)
         self._begin(is_repairing=self._is_balanced)
 
-    def _respond(self, answer: Answer, lane: int, *, is_summing: bool) -> FloatArray:
-        """Write one matrix's response into ``stepped``; its loads and elasticities (blocks, 2 E) if asked for."""
-        width, scan = len(self._lanes), self._scan
+    def _respond(self, answer: Answer, lane: int, *, is_summing: bool) -> tuple[FloatArray, FloatArray]:
+        """One matrix's response, with loads and elasticities (E,) if asked for."""
+        width = len(self._lanes)
         live = self._capacity[lane::width] > 0
-        cost = np.where(live, answer.prices + self._cost[lane::width], kernels.FAILED_PRICE)
-        sums = np.zeros((len(self._block_ptr) - 1, 2 * len(live) if is_summing else 0), np.float32)
-        with threads_for(self._operations):
-            sample.respond(
-                scan, self._block_ptr, self._max_slots, int(np.diff(scan.path_ptr + scan.demand_ptr).max(initial=0)),
-                cost.astype(np.float32), np.zeros(1) if self._is_balanced else self._demand_value,
-                np.float32(answer.sharpness), not self._is_balanced, answer.kept,
-                np.searchsorted(answer.kept, scan.demand_ptr), answer.kept_splits, self._live_demand,
-                self._primal.stepped, sums, lane, width, (0, 0),
-            )  # fmt: skip
-        return sums.astype(np.float64)
+        cost = np.where(live, answer.prices + self._cost[lane::width], kernels.FAILED_PRICE).astype(np.float32)
+        return self._passes.respond(
+            cost, answer.sharpness, answer.kept, answer.kept_splits, lane, is_summing=is_summing
+        )
 
     def advance(self, count: int) -> Tensor:
         """See PdhgEngine."""
         if not self._has_advanced:  # not in _start: a gap check at the start may be all that is asked
-            self._primal.current[:], self._primal.anchor[:] = self._primal.stepped, self._primal.stepped
+            self._passes.restart()
             self._has_advanced = True
-        with threads_for(self._operations):
-            kernels.iterate(
-                count, self._scan, self._block_ptr, self._max_slots, self._program, self._primal, self._dual,
-                self._control, self._scratch, self._lanes, self._h_lanes,
-            )  # fmt: skip
+        self._passes.iterate(count, self._program, self._dual, self._control)
         self._is_certified = False
         return self._of_batch(self._control.bound)
 
@@ -257,19 +203,13 @@ class FusedEngine:
         return prices if self._is_balanced else prices * np.tile(self._scale, len(prices) // len(self._scale))
 
     def _certify_splits(self, *, is_repairing: bool = False) -> None:
-        """Compute the demand term of the bound and the flows and loads of the last step.
+        """Compute the demands' part of the bound and the flows and loads of the last step.
 
         Args:
             is_repairing: see :func:`teal.solvers.pdhg.certificates.certify`.
         """
         prices = np.where(self._program.live > 0, self._prices() + self._cost, kernels.FAILED_PRICE)
-        value = np.zeros(1) if self._is_balanced else self._demand_value
-        with threads_for(self._operations):
-            certificates.certify(
-                self._scan, self._block_ptr, self._max_slots, self._live_demand, value, prices, self._is_balanced,
-                is_repairing, self._primal.stepped, self._flows, self._block_loads, self._block_sums, self._lanes,
-            )  # fmt: skip
-        self._load = self._block_loads.sum(0)
+        self._load, self._profit = self._passes.certify(prices, is_repairing=is_repairing)
 
     def trivial_bound(self) -> Tensor:
         """See PdhgEngine."""
@@ -281,11 +221,10 @@ class FusedEngine:
             self._certify_splits()
         self._is_certified = False  # a check overwrites the flows
         capacity_value = (self._prices() * self._capacity).reshape(-1, len(self._lanes)).sum(0)
-        profit = self._block_sums.sum(0)
         if self._is_balanced:
             has_prices = capacity_value > 0
-            return self._of_batch(np.where(has_prices, -profit / np.where(has_prices, capacity_value, 1), 0.0))
-        return self._of_batch(capacity_value + profit)
+            return self._of_batch(np.where(has_prices, -self._profit / np.where(has_prices, capacity_value, 1), 0.0))
+        return self._of_batch(capacity_value + self._profit)
 
     def check(self, refill: int = 0, enough: float = math.inf) -> tuple[Tensor, Tensor]:
         """See PdhgEngine."""
@@ -294,52 +233,43 @@ class FusedEngine:
         if self._is_balanced:
             utilisation = np.where(live, self._load, 0) * self._program.inverse_capacity
             return self._of_batch(utilisation.reshape(-1, width).max(0)), bound
-        load_ratio = self._load * self._program.inverse_capacity  # in later rounds requested / residual capacity
-        unused = np.maximum(self._capacity - self._load, 0)
-        for number in range(refill + 1):
-            with threads_for(self._operations):
-                certificates.project_round(
-                    self._scan, self._block_ptr, self._max_slots, self._live_demand, self._demand_value, load_ratio,
-                    unused, number == 0, number == refill, self._flows, self._requests, self._block_loads,
-                    self._block_requested, self._block_sums, self._lanes,
-                )  # fmt: skip
-            self._load, requested = self._block_loads.sum(0), self._block_requested.sum(0)
-            residual = np.maximum(self._capacity - self._load, 0)
-            load_ratio = np.where(requested > 0, requested / np.maximum(residual, 1e-300), 0.0)
-            unused = np.maximum(residual - requested, 0)
-            cost = (self._cost * self._load).reshape(-1, width).sum(0)
-            value = self._of_batch(self._block_sums.sum(0) - cost)
+        value = torch.zeros_like(bound)
+        for value in self._projected(refill):
             if bool((value >= enough * bound).all()):
                 break
         return value, bound
+
+    def _projected(self, refill: int) -> Iterator[Tensor]:
+        """Project the flows, whose loads are known; yields their values (B,) after each round."""
+        load_ratio = self._load * self._program.inverse_capacity  # in later rounds requested / residual capacity
+        unused = np.maximum(self._capacity - self._load, 0)
+        for number in range(refill + 1):
+            self._load, requested, flow_value = self._passes.project_round(
+                load_ratio, unused, is_first=number == 0, is_last=number == refill
+            )
+            residual = np.maximum(self._capacity - self._load, 0)
+            load_ratio = np.where(requested > 0, requested / np.maximum(residual, 1e-300), 0.0)
+            unused = np.maximum(residual - requested, 0)
+            cost = (self._cost * self._load).reshape(-1, len(self._lanes)).sum(0)
+            yield self._of_batch(flow_value - cost)
+
+    def shed(self, refill: int) -> None:
+        """Project the flows that were kept: for max_concurrent_flow, after the search."""
+        self._load = self._passes.recall()
+        for _ in self._projected(refill):
+            pass
+        self._passes.keep(list(range(self._problem.batch)))
 
     def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
         """See PdhgEngine."""
         rows = is_best_prices.nonzero()[:, 0]
         self._best_prices[rows] = self._matrices_of(self._prices())[rows]
-        if self._best_flows is None:
-            self._best_flows, self._flows = self._flows, np.empty_like(self._flows)
-        elif bool(is_best_allocation.all()):
-            self._best_flows, self._flows = self._flows, self._best_flows
-        else:
-            width = len(self._lanes)
-            for row in is_best_allocation.nonzero()[:, 0].tolist():
-                self._best_flows[row::width] = self._flows[row::width]
+        self._passes.keep(is_best_allocation.nonzero()[:, 0].tolist())
 
     def best(self) -> tuple[Tensor, Tensor]:
         """See PdhgEngine."""
-        if self._best_flows is None:
-            raise RuntimeError("best() needs a call of keep() first")
-        return self._splits_of(self._best_flows, self._problem.demand.numpy()), self._best_prices
+        return torch.from_numpy(self._passes.best_splits()), self._best_prices
 
     def state(self) -> PdhgState:
         """See PdhgEngine."""
-        rows_are_splits = np.zeros((self._problem.batch, 0))
-        splits = self._splits_of(self._primal.stepped, rows_are_splits)
-        return PdhgState(splits, self._matrices_of(self._prices()))
-
-    def _splits_of(self, rows: AnyArray, demand: FloatArray) -> Tensor:
-        """(B, D, K) splits of path rows (P, L); see :func:`certificates.unpack_splits`."""
-        splits = np.empty((self._problem.batch, *self._problem.paths.leaf.shape))
-        certificates.unpack_splits(self._scan, rows, demand, splits, self._lanes)
-        return torch.from_numpy(splits)
+        return PdhgState(torch.from_numpy(self._passes.stepped_splits()), self._matrices_of(self._prices()))

@@ -10,13 +10,24 @@ from typing import NamedTuple
 from teal.runtime.arrays import AnyArray, FloatArray
 
 
-class ScaledProgram(NamedTuple):
-    """The scaled program of L matrices.
+class DemandRows(NamedTuple):
+    """What has the size of the demands in the scaled program of L matrices.
 
     Attributes:
         demand: (D, L) Gbit/s, 0 where no path is live.
         inverse_capacity_sum: (D, L) h, 1/(Gbit/s), or (D, 1) if all matrices have the same capacities.
         demand_value: (D,) value per Gbit/s of each demand, or (1,) if it is the same for all.
+    """
+
+    demand: AnyArray
+    inverse_capacity_sum: AnyArray
+    demand_value: AnyArray
+
+
+class ScaledProgram(NamedTuple):
+    """What has the size of the links in the scaled program of L matrices.
+
+    Attributes:
         scaled_cost: (E, L) cost of each link over S, 1/(Gbit/s).
         inverse_capacity: (E, L) 1 / c, 1/(Gbit/s); 0 where the link has failed.
         load_factor: (E, L) by which loads are multiplied: 1 / c (over S for a balanced program).
@@ -26,9 +37,6 @@ class ScaledProgram(NamedTuple):
         is_balanced: whether all demand must be carried and the y lie on a simplex.
     """
 
-    demand: AnyArray
-    inverse_capacity_sum: AnyArray
-    demand_value: AnyArray
     scaled_cost: FloatArray
     inverse_capacity: FloatArray
     load_factor: FloatArray

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from teal.network.packed import PathScan
-from teal.runtime.arrays import FloatArray, Int64Array
+from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.lanes import fill, larger, load, store, where_above
 from teal.runtime.parallel import inlined_kernel, kernel, parallel_kernel, prange
 from teal.solvers.pdhg.engine import (
@@ -25,7 +25,7 @@ from teal.solvers.pdhg.engine import (
     RESTART_NECESSARY,
     RESTART_SUFFICIENT,
 )
-from teal.solvers.pdhg.fused_state import Control, Dual, Primal, ScaledProgram, Scratch
+from teal.solvers.pdhg.fused_state import Control, DemandRows, Dual, Primal, ScaledProgram, Scratch
 
 FAILED_PRICE = 1e30  # value per Gbit/s, above every price; the sum over the links of a path still fits float32
 _LOWEST = -1e34  # below every profit and split, within the range of float32
@@ -69,12 +69,12 @@ def _simplex_shift(moved, n, lanes):  # type: ignore[no-untyped-def]
 
 @kernel
 def _iterate_block(  # type: ignore[no-untyped-def]
-    block, scan, block_ptr, max_slots, program, primal, scratch, loads, sums, inverse_scale, floor, is_restarting,
+    block, scan, block_ptr, max_slots, demands, primal, scratch, loads, sums, inverse_scale, floor, is_restarting,
     is_storing, lanes, h_lanes,
 ):  # fmt: skip
-    """The primal step and Halpern's average for the demands of one block of sources; arguments as of ``iterate``."""
+    """The primal step and Halpern's average for the demands of one block of sources; arguments as of ``step``."""
     real = scratch.price.dtype.type
-    width, h_per_matrix, several_values = len(lanes), len(h_lanes) > 1, len(program.demand_value) > 1
+    width, h_per_matrix, several_values = len(lanes), len(h_lanes) > 1, len(demands.demand_value) > 1
     point, anchor, end_node = primal.current, primal.anchor, scan.end_node
     path_price, flow, moved_splits = (
         np.empty(max_slots * width, scratch.price.dtype),
@@ -102,12 +102,12 @@ def _iterate_block(  # type: ignore[no-untyped-def]
             n = scan.path_count[d]
             if n == 0:
                 continue
-            demand = load(program.demand, d, lanes)
-            scaled_value = fill(program.demand_value[d if several_values else 0], lanes) * inverse_scale
+            demand = load(demands.demand, d, lanes)
+            scaled_value = fill(demands.demand_value[d if several_values else 0], lanes) * inverse_scale
             if h_per_matrix:
-                h = load(program.inverse_capacity_sum, d, lanes)
+                h = load(demands.inverse_capacity_sum, d, lanes)
             else:
-                h = fill(program.inverse_capacity_sum[d], lanes)
+                h = fill(demands.inverse_capacity_sum[d], lanes)
             primal_step, metric = inverse_weight / h, demand * h
             if n == 1:
                 g = scaled_value - load(path_price, end_node[p], lanes)
@@ -150,7 +150,7 @@ def _iterate_block(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _before(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int) -> bool:
+def before(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int) -> bool:
     """Set the prices and weights of the next iteration; whether any matrix restarts in it."""
     is_restarting = False
     for l in range(width):
@@ -188,7 +188,7 @@ def _dual_simplex(dual: FloatArray, slope: FloatArray, live: FloatArray, lane: i
 
 
 @kernel
-def _after(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int) -> None:
+def after(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int) -> None:
     """The dual step, the fixed-point error, Halpern's average of the y, and whether to restart next."""
     links = len(program.inverse_capacity) // width
     blocks = len(scratch.block_load)
@@ -266,12 +266,50 @@ def _after(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratc
 
 
 @parallel_kernel
+def step(
+    scan: PathScan,
+    block_ptr: Int64Array,
+    max_slots: int,
+    demands: DemandRows,
+    primal: Primal,
+    scratch: Scratch,
+    inverse_scale: AnyArray,
+    is_balanced: bool,
+    is_restarting: bool,
+    is_storing: bool,
+    lanes: Lanes,
+    h_lanes: Lanes,
+) -> None:
+    """The paths' part of one iteration: new splits for the prices and weights in ``scratch``, and their loads.
+
+    Args:
+        scan, block_ptr, max_slots, demands, primal, lanes, h_lanes: as of :func:`iterate`.
+        scratch: prices and weights; ``block_load`` and ``block_sums`` receive the results.
+        inverse_scale: (L,) 1 / S in the type of the splits; 0 for a balanced program, whose demands have no value.
+        is_balanced: as in the program.
+        is_restarting: whether any matrix restarts in this iteration.
+        is_storing: whether to store the splits of T(z).
+    """
+    real = scratch.price.dtype.type
+    floor = real(_LOWEST) if is_balanced else real(0)
+    # Locals: Numba drops a store to an array that is reached through a tuple inside prange.
+    block_load, block_sums = scratch.block_load, scratch.block_sums
+    for b in prange(len(block_ptr) - 1):
+        block_load[b] = 0
+        _iterate_block(
+            b, scan, block_ptr, max_slots, demands, primal, scratch, block_load[b], block_sums[b], inverse_scale,
+            floor, is_restarting, is_storing, lanes, h_lanes,
+        )  # fmt: skip
+
+
+@kernel
 def iterate(
     count: int,
     scan: PathScan,
     block_ptr: Int64Array,
     max_slots: int,
     program: ScaledProgram,
+    demands: DemandRows,
     primal: Primal,
     dual: Dual,
     control: Control,
@@ -287,6 +325,7 @@ def iterate(
         block_ptr: (blocks + 1,) sources of each block.
         max_slots: node numbers that the source with most nodes needs.
         program: the scaled program.
+        demands: its demands.
         primal: splits, in place.
         dual: dual variables and loads, in place.
         control: state of each matrix, in place.
@@ -294,20 +333,18 @@ def iterate(
         lanes: a tuple of length L.
         h_lanes: a tuple as long as h has columns, 1 or L.
     """
-    real = scratch.price.dtype.type
-    floor = real(_LOWEST) if program.is_balanced else real(0)
-    inverse_scale = (program.inverse_scale * 0 if program.is_balanced else program.inverse_scale).astype(
-        scratch.price.dtype
-    )
-    # Locals: Numba drops a store to an array that is reached through a tuple inside prange.
-    block_load, block_sums = scratch.block_load, scratch.block_sums
+    inverse_scale = value_scale(program, scratch)
     for i in range(count):
-        is_restarting = _before(program, dual, control, scratch, len(lanes))
-        is_storing = i == count - 1
-        for b in prange(len(block_ptr) - 1):
-            block_load[b] = 0
-            _iterate_block(
-                b, scan, block_ptr, max_slots, program, primal, scratch, block_load[b], block_sums[b], inverse_scale,
-                floor, is_restarting, is_storing, lanes, h_lanes,
-            )  # fmt: skip
-        _after(program, dual, control, scratch, len(lanes))
+        is_restarting = before(program, dual, control, scratch, len(lanes))
+        step(
+            scan, block_ptr, max_slots, demands, primal, scratch, inverse_scale, program.is_balanced, is_restarting,
+            i == count - 1, lanes, h_lanes,
+        )  # fmt: skip
+        after(program, dual, control, scratch, len(lanes))
+
+
+@kernel
+def value_scale(program: ScaledProgram, scratch: Scratch) -> AnyArray:
+    """(L,) the factor of demand values in the scaled program, in the type of the splits."""
+    scale = program.inverse_scale * 0 if program.is_balanced else program.inverse_scale
+    return scale.astype(scratch.price.dtype)

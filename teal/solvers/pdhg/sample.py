@@ -132,22 +132,49 @@ def draw(problem: Problem, size: int, row: int = 0) -> Sample:
         row: number of the matrix, which is also the number of its random stream.
     """
     demand = problem.demand[row].to(torch.float64).numpy()
+    demands, chance = choose(demand, size, row)
+    paths, value = subset.of_demands(problem.paths, demands), problem.demand_value[torch.from_numpy(demands)]
+    return of_chosen(problem.row(row), demands, chance, demand[demands], value, paths)
+
+
+def choose(demand: FloatArray, size: int, row: int = 0) -> tuple[Int64Array, FloatArray]:
+    """The numbers (n,), ascending, of the demands that are drawn, and their probabilities pi.
+
+    Args:
+        demand: (D,) Gbit/s.
+        size: n, expected number.
+        row: number of the random stream.
+    """
     factor = _factor(demand, size)
     offset = np.random.default_rng([_SEED, row]).random()
     demands = np.flatnonzero(_select(demand, factor, offset))
-    chance = np.minimum(1.0, factor * demand[demands])
-    paths: PathSet = subset.of_demands(problem.paths, demands)
+    return demands, np.minimum(1.0, factor * demand[demands])
+
+
+def of_chosen(
+    problem: Problem, demands: Int64Array, chance: FloatArray, rates: FloatArray, value: Tensor, paths: PathSet
+) -> Sample:
+    """The sample of the chosen demands.
+
+    Args:
+        problem: for network, objective, capacities and costs; B = 1.
+        demands: (n,) numbers.
+        chance: (n,) probabilities pi.
+        rates: (n,) Gbit/s.
+        value: (n,) per Gbit/s.
+        paths: of these demands.
+    """
     objective = problem.objective
     if objective.is_balanced:
         objective = Objective(ObjectiveName.MAX_LINK_UTILISATION)
     sampled = dataclasses.replace(
-        problem.row(row),
+        problem,
         paths=paths,
         ops=make_path_ops(paths, problem.ops.device),
         objective=objective,
-        demand=torch.from_numpy(demand[demands] / chance)[None],
-        capacity=problem.capacity[row : row + 1].to(torch.float64),
-        demand_value=problem.demand_value[torch.from_numpy(demands)].to(torch.float64),
+        demand=torch.from_numpy(rates / chance)[None],
+        capacity=problem.capacity.to(torch.float64),
+        demand_value=value.to(torch.float64),
         link_cost=problem.link_cost.to(torch.float64),
     )
     return Sample(demands, chance >= 1, sampled)

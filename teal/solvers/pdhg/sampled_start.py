@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -32,10 +34,21 @@ class SampledStart:
         problem: B matrices, on the CPU.
         engine: of these matrices.
         gap: target of the search.
+        draw: draws a sample of a size for a matrix, as :func:`sample.draw` does; None for that function.
+        num_demands: D; None for that of ``problem``.
     """
 
-    def __init__(self, problem: Problem, engine: FusedEngine, gap: float) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        engine: FusedEngine,
+        gap: float,
+        draw: Callable[[int, int], sample.Sample] | None = None,
+        num_demands: int | None = None,
+    ) -> None:
         self._problem, self._engine, self._gap = problem, engine, max(gap, _FINEST)
+        self._draw = draw or functools.partial(sample.draw, problem)
+        self._num_demands = problem.paths.num_demands if num_demands is None else num_demands
         self._size = first_size(problem.paths, gap)
         self._answers: list[sample.Answer] = []
 
@@ -47,7 +60,7 @@ class SampledStart:
             seconds: for all samples together.
         """
         problem, size = self._problem, self._size
-        if size > _MAX_SHARE * problem.paths.num_demands:
+        if size > _MAX_SHARE * self._num_demands:
             return False
         self._size = _GROWTH * size
         end, answers = time.perf_counter() + seconds, []
@@ -56,7 +69,7 @@ class SampledStart:
                 answers.append(self._answers[row])
                 continue
             begin = time.perf_counter()
-            drawn = sample.draw(problem, size, row)
+            drawn = self._draw(size, row)
             if not len(drawn.demands):
                 answers.append(sample.no_answer(problem))
                 continue

@@ -26,10 +26,10 @@ _CHECK_WHEN_WITHIN = 1.6  # x target gap: a check is made early if newest bound 
 LARGE_WORK = 500_000  # trie nodes + path slots of one matrix; above it a CPU tests the bound after every iteration
 _STRIDE = 4  # iterations between two tests of the bound below that and on GPUs, where a test costs as much as these
 _CHECK_COST = 2.0  # iterations: cost of a full gap check, assumed until one has been timed
-_LAST_CHECK_COST = 3.0  # full gap checks: cost of the last one, which also runs _LAST_REFILL rounds
+_LAST_CHECK_COST = 3.0  # full gap checks: cost of the last one, which also runs LAST_REFILL rounds
 # Rounds that hand unused capacity to unserved demand, in the last check only: in every check they take longer than
 # the iterations that they save.
-_LAST_REFILL = 3
+LAST_REFILL = 3
 _REFILLABLE = 2.0  # x target gap: of a warm start, up to which refilling may be all that is missing
 _FAR = 3.0  # x target gap: a warm start with a wider gap gives way to samples
 # After samples, iterations to the next full gap check: so many for each target gap that is left.  A check with refill
@@ -132,6 +132,11 @@ class Search:
         begin: ``time.perf_counter()`` at the start, from which the deadline counts.
         may_stall: whether to stop where the gap no longer shrinks.
         sampled: starts of the engine from samples of the demands; None where iterations take less time.
+        is_large: whether an iteration takes longer than a test of its bound; None: see the paths of ``problem``.
+
+    Attributes:
+        value: (B,) the best so far, float64; of a balanced program the largest utilisation.
+        bound: (B,) the best so far, of the same kind.
     """
 
     def __init__(
@@ -145,35 +150,41 @@ class Search:
         *,
         may_stall: bool,
         sampled: Sampled | None = None,
+        is_large: bool | None = None,
     ) -> None:
         self._problem, self._engine, self._report = problem, engine, report
         self._target_gap, self._max_iterations, self._begin = target_gap, max_iterations, begin
         self._maximises = problem.objective.maximises_value  # else all values are utilisations, to be minimised
         worst = torch.full((problem.batch,), math.inf, dtype=torch.float64)
-        self._value, self._bound = -worst if self._maximises else worst, engine.trivial_bound()
+        self.value, self.bound = -worst if self._maximises else worst, engine.trivial_bound()
         self._may_stall, self._sampled = may_stall, sampled
         self._is_refilled = False  # whether the last check was one with refill, and nothing has moved since
         self._history: list[tuple[int, float]] = []  # iterations done and widest gap at the full gap checks
-        work = problem.paths.trie.num_nodes + problem.paths.leaf.size
-        on_cpu = problem.demand.device.type == "cpu"
-        self._stride = 1 if work > LARGE_WORK and on_cpu else _STRIDE
+        if is_large is None:
+            work = problem.paths.trie.num_nodes + problem.paths.leaf.size
+            is_large = work > LARGE_WORK and problem.demand.device.type == "cpu"
+        self._stride = 1 if is_large else _STRIDE
 
     def run(self, deadline: float, *, warm: bool) -> PdhgResult:
         """Alternate iterations and gap checks; ``deadline`` in seconds from ``begin``."""
+        return self._result(*self.iterate(deadline, warm=warm))
+
+    def iterate(self, deadline: float, *, warm: bool) -> tuple[int, Stop]:
+        """:meth:`run` without its result: the number of iterations, and what ended the search."""
         engine = self._engine
         done, next_check, last_check = 0, _FIRST_CHECK, -1  # iterations; -1: no check has been made
         stop = Stop.ITERATIONS
         iteration_s, check_s = 0.0, 0.0  # seconds of an iteration and of a check, 0 until they are timed
         if warm:
             check_s, last_check, next_check = self._check(), 0, 1
-            if not self._all_within(self._bound) and not self._is_beyond(_REFILLABLE):
-                self._check(_LAST_REFILL)
+            if not self._all_within(self.bound) and not self._is_beyond(_REFILLABLE):
+                self._check(LAST_REFILL)
         refill = 0  # rounds in full gap checks between iterations
         if self._max_iterations > 0 and (not warm or self._is_beyond(_FAR)):
             sampled_check_s = self._start_from_samples(deadline)
             if sampled_check_s:
-                check_s, last_check, next_check, refill = sampled_check_s, 0, self._after_samples(0), _LAST_REFILL
-        while done < self._max_iterations and not self._all_within(self._bound):
+                check_s, last_check, next_check, refill = sampled_check_s, 0, self._after_samples(0), LAST_REFILL
+        while done < self._max_iterations and not self._all_within(self.bound):
             elapsed = time.perf_counter() - self._begin
             reserve = _LAST_CHECK_COST * (check_s or _CHECK_COST * iteration_s) + iteration_s
             if elapsed + reserve >= deadline:
@@ -193,16 +204,16 @@ class Search:
             ):
                 check_s, last_check = self._check(refill), done
                 if self._report is not None:
-                    self._report(done, float(self._gaps(self._bound).max()))
+                    self._report(done, float(self._gaps(self.bound).max()))
                 next_check = max(last_check + 2, math.ceil(_CHECK_GROWTH * last_check))
                 if refill:
                     next_check = min(next_check, self._after_samples(last_check))
                 if self._may_stall and self._has_stalled(done):
                     stop = Stop.STALLED
                     break
-        if not self._all_within(self._bound) and not self._is_refilled:
-            self._check(_LAST_REFILL)
-        return self._result(done, stop)
+        if not self._all_within(self.bound) and not self._is_refilled:
+            self._check(LAST_REFILL)
+        return done, stop if bool(self._unfinished().any()) else Stop.GAP
 
     def _start_from_samples(self, deadline: float) -> float:
         """Respond to larger and larger samples, each also after a correction, until the gap is near the target.
@@ -215,25 +226,25 @@ class Search:
             if remaining <= 0 or not self._sampled.respond(self._unfinished(), _SAMPLE_TIME * remaining):
                 break
             self._is_refilled = False
-            check_s = self._check(_LAST_REFILL)
+            check_s = self._check(LAST_REFILL)
             is_late = time.perf_counter() - self._begin + _LAST_CHECK_COST * check_s >= deadline
-            if not is_late and not self._all_within(self._bound) and self._sampled.correct():
-                self._check(_LAST_REFILL)
+            if not is_late and not self._all_within(self.bound) and self._sampled.correct():
+                self._check(LAST_REFILL)
         return check_s
 
     def _after_samples(self, done: int) -> int:
         """Iterations at the next full gap check of a start from samples, whose bound is good and value is not."""
-        widest = float(self._gaps(self._bound).max())
+        widest = float(self._gaps(self.bound).max())
         steps = _ITERATIONS_PER_GAP * widest / max(self._target_gap, 1e-300)
         return done + int(min(_MOST_STEPS, max(_LEAST_STEPS, steps)))  # in this order NaN counts as few
 
     def _is_beyond(self, factor: float) -> bool:
         """Whether a gap is wider than ``factor`` times the target."""
-        return not bool((self._gaps(self._bound) <= factor * self._target_gap).all())
+        return not bool((self._gaps(self.bound) <= factor * self._target_gap).all())
 
     def _has_stalled(self, done: int) -> bool:
         """Whether the widest gap has not shrunk enough for the iterations that were done since."""
-        widest = float(self._gaps(self._bound).max())
+        widest = float(self._gaps(self.bound).max())
         earlier = [gap for count, gap in self._history if count * _STALL_SPAN <= done]
         self._history.append((done, widest))
         return done >= _STALL_AFTER and bool(earlier) and widest > _STALL_GAP * earlier[-1]
@@ -244,16 +255,16 @@ class Search:
 
     def _tighter(self, bound: Tensor) -> Tensor:
         """(B,) the tighter of the best bound and ``bound``."""
-        return torch.minimum(self._bound, bound) if self._maximises else torch.maximum(self._bound, bound)
+        return torch.minimum(self.bound, bound) if self._maximises else torch.maximum(self.bound, bound)
 
     def _gaps(self, bound: Tensor) -> Tensor:
         """(B,) gaps between the best values and ``bound``; infinite before the first check.
 
         NaN where ``bound`` is NaN or infinite: callers test for gaps that are small enough, which NaN is not.
         """
-        high, low = (bound, self._value) if self._maximises else (self._value, bound)
+        high, low = (bound, self.value) if self._maximises else (self.value, bound)
         gaps = torch.where(high > 0, (high - low) / high, 0)
-        return torch.where(self._value.isfinite(), gaps, math.inf)
+        return torch.where(self.value.isfinite(), gaps, math.inf)
 
     def _all_within(self, bound: Tensor) -> bool:
         """Whether every matrix has the target gap."""
@@ -261,32 +272,32 @@ class Search:
 
     def _unfinished(self) -> Tensor:
         """(B,) matrices that lack the target gap; the others keep their results."""
-        return ~(self._gaps(self._bound) <= self._target_gap)
+        return ~(self._gaps(self.bound) <= self._target_gap)
 
     def _take_bound(self, bound: Tensor) -> None:
         """Take certified bounds (B,) where they are tighter, and the prices that they belong to."""
-        is_tighter = self._unfinished() & ((bound < self._bound) if self._maximises else (bound > self._bound))
-        self._bound = torch.where(is_tighter, bound, self._bound)
+        is_tighter = self._unfinished() & ((bound < self.bound) if self._maximises else (bound > self.bound))
+        self.bound = torch.where(is_tighter, bound, self.bound)
         self._engine.keep(torch.zeros_like(is_tighter), is_tighter)
 
     def _check(self, refill: int = 0) -> float:
         """Make a full gap check and keep the better allocations and prices.  Returns the seconds that it took.
 
         Args:
-            refill: see :data:`_LAST_REFILL`.
+            refill: see :data:`LAST_REFILL`.
         """
-        begin, self._is_refilled = time.perf_counter(), refill == _LAST_REFILL
+        begin, self._is_refilled = time.perf_counter(), refill == LAST_REFILL
         value, bound = self._engine.check(refill, 1 - self._target_gap)
         unfinished = self._unfinished()
-        is_better = unfinished & ((value > self._value) if self._maximises else (value < self._value))
-        is_tighter = unfinished & ((bound < self._bound) if self._maximises else (bound > self._bound))
-        self._value = torch.where(is_better, value, self._value)
-        self._bound = torch.where(is_tighter, bound, self._bound)
+        is_better = unfinished & ((value > self.value) if self._maximises else (value < self.value))
+        is_tighter = unfinished & ((bound < self.bound) if self._maximises else (bound > self.bound))
+        self.value = torch.where(is_better, value, self.value)
+        self.bound = torch.where(is_tighter, bound, self.bound)
         self._engine.keep(is_better, is_tighter)
         return time.perf_counter() - begin
 
     def _result(self, iterations: int, stop: Stop) -> PdhgResult:
-        problem, value, bound = self._problem.to(torch.float64), self._value, self._bound
+        problem, value, bound = self._problem.to(torch.float64), self.value, self.bound
         stopped_by = tuple(stop if unfinished else Stop.GAP for unfinished in self._unfinished().tolist())
         splits, prices = self._engine.best()
         state = PdhgState(splits, prices)

@@ -1,0 +1,187 @@
+"""Shards of the paths in Ray actors, one or several each.
+
+A round of the search sends numbers of links to every actor and gathers its sums.  All calls since the start are
+remembered: when an actor has died, another one takes its shards, repeats the calls, and is then where the first one
+was, since every call has one result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from teal.distributed.cluster import cause, connected, require_units, units
+from teal.network.path_set import PathSet
+from teal.network.shards import PathSearch
+from teal.network.topology import Topology
+from teal.runtime.arrays import Int64Array
+from teal.runtime.memory import available
+from teal.runtime.parallel import limit_threads
+from teal.runtime.storage import cache_dir
+from teal.solvers.pdhg.shards import Backend, ShardDemands, ShardWorker
+
+_MAX_REPLACEMENTS = 3  # of each actor
+_MEMORY_SHARE = 0.5  # of a machine's free memory, for the state of all actors; beyond it, shards are mapped
+
+
+class _Actor:
+    """One process with some shards."""
+
+    def __init__(
+        self, topology: Topology, search: PathSearch, shards: list[ShardDemands], is_balanced: bool, folder: str,
+        threads: int, workers: int,
+    ) -> None:  # fmt: skip
+        os.chdir(folder)  # that of the command, because relative paths refer to it
+        limit_threads(threads)
+        self._state = tempfile.TemporaryDirectory(dir=cache_dir("shards"), prefix=".state-")
+        memory = int(_MEMORY_SHARE * available() / workers)
+        shards = [ShardDemands(*(_writable(array) for array in vars(shard).values())) for shard in shards]
+        self._worker = ShardWorker(topology, search, shards, is_balanced, Path(self._state.name), memory)
+
+    def total(self, name: str, shared: tuple[Any, ...], each: list[tuple[Any, ...]], options: dict[str, Any]) -> Any:
+        """See ShardWorker."""
+        own = [tuple(map(_writable, arguments)) for arguments in each]
+        return self._worker.total(name, tuple(map(_writable, shared)), own, options)
+
+    def subsets(self, demands: list[Int64Array]) -> list[PathSet]:
+        """See Backend."""
+        return [self._worker.subset(index, _writable(own)) for index, own in enumerate(demands)]
+
+    def apply(self, count: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> list[Any]:
+        """See Backend."""
+        return [self._worker.apply(i, function, tuple(map(_writable, arguments))) for i in range(count)]
+
+
+def _writable(value: Any) -> Any:
+    """A copy of an array that Ray has handed over, because kernels are compiled for arrays that can be written to."""
+    return np.array(value) if isinstance(value, np.ndarray) else value
+
+
+class RayActors:
+    """See :class:`teal.solvers.pdhg.shards.Backend`.
+
+    Args:
+        ray: the module, connected.
+        workers: number of actors, at most one for each shard.
+        topology, search, shards, is_balanced: as of :class:`ShardWorker`.
+        notify: called when an actor has been replaced.
+    """
+
+    def __init__(
+        self, ray: Any, workers: int, topology: Topology, search: PathSearch, shards: Sequence[ShardDemands],
+        is_balanced: bool, notify: Callable[[str], None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        self._ray, self._notify, self.num_shards, self.sent_bytes = ray, notify, len(shards), 0
+        workers = min(workers, len(shards))
+        cuts = np.linspace(0, len(shards), workers + 1).round().astype(int)
+        self._own = [slice(int(a), int(b)) for a, b in itertools.pairwise(cuts)]
+        threads = max(1, units(ray, "CPU") // workers)
+        # max_restarts is 0: a restarted actor would have forgotten the calls, which only this process knows.
+        remote = ray.remote(num_cpus=1, max_restarts=0)(_Actor)
+
+        def start(worker: int) -> Any:
+            own = list(shards[self._own[worker]])
+            return remote.remote(topology, search, own, is_balanced, str(Path.cwd()), threads, workers)
+
+        self._start = start
+        self._calls: list[list[tuple[Any, ...]]] = [[] for _ in self._own]  # of each actor, that changed its state
+        self._replacements = [0] * workers
+        self.actors = [start(worker) for worker in range(workers)]
+        self._gather([("total", "clear", (), [()] * (own.stop - own.start), {}) for own in self._own], is_change=False)
+
+    def total(self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any) -> Any:
+        """See Backend."""
+        arguments = list(each or [()] * self.num_shards)
+        results = self._gather([("total", name, shared, arguments[own], options) for own in self._own], is_change=True)
+        if results[0] is None:
+            return None
+        return tuple(sum(parts[1:], parts[0]) for parts in zip(*results, strict=True))
+
+    def subsets(self, demands: Sequence[Int64Array]) -> list[PathSet]:
+        """See Backend."""
+        results = self._gather([("subsets", list(demands[own])) for own in self._own], is_change=False)
+        return [paths for part in results for paths in part]
+
+    def apply(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """See Backend."""
+        calls = [("apply", own.stop - own.start, function, arguments) for own in self._own]
+        return [result for part in self._gather(calls, is_change=False) for result in part]
+
+    def _gather(self, calls: list[tuple[Any, ...]], *, is_change: bool) -> list[Any]:
+        """Make one call to every actor at once; an actor that died is replaced first.
+
+        Raises:
+            SolverError: an actor died more than three times.
+            InputError: raised by an actor.
+        """
+        pending = [self._send(worker, call) for worker, call in enumerate(calls)]
+        results = []
+        for worker, call in enumerate(calls):
+            while True:
+                try:
+                    result = self._ray.get(pending[worker])
+                    break
+                except self._ray.exceptions.RayActorError as error:
+                    self._replacements[worker] += 1
+                    if self._replacements[worker] > _MAX_REPLACEMENTS:
+                        raise cause(error, f"a worker of the shards died {_MAX_REPLACEMENTS + 1} times") from None
+                    self._notify(f"worker {worker} of the shards died; another one repeats its calls")
+                    pending[worker] = self._replaced(worker, call)
+                except self._ray.exceptions.RayError as error:
+                    raise cause(error, "a worker of the shards failed") from None
+            self.sent_bytes += _size(call) + _size(result)
+            results.append(result)
+            if is_change:
+                self._calls[worker].append(call)
+        return results
+
+    def _send(self, worker: int, call: tuple[Any, ...]) -> Any:
+        return getattr(self.actors[worker], call[0]).remote(*call[1:])
+
+    def _replaced(self, worker: int, call: tuple[Any, ...]) -> Any:
+        """Start another actor, let it repeat all calls and make this one; the actor runs them in this order."""
+        self.actors[worker] = self._start(worker)
+        for earlier in self._calls[worker]:
+            self._send(worker, earlier)
+        return self._send(worker, call)
+
+
+def _size(value: Any) -> int:
+    """Bytes of the arrays in a call or its result."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, PathSet):
+        return sum(array.nbytes for array in value.packed.scan) + value.leaf.nbytes + value.pairs.nbytes
+    if isinstance(value, list | tuple):
+        return sum(map(_size, value))
+    return 0
+
+
+@contextlib.contextmanager
+def actors(
+    workers: int, notify: Callable[[str], None]
+) -> Iterator[Callable[[Topology, PathSearch, list[ShardDemands], bool], Backend]]:
+    """What makes the backend of a :class:`ShardedProblem` in ``workers`` actors.
+
+    Args:
+        workers: number of actors; 0 for one for each CPU of the cluster.
+        notify: called when an actor has been replaced.
+
+    Raises:
+        InputError: more workers than CPUs, or no cluster.
+    """
+    with connected() as ray:
+        require_units(ray, "CPU", workers or 1, "--workers")
+        count = workers or units(ray, "CPU")
+
+        def make(topology: Topology, search: PathSearch, shards: list[ShardDemands], is_balanced: bool) -> RayActors:
+            return RayActors(ray, count, topology, search, shards, is_balanced, notify)
+
+        yield make

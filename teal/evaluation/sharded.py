@@ -1,0 +1,267 @@
+"""One matrix in shards, from settings to measured figures, for `teal solve --shards` and `--workers`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from teal.config import SolveConfig, seconds
+from teal.evaluation.instance import given_weights, load_network
+from teal.evaluation.solve import (
+    STOPPED_BY,
+    Progress,
+    SolveFigures,
+    capacity_in_force,
+    selected,
+    traffic_up_to_index,
+)
+from teal.formats.allocations import write_allocation
+from teal.network import Topology
+from teal.network.shards import PathSearch
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem, Status, all_paths_bound, dual_bound, violations
+from teal.problem.bounds import from_utilisation, gap, usable_prices
+from teal.problem.feasibility import TOLERANCE
+from teal.runtime.arrays import FloatArray
+from teal.solvers.pdhg.sharded import ShardedProblem, ShardedResult
+from teal.solvers.pdhg.shards import Allocated, Backend
+
+# Makes the backend of a ShardedProblem; given the function that prints messages.
+Workers = Callable[[int, Callable[[str], None]], contextlib.AbstractContextManager[Callable[..., Backend]]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PartFigures:
+    """What is measured of the allocation of one shard.
+
+    Attributes:
+        rows: paths that were written.
+        load: (E,) Gbit/s.
+        demand: sum of the demands, Gbit/s.
+        carried: sum of the flows, Gbit/s.
+        value: sum of value times flow.
+        least_share: smallest share of a routable demand that is carried.
+        violation: largest violation of a rule other than the capacities.
+        profit: the shard's part of the dual bound.
+        profit_all_paths: the same over all paths of the network.
+    """
+
+    rows: int
+    load: FloatArray
+    demand: float
+    carried: float
+    value: float
+    least_share: float
+    violation: float
+    profit: float
+    profit_all_paths: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class ShardedReport(SolveFigures):
+    """One matrix in shards, allocated and measured.
+
+    Attributes:
+        shards: their number.
+        rows: paths that were written.
+        rounds: calls to all shards.
+        sent_bytes: to and from other processes, in all rounds.
+    """
+
+    shards: int
+    rows: int
+    rounds: int
+    sent_bytes: int
+
+    def describe(self) -> str:
+        """See SolveFigures."""
+        sent = f", {self.sent_bytes / max(self.rounds, 1) / 1e6:.3g} MB sent and received a round" * bool(
+            self.sent_bytes
+        )
+        return f"{super().describe()}\n{self.shards} shards, {self.rounds} rounds{sent}"
+
+    def to_json(self) -> dict[str, float | int | str | None]:
+        """See SolveFigures."""
+        return super().to_json() | {
+            "shards": self.shards, "rounds": self.rounds, "sent_bytes": self.sent_bytes
+        }  # fmt: skip
+
+
+def solve_sharded(
+    config: SolveConfig, notify: Callable[[str], None] = lambda _: None, workers: Workers | None = None
+) -> ShardedReport:
+    """Load, solve, measure and write shard by shard.
+
+    Args:
+        config: the settings.
+        notify: called with what was assumed and found, and with progress.
+        workers: makes other processes that hold the shards; None for this process.
+
+    Raises:
+        InputError: a fault in what the user gave.
+    """
+    config = dataclasses.replace(config, traffic=traffic_up_to_index(config))
+    topology, traffic = load_network(config, notify)
+    traffic = selected(config, traffic)
+    objective = Objective(config.objective, config.epsilon)
+    weight = given_weights(config, topology, traffic, notify)
+    demand = traffic.read([0 if config.carrying else config.index])[0]
+    capacity = capacity_in_force(config, topology, notify)
+    search = PathSearch(config.num_paths, config.path_method, config.path_weight)
+    count = max(config.shards, config.workers)
+    begin = time.perf_counter()
+    with contextlib.ExitStack() as stack:
+        backend = stack.enter_context(workers(config.workers, notify)) if workers else None
+        with _bar(count) as report:
+            problem = stack.enter_context(
+                ShardedProblem(
+                    topology,
+                    traffic.pairs,
+                    demand,
+                    objective,
+                    num_shards=count,
+                    search=search,
+                    capacity=capacity,
+                    weight=weight,
+                    backend=backend,
+                    report=report,
+                )
+            )
+        build_s = time.perf_counter() - begin
+        notify(f"{problem.num_shards} shards of paths in {build_s:.3g} s")
+        result = problem.solve(
+            gap=config.gap,
+            deadline=seconds(config.deadline) if config.deadline else math.inf,
+            max_iterations=config.max_iterations,
+            report=Progress(notify),
+        )
+        notify(f"solved in {result.solve_s:.3g} s; measuring and writing the shards")
+        begin = time.perf_counter()
+        network = problem.network
+        arguments = topology, objective, network.capacity[0].numpy(), network.link_cost.numpy()
+        out = None if config.out is None else config.out.resolve()
+        parts = problem.apply(finish, *arguments, result.prices, out)
+    return _report(config, network, parts, result, build_s, time.perf_counter() - begin)
+
+
+def part_file(first: int) -> str:
+    """Name of the file of the shard whose first demand has this number."""
+    return f"demands-{first:010d}.parquet"
+
+
+def finish(
+    allocated: Allocated, topology: Topology, objective: Objective, capacity: FloatArray, link_cost: FloatArray,
+    prices: FloatArray, out: Path | None,
+) -> PartFigures:  # fmt: skip
+    """Measure the allocation of a shard, independently of the engine, and write it.
+
+    Args:
+        allocated: what was found.
+        topology: the network.
+        objective: the program.
+        capacity: (E,) in force.
+        link_cost: (E,) value per Gbit/s.
+        prices: (E,) of the result.
+        out: folder of the files; None to write nothing.
+    """
+    demands, splits = allocated.demands, allocated.splits
+    program = objective if objective.maximises_value else Objective(ObjectiveName.MAX_LINK_UTILISATION)
+    plain = Objective() if program.maximises_value else program  # without costs of its own: they are given
+    problem = Problem.create(topology, allocated.paths, plain, demands.demand, capacity=capacity)
+    value = torch.from_numpy(np.broadcast_to(demands.demand_value, demands.demand.shape).copy())
+    problem = dataclasses.replace(problem, objective=program, demand_value=value, link_cost=torch.from_numpy(link_cost))
+    tensor, price = torch.from_numpy(splits)[None], torch.from_numpy(prices)[None]
+    usable = usable_prices(problem, price)
+    capacity_value = float(problem.capacity_value(usable)) if program.maximises_value else 0.0
+    measured = violations(dataclasses.replace(problem, objective=objective), tensor)
+    flows = problem.flows(tensor)
+    is_routable = problem.routable & (problem.demand > 0)
+    rows = 0
+    if out is not None:
+        file = out / part_file(demands.first)
+        rows = write_allocation(file, topology, allocated.paths, demands.demand, splits)
+    return PartFigures(
+        rows=rows,
+        load=problem.ops.link_sum(flows)[0].numpy(),
+        demand=float(problem.demand.sum()),
+        carried=float(flows.sum()),
+        value=float((flows * problem.path_value).sum()),
+        least_share=float(torch.where(is_routable, tensor.sum(-1), math.inf).min()),
+        violation=float(torch.stack([measured.demand, measured.sign, measured.mask]).max()),
+        profit=float(dual_bound(problem, price)) - capacity_value,
+        profit_all_paths=float(all_paths_bound(problem, price)) - capacity_value,
+    )
+
+
+def _report(
+    config: SolveConfig, network: Problem, parts: list[PartFigures], result: ShardedResult, build_s: float,
+    bound_s: float,
+) -> ShardedReport:  # fmt: skip
+    """The figures of all shards together."""
+    objective, capacity = network.objective, network.capacity[0].numpy()
+    load = np.sum([part.load for part in parts], axis=0)
+    live = capacity > 0
+    utilisation = np.where(live, load / np.where(live, capacity, 1), np.where(load > 0, math.inf, 0))
+    excess = utilisation - 1 if objective.may_shed else np.where(live, 0, utilisation)
+    violation = max(0.0, float(excess.max()), *(part.violation for part in parts))
+    bound, bound_all_paths = (sum(getattr(part, name) for part in parts) for name in ("profit", "profit_all_paths"))
+    if objective.maximises_value:
+        price = usable_prices(network, torch.from_numpy(result.prices)[None], most=math.inf)
+        capacity_value = float(network.capacity_value(price))
+        value, bound, bound_all_paths = (
+            sum(part.value for part in parts),
+            bound + capacity_value,
+            bound_all_paths + capacity_value,
+        )
+    else:
+        value = min(1.0, *(part.least_share for part in parts)) if objective.may_shed else float(utilisation.max())
+        bound, bound_all_paths = (
+            float(from_utilisation(network, torch.tensor([b], dtype=torch.float64))) for b in (bound, bound_all_paths)
+        )
+
+    def certified(limit: float) -> float:
+        return float(gap(network, torch.tensor([value]), torch.tensor([limit])))
+
+    demand, carried = sum(part.demand for part in parts), sum(part.carried for part in parts)
+    is_feasible = violation <= TOLERANCE
+    return ShardedReport(
+        value=value,
+        satisfied_demand=carried / demand if demand > 0 else 1.0,
+        bound=bound,
+        gap=certified(bound),
+        max_link_utilisation=float(utilisation.max()),
+        max_violation=violation,
+        objective=objective,
+        gap_all_paths=certified(bound_all_paths),
+        iterations=result.iterations,
+        build_s=build_s,
+        solve_s=result.solve_s,
+        bound_s=bound_s,
+        status=(Status.FEASIBLE if is_feasible else Status.INFEASIBLE).value,
+        reached=certified(bound) <= config.gap,
+        stopped_by=STOPPED_BY[result.stopped_by],
+        shards=len(parts),
+        rows=sum(part.rows for part in parts),
+        rounds=result.rounds,
+        sent_bytes=result.sent_bytes,
+    )
+
+
+@contextlib.contextmanager
+def _bar(count: int) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar of the shards whose paths are found."""
+    with tqdm(total=count, desc="paths", unit="shard") as bar:
+
+        def report(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield report

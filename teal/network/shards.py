@@ -1,0 +1,128 @@
+"""Candidate paths of a large network in shards: each holds the paths of some sources in files that are mapped."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from teal.errors import InputError
+from teal.network import subset
+from teal.network.packed import PackedPaths, PathScan
+from teal.network.path_set import PathSet
+from teal.network.paths import PathMethod, PathWeight, compute_paths, search_key
+from teal.network.topology import Topology
+from teal.runtime.arrays import IntArray
+from teal.runtime.storage import cache_dir
+
+_FORMAT = 1  # part of the folder's name: raise it when the files change
+_ABOUT = "about.json"  # written last
+
+
+@dataclasses.dataclass(frozen=True)
+class PathSearch:
+    """How candidate paths are found; see :func:`teal.network.compute_paths`.
+
+    Attributes:
+        num_paths: K.
+        method: edge-disjoint or Yen's.
+        weight: what makes a path short.
+    """
+
+    num_paths: int = 4
+    method: PathMethod = PathMethod.DISJOINT
+    weight: PathWeight = PathWeight.HOPS
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PathShard:
+    """The paths of some sources, on disk.
+
+    Attributes:
+        folder: of the files, one for each array of :class:`PathScan`.
+        pairs: (D, 2) node pairs of the demands.
+        num_paths: K.
+        num_links: E.
+        topology_key: content key of the network's nodes and links.
+    """
+
+    folder: Path
+    pairs: IntArray
+    num_paths: int
+    num_links: int
+    topology_key: str
+
+    def packed(self) -> PackedPaths:
+        """The paths, mapped: pages are read when they are used, and may be dropped at any time."""
+        # Copy on write rather than read only, because kernels are compiled for arrays that can be written to.
+        arrays = (np.asarray(np.load(self.folder / f"{name}.npy", mmap_mode="c")) for name in PathScan._fields)
+        scan = PathScan(*arrays)
+        return PackedPaths(scan, int(np.diff(scan.node_ptr).max(initial=0)) + 1, self.num_links)
+
+    def path_set(self) -> PathSet:
+        """The paths in memory."""
+        return self.subset(np.arange(len(self.pairs)))
+
+    def subset(self, demands: np.ndarray) -> PathSet:
+        """The paths of some demands, by their numbers within the shard, ascending."""
+        return subset.cut(self.packed(), demands, self.pairs[demands], self.num_paths, self.topology_key)
+
+
+def divide(pairs: IntArray, count: int) -> list[slice]:
+    """Demand numbers of at most ``count`` shards of whole sources and about equal numbers of demands.
+
+    Args:
+        pairs: (D, 2) sorted by source.
+        count: largest number of shards.
+    """
+    starts = np.flatnonzero(np.diff(pairs[:, 0], prepend=-1))
+    ends = np.append(starts[1:], len(pairs))
+    wanted = np.linspace(0, len(pairs), count + 1)[1:]
+    cuts = np.unique(ends[np.searchsorted(ends, wanted - 0.5)])
+    return [slice(int(a), int(b)) for a, b in zip([0, *cuts[:-1]], cuts, strict=True)]
+
+
+def compute_shard(topology: Topology, pairs: IntArray, search: PathSearch) -> PathShard:
+    """Find the paths of ``pairs``, or take them from the cache on disk.
+
+    Raises:
+        InputError: as of :func:`compute_paths`.
+    """
+    key = search_key(topology, pairs, search.num_paths, search.method, search.weight)
+    folder = cache_dir("shards") / f"{_FORMAT}-{key}"
+    shard = PathShard(folder, pairs, search.num_paths, topology.num_links, topology.graph_key())
+    if _is_complete(folder, len(pairs)):
+        return shard
+    paths = compute_paths(
+        topology, pairs, num_paths=search.num_paths, method=search.method, weight=search.weight, cache=False
+    )
+    scan = paths.packed.scan
+    needed = sum(array.nbytes for array in scan)
+    free = shutil.disk_usage(folder.parent).free
+    if needed > free:
+        raise InputError(str(folder.parent), "", f"{needed / 1e9:.1f} GB for a shard of paths", f"{free / 1e9:.1f} GB")
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".new-"))
+    try:
+        for name, array in zip(PathScan._fields, scan, strict=True):
+            np.save(temporary / f"{name}.npy", array)
+        (temporary / _ABOUT).write_text(json.dumps({name: len(a) for name, a in zip(scan._fields, scan, strict=True)}))
+        if folder.exists():  # damaged
+            shutil.rmtree(folder)
+        temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return shard
+
+
+def _is_complete(folder: Path, demands: int) -> bool:
+    """Whether the files of a shard are there and as long as they were written."""
+    try:
+        lengths = json.loads((folder / _ABOUT).read_text())
+        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in PathScan._fields}
+    except (OSError, ValueError):
+        return False
+    return {name: len(array) for name, array in arrays.items()} == lengths and lengths["path_count"] == demands

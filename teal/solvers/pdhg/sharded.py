@@ -1,0 +1,238 @@
+"""One matrix on a network whose paths do not fit into memory, or that several processes share.
+
+The engine, the samples and the search are those of :func:`teal.solvers.pdhg.solve`; the passes over paths go to shards
+(:mod:`teal.solvers.pdhg.shards`).  Samples are drawn from all demands at once, with one factor, so that the sample and
+its prices do not depend on the number of shards.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from teal.errors import InputError
+from teal.network import PathSet, Topology, Trie
+from teal.network import subset as path_subset
+from teal.network.path_file import check_pairs
+from teal.network.shards import PathSearch, divide
+from teal.objectives import Objective, ObjectiveName
+from teal.pathops import make_path_ops
+from teal.problem import Problem
+from teal.problem.bounds import from_utilisation
+from teal.problem.bounds import gap as certified_gap
+from teal.runtime.arrays import FloatArray, IntArray
+from teal.runtime.storage import cache_dir
+from teal.solvers.pdhg import sample
+from teal.solvers.pdhg.fused import FusedEngine
+from teal.solvers.pdhg.sampled_start import SampledStart
+from teal.solvers.pdhg.search import LAST_REFILL, ProgressCallback, Search, Stop
+from teal.solvers.pdhg.shards import Allocated, Backend, OneProcess, ShardDemands, ShardPasses, ShardWorker
+
+_MEMORY = 1 << 30  # bytes of state that one process keeps in memory; more is mapped, one shard at a time
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ShardedResult:
+    """The figures of an allocation that stays with the shards.
+
+    Attributes:
+        value: objective of the splits.
+        bound: limit of the objective that the prices prove.
+        gap: certified gap between them.
+        prices: (E,) as of :class:`teal.solvers.pdhg.PdhgResult`.
+        iterations: over all demands.
+        rounds: calls to all shards.
+        sent_bytes: to and from other processes, in all rounds.
+        solve_s: wall-clock seconds.
+        stopped_by: what ended the search.
+    """
+
+    value: float
+    bound: float
+    gap: float
+    prices: FloatArray
+    iterations: int
+    rounds: int
+    sent_bytes: int
+    solve_s: float
+    stopped_by: Stop
+
+
+class ShardedProblem:
+    """One matrix whose demands are in shards; a context manager, which deletes the state on disk at the end.
+
+    Args:
+        topology: the network.
+        pairs: (D, 2) node pairs, sorted by source and target.
+        demand: (D,) Gbit/s.
+        objective: the program.
+        num_shards: largest number of shards; each has the demands of whole sources.
+        search: how candidate paths are found; they stay on disk for the next matrix.
+        capacity: (E,) Gbit/s in force; None for the topology's.
+        weight: (D,) value of one Gbit/s of each demand, for weighted_flow.
+        backend: makes the backend of these shards; None for this process.
+        report: called with the number of shards whose paths are found, and their number.
+
+    Raises:
+        InputError: arrays that do not fit together.
+    """
+
+    def __init__(
+        self, topology: Topology, pairs: IntArray, demand: FloatArray, objective: Objective | None = None, *,
+        num_shards: int, search: PathSearch | None = None, capacity: FloatArray | None = None,
+        weight: FloatArray | None = None,
+        backend: Callable[[Topology, PathSearch, list[ShardDemands], bool], Backend] | None = None,
+        report: Callable[[int, int], None] = lambda done, count: None,
+    ) -> None:  # fmt: skip
+        pairs = np.ascontiguousarray(pairs, dtype=np.int32)
+        check_pairs(topology, pairs)
+        demand = np.ascontiguousarray(demand, dtype=np.float64)
+        if demand.shape != (len(pairs),) or not bool((np.isfinite(demand) & (demand >= 0)).all()):
+            raise InputError("shards", "demand", f"({len(pairs)},) finite rates >= 0", demand.shape)
+        if num_shards < 1:
+            raise InputError("shards", "num_shards", "a whole number of at least 1", num_shards)
+        self.topology, self.objective = topology, objective or Objective()
+        self._demand, self._search = demand, search or PathSearch()
+        # One entry if all demands have the same value: no array of all demands is then made.
+        self._value = (
+            self.objective.demand_value(weight, len(pairs))
+            if self.objective.name is ObjectiveName.WEIGHTED_FLOW
+            else self.objective.demand_value(None, 1)
+        )
+        parts = divide(pairs, num_shards)
+        self._first = np.array([0, *(part.stop for part in parts)], dtype=np.int64)
+        shards = [
+            ShardDemands(
+                part.start, pairs[part], demand[part], self._value[part] if len(self._value) > 1 else self._value
+            )
+            for part in parts
+        ]
+        is_balanced = self.objective.is_balanced
+        self._folder: Path | None = None
+        if backend is None:
+            self._folder = Path(tempfile.mkdtemp(dir=cache_dir("shards"), prefix=".state-"))
+            try:
+                worker = ShardWorker(
+                    topology, self._search, shards, is_balanced, self._folder, _MEMORY,
+                    lambda done: report(done, len(shards)),
+                )  # fmt: skip
+                _require_disk(self._folder, 0 if worker.is_in_memory else worker.state_bytes)
+            except BaseException:
+                self.close()
+                raise
+            self.backend: Backend = OneProcess(worker, len(shards))
+        else:
+            self.backend = backend(topology, self._search, shards, is_balanced)
+        self.network = self._network(capacity)
+
+    def __enter__(self) -> ShardedProblem:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Delete the state of the iteration; the paths stay."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards."""
+        return self.backend.num_shards
+
+    def _network(self, capacity: FloatArray | None) -> Problem:
+        """The program without its demands: network, objective, capacities, costs."""
+        none = np.zeros(0, np.int32)
+        paths = PathSet(
+            np.zeros((0, 2), np.int32), np.zeros((0, self._search.num_paths), np.int32),
+            Trie(none, none, np.zeros(1, np.int32)), np.zeros(1, np.int32), self.topology.num_links, "",
+            self.topology.graph_key(),
+        )  # fmt: skip
+        plain = Objective()  # whose costs are 0: those of latencies need the longest path of all shards
+        problem = Problem.create(self.topology, paths, plain, np.zeros((1, 0)), capacity=capacity)
+        longest = 0.0
+        if self.objective.name is ObjectiveName.LATENCY_PENALISED_FLOW:
+            longest = max(self.backend.apply(_longest_path, self.topology.latency))
+        cost = torch.from_numpy(self.objective.link_cost(self.topology.latency, longest))
+        return dataclasses.replace(problem, objective=self.objective, link_cost=cost)
+
+    def _draw(self, size: int, row: int) -> sample.Sample:
+        """A sample of about ``size`` demands."""
+        demands, chance = sample.choose(self._demand, size, row)
+        ends = np.searchsorted(demands, self._first)
+        own = [demands[a:b] - first for (a, b), first in zip(itertools.pairwise(ends), self._first, strict=False)]
+        paths = path_subset.joined(self.backend.subsets(own))
+        value = torch.from_numpy(self._value[demands] if len(self._value) > 1 else self._value.repeat(len(demands)))
+        return sample.of_chosen(self.network, demands, chance, self._demand[demands], value, paths)
+
+    @torch.no_grad()
+    def solve(
+        self,
+        *,
+        gap: float = 1e-2,
+        deadline: float = math.inf,
+        max_iterations: int = 10_000,
+        report: ProgressCallback | None = None,
+    ) -> ShardedResult:
+        """Iterate until the gap is certified, or the time or the iterations are used up.
+
+        Args:
+            gap, deadline, max_iterations, report: as of :func:`teal.solvers.pdhg.solve`.
+        """
+        begin, sent = time.perf_counter(), self.backend.sent_bytes
+        self.backend.total("clear")  # what an earlier search has left
+        passes = ShardPasses(self.backend, self._first, self.topology.num_links, self._search.num_paths)
+        engine = FusedEngine(self.network, None, torch.float32, passes)
+        starts = SampledStart(self.network, engine, gap, self._draw, len(self._demand))
+        search = Search(
+            self.network, engine, gap, max_iterations, report, begin, may_stall=False, sampled=starts, is_large=True
+        )
+        iterations, stop = search.iterate(deadline, warm=False)
+        value, bound = search.value, search.bound
+        if self.objective.is_balanced:
+            if self.objective.may_shed:
+                engine.shed(LAST_REFILL)
+            value, bound = from_utilisation(self.network, value), from_utilisation(self.network, bound)
+        return ShardedResult(
+            value=float(value),
+            bound=float(bound),
+            gap=float(certified_gap(self.network, value, bound)),
+            prices=engine.best()[1][0].numpy(),
+            iterations=iterations,
+            rounds=passes.rounds,
+            sent_bytes=self.backend.sent_bytes - sent,
+            solve_s=time.perf_counter() - begin,
+            stopped_by=stop,
+        )
+
+    def apply(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """The function's result for each shard's allocation (:class:`Allocated`), computed where the shard is.
+
+        Args:
+            function: of the allocation and ``arguments``; with workers one that can be imported by its name.
+            arguments: for all shards.
+        """
+        return self.backend.apply(function, *arguments)
+
+
+def _longest_path(allocated: Allocated, latency: FloatArray) -> float:
+    """Latency of the longest path of a shard, ms."""
+    ops = make_path_ops(allocated.paths)
+    return float(ops.path_sum(torch.from_numpy(latency[None])).max())
+
+
+def _require_disk(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise InputError(str(folder), "", f"{needed / 1e9:.1f} GB on disk for the shards", f"{free / 1e9:.1f} GB")
