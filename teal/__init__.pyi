@@ -3,6 +3,7 @@
 from .errors import InputError, SolverError, TealError
 from .formats import load_topology, load_traffic, save_traffic
 from .network import PathMethod, PathSet, PathWeight, Topology, TrafficMatrices, compute_paths
+from .network.shards import PathSearch
 from .objectives import Objective, ObjectiveName
 from .pathops import PathOps, make_path_ops
 from .problem import (
@@ -20,6 +21,7 @@ from .problem import (
 )
 from .schemes import Follower, Scheme, Starter, make_scheme, register_scheme, scheme_names
 from .solvers.pdhg import PdhgResult, PdhgState, solve
+from .solvers.pdhg.sharded import ShardedProblem, ShardedResult
 from .solvers.projection import project
 
 __version__: str
@@ -34,12 +36,15 @@ __all__ = [
     "ObjectiveName",
     "PathMethod",
     "PathOps",
+    "PathSearch",
     "PathSet",
     "PathWeight",
     "PdhgResult",
     "PdhgState",
     "Problem",
     "Scheme",
+    "ShardedProblem",
+    "ShardedResult",
     "SolverError",
     "Starter",
     "Status",

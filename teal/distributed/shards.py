@@ -8,6 +8,7 @@ was, since every call has one result.
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import os
 import tempfile
@@ -57,6 +58,10 @@ class _Actor:
     def apply(self, count: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> list[Any]:
         """See Backend."""
         return [self._worker.apply(i, function, tuple(map(_writable, arguments))) for i in range(count)]
+
+    def close(self) -> None:
+        """Delete the state on disk."""
+        self._state.cleanup()
 
 
 def _writable(value: Any) -> Any:
@@ -114,6 +119,13 @@ class RayActors:
         calls = [("apply", own.stop - own.start, function, arguments) for own in self._own]
         return [result for part in self._gather(calls, is_change=False) for result in part]
 
+    def close(self) -> None:
+        """See Backend."""
+        with contextlib.suppress(self._ray.exceptions.RayError):  # actors that died have nothing to close
+            self._ray.get([actor.close.remote() for actor in self.actors])
+        for actor in self.actors:
+            self._ray.kill(actor)
+
     def _gather(self, calls: list[tuple[Any, ...]], *, is_change: bool) -> list[Any]:
         """Make one call to every actor at once; an actor that died is replaced first.
 
@@ -139,7 +151,7 @@ class RayActors:
             self.sent_bytes += _size(call) + _size(result)
             results.append(result)
             if is_change:
-                self._calls[worker].append(call)
+                self._calls[worker].append(copy.deepcopy(call))  # the engine writes into its arrays again
         return results
 
     def _send(self, worker: int, call: tuple[Any, ...]) -> Any:

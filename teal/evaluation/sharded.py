@@ -228,7 +228,7 @@ def _report(
         )
 
     def certified(limit: float) -> float:
-        return float(gap(network, torch.tensor([value]), torch.tensor([limit])))
+        return float(gap(network, *torch.tensor([[value], [limit]], dtype=torch.float64)))
 
     demand, carried = sum(part.demand for part in parts), sum(part.carried for part in parts)
     is_feasible = violation <= TOLERANCE

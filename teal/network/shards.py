@@ -109,7 +109,8 @@ def compute_shard(topology: Topology, pairs: IntArray, search: PathSearch) -> Pa
     try:
         for name, array in zip(PathScan._fields, scan, strict=True):
             np.save(temporary / f"{name}.npy", array)
-        (temporary / _ABOUT).write_text(json.dumps({name: len(a) for name, a in zip(scan._fields, scan, strict=True)}))
+        lengths = {name: len(array) for name, array in scan._asdict().items()}
+        (temporary / _ABOUT).write_text(json.dumps(lengths))
         if folder.exists():  # damaged
             shutil.rmtree(folder)
         temporary.rename(folder)
@@ -123,6 +124,6 @@ def _is_complete(folder: Path, demands: int) -> bool:
     try:
         lengths = json.loads((folder / _ABOUT).read_text())
         arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in PathScan._fields}
-    except (OSError, ValueError):
+    except (EOFError, OSError, ValueError):
         return False
     return {name: len(array) for name, array in arrays.items()} == lengths and lengths["path_count"] == demands

@@ -10,11 +10,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,12 +28,11 @@ from teal.problem import Problem
 from teal.problem.bounds import from_utilisation
 from teal.problem.bounds import gap as certified_gap
 from teal.runtime.arrays import FloatArray, IntArray
-from teal.runtime.storage import cache_dir
 from teal.solvers.pdhg import sample
 from teal.solvers.pdhg.fused import FusedEngine
 from teal.solvers.pdhg.sampled_start import SampledStart
 from teal.solvers.pdhg.search import LAST_REFILL, ProgressCallback, Search, Stop
-from teal.solvers.pdhg.shards import Allocated, Backend, OneProcess, ShardDemands, ShardPasses, ShardWorker
+from teal.solvers.pdhg.shards import Allocated, Backend, OneProcess, ShardDemands, ShardPasses
 
 _MEMORY = 1 << 30  # bytes of state that one process keeps in memory; more is mapped, one shard at a time
 
@@ -117,22 +113,8 @@ class ShardedProblem:
             )
             for part in parts
         ]
-        is_balanced = self.objective.is_balanced
-        self._folder: Path | None = None
-        if backend is None:
-            self._folder = Path(tempfile.mkdtemp(dir=cache_dir("shards"), prefix=".state-"))
-            try:
-                worker = ShardWorker(
-                    topology, self._search, shards, is_balanced, self._folder, _MEMORY,
-                    lambda done: report(done, len(shards)),
-                )  # fmt: skip
-                _require_disk(self._folder, 0 if worker.is_in_memory else worker.state_bytes)
-            except BaseException:
-                self.close()
-                raise
-            self.backend: Backend = OneProcess(worker, len(shards))
-        else:
-            self.backend = backend(topology, self._search, shards, is_balanced)
+        arguments = topology, self._search, shards, self.objective.is_balanced
+        self.backend: Backend = backend(*arguments) if backend else OneProcess(*arguments, _MEMORY, report)
         self.network = self._network(capacity)
 
     def __enter__(self) -> ShardedProblem:
@@ -142,9 +124,8 @@ class ShardedProblem:
         self.close()
 
     def close(self) -> None:
-        """Delete the state of the iteration; the paths stay."""
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        """End the workers and delete the state of the iteration; the paths stay."""
+        self.backend.close()
 
     @property
     def num_shards(self) -> int:
@@ -230,9 +211,3 @@ def _longest_path(allocated: Allocated, latency: FloatArray) -> float:
     """Latency of the longest path of a shard, ms."""
     ops = make_path_ops(allocated.paths)
     return float(ops.path_sum(torch.from_numpy(latency[None])).max())
-
-
-def _require_disk(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise InputError(str(folder), "", f"{needed / 1e9:.1f} GB on disk for the shards", f"{free / 1e9:.1f} GB")

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from teal.errors import InputError
 from teal.network.path_set import PathSet
 from teal.network.shards import PathSearch, PathShard, compute_shard
 from teal.network.topology import Topology
 from teal.runtime.arrays import AnyArray, Float32Array, FloatArray, Int64Array, IntArray
+from teal.runtime.storage import cache_dir
 from teal.solvers.pdhg import kernels
 from teal.solvers.pdhg.fused_state import Control, Dual, ScaledProgram
 from teal.solvers.pdhg.passes import Arrays, InMemory, Measured, PathPasses, make_scratch
@@ -102,6 +106,8 @@ class ShardWorker:
             report(len(self._shards))
         self.num_demands = sum(len(demands.pairs) for demands in shards)
         self.is_in_memory = self.state_bytes <= memory
+        if not self.is_in_memory:
+            _require_disk(folder, self.state_bytes)
         self._best = [-1] * len(self._shards)  # see PathPasses
         self._open: dict[int, PathPasses] = {}
         for index, demands in enumerate(shards):
@@ -162,6 +168,12 @@ class ShardWorker:
         return passes
 
 
+def _require_disk(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise InputError(str(folder), "", f"{needed / 1e9:.1f} GB on disk for the shards", f"{free / 1e9:.1f} GB")
+
+
 class Backend(Protocol):
     """Hands calls to the shards; see :class:`ShardWorker` for the methods.
 
@@ -185,12 +197,27 @@ class Backend(Protocol):
         """The function's result for every shard's allocation."""
         ...
 
+    def close(self) -> None:
+        """End the workers and delete their state."""
+
 
 class OneProcess:
-    """All shards in this process."""
+    """All shards in this process; arguments as of :class:`ShardWorker`."""
 
-    def __init__(self, worker: ShardWorker, num_shards: int) -> None:
-        self._worker, self.num_shards, self.sent_bytes = worker, num_shards, 0
+    def __init__(
+        self, topology: Topology, search: PathSearch, shards: Sequence[ShardDemands], is_balanced: bool, memory: int,
+        report: Callable[[int, int], None],
+    ) -> None:  # fmt: skip
+        self.num_shards, self.sent_bytes = len(shards), 0
+        self._state = tempfile.TemporaryDirectory(dir=cache_dir("shards"), prefix=".state-")
+        try:
+            self._worker = ShardWorker(
+                topology, search, shards, is_balanced, Path(self._state.name), memory,
+                lambda done: report(done, len(shards)),
+            )  # fmt: skip
+        except BaseException:
+            self.close()
+            raise
 
     def total(self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any) -> Any:
         """See Backend."""
@@ -203,6 +230,10 @@ class OneProcess:
     def apply(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         """See Backend."""
         return [self._worker.apply(index, function, arguments) for index in range(self.num_shards)]
+
+    def close(self) -> None:
+        """See Backend."""
+        self._state.cleanup()
 
 
 class ShardPasses:
