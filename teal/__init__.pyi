@@ -21,6 +21,7 @@ from .problem import (
 )
 from .schemes import Follower, Scheme, Starter, make_scheme, register_scheme, scheme_names
 from .solvers.pdhg import PdhgResult, PdhgState, solve
+from .solvers.pdhg.scenarios import ScenarioResult, solve_scenarios
 from .solvers.pdhg.sharded import ShardedProblem, ShardedResult
 from .solvers.projection import project
 
@@ -42,6 +43,7 @@ __all__ = [
     "PdhgResult",
     "PdhgState",
     "Problem",
+    "ScenarioResult",
     "Scheme",
     "ShardedProblem",
     "ShardedResult",
@@ -66,5 +68,6 @@ __all__ = [
     "scaled_dual_bound",
     "scheme_names",
     "solve",
+    "solve_scenarios",
     "violations",
 ]

@@ -162,3 +162,25 @@ def narrow(typingctx, value, array):
         return builder.fptrunc(arguments[0], context.get_data_type(signature.return_type))
 
     return _type_of(array.dtype, width)(value, array), codegen
+
+
+@intrinsic
+def total(typingctx, value):
+    """The sum of all lanes; added in pairs, so that it is the same on every machine."""
+    width = value.width if isinstance(value, Lanes) else 1
+    dtype = value.dtype if isinstance(value, Lanes) else value
+
+    def codegen(context, builder, signature, arguments):
+        vector, count = arguments[0], width
+        if count == 1:
+            return vector
+        while count > 1:
+            half = ir.VectorType(ir.IntType(32), count // 2)
+            parts = [
+                builder.shuffle_vector(vector, vector, ir.Constant(half, list(range(first, first + count // 2))))
+                for first in (0, count // 2)
+            ]
+            vector, count = builder.fadd(*parts), count // 2
+        return builder.extract_element(vector, ir.Constant(ir.IntType(32), 0))
+
+    return dtype(value), codegen

@@ -21,7 +21,8 @@ from teal.network.packed import PathScan
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.lanes import fill, larger, load, narrow, store, where_above, widen
 from teal.runtime.parallel import kernel, parallel_kernel, prange
-from teal.solvers.pdhg.kernels import FAILED_PRICE, Lanes, flows_up, prices_down
+from teal.solvers.pdhg.kernels import FAILED_PRICE, flows_up, prices_down
+from teal.solvers.pdhg.simplex import Lanes
 from teal.solvers.projection import MIN_SPLIT_SUM
 
 # Value per Gbit/s.  A failed link lowers a path's profit by FAILED_PRICE: a path with a profit above this has none.

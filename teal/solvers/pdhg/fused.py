@@ -44,17 +44,24 @@ class FusedEngine:
         self._is_balanced = problem.objective.is_balanced
         width = next(width for width in LANES if width >= problem.batch)
         self._lanes = (0,) * width  # only its length L counts: kernels are compiled for each length of the tuple
-        links = problem.topology.num_links
-        self._capacity = self._rows_of(problem.capacity)
-        self._cost = self._rows_of(problem.link_cost.expand(problem.batch, -1))
+        self._capacity, self._cost = self._link_rows()
         self._passes = passes or self._own_passes(dtype)
         self._program, primal_weight = self._scaled_program()
-        self._dual = Dual(*(np.zeros(links * width) for _ in range(6)))
+        self._dual = Dual(*(np.zeros_like(self._capacity) for _ in range(6)))
         self._control = Control(primal_weight, primal_weight.copy(), *(np.zeros(width) for _ in range(6)))
         self._control.first_error[:] = -1  # no error has been measured in this cycle
-        self._best_prices = torch.zeros_like(problem.capacity)
+        self._best_prices = torch.zeros(problem.batch, len(self._capacity) // width, dtype=torch.float64)
         self._start(state)
         self._passes.compile(self._program, self._dual, self._control)  # now, so that no iteration is timed with it
+
+    def _link_rows(self) -> tuple[FloatArray, FloatArray]:
+        """(E * L,) capacities, and costs of links."""
+        problem = self._problem
+        return self._rows_of(problem.capacity), self._rows_of(problem.link_cost.expand(problem.batch, -1))
+
+    def _limits(self) -> tuple[FloatArray, int]:
+        """See ScaledProgram."""
+        return np.zeros(0), 1
 
     def _own_passes(self, dtype: torch.dtype) -> PathPasses:
         """Passes over the paths of the problem, in memory."""
@@ -95,7 +102,7 @@ class FusedEngine:
         )
         self._routable_value = np.zeros(width) if self._is_balanced else scale  # (L,) value of all routable demand
         scale = self._scale = np.where(scale > 0, scale, 1.0)  # (L,) S
-        link_scale = np.tile(scale, live.size // width)  # (E * L,)
+        link_scale = self._of_links(scale)
         load_factor = inverse
         mean_scaled_value: Tensor | None = None
         if self._is_balanced:
@@ -110,6 +117,7 @@ class FusedEngine:
         )
         guess = guess_dual(capacity, trial, mean_scaled_value)
         primal_weight = initial_primal_weight(full, guess, torch.from_numpy(squared_primal_distance))
+        limits, scenario_width = self._limits()
         program = ScaledProgram(
             scaled_cost=self._cost / link_scale,
             inverse_capacity=inverse,
@@ -120,22 +128,24 @@ class FusedEngine:
             ),  # never 0: y is divided by it
             inverse_scale=1 / scale,
             is_balanced=self._is_balanced,
+            limits=limits,
+            scenario_width=scenario_width,
         )
         return program, primal_weight.numpy().copy()
 
     def _start(self, state: PdhgState | None) -> None:
         """Set the first iterate."""
-        width, dual, links = len(self._lanes), self._dual, self._problem.topology.num_links
+        width, dual = len(self._lanes), self._dual
         if state is not None:
             self._passes.put_splits(np.ascontiguousarray(state.splits.numpy()))
             prices = self._rows_of(state.prices.to(torch.float64).clamp(min=0))
             dual.stepped[:] = prices * self._capacity
             if not self._is_balanced:
-                dual.stepped[:] *= np.tile(self._program.inverse_scale, links)
+                dual.stepped[:] *= self._of_links(self._program.inverse_scale)
         if self._is_balanced:
-            rows = dual.stepped.reshape(links, width)
+            rows = dual.stepped.reshape(-1, width)
             is_zero = rows.sum(0) <= 0
-            rows[:, is_zero] = self._program.live.reshape(links, width)[:, is_zero]
+            rows[:, is_zero] = self._program.live.reshape(-1, width)[:, is_zero]
             rows /= np.maximum(rows.sum(0), 1e-300)  # the sum is 0 where all links have failed
         if state is None and not self._is_balanced:  # w = 0: no flow to add up
             self._has_advanced = self._is_certified = False
@@ -161,7 +171,7 @@ class FusedEngine:
             corrections: Newton steps of the prices before the response; y stays that of ``answers``, since these steps
                 improve the allocation and not the bound.
         """
-        dual, width, links = self._dual, len(self._lanes), self._problem.topology.num_links
+        dual, width = self._dual, len(self._lanes)
         for lane, given in enumerate(answers):
             answer, capacity = given, self._capacity[lane::width]
             for _ in range(corrections):
@@ -172,7 +182,7 @@ class FusedEngine:
             if self._is_balanced:
                 dual.stepped[lane::width] /= max(dual.stepped[lane::width].sum(), 1e-300)
         if not self._is_balanced:
-            dual.stepped[:] *= np.tile(self._program.inverse_scale, links)
+            dual.stepped[:] *= self._of_links(self._program.inverse_scale)
         self._begin(is_repairing=self._is_balanced)
 
     def _respond(self, answer: Answer, lane: int, *, is_summing: bool) -> tuple[FloatArray, FloatArray]:
@@ -193,6 +203,10 @@ class FusedEngine:
         self._is_certified = False
         return self._of_batch(self._control.bound)
 
+    def _of_links(self, lanes: FloatArray) -> FloatArray:
+        """(L,) as (E * L,)."""
+        return np.tile(lanes, len(self._capacity) // len(lanes))
+
     def _of_batch(self, lanes: FloatArray) -> Tensor:
         """(L,) as (B,)."""
         return torch.from_numpy(lanes[: self._problem.batch].copy())
@@ -200,7 +214,7 @@ class FusedEngine:
     def _prices(self) -> FloatArray:
         """(E * L,) prices of the last step, value per Gbit/s."""
         prices = self._dual.stepped * self._program.inverse_capacity
-        return prices if self._is_balanced else prices * np.tile(self._scale, len(prices) // len(self._scale))
+        return prices if self._is_balanced else prices * self._of_links(self._scale)
 
     def _certify_splits(self, *, is_repairing: bool = False) -> None:
         """Compute the demands' part of the bound and the flows and loads of the last step.
@@ -229,15 +243,19 @@ class FusedEngine:
     def check(self, refill: int = 0, enough: float = math.inf) -> tuple[Tensor, Tensor]:
         """See PdhgEngine."""
         bound = self.certify()
-        live, width = self._program.live > 0, len(self._lanes)
+        live = self._program.live > 0
         if self._is_balanced:
             utilisation = np.where(live, self._load, 0) * self._program.inverse_capacity
-            return self._of_batch(utilisation.reshape(-1, width).max(0)), bound
+            return self._of_batch(self._worst(utilisation)), bound
         value = torch.zeros_like(bound)
         for value in self._projected(refill):
             if bool((value >= enough * bound).all()):
                 break
         return value, bound
+
+    def _worst(self, utilisation: FloatArray) -> FloatArray:
+        """(L,) value of a balanced program, of the utilisation of all links (E * L,)."""
+        return utilisation.reshape(-1, len(self._lanes)).max(0)
 
     def _projected(self, refill: int) -> Iterator[Tensor]:
         """Project the flows, whose loads are known; yields their values (B,) after each round."""

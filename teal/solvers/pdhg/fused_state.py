@@ -35,6 +35,8 @@ class ScaledProgram(NamedTuple):
         full_path_utilisation: (E, L) m.
         inverse_scale: (L,) 1 / S.
         is_balanced: whether all demand must be carried and the y lie on a simplex.
+        limits: (S,) largest sum of the y of each scenario; (0,) for a program of one matrix.
+        scenario_width: number of scenarios whose links stand side by side.
     """
 
     scaled_cost: FloatArray
@@ -44,6 +46,8 @@ class ScaledProgram(NamedTuple):
     full_path_utilisation: FloatArray
     inverse_scale: FloatArray
     is_balanced: bool
+    limits: FloatArray
+    scenario_width: int
 
 
 class Primal(NamedTuple):

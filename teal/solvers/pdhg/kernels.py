@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from teal.network.packed import PathScan
-from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
+from teal.runtime.arrays import AnyArray, Int64Array
 from teal.runtime.lanes import fill, larger, load, store, where_above
 from teal.runtime.parallel import inlined_kernel, kernel, parallel_kernel, prange
 from teal.solvers.pdhg.engine import (
@@ -26,12 +26,10 @@ from teal.solvers.pdhg.engine import (
     RESTART_SUFFICIENT,
 )
 from teal.solvers.pdhg.fused_state import Control, DemandRows, Dual, Primal, ScaledProgram, Scratch
+from teal.solvers.pdhg.simplex import LOWEST, Lanes, dual_simplex, limited_simplex, simplex_shift
 
 FAILED_PRICE = 1e30  # value per Gbit/s, above every price; the sum over the links of a path still fits float32
-_LOWEST = -1e34  # below every profit and split, within the range of float32
 _MAX_PATHS_OF_DEMAND = 256  # entries of scratch for the paths of one demand (their count is one byte)
-
-Lanes = tuple[int, ...]
 
 
 @inlined_kernel
@@ -49,22 +47,6 @@ def flows_up(first, nodes, parent, link, flow, loads, lanes):  # type: ignore[no
         passing, above, e = load(flow, i + 1, lanes), parent[first + i], link[first + i]
         store(loads, e, load(loads, e, lanes) + passing)
         store(flow, above, load(flow, above, lanes) + passing)
-
-
-@kernel
-def _simplex_shift(moved, n, lanes):  # type: ignore[no-untyped-def]
-    """The t for which max(0, moved - t) sums to 1 over n rows (Michelot 1986: drop the rows below t, repeat)."""
-    one = fill(moved.dtype.type(1), lanes)
-    zero = one - one
-    shift = fill(moved.dtype.type(_LOWEST), lanes)
-    for _ in range(n):
-        total, active = zero - one, zero
-        for k in range(n):
-            row = load(moved, k, lanes)
-            total = total + where_above(row, shift, row, zero)
-            active = active + where_above(row, shift, one, zero)
-        shift = total / larger(active, one)
-    return shift
 
 
 @kernel
@@ -128,7 +110,7 @@ def _iterate_block(  # type: ignore[no-untyped-def]
                     g = scaled_value - load(path_price, end_node[p + k], lanes)
                     best_profit = larger(g, best_profit)
                     store(moved_splits, k, load(point, p + k, lanes) + primal_step * g)
-                shift = larger(_simplex_shift(moved_splits, n, lanes), floor)
+                shift = larger(simplex_shift(moved_splits, n, lanes), floor)
             profit_sum = profit_sum + where_above(demand, zero, demand * best_profit, zero)
             for k in range(n):
                 old, new = load(point, p, lanes), larger(load(moved_splits, k, lanes) - shift, zero)
@@ -170,24 +152,6 @@ def before(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratc
 
 
 @kernel
-def _dual_simplex(dual: FloatArray, slope: FloatArray, live: FloatArray, lane: int, width: int) -> None:
-    """max(0, dual - t slope) with t such that it sums to 1, over the live links of one lane; in place."""
-    shift, active = _LOWEST, len(dual) + 1
-    for _ in range(len(dual)):
-        total, slopes, size = -1.0, 0.0, 0
-        for i in range(lane, len(dual), width):
-            if live[i] > 0 and dual[i] > shift * slope[i]:
-                total += dual[i]
-                slopes += slope[i]
-                size += 1
-        if size >= active or slopes <= 0:  # no link was dropped; by rounding, one may even come back
-            break
-        shift, active = total / slopes, size
-    for i in range(lane, len(dual), width):
-        dual[i] = max(0.0, dual[i] - shift * slope[i]) if live[i] > 0 else 0.0
-
-
-@kernel
 def after(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int) -> None:
     """The dual step, the fixed-point error, Halpern's average of the y, and whether to restart next."""
     links = len(program.inverse_capacity) // width
@@ -204,8 +168,10 @@ def after(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch
         moved = dual.current[i] + dual_step[i] * gradient
         dual.stepped[i] = moved if program.live[i] > 0 and (program.is_balanced or moved > 0) else 0.0
     for l in range(width):
-        if program.is_balanced:
-            _dual_simplex(dual.stepped, dual_step, program.live, l, width)
+        if len(program.limits):
+            limited_simplex(dual.stepped, dual_step, program.live, program.limits, program.scenario_width)
+        elif program.is_balanced:
+            dual_simplex(dual.stepped, dual_step, program.live, l, width)
         profit_sum, step_distance, anchor_distance = 0.0, 0.0, 0.0
         for b in range(blocks):
             profit_sum += scratch.block_sums[b, l]
@@ -291,7 +257,7 @@ def step(
         is_storing: whether to store the splits of T(z).
     """
     real = scratch.price.dtype.type
-    floor = real(_LOWEST) if is_balanced else real(0)
+    floor = real(LOWEST) if is_balanced else real(0)
     # Locals: Numba drops a store to an array that is reached through a tuple inside prange.
     block_load, block_sums = scratch.block_load, scratch.block_sums
     for b in prange(len(block_ptr) - 1):

@@ -17,13 +17,13 @@ from teal.runtime.arrays import AnyArray, Float32Array, FloatArray, Int64Array
 from teal.runtime.parallel import threads_for
 from teal.solvers.pdhg import certificates, kernels, sample
 from teal.solvers.pdhg.fused_state import Control, DemandRows, Dual, Primal, ScaledProgram, Scratch
-from teal.solvers.pdhg.kernels import Lanes
+from teal.solvers.pdhg.simplex import Lanes
 
 # Smallest number of trie nodes and paths in a block of sources, the unit of parallel work: smaller blocks cost more to
 # schedule than to compute.
-_MIN_BLOCK_WORK = 20_000
-_MAX_BLOCKS = 64  # largest number of blocks; each has (E, L) loads of its own, which must be stored and added up
-_OPERATIONS_PER_ENTRY = 4  # scalar operations that a trie node or path takes in an iteration; sets the threads
+MIN_BLOCK_WORK = 20_000
+MAX_BLOCKS = 64  # largest number of blocks; each has (E, L) loads of its own, which must be stored and added up
+OPERATIONS_PER_ENTRY = 4  # scalar operations that a trie node or path takes in an iteration; sets the threads
 
 
 class Measured(NamedTuple):
@@ -160,9 +160,9 @@ class PathPasses:
         self._scan, self._max_slots = packed.scan, packed.max_slots
         self._num_paths, self._batch, self._lanes, self._h_lanes = num_paths, batch, lanes, h_lanes
         self._value, self._is_balanced, self._arrays, self.best = demand_value, is_balanced, arrays, best
-        self._block_ptr = packed.blocks(_MIN_BLOCK_WORK, _MAX_BLOCKS)
+        self._block_ptr = packed.blocks(MIN_BLOCK_WORK, MAX_BLOCKS)
         width, blocks, demands = len(lanes), len(self._block_ptr) - 1, len(packed.scan.path_count)
-        self._operations = _OPERATIONS_PER_ENTRY * width * (packed.num_nodes + packed.num_paths)
+        self._operations = OPERATIONS_PER_ENTRY * width * (packed.num_nodes + packed.num_paths)
         self._links, self._rows, self._real = packed.num_links, packed.num_paths * width, real
         self._block_loads, self._block_requested = np.zeros((2, blocks, self._links * width))  # Gbit/s
         self._block_sums = np.zeros((blocks, width))

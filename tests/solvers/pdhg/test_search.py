@@ -25,8 +25,8 @@ from teal.problem.feasibility import violations
 from teal.solvers import pdhg
 from teal.solvers.pdhg import PdhgState
 from teal.solvers.pdhg.fused import FusedEngine
-from teal.solvers.pdhg.kernels import _dual_simplex
 from teal.solvers.pdhg.plain import PlainEngine
+from teal.solvers.pdhg.simplex import dual_simplex
 from teal.solvers.prox import project_splits, weighted_simplex
 from teal.testing import assert_feasible, random_problem
 
@@ -230,7 +230,7 @@ def test_the_dual_simplex_ends_despite_rounding_ties() -> None:
     expected = weighted_simplex(
         torch.from_numpy(point)[None], torch.from_numpy(slope)[None], 1.0, torch.ones(1, 5, dtype=torch.bool)
     )
-    _dual_simplex(point, slope, np.ones(5), 0, 1)
+    dual_simplex(point, slope, np.ones(5), 0, 1)
     np.testing.assert_allclose(point, expected[0], atol=1e-12)
 
 
