@@ -20,6 +20,7 @@ from .problem import (
     violations,
 )
 from .schemes import Follower, Scheme, Starter, make_scheme, register_scheme, scheme_names
+from .schemes.hedges import Hedge, Past, hedge_names, make_hedge, register_hedge
 from .solvers.pdhg import PdhgResult, PdhgState, solve
 from .solvers.pdhg.scenarios import ScenarioResult, solve_scenarios
 from .solvers.pdhg.sharded import ShardedProblem, ShardedResult
@@ -32,9 +33,11 @@ __all__ = [
     "Assessment",
     "Figures",
     "Follower",
+    "Hedge",
     "InputError",
     "Objective",
     "ObjectiveName",
+    "Past",
     "PathMethod",
     "PathOps",
     "PathSearch",
@@ -58,11 +61,14 @@ __all__ = [
     "assess",
     "compute_paths",
     "dual_bound",
+    "hedge_names",
     "load_topology",
     "load_traffic",
+    "make_hedge",
     "make_path_ops",
     "make_scheme",
     "project",
+    "register_hedge",
     "register_scheme",
     "save_traffic",
     "scaled_dual_bound",

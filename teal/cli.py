@@ -105,6 +105,8 @@ def _run(config: object, notify: Notify) -> int:
             return _pretrain(config)
         case EvaluateConfig(race=True):
             return _race(config, notify)
+        case EvaluateConfig(next_interval=True):
+            return _next_interval(config, notify)
         case EvaluateConfig():
             return _evaluate(config, notify)
         case ReportConfig():
@@ -184,6 +186,16 @@ def _race(config: EvaluateConfig, notify: Notify) -> int:
 
     runs = run_race(config, notify)
     _print_tables([render_times_to_gap(times_to_gap(runs, _RACE_TABLE_GAP), _RACE_TABLE_GAP)])
+    print(", ".join(str(config.out / name) for name in FILES))
+    return _EXIT_OK
+
+
+def _next_interval(config: EvaluateConfig, notify: Notify) -> int:
+    from teal.reports.next_interval import render_next_interval
+    from teal.studies.next_interval import FILES, run_next_interval
+
+    summaries = run_next_interval(config, notify)
+    _print_tables(render_next_interval(summaries))
     print(", ".join(str(config.out / name) for name in FILES))
     return _EXIT_OK
 

@@ -32,7 +32,8 @@ TIERS = (
 ORDERS = {
     "problem": ("problem", "allocation", "feasibility", "bounds", "assessment"),
     "evaluation": (
-        "calibration", "instance", "cases", "online", "rows", "runner", "evaluate", "race", "plan", "solve", "allocate",
+        "calibration", "instance", "cases", "online", "rows", "runner", "evaluate", "race", "plan", "solve", "sharded",
+        "allocate", "next_interval",
     ),
 }  # fmt: skip
 MAX_TOP_LEVEL_ENTRIES = 26

@@ -60,6 +60,15 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
     race: bool = False
     """Measure time to certified gaps instead, of PDHG from nothing and from the matrix before, of each scheme, and of
     PDHG from each model; for the next interval, a flash crowd, failed links, and no earlier state.  --limit 0: 3."""
+    next_interval: bool = False
+    """Measure allocations for matrices that nobody knows yet instead: a scheme is given the matrices before, and its
+    splits carry the next one.  Use with --objective max_link_utilisation; --scheme mixture, last, saa36, peak12,
+    static, residual36, forecast, average, or any other scheme, which then acts on the last matrix.  Takes consecutive
+    matrices, the first --limit of the split."""
+    lead: int = 1
+    """For --next-interval: intervals from the newest known matrix to the one that is allocated for."""
+    lookback: int = 0
+    """For --next-interval: matrices that schemes are given, the newest ones; 0 for all that are known."""
     seed: int = 0
     """Seed of failures, noise, and the flash crowds of --race."""
     out: Path
@@ -85,10 +94,14 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
         seconds(self.time_limit, "--time-limit")
         if self.interval:
             require(self, "interval", "a duration above 0", seconds(self.interval, "--interval") > 0)
-        if self.race:
-            incompatible = ("fail", "failures", "noise", "spatial", "scale", "online", "resume")
-            for field in incompatible:
-                require(self, field, "no value: --race has its own situations", not getattr(self, field))
+        require(self, "lead", "a whole number of at least 1", self.lead >= 1)
+        require(self, "lookback", "a whole number of at least 0", self.lookback >= 0)
+        incompatible = ("fail", "failures", "noise", "spatial", "scale", "online", "resume")
+        for mode in ("race", "next_interval"):
+            for field in incompatible if getattr(self, mode) else ():
+                expected = f"no value: --{mode.replace('_', '-')} has its own situations"
+                require(self, field, expected, not getattr(self, field))
+        require(self, "next_interval", "not together with --race", not (self.race and self.next_interval))
 
     def instances(self) -> list[InstanceConfig]:
         """The settings of each topology."""

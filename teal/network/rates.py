@@ -48,6 +48,28 @@ class ArrayRates:
         return self._values[rows].astype(np.float64)
 
 
+class PartRates:
+    """Consecutive rows of other rates."""
+
+    def __init__(self, rates: Rates, first: int, stop: int) -> None:
+        self._rates, self._first, self._count = rates, first, stop - first
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(T, D)."""
+        return self._count, self._rates.shape[1]
+
+    def read(self, rows: Int64Array) -> FloatArray:
+        """The given rows, (len(rows), D).
+
+        Raises:
+            IndexError: a row that is not among them.
+        """
+        if len(rows) and not (rows.min() >= 0 and rows.max() < self._count):
+            raise IndexError(f"rows 0 to {self._count - 1}, not {rows.min()} to {rows.max()}")
+        return self._rates.read(rows + self._first)
+
+
 class FileRates:
     """Rates in a file of consecutive little-endian rows, from ``offset`` on."""
 

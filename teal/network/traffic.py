@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from teal.errors import InputError
-from teal.network.rates import ArrayRates, Rates
+from teal.network.rates import ArrayRates, PartRates, Rates
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.storage import content_key
 
@@ -152,6 +152,13 @@ class TrafficMatrices:
             scale=1.0,
             key=content_key(self.key, self.scale, row),
         )
+
+    def part(self, first: int, stop: int) -> TrafficMatrices:
+        """The matrices ``first`` to ``stop`` - 1; the others cannot be read from the result."""
+        return dataclasses.replace(
+            self, timestamps=self.timestamps[first:stop], rates=PartRates(self.rates, first, stop),
+            key=content_key(self.key, first, stop),
+        )  # fmt: skip
 
     def split(self, train: float = 0.7, validation: float = 0.1) -> Split:
         """Row numbers of training, validation and test part, in time order.

@@ -39,7 +39,7 @@ def _optimum(problem: Problem, weights: np.ndarray, tail: float) -> float:
         sp.csr_array((scenarios, slots)), sp.eye(scenarios), -np.ones((scenarios, 1)), -sp.eye(scenarios)
     ])  # fmt: skip
     above = sp.vstack([*blocks, excess]).tocsr()
-    routable = live.any(1)
+    routable: np.ndarray = np.asarray(live.any(1))
     sums = sp.csr_array(
         (np.ones(slots), (np.arange(slots) // per_demand, np.arange(slots))),
         shape=(len(routable), slots + 2 * scenarios + 1),
@@ -50,8 +50,8 @@ def _optimum(problem: Problem, weights: np.ndarray, tail: float) -> float:
     else:
         cost[slots + scenarios] = 1
         cost[slots + scenarios + 1 :] = weights / (1 - tail) if tail < 1 else 1e3
-    bounds = [(0, float(one)) for one in live.reshape(-1)] + [(0, None)] * scenarios
-    bounds += [(None, None)] + [(0, None)] * scenarios
+    bounds: list[tuple[float | None, float | None]] = [(0, float(one)) for one in live.reshape(-1)]
+    bounds += [(0, None)] * scenarios + [(None, None)] + [(0, None)] * scenarios
     result = linprog(cost, above, np.zeros(above.shape[0]), sums, np.ones(routable.sum()), bounds=bounds)
     return float(result.fun)
 

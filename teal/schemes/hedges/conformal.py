@@ -1,0 +1,49 @@
+"""A limit for what an allocation will cost over the optimum, that holds with a given probability.
+
+With the last n ratios of realised cost over the optimum, the limit for the next interval is their quantile at level
+ceil((n + 1) p) / n (split conformal prediction; Vovk et al. 2005): if intervals are exchangeable, it holds with
+probability p.  Traffic drifts, so p follows what was covered (adaptive conformal inference; Gibbs & Candes 2021):
+
+    p <- p + step * (level - covered),
+
+which brings the covered share to the asked level over any series.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+import numpy as np
+
+_STEP = 0.02
+_SCORES = 200  # ratios that count
+
+
+class ConformalLimit:
+    """See the module.
+
+    Args:
+        level: probability with which the limit is to hold.
+    """
+
+    def __init__(self, level: float = 0.95) -> None:
+        self._level, self._now = level, level
+        self._scores: deque[float] = deque(maxlen=_SCORES)
+
+    @property
+    def limit(self) -> float:
+        """For the next interval; infinite until enough intervals were seen."""
+        count = len(self._scores)
+        rank = math.ceil((count + 1) * self._now)
+        if rank > count:
+            # Adaptation may ask for more than all scores can prove; the largest one is then the best that there is.
+            return max(self._scores) if count >= 1 / (1 - self._level) else math.inf
+        return float(np.sort(list(self._scores))[max(rank, 1) - 1])
+
+    def observe(self, score: float) -> None:
+        """Take the ratio of an interval."""
+        if math.isfinite(self.limit):
+            self._now += _STEP * (self._level - (score <= self.limit))
+            self._now = min(max(self._now, 0.0), 1.0)
+        self._scores.append(score)

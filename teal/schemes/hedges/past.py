@@ -1,0 +1,95 @@
+"""What a hedge knows when it allocates for an interval."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from teal.network import TrafficMatrices
+from teal.network.traffic import spread
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem
+from teal.runtime.arrays import FloatArray
+
+
+class Hedge(Protocol):
+    """A way to allocate for an interval whose matrix is not known."""
+
+    def allocate(self, past: Past) -> Tensor:
+        """(D, K) splits for the interval ``past.lead`` intervals after the newest matrix."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Past:
+    """What was measured before the interval that is allocated for.
+
+    Attributes:
+        network: network, paths and objective, and the capacities in force; B = 1, its demand means nothing.
+        traffic: the matrices that are known, oldest first; later ones are not in it.
+        lead: intervals from the newest known matrix to the one that is allocated for, at least 1.
+        first_row: number of the oldest of these matrices in the whole series.
+    """
+
+    network: Problem
+    traffic: TrafficMatrices
+    lead: int = 1
+    first_row: int = 0
+
+    @property
+    def known(self) -> int:
+        """Number of matrices that are known."""
+        return self.traffic.num_matrices
+
+    @property
+    def target(self) -> np.datetime64:
+        """Time of the interval that is allocated for, if no interval is missing before it."""
+        return self.traffic.timestamps[-1] + np.timedelta64(self.lead * self.traffic.interval_s, "s")
+
+    @property
+    def traffic_row(self) -> int:
+        """Number in the whole series of the matrix of that interval."""
+        return self.first_row + self.known - 1 + self.lead
+
+    def before(self, known: int) -> Past:
+        """The past as it was when only the first ``known`` matrices were known."""
+        return dataclasses.replace(self, traffic=self.traffic.part(0, known))
+
+    def matrix(self, row: int) -> Problem | None:
+        """A known matrix, by its number in the whole series; None without demand."""
+        demand = self.traffic.read([row - self.first_row]) if row >= self.first_row else np.zeros((1, 1))
+        return self._balanced(demand) if demand.sum() > 0 else None
+
+    def last(self, window: int, count: int = 0) -> Problem:
+        """The last matrices, oldest first, to minimise the largest link utilisation.
+
+        Matrices without demand are left out, since they are gaps; if all have none, the newest is returned.
+
+        Args:
+            window: number of matrices; fewer if fewer are known.
+            count: of them, evenly spread, at most so many; 0 for all.
+        """
+        rows = spread(np.arange(max(0, self.known - window), self.known), count)
+        demand = self.traffic.read(rows)
+        has_demand = demand.sum(1) > 0
+        demand = demand[has_demand] if has_demand.any() else demand[-1:]
+        return self._balanced(demand)
+
+    def _balanced(self, demand: FloatArray) -> Problem:
+        """Matrices (B, D) whose largest utilisation is to be minimised."""
+        network = dataclasses.replace(
+            self.network,
+            objective=Objective(ObjectiveName.MAX_LINK_UTILISATION),
+            demand_value=torch.zeros_like(self.network.demand_value),
+            link_cost=torch.zeros_like(self.network.link_cost),
+        )
+        return network.with_demand(torch.from_numpy(demand))
+
+    def times(self, window: int) -> npt.NDArray[np.datetime64]:
+        """Times of the last matrices, oldest first, those without demand too."""
+        return self.traffic.timestamps[-window:]

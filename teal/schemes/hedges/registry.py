@@ -1,0 +1,75 @@
+"""Hedges by name, as :mod:`teal.schemes.registry` has schemes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from torch import Tensor
+
+from teal.schemes.hedges.past import Hedge, Past
+from teal.schemes.registry import Scheme, make_scheme
+from teal.spec import Spec, parse_spec
+
+ENTRY_POINTS = "teal.hedges"  # group of the package entry points
+_BUILT_IN = ("average", "forecast", "last", "mixture", "peak", "residual", "saa", "static")  # modules of this package
+
+HedgeFactory = Callable[[Spec, Path | None], Hedge]
+"""Makes a hedge from its specification and the folder of a model, None if no model was given."""
+
+_registered: dict[str, HedgeFactory] = {}
+
+
+def register_hedge(name: str, factory: HedgeFactory) -> None:
+    """Make ``factory`` available as ``--scheme name`` of ``teal evaluate --next-interval`` in this process."""
+    _registered[name] = factory
+
+
+def hedge_names() -> list[str]:
+    """The names of all hedges that are no scheme for known matrices."""
+    return sorted({*_BUILT_IN, *_registered, *(point.name for point in entry_points(group=ENTRY_POINTS))})
+
+
+def make_hedge(text: str, model: Path | None = None) -> Hedge:
+    """Make the hedge that ``text`` specifies; a scheme of another kind allocates for the last known matrix.
+
+    A name may end with its window: ``saa36`` is ``saa:window=36``.
+
+    Args:
+        text: name and options, such as ``saa:window=36``.
+        model: folder of a trained model, for schemes that take one.
+
+    Raises:
+        InputError: an unknown name or option.
+    """
+    spec = parse_spec(text)
+    match = re.fullmatch(r"([a-z]+)(\d+)", spec.name)
+    if match and match[1] in _BUILT_IN:
+        spec = Spec(text, match[1], {"window": match[2], **spec.options})
+    if spec.name in _registered:
+        return _registered[spec.name](spec, model)
+    if spec.name in _BUILT_IN:
+        factory: HedgeFactory = import_module(f"teal.schemes.hedges.{spec.name}").make
+        return factory(spec, model)
+    for point in entry_points(group=ENTRY_POINTS, name=spec.name):
+        factory = point.load()
+        return factory(spec, model)
+    return _OfLastMatrix(make_scheme(text, model))
+
+
+class _OfLastMatrix:
+    """A scheme for known matrices, which acts on the newest one."""
+
+    def __init__(self, scheme: Scheme) -> None:
+        self._scheme = scheme
+
+    def allocate(self, past: Past) -> Tensor:
+        """See Hedge."""
+        problem = past.last(1)
+        own = past.network.objective
+        if own.maximises_value:
+            problem = past.network.with_demand(problem.demand)
+        return self._scheme.solve(problem).splits[0].to(problem.demand)

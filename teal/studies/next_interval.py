@@ -1,0 +1,87 @@
+"""`teal evaluate --next-interval`: hedges over consecutive intervals of every network, and the files of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from tqdm import tqdm
+
+from teal.config import EvaluateConfig, InstanceConfig
+from teal.errors import InputError
+from teal.evaluation.instance import load_instance
+from teal.evaluation.next_interval import NextInterval, NextRow, NextSummary, summarise
+from teal.formats.rows import write_csv
+from teal.reports.manifest import write_manifest
+from teal.reports.next_interval import plot_next_interval
+from teal.runtime.storage import check_out_folder
+from teal.schemes.hedges import make_hedge
+from teal.schemes.hedges.mixture import Mixture
+from teal.studies.evaluate import rows_of
+from teal.studies.files import write_files
+
+FILES = TABLE, SUMMARY, MANIFEST, PLOT = (
+    "next_interval.csv", "next_interval_summary.csv", "manifest.json", "next_interval.png"
+)  # fmt: skip
+DEFAULT_HEDGES = ("mixture", "last", "peak", "saa12", "saa36", "saa144", "static")
+_WARM_UP = 100  # intervals before the measured ones, in which hedges and their limits see what they would have seen
+
+
+def run_next_interval(config: EvaluateConfig, notify: Callable[[str], None]) -> list[NextSummary]:
+    """Measure every hedge on every network, then write everything; an interruption writes the rows so far.
+
+    Raises:
+        InputError: a fault in the settings, or results in OUT that must not be replaced.
+    """
+    check_out_folder(config.out, FILES, overwrite=config.overwrite)
+    for name, model in ((n, m) for m in config.models() for n in config.scheme or DEFAULT_HEDGES):
+        make_hedge(name, model)  # so that a fault shows before anything slow
+    rows: list[NextRow] = []
+    try:
+        for number, instance_config in enumerate(config.instances()):
+            rows += _run_network(config, instance_config, config.models()[number], notify)
+    finally:
+        if rows:
+            _write(config, rows)
+    return summarise(rows)
+
+
+def _run_network(
+    config: EvaluateConfig, settings: InstanceConfig, model: Path | None, notify: Callable[[str], None]
+) -> list[NextRow]:
+    instance = load_instance(settings, notify)
+    hedges = {name: make_hedge(name, model) for name in config.scheme or DEFAULT_HEDGES}
+    measured = rows_of(instance, config.split)
+    measured = measured[: config.limit or None]
+    measured = measured[measured >= config.lead]
+    if not len(measured):
+        raise InputError(settings.traffic, "", f"matrices after the first {config.lead}", instance.traffic.num_matrices)
+    protocol = NextInterval(instance, hedges, lead=config.lead, lookback=config.lookback)
+    rows: list[NextRow] = []
+    bar = tqdm(total=len(measured), desc=instance.topology.name, unit="interval")
+    try:
+        with bar:
+            for interval in protocol.run(measured.tolist(), _WARM_UP):
+                rows += interval
+                bar.update()
+    except KeyboardInterrupt:
+        if rows:
+            _write(config, rows)
+        raise
+    for hedge in hedges.values():
+        if isinstance(hedge, Mixture):
+            notify(f"{instance.topology.name}: {hedge.regret}")
+    return rows
+
+
+def _write(config: EvaluateConfig, rows: list[NextRow]) -> None:
+    write_files(
+        config.out,
+        {
+            TABLE: partial(write_csv, rows=rows),
+            SUMMARY: partial(write_csv, rows=summarise(rows)),
+            MANIFEST: partial(write_manifest, settings=config),
+            PLOT: partial(plot_next_interval, rows=rows),
+        },
+    )
