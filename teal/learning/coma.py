@@ -5,14 +5,18 @@ action is R minus its expectation when i alone draws another action and all othe
 
     A_i = R(a) - E[R(a_-i, a_i')],   a_i' from i's policy.
 
-R depends on i only through its flows f_i, and one demand is small compared with the network.  So the change
-of R is taken to first order, for all demands at once:
+R depends on i only through its flows f_i.  For value maximisation, R is the sum of value times flow times the share that
+the links of a path grant, min(1, c / load) on its most utilised link e*.  What i gains or loses itself is computed
+exactly for each sample, with its own flow in the loads of e* and of the path's smallest link (on which another flow of
+i may be the first to be cut); so is what the flows whose most utilised link is e* lose by it.  The change of loads on
+other links, and for the other objectives all of R, is taken to first order, for all demands at once:
 
     A_i = < dR/df_i, f_i - mean over the samples of f_i' >.
 
 The map from actions to splits need not be differentiable: with ``entries`` above 0 the splits are the integer
-weights of a split table (:mod:`teal.solvers.split_table`).  Rounded flows jump, and a demand whose paths are cut by
-one factor loses on all of them when it starts to use an overloaded path; the first order misses that.
+weights of a split table (:mod:`teal.solvers.split_table`), and the first order is used.  Rounded flows jump, and a
+demand whose paths are cut by one factor loses on all of them when it starts to use an overloaded path; the first order
+misses that.
 
 ``tests/learning/test_coma.py`` compares the advantages with brute force on three nodes.
 """
@@ -24,7 +28,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from teal.learning.losses import reward
+from teal.learning.losses import reward, total_demand_value
 from teal.learning.noise import Noise
 from teal.nn.policy import CLAMP, action_splits
 from teal.problem import Problem
@@ -65,12 +69,60 @@ def sample_actions(means: Tensor, std: float, noise: Noise) -> Tensor:
 
 def advantages(problem: Problem, means: Tensor, actions: Tensor, exploration: Exploration, noise: Noise) -> Tensor:
     """A_i as above, with ``exploration.samples`` draws of each agent's action: (B, D), without gradient."""
-    splits = exploration.execute(problem, actions).detach().requires_grad_()
+    splits = exploration.execute(problem, actions).detach()
+    draws = (
+        exploration.execute(problem, sample_actions(means, exploration.std, noise)) for _ in range(exploration.samples)
+    )
+    if problem.objective.maximises_value and not exploration.entries:
+        change = _OwnChange(problem, splits)
+        return -sum((change.to(drawn) for drawn in draws), start=splits.new_zeros(())) / exploration.samples
+    splits.requires_grad_()
     (slope,) = torch.autograd.grad(reward(problem, splits, cut_demands_whole=exploration.entries > 0).sum(), splits)
-    expected = torch.zeros_like(splits)
-    for _ in range(exploration.samples):
-        expected += exploration.execute(problem, sample_actions(means, exploration.std, noise)) / exploration.samples
+    expected = sum(draws, start=torch.zeros_like(splits)) / exploration.samples
     return (slope * (splits - expected)).sum(-1).detach()
+
+
+class _OwnChange:
+    """How the reward changes if one demand alone takes other splits.
+
+    Args:
+        problem: B matrices that maximise value.
+        splits: (B, D, K) of all demands.
+    """
+
+    def __init__(self, problem: Problem, splits: Tensor) -> None:
+        self._problem, self._flow = problem, problem.flows(splits)
+        load = problem.loads(splits).requires_grad_()
+        capacity = problem.capacity.clamp(min=torch.finfo(splits.dtype).tiny)
+        self._value = problem.path_value / total_demand_value(problem)[:, None, None]
+        ratio, link = problem.ops.path_max(load * problem.inverse_capacity)
+        value = self._flow * self._value
+        (slope,) = torch.autograd.grad((value / ratio.clamp(min=1)).sum(), load)
+        _, smallest = problem.ops.path_max(-capacity)
+        exists = link >= 0
+        link, smallest = link.clamp(min=0).flatten(1), smallest.clamp(min=0).flatten(1)
+
+        def at(values: Tensor, links: Tensor) -> Tensor:
+            return values.detach().gather(1, links).view_as(value)
+
+        self._links = [(at(load, links), at(capacity, links)) for links in (link, smallest)]
+        # Value of the flows whose most utilised link is e*, without the demand's own.
+        passing = torch.zeros_like(capacity).scatter_add(1, link, torch.where(exists, value, 0).flatten(1))
+        self._others = at(passing, link) - value
+        self._slope = problem.ops.path_sum(slope) - at(slope, link)
+        self._before = self._own(self._flow)
+
+    def _own(self, flow: Tensor) -> Tensor:
+        """(B, D) what each demand's flows (B, D, K) are worth to it."""
+        cuts = [(load + flow - self._flow) / capacity for load, capacity in self._links]
+        return (flow * self._value / torch.maximum(*cuts).clamp(min=1)).sum(-1)
+
+    def to(self, splits: Tensor) -> Tensor:
+        """(B, D) change of the reward if each demand alone takes its ``splits`` (B, D, K)."""
+        flow = self._problem.flows(splits)
+        moved, (load, capacity) = flow - self._flow, self._links[0]
+        granted = 1 / ((load + moved) / capacity).clamp(min=1) - 1 / (load / capacity).clamp(min=1)
+        return self._own(flow) - self._before + (self._slope * moved + self._others * granted).sum(-1)
 
 
 def coma_loss(problem: Problem, means: Tensor, exploration: Exploration, noise: Noise) -> Tensor:
