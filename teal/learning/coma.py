@@ -5,8 +5,8 @@ action is R minus its expectation when i alone draws another action and all othe
 
     A_i = R(a) - E[R(a_-i, a_i')],   a_i' from i's policy.
 
-R depends on i only through its flows f_i.  For value maximisation, R is the sum of value times flow times the share that
-the links of a path grant, min(1, c / load) on its most utilised link e*.  What i gains or loses itself is computed
+R depends on i only through its flows f_i.  For value maximisation, R is the sum of value times flow times the share
+that the links of a path grant, min(1, c / load) on its most utilised link e*.  What i gains or loses itself is computed
 exactly for each sample, with its own flow in the loads of e* and of the path's smallest link (on which another flow of
 i may be the first to be cut); so is what the flows whose most utilised link is e* lose by it.  The change of loads on
 other links, and for the other objectives all of R, is taken to first order, for all demands at once:

@@ -51,7 +51,7 @@ class Forecast:
         return weights @ demand / weights.sum()
 
     def _ridge(self, past: Past) -> FloatArray:
-        demand = past.last(self._window).demand.numpy()
+        demand = past.last(past.most(self._window)).demand.numpy()
         lead, count = past.lead, len(demand)
         if count < _LAGS + lead + 1:
             return demand[-1]

@@ -18,7 +18,7 @@ whatever the traffic is.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,8 @@ from teal.solvers import pdhg
 from teal.spec import Spec
 
 DEFAULT = "last+peak12+saa12+saa144+residual36+residual144+residual288+static48"
+DEFAULT_LARGE = "last+peak12+saa12"  # on networks with more than _MANY_DEMANDS demands, where saa takes a second
+_MANY_DEMANDS = 100_000
 # Measured on Abilene, GEANT and a data-centre pod: from 2 to 10 the mean changes by 0.003, above it gets worse.
 _RATE = 5.0
 _SHARE = 0.005
@@ -68,7 +70,7 @@ class Mixture:
     """See the module.
 
     Args:
-        hedges: by name.
+        hedges: by name; or a function of the first past that makes them.
         rate: of learning.
         share: of weight that is spread evenly in each interval.
         warm_up: intervals of the past that are replayed before the first allocation.
@@ -78,16 +80,29 @@ class Mixture:
     """
 
     def __init__(
-        self, hedges: Mapping[str, Hedge], rate: float = _RATE, share: float = _SHARE, warm_up: int = _WARM_UP
+        self,
+        hedges: Mapping[str, Hedge] | Callable[[Past], Mapping[str, Hedge]],
+        rate: float = _RATE,
+        share: float = _SHARE,
+        warm_up: int = _WARM_UP,
     ) -> None:
-        self._hedges, self._rate, self._share, self._warm_up = dict(hedges), rate, share, warm_up
-        count = len(self._hedges)
-        self.weights: FloatArray = np.full(count, 1 / count)
-        self._losses, self._loss, self._squared_ranges, self._intervals = np.zeros(count), 0.0, 0.0, 0
+        self._make = hedges if callable(hedges) else lambda past: hedges
+        self._rate, self._share, self._warm_up = rate, share, warm_up
+        self._hedges: dict[str, Hedge] = {}
+        self.weights: FloatArray = np.zeros(0)
+        self._losses, self._loss, self._squared_ranges, self._intervals = np.zeros(0), 0.0, 0.0, 0
         self._pending: dict[int, Tensor] = {}  # splits (n, D, K) by the number of the matrix that they were meant for
+
+    def begin(self, past: Past) -> None:
+        """Make the hedges; done by the first call of :meth:`allocate` too."""
+        if not self._hedges:
+            self._hedges = dict(self._make(past))
+            count = len(self._hedges)
+            self.weights, self._losses = np.full(count, 1 / count), np.zeros(count)
 
     def allocate(self, past: Past) -> Tensor:
         """See Hedge."""
+        self.begin(past)
         if not self._pending and not self._intervals:
             for known in range(max(1, past.known - self._warm_up), past.known):
                 self._decide(past.before(known))
@@ -148,7 +163,7 @@ class Mixture:
             )
 
     def restore(self, file: Path) -> None:
-        """Read what :meth:`save` wrote.
+        """Read what :meth:`save` wrote; after :meth:`begin`.
 
         Raises:
             InputError: no such file, or one of other hedges.
@@ -166,18 +181,33 @@ class Mixture:
 
 
 def make(spec: Spec, model: Path | None) -> Mixture:
-    """``mixture[:of=last+saa12+...,rate=5,share=0.005,warm-up=48]``, the hedges separated by plus signs."""
+    """``mixture[:of=auto,rate=5,share=0.005,warm-up=48]``, the hedges separated by plus signs; auto: by the network."""
     from teal.schemes.hedges.registry import make_hedge
 
-    options = spec.parse_options(of=DEFAULT, rate=_RATE, share=_SHARE, warm_up=_WARM_UP)
-    names = str(options["of"]).split("+")
+    options = spec.parse_options(of="auto", rate=_RATE, share=_SHARE, warm_up=_WARM_UP)
+    given = str(options["of"])
     for name, expected, good in (
-        ("of", "each hedge once, none of them empty", len(set(names)) == len(names) and all(names)),
+        ("of", "each hedge once, none of them empty", _is_list(given)),
         ("rate", "a number > 0", float(options["rate"]) > 0),
         ("share", "a number in [0, 1)", 0 <= float(options["share"]) < 1),
         ("warm_up", "a whole number of at least 0", int(options["warm_up"]) >= 0),
     ):
         if not good:
             raise InputError(spec.text, name, expected, options[name])
-    hedges = {name: make_hedge(name, model) for name in names}
-    return Mixture(hedges, float(options["rate"]), float(options["share"]), int(options["warm_up"]))
+
+    def hedges(past: Past) -> dict[str, Hedge]:
+        is_large = past.traffic.num_demands > _MANY_DEMANDS
+        names = (DEFAULT_LARGE if is_large else DEFAULT) if given == "auto" else given
+        return {name: make_hedge(name, model) for name in names.split("+")}
+
+    made: dict[str, Hedge] | None = None
+    if given != "auto":  # now, so that a fault shows before anything slow
+        made = {name: make_hedge(name, model) for name in given.split("+")}
+    return Mixture(
+        hedges if made is None else made, float(options["rate"]), float(options["share"]), int(options["warm_up"])
+    )
+
+
+def _is_list(names: str) -> bool:
+    parts = names.split("+")
+    return len(set(parts)) == len(parts) and all(parts)

@@ -16,6 +16,9 @@ from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
 
+_MOST_RATES = 10_000_000  # of the matrices of a window, 80 MB as float64; several hedges hold some
+_LEAST_MATRICES = 16  # of a window on the largest networks: the scenarios that one pass over the paths serves
+
 
 class Hedge(Protocol):
     """A way to allocate for an interval whose matrix is not known."""
@@ -64,6 +67,10 @@ class Past:
         """A known matrix, by its number in the whole series; None without demand."""
         demand = self.traffic.read([row - self.first_row]) if row >= self.first_row else np.zeros((1, 1))
         return self._balanced(demand) if demand.sum() > 0 else None
+
+    def most(self, window: int) -> int:
+        """``window``, or as many matrices of so many demands as a hedge may hold in memory; at least 16."""
+        return min(window, max(_LEAST_MATRICES, _MOST_RATES // self.traffic.num_demands))
 
     def last(self, window: int, count: int = 0) -> Problem:
         """The last matrices, oldest first, to minimise the largest link utilisation.

@@ -28,7 +28,7 @@ class Residual:
 
     Args:
         window: number of scenarios.
-        fit: number of matrices that give mean, phi and errors.
+        fit: number of matrices that give mean, phi and errors; fewer on large networks.
     """
 
     def __init__(self, window: int = 36, fit: int = 144) -> None:
@@ -36,7 +36,7 @@ class Residual:
 
     def allocate(self, past: Past) -> Tensor:
         """See Hedge."""
-        problem = past.last(self._fit)
+        problem = past.last(past.most(self._fit))
         scenarios = self.scenarios(problem.demand.numpy(), past.lead)
         return self._average.of(problem.with_demand(torch.from_numpy(scenarios)))
 

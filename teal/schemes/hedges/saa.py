@@ -1,7 +1,8 @@
 """The hedge ``saa``: least mean (or tail mean) of the largest utilisation over the last matrices.
 
 Sample average approximation: the matrices of a window are the scenarios of
-:func:`teal.solvers.pdhg.scenarios.solve_scenarios`.  Each interval starts from the splits and prices of the one before.
+:func:`teal.solvers.pdhg.scenarios.solve_scenarios`; on large networks fewer of them, evenly spread over the window.
+Each interval starts from the splits and prices of the one before.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class SampleAverage:
 
     def allocate(self, past: Past) -> Tensor:
         """See Hedge."""
-        return self.of(past.last(self._window))
+        return self.of(past.last(self._window, past.most(self._window)))
 
     def of(self, problem: Problem) -> Tensor:
         """Splits (D, K) for scenarios, from those of the call before; the newest scenario last."""

@@ -46,7 +46,7 @@ from teal.runtime.parallel import kernel, parallel_kernel, prange
 _SEED = 20_250_101  # of the random numbers of all draws
 # Differences of a path's profit that matter, over the mean value of a demanded Gbit/s: 0.05 carries up to 2% less where
 # most demand is shed, 0.0015 no more.
-_TEMPERATURE = 0.005
+TEMPERATURE = 0.005
 _NEVER_CERTAIN = 0.1  # x total demand over n: smaller demands are hardly ever certain to be drawn
 _DAMPING, _LONGEST_STEP = 0.8, 0.3  # of Newton's steps; the second over the mean value of a demanded Gbit/s
 _SHARPEST = 1e20  # q at most: q times a profit is float32
@@ -92,7 +92,7 @@ class Answer:
             elasticity: (E,) of the load, Gbit/s for each value per Gbit/s; 0 where no demand responds.
             capacity: (E,) Gbit/s.
         """
-        longest = _LONGEST_STEP / (_TEMPERATURE * self.sharpness)
+        longest = _LONGEST_STEP / (TEMPERATURE * self.sharpness)
         step = _DAMPING * (link_load - capacity) / np.maximum(elasticity, 1e-300)
         prices = np.maximum(0, self.prices + np.clip(step, -longest, longest))
         return dataclasses.replace(self, prices=np.where(elasticity > 0, prices, self.prices))
@@ -118,7 +118,7 @@ def answer(sample: Sample, splits: Tensor, prices: Tensor) -> Answer:
         worth = float((problem.capacity[0] * prices[0]).sum()) * float(problem.utilisation(splits).amax())
     else:
         worth = float((problem.demand * problem.demand_value).sum())
-    size = _TEMPERATURE * worth / total if total > 0 else 0.0
+    size = TEMPERATURE * worth / total if total > 0 else 0.0
     sharpness = min(1 / size, _SHARPEST) if size > 0 else 1.0
     return Answer(own, sharpness, sample.demands[sample.is_certain], splits[0].numpy()[sample.is_certain])
 

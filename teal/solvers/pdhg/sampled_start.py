@@ -21,10 +21,10 @@ from teal.solvers.pdhg.search import LARGE_WORK, Search
 # world (docs/engine.md).  Samples grow with one over the root of the target, as the error of an average does.
 _DEMANDS_PER_LINK = 4
 _FINEST, _COARSEST = 1e-3, 1e-2  # target gaps between which the sample's size follows the target
-_GROWTH = 8  # from one sample to the next: a third of the error of an average
-_MAX_SHARE = 0.25  # of all demands; a larger sample saves too little
-_SAMPLE_GAP = 0.5  # x target gap: that of the sample's own solution
-_MAX_ITERATIONS = 200  # of a sample's solution; harder programs go on with a larger sample from its prices
+GROWTH = 8  # from one sample to the next: a third of the error of an average
+MAX_SHARE = 0.25  # of all demands; a larger sample saves too little
+SAMPLE_GAP = 0.5  # x target gap: that of the sample's own solution
+MAX_ITERATIONS = 200  # of a sample's solution; harder programs go on with a larger sample from its prices
 
 
 class SampledStart:
@@ -60,9 +60,9 @@ class SampledStart:
             seconds: for all samples together.
         """
         problem, size = self._problem, self._size
-        if size > _MAX_SHARE * self._num_demands:
+        if size > MAX_SHARE * self._num_demands:
             return False
-        self._size = _GROWTH * size
+        self._size = GROWTH * size
         end, answers = time.perf_counter() + seconds, []
         for row in range(problem.batch):
             if self._answers and not bool(unfinished[row]):
@@ -78,7 +78,7 @@ class SampledStart:
                 earlier, nothing = self._answers[row], np.zeros(0, np.int64)
                 engine.respond([dataclasses.replace(earlier, kept=nothing, kept_splits=earlier.kept_splits[:0])])
             search = Search(
-                drawn.problem, engine, _SAMPLE_GAP * self._gap, _MAX_ITERATIONS, None, begin=begin, may_stall=False
+                drawn.problem, engine, SAMPLE_GAP * self._gap, MAX_ITERATIONS, None, begin=begin, may_stall=False
             )
             result = search.run((end - begin) / (problem.batch - row), warm=bool(self._answers))
             answers.append(sample.answer(drawn, result.splits, result.prices))
@@ -103,4 +103,4 @@ def first_size(paths: PathSet, gap: float) -> int:
 def is_faster(paths: PathSet, gap: float = _COARSEST) -> bool:
     """Whether a start from samples takes less time than iterations with all demands."""
     is_large = paths.trie.num_nodes + paths.leaf.size > LARGE_WORK
-    return is_large and first_size(paths, gap) <= _MAX_SHARE * paths.num_demands
+    return is_large and first_size(paths, gap) <= MAX_SHARE * paths.num_demands

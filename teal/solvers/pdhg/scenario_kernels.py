@@ -181,3 +181,56 @@ def certify(
                 p += n
             _loads_of_groups(s, scan, flow, own_loads, groups, lanes)
         sums[block] = profit
+
+
+@parallel_kernel
+def respond(
+    scan: PathScan,
+    block_ptr: Int64Array,
+    max_slots: int,
+    rows: ScenarioRows,
+    stepped: FloatArray,
+    price: FloatArray,
+    sharpness: float,
+    kept: Int64Array,
+    kept_ptr: Int64Array,
+    kept_splits: FloatArray,
+    lanes: Lanes,
+) -> None:
+    """Make the response of all demands to prices the splits of T(z): exp(-q mean price) over the live paths, scaled.
+
+    Args:
+        scan, block_ptr, max_slots, rows, stepped, price, lanes: as of :func:`step`.
+        sharpness: q, Gbit/s.
+        kept: (n,) numbers of the demands that take their splits from ``kept_splits``, ascending.
+        kept_ptr: (S + 1,) those of each source.
+        kept_splits: (n, K).
+    """
+    width, groups = len(lanes), len(price)
+    for block in prange(len(block_ptr) - 1):
+        path_price, cost = np.zeros((groups, max_slots * width)), np.empty(256)
+        for s in range(block_ptr[block], block_ptr[block + 1]):
+            _prices_of_groups(s, scan, price, path_price, groups, lanes)
+            p, next_kept = scan.path_ptr[s], kept_ptr[s]
+            for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+                n = scan.path_count[d]
+                if next_kept < kept_ptr[s + 1] and kept[next_kept] == d:
+                    for k in range(n):
+                        stepped[p + k] = kept_splits[next_kept, k]
+                    next_kept += 1
+                else:
+                    lowest, sum_of_shares = np.inf, 0.0
+                    for k in range(n):
+                        node, gradient = np.int64(scan.end_node[p + k]), fill(0.0, lanes)
+                        for g in range(groups):
+                            gradient = gradient + load(rows.rate, d * groups + g, lanes) * load(
+                                path_price[g], node, lanes
+                            )
+                        cost[k] = total(gradient) / max(rows.total[d], 1e-300)
+                        lowest = min(lowest, cost[k])
+                    for k in range(n):
+                        stepped[p + k] = np.exp(-sharpness * (cost[k] - lowest)) * rows.is_live[p + k]
+                        sum_of_shares += stepped[p + k]
+                    for k in range(p, p + n):
+                        stepped[k] /= max(sum_of_shares, 1e-300)
+                p += n

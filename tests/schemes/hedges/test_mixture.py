@@ -98,10 +98,12 @@ def test_what_was_learnt_is_saved_and_restored(tmp_path: Path) -> None:
     for known in range(1, 21):
         mixture.allocate(make_past(demand[:known]))
     mixture.save(tmp_path / "state.npz")
+    again.begin(make_past(demand))
     again.restore(tmp_path / "state.npz")
     np.testing.assert_array_equal(again.weights, mixture.weights)
     assert str(again.regret) == str(mixture.regret)
     other = Mixture({"direct": _Fixed(1.0)})
+    other.begin(make_past(demand))
     with pytest.raises(InputError, match="hedges"):
         other.restore(tmp_path / "state.npz")
     (tmp_path / "broken.npz").write_bytes(b"not a file of arrays")

@@ -33,7 +33,7 @@ def _problem(objective: ObjectiveName = ObjectiveName.TOTAL_FLOW, load: float = 
 def _every_network_counts_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampled_start, "LARGE_WORK", 0)
     monkeypatch.setattr(sampled_start, "_DEMANDS_PER_LINK", 1)
-    monkeypatch.setattr(sampled_start, "_MAX_SHARE", 0.5)
+    monkeypatch.setattr(sampled_start, "MAX_SHARE", 0.5)
 
 
 @pytest.mark.parametrize("objective", list(ObjectiveName))
@@ -65,7 +65,7 @@ def test_samples_grow_until_they_are_too_large() -> None:
     unfinished, sizes = torch.ones(1, dtype=torch.bool), []
     while start.respond(unfinished, 60.0):
         sizes.append(start._size)
-    assert sizes == [first_size(problem.paths, 1e-2) * sampled_start._GROWTH ** (i + 1) for i in range(len(sizes))]
+    assert sizes == [first_size(problem.paths, 1e-2) * sampled_start.GROWTH ** (i + 1) for i in range(len(sizes))]
     assert len(sizes) >= 1
 
 
@@ -91,7 +91,7 @@ def test_small_networks_and_large_samples_do_without() -> None:
     paths = _problem().paths
     assert is_faster(paths)
     assert first_size(paths, 1e-3) > first_size(paths, 1e-2) == first_size(paths, 0.5)
-    sampled_start._MAX_SHARE = 0.0  # the fixture restores it
+    sampled_start.MAX_SHARE = 0.0  # the fixture restores it
     assert not is_faster(paths)
 
 

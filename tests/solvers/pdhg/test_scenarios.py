@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -15,6 +17,8 @@ from teal.errors import InputError
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.solvers import pdhg
+from teal.solvers.pdhg import sampled_start
+from teal.solvers.pdhg.scenario_passes import ScenarioPasses
 from teal.solvers.pdhg.scenarios import solve_scenarios
 from teal.testing import random_problem
 
@@ -114,6 +118,31 @@ def test_a_warm_start_at_the_optimum_needs_no_iteration() -> None:
     again = solve_scenarios(problem, gap=1.1e-3, warm_start=(first.splits, first.prices))
     assert again.iterations == 0
     assert again.value == pytest.approx(first.value, rel=1e-9)
+
+
+@pytest.mark.parametrize("tail", [0.0, 0.6])
+def test_a_start_from_samples_ends_at_the_same_optimum(tail: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = teal.load_topology("topohub:sndlib/germany50")
+    traffic = teal.load_traffic("gravity:seed=3,count=9,load=2", topology)
+    paths = teal.compute_paths(topology, traffic.pairs, cache=False)
+    problem = Problem.create(topology, paths, teal.Objective(MLU), traffic.read(slice(None)))
+    whole = solve_scenarios(problem, tail=tail, gap=1e-3)
+    monkeypatch.setattr(sampled_start, "LARGE_WORK", 0)
+    monkeypatch.setattr(sampled_start, "_DEMANDS_PER_LINK", 1)
+    answers = []
+    respond = ScenarioPasses.respond_to
+
+    def counted(self: ScenarioPasses, *arguments: Any) -> None:
+        respond(self, *arguments)
+        answers.append(self.stepped_splits())
+
+    monkeypatch.setattr(ScenarioPasses, "respond_to", counted)
+    sampled = solve_scenarios(problem, tail=tail, gap=1e-2)
+    assert len(answers) == 1
+    np.testing.assert_allclose(answers[0].sum(-1), 1)
+    assert sampled.gap <= 1e-2
+    assert sampled.iterations < whole.iterations
+    assert sampled.value == pytest.approx(whole.value, rel=1.2e-2)
 
 
 def test_a_scenario_without_weight_does_not_count() -> None:
