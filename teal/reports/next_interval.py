@@ -64,9 +64,13 @@ def _plot_network(over_time: Axes, distribution: Axes, rows: Sequence[NextRow]) 
         colour, line = COLOURS[number % len(COLOURS)], "-" if number < len(COLOURS) else "--"
         times = np.array([row.timestamp for row in own], dtype="datetime64[s]")
         ratios = np.array([row.ratio for row in own])
-        over_time.plot(times, ratios, line, color=colour, linewidth=1.0, alpha=0.85, label=scheme)
+        over_time.plot(
+            times, ratios, line, color=colour, linewidth=1.0, alpha=0.85, label=scheme, zorder=3 - number / 100
+        )
         shares = (np.arange(len(ratios)) + 1) / max(1, len(ratios))
-        distribution.plot(np.sort(ratios), shares, line, color=colour, linewidth=1.4, label=scheme)
+        distribution.plot(
+            np.sort(ratios), shares, line, color=colour, linewidth=1.4, label=scheme, zorder=3 - number / 100
+        )
     locator = AutoDateLocator()
     over_time.xaxis.set_major_locator(locator)
     over_time.xaxis.set_major_formatter(ConciseDateFormatter(locator))

@@ -24,6 +24,9 @@ from teal.spec import Spec
 
 DEFAULT_CHECKPOINT = Path("universal")  # the PriceGNN that comes with Teal
 LARGE = 50_000  # paths, from which on PDHG ends sooner from the model than from nothing (docs/learning.md)
+# Under the balanced programs a projection changes nothing, and iterations of PDHG repair what the model leaves: with 64
+# of them held-out networks come to 99.96% of the optimum on average, 99.6% at worst; with none to 98.1 and 84%.
+_BALANCING_ITERATIONS, _BALANCED_GAP = 64, 1e-3
 _OPERATIONS_PER_ENTRY = 4  # scalar operations that a trie node or path takes in a round, approximately
 
 
@@ -34,7 +37,8 @@ class PriceGnnSchemeConfig:
     Attributes:
         rounds: of the allocating pass; 0 for the number that the model was trained for.
         bound_rounds: of the bounding pass; 0 likewise.
-        repair: ``none`` to project the splits, or ``pdhg`` to continue from splits and prices.
+        repair: ``none`` to project the splits (under the balanced programs: 64 iterations of PDHG), or ``pdhg`` to
+            continue from splits and prices.
         entries: of a split table that the splits are rounded to (:mod:`teal.solvers.split_table`); 0 for none.
         gap: certified gap at which PDHG stops.
         iterations: of PDHG, at most.
@@ -77,7 +81,11 @@ class PriceGnnScheme:
         start = self.start(problem)
         problem = problem.to(torch.float64)
         # Without iterations only the engine's projection is done, which is compiled.
-        max_iterations, gap = (config.iterations, config.gap) if config.repair == "pdhg" else (0, 0.0)
+        max_iterations, gap = 0, 0.0
+        if config.repair == "pdhg":
+            max_iterations, gap = config.iterations, config.gap
+        elif problem.objective.is_balanced:
+            max_iterations, gap = _BALANCING_ITERATIONS, _BALANCED_GAP
         result = pdhg.solve(problem, gap=gap, max_iterations=max_iterations, warm_start=start)
         splits = result.splits
         if config.entries:
