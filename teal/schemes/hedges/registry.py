@@ -15,7 +15,18 @@ from teal.schemes.registry import Scheme, make_scheme
 from teal.spec import Spec, parse_spec
 
 ENTRY_POINTS = "teal.hedges"  # group of the package entry points
-_BUILT_IN = ("average", "forecast", "last", "mixture", "peak", "residual", "saa", "static")  # modules of this package
+_BUILT_IN = (
+    "average",
+    "dote",
+    "figret",
+    "forecast",
+    "last",
+    "mixture",
+    "peak",
+    "residual",
+    "saa",
+    "static",
+)  # modules of this package
 
 HedgeFactory = Callable[[Spec, Path | None], Hedge]
 """Makes a hedge from its specification and the folder of a model, None if no model was given."""
