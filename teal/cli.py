@@ -216,10 +216,13 @@ def _report(config: ReportConfig) -> int:
 
 def _serve(config: ServeConfig, notify: Notify) -> int:
     try:
-        from teal.distributed.guard import guard
+        if config.is_one_process:
+            from teal.serving.process import run_service
+        else:
+            from teal.distributed.guard import guard
 
-        guard()  # sets environment variables that Ray reads when it is imported
-        from teal.serving.deployment import run_service
+            guard()  # sets environment variables that Ray reads when it is imported
+            from teal.serving.deployment import run_service
     except ImportError as error:
         raise InputError(
             "teal serve", "", "the optional packages of the service: pip install 'teal-te[serve]'", str(error)

@@ -17,8 +17,9 @@ TOKEN = "TEAL_TOKEN"  # environment variable with the bearer token, for platform
 class ServeConfig:
     """Serve allocations over HTTP: register networks, send traffic matrices, receive feasible, certified splits.
 
-    Ray Serve behind a FastAPI ingress; the API is described at /docs.  The service listens on this machine only;
-    another --host needs a token.  For TLS put a reverse proxy in front (docs/service.md).
+    The API is described at /docs.  The service listens on this machine only; another --host needs a token.  For TLS put
+    a reverse proxy in front (docs/service.md).  It is one process, unless --replicas or --ingresses ask for more, which
+    run under Ray Serve.
     """
 
     topology: str = ""
@@ -59,6 +60,11 @@ class ServeConfig:
             require(self, field, "a whole number of at least 1", getattr(self, field) >= 1)
         if not self.loopback and self.token_file is None and not os.environ.get(TOKEN):
             raise InputError("--host", "", f"a loopback address, or a --token-file (or {TOKEN})", self.host)
+
+    @property
+    def is_one_process(self) -> bool:
+        """Whether HTTP and engine are in one process, without Ray."""
+        return self.replicas == self.ingresses == 1
 
     @property
     def loopback(self) -> bool:

@@ -23,18 +23,13 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from teal.config import ServeConfig
 from teal.distributed.cluster import connected
 from teal.errors import InputError
-from teal.formats import is_named, load_topology
-from teal.formats.node_link import topology_to_node_link
-from teal.runtime.storage import cache_dir
-from teal.schemes.price_gnn import starter
 from teal.serving.app import log_to, make_app
 from teal.serving.errors import ServiceError, overloaded
-from teal.serving.requests import NetworkSpec
+from teal.serving.settings import address_of, answers, app_settings, model_of, prepared
 from teal.serving.solver import Solver
-from teal.serving.store import Store
 from teal.solvers.pdhg import MAX_LANES
 
-APP, DEFAULT = "teal", "default"
+APP = "teal"
 _START_S = 60.0  # that a new engine has for the paths of networks that are registered
 _CALLS = ("names", "model", "generation", "put", "info", "delete", "patch", "paths", "map", "allocate")
 
@@ -114,15 +109,12 @@ def application(config: ServeConfig, folder: Path) -> Any:
     ingress = serve.deployment(serve.ingress()(Ingress)).options(
         name="Ingress", num_replicas=config.ingresses, ray_actor_options={"num_cpus": 0}, **shared
     )
-    own = Path(config.model)  # Ray gives each process a folder of its own
-    bound = engine.bind(str(folder), config.max_waiting, str(own.resolve()) if own.is_dir() else config.model)
+    bound = engine.bind(str(folder), config.max_waiting, model_of(config))
     log_file = str(config.log_file.resolve()) if config.log_file else ""
     return ingress.bind(
         bound,
         log_file,
-        token=config.token(),
-        most_bytes=config.max_body << 20,
-        hosts=(config.host, "127.0.0.1", "localhost", "[::1]") if config.loopback else (),
+        **app_settings(config),
         # What may wait, and what is being solved.
         most_open=math.ceil(config.replicas * (config.max_waiting + MAX_LANES) / config.ingresses),
     )
@@ -146,18 +138,7 @@ def build(args: dict[str, Any]) -> Any:
         raise InputError("args", "", "the options of teal serve", error) from None
     if config.state is None:
         raise InputError("args", "state", "a folder that all nodes share", "none")
-    return application(config, _prepared(config))
-
-
-def _prepared(config: ServeConfig) -> Path:
-    """The folder of the networks, after everything that may be wrong with the settings has been looked at."""
-    config.token()
-    folder = config.state or cache_dir("networks")
-    if config.model not in ("auto", "none"):
-        starter(config.model)
-    if config.topology:
-        _register(config, folder)
-    return folder
+    return application(config, prepared(config))
 
 
 @contextlib.contextmanager
@@ -170,17 +151,15 @@ def running(config: ServeConfig, say: Callable[[str], None] = lambda _: None) ->
     if os.environ.get("RAY_ADDRESS"):
         expected = "none, or unset: this command is a service of its own; on a cluster, serve deploy deploy/serve.yaml"
         raise InputError("RAY_ADDRESS", "", expected, os.environ["RAY_ADDRESS"])
-    folder = _prepared(config).resolve()  # a fault is the user's, now
+    folder = prepared(config).resolve()  # a fault is the user's, now
     with connected("serve"), _stopped():
         serve.start(
             http_options={"host": config.host, "port": config.port, "request_timeout_s": 900},
             logging_config={"log_level": "WARNING", "enable_access_log": False, "encoding": "JSON"},
         )
         serve.run(application(config, folder), name=APP, route_prefix="/")
-        host = f"[{config.host}]" if ":" in config.host else config.host
-        address = f"http://{host}:{config.port}"
-        say(f"{address} answers; its API is described at {address}/docs, networks are kept in {folder}")
-        yield address
+        say(answers(config, folder))
+        yield address_of(config)
 
 
 @contextlib.contextmanager
@@ -204,19 +183,3 @@ def run_service(config: ServeConfig, say: Callable[[str], None]) -> None:
         while not asked.wait(0.5):
             pass
         say("stopping: requests in flight are answered first")
-
-
-def _register(config: ServeConfig, folder: Path) -> None:
-    """Put the network of ``--topology`` into the store, as it is."""
-    topology = load_topology(config.topology)
-    try:
-        spec = NetworkSpec(
-            topology=config.topology if is_named(config.topology) else topology_to_node_link(topology),
-            num_paths=config.num_paths,
-            objective=config.objective,  # type: ignore[arg-type]
-        )
-    except ValueError as error:
-        raise InputError("teal serve", "", "settings of a network", " ".join(str(error).split())) from None
-    store, wanted = Store(folder), spec.model_dump(mode="json")
-    if DEFAULT not in store.names() or store.read(DEFAULT).network != wanted:
-        store.put(DEFAULT, wanted)

@@ -18,7 +18,7 @@ from teal.network import PathSet, Topology, all_pairs, compute_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.allocation import Allocation
-from teal.problem.assessment import assess
+from teal.problem.assessment import Assessment, assess
 from teal.runtime.arrays import FloatArray
 from teal.schemes.price_gnn import saves_time
 from teal.schemes.registry import Starter
@@ -114,6 +114,13 @@ class Solved:
     stopped_by: tuple[pdhg.Stop, ...]
     seconds: float
 
+    @functools.cached_property
+    def measured(self) -> tuple[Assessment, torch.Tensor]:
+        """All matrices of the job, measured independently, and (B, E) utilisation: once for all its requests."""
+        problem = self.problem
+        assessment = assess(problem, Allocation.of_batch(self.splits, self.prices, self.seconds))
+        return assessment, problem.utilisation(self.splits.to(problem.demand))
+
 
 def ended_by(stop: pdhg.Stop) -> str:
     """What ended a search without the requested gap; rounding if the search has it and its measurement does not."""
@@ -188,31 +195,33 @@ class Served:
             entries: of a split table; 0 for splits.
             queue_s: seconds that the request waited.
         """
-        whole = solved.problem
-        problem = dataclasses.replace(whole, demand=whole.demand[rows], capacity=whole.capacity[rows])
-        splits, prices = solved.splits[rows], solved.prices[rows]
-        weights = None
+        splits, weights = solved.splits[rows], None
         if entries:
+            whole = solved.problem
+            problem = dataclasses.replace(whole, demand=whole.demand[rows], capacity=whole.capacity[rows])
             splits = admit(problem, splits, entries)
             weights = table_weights(splits, entries).to(torch.uint8).cpu().numpy()
-        measured = assess(problem, Allocation.of_batch(splits, prices, solved.seconds))
-        reached = (measured.gap <= gap + 1e-9).tolist()
+            own = dataclasses.replace(solved, problem=problem, splits=splits, prices=solved.prices[rows])
+            (measured, utilisation), rows_of = own.measured, slice(0, len(splits))
+        else:
+            (measured, utilisation), rows_of = solved.measured, rows
+        reached = (measured.gap[rows_of] <= gap + 1e-9).tolist()
         figures = {
-            name: getattr(measured, name).cpu().numpy()
+            name: getattr(measured, name)[rows_of].cpu().numpy()
             for name in ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation")
         }
         return Answer(
             **figures,
-            utilisation=problem.utilisation(splits.to(problem.demand)).cpu().numpy(),
+            utilisation=utilisation[rows_of].cpu().numpy(),
             splits=splits.to(torch.float32).cpu().numpy(),
             weights=weights,
             status=tuple(
                 ("gap" if there else ended_by(stop)) if status.usable else status.value
-                for there, stop, status in zip(reached, solved.stopped_by[rows], measured.status, strict=True)
+                for there, stop, status in zip(reached, solved.stopped_by[rows], measured.status[rows_of], strict=True)
             ),
             queue_ms=1e3 * queue_s,
             solve_ms=1e3 * solved.seconds,
-            batch=whole.batch,
+            batch=solved.problem.batch,
         )
 
     def drawing(self) -> dict[str, Any]:

@@ -69,6 +69,7 @@ class Solver:
     """
 
     def __init__(self, folder: Path, most_waiting: int = 64, model: str = "none", patience_s: float = 5.0) -> None:
+        self.folder = folder
         self._store = Store(folder)
         self._most_waiting = most_waiting
         self._patience_s = patience_s

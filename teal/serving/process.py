@@ -1,0 +1,80 @@
+"""The service in one process: HTTP on an event loop, the engine in a thread beside it.  No Ray is imported."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable
+
+import uvicorn
+
+from teal.config import ServeConfig
+from teal.errors import InputError
+from teal.serving.app import log_to, make_app
+from teal.serving.settings import address_of, answers, app_settings, model_of, prepared
+from teal.serving.solver import Solver
+from teal.solvers.pdhg import MAX_LANES
+
+_LONGEST_DEADLINE_S = 620  # seconds that requests in flight have when the service is told to stop
+_BACKLOG = 2048  # connections that may wait to be accepted
+
+
+def run_service(config: ServeConfig, say: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or Ctrl-C; requests in flight are answered first.
+
+    Raises:
+        InputError: a fault in the settings, or an address that cannot be listened on.
+    """
+    folder = prepared(config).resolve()
+    if config.log_file:
+        log_to(config.log_file.resolve())
+    listening = _listen(config)
+    try:
+        asyncio.run(_serve(config, Solver(folder, config.max_waiting, model_of(config)), listening, say))
+    finally:
+        listening.close()
+
+
+def _listen(config: ServeConfig) -> socket.socket:
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    # With the protocol said, asyncio sends small packets at once; without it, each answer waits 40 ms for an ACK.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((config.host, config.port))
+    except OSError as error:
+        listening.close()
+        raise InputError("--host, --port", "", "an address to listen on", f"{address_of(config)}: {error}") from None
+    return listening
+
+
+async def _serve(config: ServeConfig, solver: Solver, listening: socket.socket, say: Callable[[str], None]) -> None:
+    await solver.look()  # paths of registered networks are computed beside the first requests
+    # What may wait, and what is being solved.
+    app = make_app(solver, most_open=config.max_waiting + MAX_LANES, **app_settings(config))
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            backlog=_BACKLOG,
+            server_header=False,
+            lifespan="off",
+            timeout_graceful_shutdown=_LONGEST_DEADLINE_S,
+        )
+    )
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    while not server.started and not serving.done():
+        await asyncio.sleep(0.01)
+    # After uvicorn's own handlers, which would raise the signal again at the end.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: _stop(server, say))
+    say(answers(config, solver.folder))
+    await serving
+
+
+def _stop(server: uvicorn.Server, say: Callable[[str], None]) -> None:
+    if not server.should_exit:
+        say("stopping: requests in flight are answered first")
+    server.should_exit = True

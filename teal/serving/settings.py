@@ -1,0 +1,71 @@
+"""From the settings of `teal serve` to what both ways of serving need: one process, and Ray Serve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from teal.config import ServeConfig
+from teal.errors import InputError
+from teal.formats import is_named, load_topology
+from teal.formats.node_link import topology_to_node_link
+from teal.runtime.storage import cache_dir
+from teal.schemes.price_gnn import starter
+from teal.serving.requests import NetworkSpec
+from teal.serving.store import Store
+
+DEFAULT = "default"  # name of the network that the command registers
+
+
+def app_settings(config: ServeConfig) -> dict[str, Any]:
+    """Arguments of :func:`teal.serving.app.make_app`."""
+    return {
+        "token": config.token(),
+        "most_bytes": config.max_body << 20,
+        "hosts": (config.host, "127.0.0.1", "localhost", "[::1]") if config.loopback else (),
+    }
+
+
+def model_of(config: ServeConfig) -> str:
+    """The model as a name or as an absolute path: other processes have other working folders."""
+    own = Path(config.model)
+    return str(own.resolve()) if own.is_dir() else config.model
+
+
+def address_of(config: ServeConfig) -> str:
+    """Where the service answers."""
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    return f"http://{host}:{config.port}"
+
+
+def answers(config: ServeConfig, folder: Path) -> str:
+    """The message that the service has started."""
+    address = address_of(config)
+    return f"{address} answers; its API is described at {address}/docs, networks are kept in {folder}"
+
+
+def prepared(config: ServeConfig) -> Path:
+    """The folder of the networks, after everything that may be wrong with the settings has been looked at."""
+    config.token()
+    folder = config.state or cache_dir("networks")
+    if config.model not in ("auto", "none"):
+        starter(config.model)
+    if config.topology:
+        _register(config, folder)
+    return folder
+
+
+def _register(config: ServeConfig, folder: Path) -> None:
+    """Put the network of ``--topology`` into the store, as it is."""
+    topology = load_topology(config.topology)
+    try:
+        spec = NetworkSpec(
+            topology=config.topology if is_named(config.topology) else topology_to_node_link(topology),
+            num_paths=config.num_paths,
+            objective=config.objective,  # type: ignore[arg-type]
+        )
+    except ValueError as error:
+        raise InputError("teal serve", "", "settings of a network", " ".join(str(error).split())) from None
+    store, wanted = Store(folder), spec.model_dump(mode="json")
+    if DEFAULT not in store.names() or store.read(DEFAULT).network != wanted:
+        store.put(DEFAULT, wanted)
