@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import hmac
-import json
-import logging
-import time
-import uuid
 from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Protocol
 
 from fastapi import Depends, FastAPI, Request, Response
@@ -19,39 +13,18 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, Histogram, generate_latest
-from prometheus_client import Counter as PrometheusCounter
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from teal.serving.errors import ServiceError, overloaded
 from teal.serving.history import History
+from teal.serving.metrics import Metrics
+from teal.serving.middleware import Watched, fault_response
 from teal.serving.page import add_page
 from teal.serving.requests import AllocationRequest, LinkChanges, NetworkSpec
 from teal.serving.wire import ARROW, JSON
 
-LOG = logging.getLogger("teal.serving")
 _BEARER = HTTPBearer(auto_error=False, description="The token of --token-file.")
-
-
-class JsonLines(logging.Formatter):
-    """A record as a line of JSON: when, how grave, what, and what stands in its ``teal``."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """One line; an exception's trace is a text in it."""
-        said = {"time": round(record.created, 3), "level": record.levelname.lower(), "event": record.getMessage()}
-        said |= getattr(record, "teal", {})
-        if record.exc_info:
-            said["trace"] = self.formatException(record.exc_info)
-        return json.dumps(said)
-
-
-def log_to(path: Path) -> None:
-    """Append what the service has to say to a file."""
-    handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(JsonLines())
-    LOG.addHandler(handler)
-    LOG.setLevel(logging.INFO)
 
 
 class Backend(Protocol):
@@ -98,34 +71,6 @@ class Backend(Protocol):
     ) -> tuple[bytes, str, dict[str, Any]]:
         """Answer a request."""
         ...
-
-
-class Metrics:
-    """What Prometheus sees; a registry of its own, so that several apps live in one process."""
-
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        shared: dict[str, Any] = {"registry": self.registry}
-        fine = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
-        self.requests = PrometheusCounter("teal_requests", "Answers by route and status", ["route", "status"], **shared)
-        self.latency = Histogram("teal_request_seconds", "Time to answer", ["route"], buckets=fine, **shared)
-        self.queue = Histogram("teal_queue_seconds", "Time that allocations waited", buckets=fine, **shared)
-        self.solve = Histogram("teal_solve_seconds", "Time of the engine", buckets=fine, **shared)
-        self.batch = Histogram("teal_batch_matrices", "Matrices solved together", buckets=(1, 2, 4, 8, 16), **shared)
-        gaps = (1e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 1)
-        self.gap = Histogram("teal_gap", "Certified gap of answers, the widest of a request", buckets=gaps, **shared)
-        self.satisfied = Gauge("teal_satisfied_demand", "Of the last answer, by network", ["network"], **shared)
-        self.open = Gauge("teal_open_requests", "Requests being answered", **shared)
-
-    def allocated(self, network: str, cost: dict[str, Any]) -> None:
-        """Count an allocation."""
-        self.queue.observe(cost["queue_ms"] / 1e3)
-        self.solve.observe(cost["solve_ms"] / 1e3)
-        self.batch.observe(cost["batch"])
-        if cost["gap"] is not None:
-            self.gap.observe(cost["gap"])
-        if cost["satisfied_demand"] is not None:
-            self.satisfied.labels(network).set(cost["satisfied_demand"])
 
 
 def make_app(
@@ -216,9 +161,9 @@ def make_app(
         """
         if on_their_way[name] >= most_open:
             raise overloaded()
+        body = await request.body()
         on_their_way[name] += 1
         try:
-            body = await request.body()
             sent, wanted = request.headers.get("content-type", JSON), request.headers.get("accept", "")
             found, kind, cost = await backend.allocate(name, body, sent, wanted, dict(request.query_params))
         finally:
@@ -260,100 +205,22 @@ def make_app(
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     @app.exception_handler(ServiceError)
-    async def known_fault(_: Request, error: ServiceError) -> JSONResponse:
-        return _fault(error)
+    async def knownfault_response(_: Request, error: ServiceError) -> JSONResponse:
+        return fault_response(error)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        return _fault(ServiceError(422, "invalid_request", f"{place}: {first['msg']}"))
+        return fault_response(ServiceError(422, "invalid_request", f"{place}: {first['msg']}"))
 
     @app.exception_handler(HTTPException)
-    async def other_fault(_: Request, error: HTTPException) -> JSONResponse:
-        return _fault(ServiceError(error.status_code, "http", str(error.detail)))
+    async def otherfault_response(_: Request, error: HTTPException) -> JSONResponse:
+        return fault_response(ServiceError(error.status_code, "http", str(error.detail)))
 
     add_page(app)
-    app.add_middleware(_Watched, metrics=metrics, most_bytes=most_bytes, token=token, hosts=tuple(hosts))
+    app.add_middleware(Watched, metrics=metrics, most_bytes=most_bytes, token=token, hosts=tuple(hosts))
     return app
-
-
-class _Watched:
-    """ASGI around the application: limits bodies, counts and logs every request.
-
-    Plain ASGI, because Starlette's middleware for functions costs a task and two streams a request.
-    """
-
-    def __init__(self, app: ASGIApp, metrics: Metrics, most_bytes: int, token: str, hosts: tuple[str, ...]) -> None:
-        self._app, self._metrics, self._most_bytes = app, metrics, most_bytes
-        self._token, self._hosts = token.encode(), hosts
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        begin, number, status = time.perf_counter(), uuid.uuid4().hex[:12], 0
-
-        async def sent(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", number.encode())]
-            await send(message)
-
-        self._metrics.open.inc()
-        try:
-            fault = self._refused(scope)
-            if fault is not None:
-                await _fault(fault)(scope, receive, sent)
-            else:
-                await self._app(scope, receive, sent)
-        except ServiceError as error:
-            if status:
-                raise
-            await _fault(error)(scope, receive, sent)
-        except Exception:
-            LOG.exception("failed", extra={"teal": {"request": number}})
-            if status:  # half of an answer is out: the connection must break
-                raise
-            await _fault(ServiceError(500, "internal", f"an error of ours, logged as {number}"))(scope, receive, sent)
-        finally:
-            self._metrics.open.dec()
-            seconds = time.perf_counter() - begin
-            route = getattr(scope.get("route"), "path", "other")  # not the path: names would fill the metrics
-            self._metrics.requests.labels(route, status).inc()
-            self._metrics.latency.labels(route).observe(seconds)
-            if LOG.isEnabledFor(logging.INFO):
-                entry = {"request": number, "method": scope["method"], "route": route, "status": status}
-                LOG.info("answered", extra={"teal": {**entry, "ms": round(1e3 * seconds, 3)}})
-
-    def _refused(self, scope: Scope) -> ServiceError | None:
-        """What is wrong with a request before its body is read."""
-        headers = dict(scope["headers"])
-        host = headers.get(b"host", b"").decode("latin-1")
-        if self._hosts and host.rpartition(":")[0 if host.rpartition(":")[2].isdigit() else 2] not in self._hosts:
-            return ServiceError(400, "wrong_host", "this service has another name")
-        private = scope["path"].startswith(("/v1/", "/metrics"))
-        if self._token and private:
-            kind, _, given = headers.get(b"authorization", b"").partition(b" ")
-            if kind.lower() != b"bearer" or not hmac.compare_digest(given, self._token):
-                return ServiceError(401, "unauthorised", "a valid bearer token is required")
-        if scope["method"] not in ("POST", "PUT", "PATCH"):
-            return None
-        declared = headers.get(b"content-length", b"")
-        if not declared.isdigit():
-            return ServiceError(411, "length_required", "a body needs a Content-Length")
-        if int(declared) > self._most_bytes:
-            return ServiceError(413, "too_large", f"a body has at most {self._most_bytes:,} bytes")
-        return None
-
-
-def _fault(error: ServiceError) -> JSONResponse:
-    headers = {"Retry-After": str(max(1, round(error.retry_after_s)))} if error.retry_after_s else {}
-    if error.status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
-    message = error.message.encode("utf-8", "replace").decode("utf-8")  # what came in may be no text at all
-    return JSONResponse({"error": error.code, "message": message}, error.status, headers)
 
 
 _FAULT = {

@@ -23,8 +23,9 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from teal.config import ServeConfig
 from teal.distributed.cluster import connected
 from teal.errors import InputError
-from teal.serving.app import log_to, make_app
+from teal.serving.app import make_app
 from teal.serving.errors import ServiceError, overloaded
+from teal.serving.log import log_to
 from teal.serving.settings import address_of, answers, app_settings, model_of, prepared
 from teal.serving.solver import Solver
 from teal.solvers.pdhg import MAX_LANES

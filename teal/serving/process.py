@@ -11,7 +11,8 @@ import uvicorn
 
 from teal.config import ServeConfig
 from teal.errors import InputError
-from teal.serving.app import log_to, make_app
+from teal.serving.app import make_app
+from teal.serving.log import log_to
 from teal.serving.settings import address_of, answers, app_settings, model_of, prepared
 from teal.serving.solver import Solver
 from teal.solvers.pdhg import MAX_LANES

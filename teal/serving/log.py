@@ -1,0 +1,29 @@
+"""The log of requests: a line of JSON each."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+LOG = logging.getLogger("teal.serving")
+
+
+class JsonLines(logging.Formatter):
+    """A record as a line of JSON: when, how grave, what, and what stands in its ``teal``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line; an exception's trace is a text in it."""
+        said = {"time": round(record.created, 3), "level": record.levelname.lower(), "event": record.getMessage()}
+        said |= getattr(record, "teal", {})
+        if record.exc_info:
+            said["trace"] = self.formatException(record.exc_info)
+        return json.dumps(said)
+
+
+def log_to(path: Path) -> None:
+    """Append what the service has to say to a file."""
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(JsonLines())
+    LOG.addHandler(handler)
+    LOG.setLevel(logging.INFO)

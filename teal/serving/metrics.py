@@ -1,0 +1,36 @@
+"""What Prometheus reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import Counter as PrometheusCounter
+
+
+class Metrics:
+    """The metrics of one app; a registry of its own, so that several apps live in one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        shared: dict[str, Any] = {"registry": self.registry}
+        fine = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+        self.requests = PrometheusCounter("teal_requests", "Answers by route and status", ["route", "status"], **shared)
+        self.latency = Histogram("teal_request_seconds", "Time to answer", ["route"], buckets=fine, **shared)
+        self.queue = Histogram("teal_queue_seconds", "Time that allocations waited", buckets=fine, **shared)
+        self.solve = Histogram("teal_solve_seconds", "Time of the engine", buckets=fine, **shared)
+        self.batch = Histogram("teal_batch_matrices", "Matrices solved together", buckets=(1, 2, 4, 8, 16), **shared)
+        gaps = (1e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 1)
+        self.gap = Histogram("teal_gap", "Certified gap of answers, the widest of a request", buckets=gaps, **shared)
+        self.satisfied = Gauge("teal_satisfied_demand", "Of the last answer, by network", ["network"], **shared)
+        self.open = Gauge("teal_open_requests", "Requests being answered", **shared)
+
+    def allocated(self, network: str, cost: dict[str, Any]) -> None:
+        """Count an allocation."""
+        self.queue.observe(cost["queue_ms"] / 1e3)
+        self.solve.observe(cost["solve_ms"] / 1e3)
+        self.batch.observe(cost["batch"])
+        if cost["gap"] is not None:
+            self.gap.observe(cost["gap"])
+        if cost["satisfied_demand"] is not None:
+            self.satisfied.labels(network).set(cost["satisfied_demand"])

@@ -1,0 +1,163 @@
+"""Around every request: who may send it, what is refused before it reaches the application, count and log."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import time
+import uuid
+from urllib.parse import urlsplit
+
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from teal.serving.errors import ServiceError
+from teal.serving.log import LOG
+from teal.serving.metrics import Metrics
+from teal.serving.wire import ARROW, JSON
+
+BODY_S = 30.0  # seconds in which a body must arrive: a stalled one holds a connection
+MOST_JSON_BYTES = 8 << 20  # of a body in JSON, which takes ten times its size in memory; matrices are sent as Arrow
+_WITH_BODY = ("POST", "PUT", "PATCH")
+
+
+class Watched:
+    """ASGI around the application: refuses, reads bodies, counts and logs every request.
+
+    Plain ASGI, because Starlette's middleware for functions costs a task and two streams a request.
+
+    Args:
+        app: the application.
+        metrics: that count requests.
+        most_bytes: of a body.
+        token: that requests must bear; "" for none.
+        hosts: names that requests may be addressed to; none for any.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, most_bytes: int, token: str, hosts: tuple[str, ...]) -> None:
+        self._app, self._metrics, self._most_bytes = app, metrics, most_bytes
+        self._token, self._hosts = token.encode(), {host.strip("[]").lower() for host in hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begin, number, status = time.perf_counter(), uuid.uuid4().hex[:12], 0
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", number.encode())]
+            await send(message)
+
+        self._metrics.open.inc()
+        try:
+            self._check(scope)
+            if scope["method"] in _WITH_BODY:
+                receive = _Read(await _body(receive), receive)
+            await self._app(scope, receive, sent)
+        except ServiceError as error:
+            if status:
+                raise
+            await fault_response(error)(scope, receive, sent)
+        except Exception:
+            LOG.exception("failed", extra={"teal": {"request": number}})
+            if status:  # half of an answer is out: the connection must break
+                raise
+            fault = ServiceError(500, "internal", f"an error of ours, logged as {number}")
+            await fault_response(fault)(scope, receive, sent)
+        finally:
+            self._metrics.open.dec()
+            seconds = time.perf_counter() - begin
+            route = getattr(scope.get("route"), "path", "other")  # not the path: names would fill the metrics
+            self._metrics.requests.labels(route, status).inc()
+            self._metrics.latency.labels(route).observe(seconds)
+            if LOG.isEnabledFor(logging.INFO):
+                entry = {"request": number, "method": scope["method"], "route": route, "status": status}
+                LOG.info("answered", extra={"teal": {**entry, "ms": round(1e3 * seconds, 3)}})
+
+    def _check(self, scope: Scope) -> None:
+        """Refuse a request before its body is read.
+
+        Raises:
+            ServiceError: what is wrong with it.
+        """
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"").decode("latin-1")
+        if self._hosts and _host_name(host) not in self._hosts:
+            raise ServiceError(400, "wrong_host", "this service has another name")
+        origin = headers.get(b"origin")
+        if origin is not None and urlsplit(origin.decode("latin-1")).netloc.lower() != host.lower():
+            raise ServiceError(403, "other_origin", "pages of another site may not use this service")
+        private = scope["path"].startswith(("/v1/", "/metrics"))
+        if self._token and private:
+            kind, _, given = headers.get(b"authorization", b"").partition(b" ")
+            if kind.lower() != b"bearer" or not hmac.compare_digest(given, self._token):
+                raise ServiceError(401, "unauthorised", "a valid bearer token is required")
+        if scope["method"] not in _WITH_BODY:
+            return
+        media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
+        if media_type not in (JSON, ARROW):  # a page of another site can send a body without a type unasked
+            raise ServiceError(415, "unsupported_media_type", f"send {JSON} or {ARROW}, not {media_type[:80]!r}")
+        declared = headers.get(b"content-length", b"")
+        if not declared.isdigit():
+            raise ServiceError(411, "length_required", "a body needs a Content-Length")
+        most = min(self._most_bytes, MOST_JSON_BYTES) if media_type == JSON else self._most_bytes
+        if int(declared) > most:
+            raise ServiceError(413, "too_large", f"a body of {media_type} has at most {most:,} bytes")
+
+
+def _host_name(host: str) -> str:
+    """The name in a Host header, without port; "" where it is none."""
+    try:
+        parts = urlsplit(f"//{host}")
+        _ = parts.port  # a port that is no number is a fault
+    except ValueError:
+        return ""
+    return (parts.hostname or "").lower()
+
+
+async def _body(receive: Receive) -> bytes:
+    """The whole body.
+
+    Raises:
+        ServiceError: it does not arrive in time, or the client has gone.
+    """
+    parts: list[bytes] = []
+    end = time.perf_counter() + BODY_S
+    while True:
+        try:
+            message = await asyncio.wait_for(receive(), max(0.0, end - time.perf_counter()))
+        except TimeoutError:
+            raise ServiceError(408, "body_timeout", f"a body must arrive within {BODY_S:g} s") from None
+        if message["type"] == "http.disconnect":
+            raise ServiceError(400, "disconnected", "the client has gone")
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+class _Read:
+    """What receives for the application: a body that has been read, then what comes after it."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+
+    async def __call__(self) -> Message:
+        if self._body is None:
+            return await self._receive()
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+
+def fault_response(error: ServiceError) -> JSONResponse:
+    """The error as an answer."""
+    headers = {"Retry-After": str(max(1, round(error.retry_after_s)))} if error.retry_after_s else {}
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    message = error.message.encode("utf-8", "replace").decode("utf-8")  # what came in may be no text at all
+    return JSONResponse({"error": error.code, "message": message}, error.status, headers)
