@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import time
 
+from torch import Tensor
+
 from teal.problem import Problem
 from teal.schemes.registry import Starter
 from teal.solvers import pdhg
@@ -24,6 +26,7 @@ class SuccessivePdhg:
         deadline: float = math.inf,
         max_iterations: int = 10_000,
         starter: Starter | None = None,
+        start: pdhg.PdhgState | None = None,
     ) -> pdhg.PdhgResult:
         """Solve B matrices together, from the state after the last matrix of the call before.
 
@@ -33,13 +36,15 @@ class SuccessivePdhg:
             deadline: seconds from now.
             max_iterations: number of iterations, at most.
             starter: gives the start of the first call.
+            start: of each matrix, in place of these.
         """
-        begin, start = time.perf_counter(), None
-        if self._state is not None:
-            start = self._state.splits.expand(problem.batch, -1, -1), self._state.prices.expand(problem.batch, -1)
-        elif starter is not None:
-            start = starter.start(problem)
+        begin = time.perf_counter()
+        warm: tuple[Tensor, Tensor] | pdhg.PdhgState | None = start
+        if start is None and self._state is not None:
+            warm = self._state.splits.expand(problem.batch, -1, -1), self._state.prices.expand(problem.batch, -1)
+        elif start is None and starter is not None:
+            warm = starter.start(problem)
         remaining_s = max(0.0, deadline + begin - time.perf_counter())
-        result = pdhg.solve(problem, gap=gap, deadline=remaining_s, max_iterations=max_iterations, warm_start=start)
+        result = pdhg.solve(problem, gap=gap, deadline=remaining_s, max_iterations=max_iterations, warm_start=warm)
         self._state = result.state.rows(slice(problem.batch - 1, problem.batch))
         return result

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from importlib.metadata import version
 from typing import Any, Protocol
 
@@ -24,6 +25,7 @@ from teal.serving.page import add_page
 from teal.serving.requests import AllocationRequest, LinkChanges, NetworkSpec
 from teal.serving.wire import ARROW, JSON
 
+_Answered = tuple[bytes, str, dict[str, Any]]  # body, media type, what it cost
 _BEARER = HTTPBearer(auto_error=False, description="The token of --token-file.")
 
 
@@ -165,7 +167,8 @@ def make_app(
         on_their_way[name] += 1
         try:
             sent, wanted = request.headers.get("content-type", JSON), request.headers.get("accept", "")
-            found, kind, cost = await backend.allocate(name, body, sent, wanted, dict(request.query_params))
+            work = backend.allocate(name, body, sent, wanted, dict(request.query_params))
+            found, kind, cost = await _unless_gone(request, work)
         finally:
             on_their_way[name] -= 1
             if not on_their_way[name]:  # names are the callers': none may stay behind
@@ -221,6 +224,23 @@ def make_app(
     add_page(app)
     app.add_middleware(Watched, metrics=metrics, most_bytes=most_bytes, token=token, hosts=tuple(hosts))
     return app
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, _Answered]) -> _Answered:
+    """The result of ``work``, which is cancelled if the client goes: nobody waits for it then.
+
+    Raises:
+        ServiceError: the client has gone.
+    """
+    working, going = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait({working, going}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ServiceError(400, "disconnected", "the client has gone")
+        return working.result()
+    finally:
+        working.cancel()
+        going.cancel()
 
 
 _FAULT = {

@@ -30,6 +30,8 @@ from teal.solvers import pdhg
 from teal.solvers.split_table import admit, table_weights
 from teal.web.layout import drawing
 
+SLICE_S = 0.5  # seconds that the engine works on a request before others may come next; see teal.serving.queue
+
 
 def topology_of(name: str, spec: NetworkSpec) -> Topology:
     """The topology that a network was registered with.
@@ -113,6 +115,8 @@ class Solved:
     prices: torch.Tensor
     stopped_by: tuple[pdhg.Stop, ...]
     seconds: float
+    state: pdhg.PdhgState
+    iterations: int
 
     @functools.cached_property
     def measured(self) -> tuple[Assessment, torch.Tensor]:
@@ -133,11 +137,16 @@ class Served:
     Args:
         topology: as registered.
         paths: over all pairs of nodes.
+
+    Attributes:
+        capacity: (E,) Gbit/s in force.
+        slice_s: seconds of a slice; longer where one gap check takes longer.
     """
 
     def __init__(self, topology: Topology, paths: PathSet) -> None:
         self.topology, self.paths = topology, paths
         self.capacity = topology.capacity
+        self.slice_s = SLICE_S
         self._drawing: dict[str, Any] | None = None
         self._problems: dict[ObjectiveName, Problem] = {}
         self._engines: dict[ObjectiveName, SuccessivePdhg] = {}
@@ -170,20 +179,23 @@ class Served:
         shape = 1, self.paths.num_demands
         pdhg.solve(self.problem(objective, np.full(shape, 1e-6)), gap=0.1, max_iterations=8)
 
-    def solve(self, job: Job, starter: Starter | None = None) -> Solved:
+    def solve(self, job: Job, starter: Starter | None = None, start: pdhg.PdhgState | None = None) -> Solved:
         """Allocate the matrices of a job from where the last allocation ended.
 
         Args:
             job: what to solve.
             starter: gives the engine a start on a large network that has no such state.
+            start: of each matrix, in place of the last allocation's.
         """
         begin = time.perf_counter()
         problem = self.problem(job.objective, job.rates)
         model_helps = saves_time(self.paths)
         found = self._engines.setdefault(job.objective, SuccessivePdhg()).solve(
-            problem, gap=job.gap, deadline=max(0.0, job.deadline - begin), starter=starter if model_helps else None
-        )
-        return Solved(problem, found.splits, found.prices, found.stopped_by, time.perf_counter() - begin)
+            problem, gap=job.gap, deadline=max(0.0, job.deadline - begin), starter=starter if model_helps else None,
+            start=start,
+        )  # fmt: skip
+        seconds = time.perf_counter() - begin
+        return Solved(problem, found.splits, found.prices, found.stopped_by, seconds, found.state, found.iterations)
 
     def answer(self, solved: Solved, rows: slice, gap: float, entries: int, queue_s: float) -> Answer:
         """Some matrices of a job, measured independently; as whole-number weights if ``entries`` are asked for.

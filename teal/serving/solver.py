@@ -1,7 +1,7 @@
 """The part of the service that computes: networks, one engine, and requests that are solved together.
 
-Requests for a network that come while the engine is busy wait, and go through it together, as many as it has lanes.
-Nothing is ever delayed for company.
+Requests for a network that come while the engine is busy wait (:mod:`teal.serving.queue`), and go through it together,
+as many as it has lanes.  Nothing is ever delayed for company.
 """
 
 from __future__ import annotations
@@ -10,38 +10,22 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from teal.objectives import ObjectiveName
-from teal.schemes.registry import Starter
 from teal.serving.errors import ServiceError, not_ready, overloaded, replaced, wrong
 from teal.serving.model import ServedModel
-from teal.serving.requests import LinkChanges, NetworkSpec, Options
-from teal.serving.served import Job, Served, capacity_in_force, prove, topology_of
+from teal.serving.queue import Queue, Waiting, joined, solve_slice
+from teal.serving.requests import LinkChanges, NetworkSpec
+from teal.serving.served import Served, capacity_in_force, prove, topology_of
 from teal.serving.store import Store, Version
-from teal.serving.wire import Answer, check_size, decode, encode
-from teal.solvers.pdhg import MAX_LANES
+from teal.serving.wire import check_size, decode, encode
 
 _BODY_IN_THREAD = 100_000  # bytes or demands, from which on bodies are read and written beside the event loop
 _MOST_SPLITS = 1 << 26
-
-
-@dataclasses.dataclass(eq=False)
-class _Waiting:
-    """A request that waits for the engine."""
-
-    rates: np.ndarray
-    options: Options
-    objective: ObjectiveName
-    gap: float
-    arrived: float
-    deadline: float
-    answer: asyncio.Future[Answer]
 
 
 @dataclasses.dataclass(eq=False)
@@ -54,7 +38,7 @@ class _Network:
     served: Served | None = None
     error: str = ""
     preparing: asyncio.Task[None] | None = None
-    waiting: deque[_Waiting] = dataclasses.field(default_factory=deque)
+    waiting: Queue = dataclasses.field(default_factory=Queue)
     draining: asyncio.Task[None] | None = None
 
 
@@ -226,9 +210,9 @@ class Solver:
         network = self._network(name)
         if network.served is not served:
             raise replaced(name)
-        if sum(not request.answer.done() for request in network.waiting) >= self._most_waiting:
+        if len(network.waiting) >= self._most_waiting:
             raise overloaded()
-        waiting = _Waiting(
+        waiting = Waiting(
             rates,
             options,
             options.objective_name(network.spec.objective),
@@ -237,7 +221,7 @@ class Solver:
             arrived + options.deadline_ms / 1e3,
             asyncio.get_running_loop().create_future(),
         )
-        network.waiting.append(waiting)
+        network.waiting.add(waiting)
         if network.draining is None or network.draining.done():
             network.draining = asyncio.create_task(self._drain(network))
         answer = await waiting.answer
@@ -245,21 +229,28 @@ class Solver:
         return *encoded, {**answer.summary(), "generation": network.generation}
 
     async def _drain(self, network: _Network) -> None:
+        """Let the engine work on what waits, slice by slice."""
         loop = asyncio.get_running_loop()
-        while network.waiting:
-            together = _take(network.waiting)
+        while together := network.waiting.take():
             try:
                 served = network.served
                 assert served is not None, "nothing waits for a network that is not ready"
-                answers = await loop.run_in_executor(self._engine, _solve, served, together, self._model.current())
+                starter = self._model.current()
+                answers = await loop.run_in_executor(self._engine, solve_slice, served, together, starter)
             except Exception as error:
-                for request in together:
-                    if not request.answer.done():
-                        request.answer.set_exception(error)
+                for chunk in together:
+                    if not chunk.request.answer.done():
+                        chunk.request.answer.set_exception(error)
                 continue
-            for request, answer in zip(together, answers, strict=True):
-                if not request.answer.done():  # else the client has gone
-                    request.answer.set_result(answer)
+            for chunk, answer in zip(together, answers, strict=True):
+                request = chunk.request
+                if answer is None:
+                    network.waiting.put_back(chunk)
+                    continue
+                request.parts[chunk.rows.start] = answer
+                request.chunks -= 1
+                if not request.chunks and not request.answer.done():  # else the client has gone
+                    request.answer.set_result(joined(request.parts))
 
     def _ready(self, name: str) -> Served:
         network = self._network(name)
@@ -304,10 +295,8 @@ class Solver:
         network = self._networks.pop(name, None)
         if network is None:
             return
-        for request in network.waiting:
-            if not request.answer.done():
-                request.answer.set_exception(ServiceError(404, "unknown_network", f"{name!r} was deleted or replaced"))
-        network.waiting.clear()
+        for request in network.waiting.clear():
+            request.answer.set_exception(ServiceError(404, "unknown_network", f"{name!r} was deleted or replaced"))
 
 
 def _routes(served: Served) -> dict[str, Any]:
@@ -322,49 +311,3 @@ def _routes(served: Served) -> dict[str, Any]:
         "pairs": [[names[s], names[t]] for s, t in paths.pairs.tolist()],
         "paths": [[nodes(d, k) for k in np.flatnonzero(paths.mask[d]).tolist()] for d in range(paths.num_demands)],
     }
-
-
-def _take(waiting: deque[_Waiting]) -> list[_Waiting]:
-    """The first request, and those behind it that go with it: of the same objective, no more than there are lanes.
-
-    Those that nobody waits for any more are dropped.
-    """
-    together: list[_Waiting] = []
-    count, now = 0, time.perf_counter()
-    while waiting:
-        first = waiting[0]
-        if first.answer.done():
-            waiting.popleft()
-            continue
-        # One whose time is up would leave none for the others.
-        alike = not together or _kind(first, now) == _kind(together[0], now)
-        if together and (not alike or count + len(first.rates) > MAX_LANES):
-            break
-        together.append(waiting.popleft())
-        count += len(first.rates)
-    return together
-
-
-def _kind(request: _Waiting, now: float) -> tuple[ObjectiveName, bool]:
-    return request.objective, request.deadline > now
-
-
-def _solve(served: Served, together: list[_Waiting], starter: Starter | None) -> list[Answer]:
-    """Solve the matrices of some requests at once: to the smallest gap, until the first deadline."""
-    if not together:
-        return []
-    begin = time.perf_counter()
-    job = Job(
-        np.concatenate([request.rates for request in together]),
-        together[0].objective,
-        min(request.gap for request in together),
-        min(request.deadline for request in together),
-    )
-    solved = served.solve(job, starter)
-    answers, first = [], 0
-    for request in together:
-        rows = slice(first, first + len(request.rates))
-        first = rows.stop
-        waited = begin - request.arrived
-        answers.append(served.answer(solved, rows, request.gap, request.options.entries, waited))
-    return answers

@@ -21,6 +21,12 @@ from teal.solvers.pdhg.scenarios import solve_scenarios
 from teal.spec import Spec
 
 
+# Iterations x scenarios x (trie nodes + paths), at most: half a second on two cores.  Each interval goes on from the one
+# before, so that what is left of the gap is small.
+_MOST_WORK = 600_000_000
+_LEAST_ITERATIONS = 40
+
+
 class SampleAverage:
     """See the module.
 
@@ -29,7 +35,7 @@ class SampleAverage:
         tail: 0 for the mean, towards 1 for the worst matrices (see :func:`solve_scenarios`).
         decay: matrices after which a weight has fallen to 1/e; 0 for equal weights.
         gap: certified gap at which the solver stops.
-        iterations: of the solver, at most.
+        iterations: of the solver, at most; fewer on large networks.
         deadline: seconds of the solver, at most.
     """
 
@@ -47,9 +53,11 @@ class SampleAverage:
 
     def of(self, problem: Problem) -> Tensor:
         """Splits (D, K) for scenarios, from those of the call before; the newest scenario last."""
+        work = problem.batch * (problem.paths.trie.num_nodes + problem.paths.leaf.size)
+        iterations = min(self._iterations, max(_LEAST_ITERATIONS, _MOST_WORK // work))
         weights = np.exp((np.arange(problem.batch) - problem.batch) / self._decay) if self._decay else None
         result = solve_scenarios(
-            problem, weights=weights, tail=self._tail, gap=self._gap, max_iterations=self._iterations,
+            problem, weights=weights, tail=self._tail, gap=self._gap, max_iterations=iterations,
             deadline=self._deadline, warm_start=self._moved(problem.batch),
         )  # fmt: skip
         self._start = result.splits, result.prices

@@ -1,0 +1,177 @@
+"""The order in which requests get the engine: no request waits longer than a slice for one with a later deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
+
+import teal
+from teal.client import AsyncClient
+from teal.network import all_pairs
+from teal.objectives import ObjectiveName
+from teal.serving.queue import Chunk, Queue, Waiting, joined, solve_slice
+from teal.serving.requests import Options
+from teal.serving.served import Served
+from teal.serving.solver import Solver
+from teal.solvers.pdhg import Stop
+from tests.serving.service import held_engine, problem_of, queued, rates_of, run, service, until
+
+B4 = teal.load_topology("b4")
+
+
+@pytest.fixture
+def served() -> Served:
+    return Served(B4, teal.compute_paths(B4, all_pairs(B4), cache=False))
+
+
+def _request(count: int, deadline_s: float, gap: float = 1e-2, entries: int = 0) -> Waiting:
+    now = time.perf_counter()
+    answer = asyncio.get_running_loop().create_future()
+    options = Options(deadline_ms=1e3, entries=entries)
+    return Waiting(rates_of(count, size=30_000), options, ObjectiveName.TOTAL_FLOW, gap, now, now + deadline_s, answer)
+
+
+def test_the_earliest_deadline_comes_first_and_large_requests_are_cut() -> None:
+    async def work() -> None:
+        queue, hog, soon = Queue(), _request(40, 500.0), _request(1, 50.0)
+        queue.add(hog)
+        first = queue.take()
+        assert [(chunk.rows.start, chunk.rows.stop) for chunk in first] == [(0, 16)]
+        queue.add(soon)
+        queue.put_back(first[0])
+        second = queue.take()
+        assert second[0].request is soon
+        assert sum(chunk.size for chunk in second) <= 16
+        assert list(queue) == [hog]
+
+    run(work)
+
+
+def test_chunks_of_other_kinds_wait_for_another_turn() -> None:
+    async def work() -> None:
+        queue = Queue()
+        loose, tight, late = _request(1, 50.0), _request(1, 60.0, gap=1e-9), _request(1, -1.0)
+        for request in (loose, tight, late):
+            queue.add(request)
+        order = []
+        while together := queue.take():
+            order.append([chunk.request for chunk in together])
+        assert order == [[late], [loose], [tight]]
+
+    run(work)
+
+
+def test_what_nobody_waits_for_is_dropped() -> None:
+    async def work() -> None:
+        queue, gone, here = Queue(), _request(40, 10.0), _request(1, 20.0)
+        queue.add(gone)
+        queue.add(here)
+        gone.answer.cancel()
+        assert len(queue) == 1
+        assert [chunk.request for chunk in queue.take()] == [here]
+        assert not queue.take()
+
+    run(work)
+
+
+def test_a_chunk_goes_on_from_where_its_slice_ended(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "slice_s", 0.0)  # each slice ends at once
+
+    async def work() -> None:
+        request = _request(2, 300.0, gap=1e-6)
+        chunk = Chunk(request, slice(0, 2))
+        request.chunks, gaps = 1, []
+        for _ in range(3):
+            (answer,) = solve_slice(served, [chunk], None)
+            assert answer is None
+            assert chunk.state is not None
+            problem = problem_of(request.rates)
+            gaps.append(float(teal.solve(problem, gap=0.0, max_iterations=0, warm_start=chunk.state).gap.max()))
+            served.slice_s = 0.02
+        assert gaps[2] <= gaps[1] <= gaps[0]
+        assert gaps[2] < gaps[0], "the second slice went on"
+        served.slice_s = 300.0
+        (answer,) = solve_slice(served, [chunk], None)
+        assert answer is not None
+        assert answer.status == ("gap", "gap")
+        assert (answer.gap <= 1e-6).all()
+
+    run(work)
+
+
+def test_slices_grow_where_a_check_takes_longer(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "slice_s", 1e-9)
+
+    async def work() -> None:
+        request = _request(1, 300.0, gap=1e-9)
+        chunk = Chunk(request, slice(0, 1))
+        request.chunks = 1
+        assert solve_slice(served, [chunk], None) == [None]
+        assert served.slice_s == pytest.approx(2e-9)
+
+    run(work)
+
+
+def test_a_request_whose_time_is_up_gets_what_there_is(served: Served) -> None:
+    async def work() -> None:
+        request = _request(1, -1.0, gap=1e-9)
+        request.chunks = 1
+        (answer,) = solve_slice(served, [Chunk(request, slice(0, 1))], None)
+        assert answer is not None
+        assert answer.status == (Stop.DEADLINE.value,)
+
+    run(work)
+
+
+@pytest.mark.parametrize("entries", [0, 8])
+def test_the_chunks_of_a_request_make_one_answer(served: Served, entries: int) -> None:
+    async def work() -> None:
+        request = _request(37, 300.0, entries=entries)
+        queue = Queue()
+        queue.add(request)
+        assert request.chunks == 3
+        while together := queue.take():
+            for chunk, answer in zip(together, solve_slice(served, together, None), strict=True):
+                assert answer is not None
+                request.parts[chunk.rows.start] = answer
+        answer = joined(request.parts)
+        assert len(answer.value) == len(answer.splits) == len(answer.status) == 37
+        assert (answer.weights is not None) == bool(entries)
+        exact = teal.solve(problem_of(request.rates), gap=1e-4)
+        slack = 0.2 if entries else 0.0101
+        np.testing.assert_array_less(exact.value.numpy() * (1 - slack), answer.value)
+        np.testing.assert_array_less(answer.value, exact.bound.numpy() * (1 + 1e-6))
+
+    run(work)
+
+
+def test_a_request_waits_for_one_slice_of_a_hog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        solver = Solver(tmp_path)
+        async with service(tmp_path, solver=solver) as client:
+            await client.put_network("b4", "b4")
+            await client.wait_ready("b4")
+            with held_engine(monkeypatch) as engine:
+                hog = asyncio.create_task(client.allocate("b4", rates_of(200), gap=1e-9, deadline_ms=600_000))
+                await until(lambda: engine.held == 16, "the engine has no chunk of the hog")
+                soon = asyncio.create_task(_ask(client))
+                await until(lambda: 1 in queued(solver, "b4"), "the second request does not wait")
+                engine.allow(2)
+                await asyncio.wait({soon})
+                assert engine.batches[:2] == [16, 1], "after one slice of the hog comes the earlier deadline"
+                assert soon.result() == "gap"
+                assert not hog.done()
+                hog.cancel()
+                await asyncio.wait({hog})
+                engine.allow()
+
+    async def _ask(client: AsyncClient) -> str:
+        return str((await client.allocate("b4", rates_of(1, seed=5), deadline_ms=60_000)).status[0])
+
+    run(work)
