@@ -1,10 +1,12 @@
-"""The service under load: latency and throughput, compared with a Ray Serve echo of equal size, and requests for Kdl.
+"""The service under load: latency and throughput, compared with echoes of equal size, and requests for Kdl.
 
-    python benchmarks/service.py [--kdl Kdl.json] [--seconds 10]
+    python benchmarks/service.py [--kdl Kdl.json] [--seconds 10] [--ray]
     python benchmarks/service.py --overload 60
 
 GEANT with generated traffic, one matrix per request, from a second process with 1, 8 and 64 clients.  The echo is a
-FastAPI ingress in front of one deployment, like the service; its responses have as many bytes as those of the service.
+FastAPI application in one process, like the service; its responses have as many bytes as those of the service.  With
+--ray also the service with two engines under Ray Serve (--replicas 2), and an echo of a FastAPI ingress in front of one
+deployment.
 
 Overload: 640 clients that send the next request as soon as they have a response, while the service lets 16 requests
 wait.  Printed are rate and latency of each HTTP status, and the memory of all processes of the service before, during
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import io
 import json
 import os
@@ -24,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +96,25 @@ def echo(port: int, size: int) -> None:
     signal.pause()
 
 
+def bare_echo(port: int, size: int) -> None:
+    """Serve responses of ``size`` bytes in one process on a port until the process is killed."""
+    import uvicorn
+    from fastapi import FastAPI
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    app = FastAPI()
+
+    async def answer(request: Request) -> Response:
+        await request.body()
+        return Response(bytes(size), media_type=ARROW)
+
+    answer.__annotations__ |= {"request": Request, "return": None}  # FastAPI cannot resolve these local names
+    app.post("/echo", response_model=None)(answer)
+    app.get("/readyz")(lambda: "ok")
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", access_log=False)
+
+
 async def load(url: str, bodies: list[bytes], clients: int, seconds: float) -> tuple[list[float], int, list[bytes]]:
     """Latencies, s; number of responses other than 200; bodies of up to 2000 responses."""
     import aiohttp
@@ -135,7 +158,7 @@ def measure(name: str, url: str, bodies: list[bytes], seconds: float) -> None:
         times, faults, responses = asyncio.run(load(url, bodies, clients, seconds))
         p50, p99 = (1e3 * float(np.quantile(times, q)) for q in (0.5, 0.99))
         parts = ""
-        if name != "echo":
+        if not name.startswith("echo"):
             metadata = [metadata_of(body) for body in responses]
             queue, solve, batch = (
                 float(np.median([response_metadata[k] for response_metadata in metadata]))
@@ -220,22 +243,44 @@ def main() -> None:
     parser.add_argument("--kdl", type=Path, help="file of Kdl, to measure it too")
     parser.add_argument("--seconds", type=float, default=10.0, help="duration of a measurement")
     parser.add_argument("--echo", type=int, nargs=2, metavar=("PORT", "BYTES"), help="run as the echo")
+    parser.add_argument("--bare-echo", type=int, nargs=2, metavar=("PORT", "BYTES"), help="run as the bare echo")
+    parser.add_argument("--ray", action="store_true", help="measure the service and an echo under Ray Serve too")
     parser.add_argument("--overload", type=float, default=0.0, metavar="SECONDS", help="overload the service")
     options = parser.parse_args()
-    if options.echo:
-        echo(*options.echo)
+    if options.echo or options.bare_echo:
+        echo(*options.echo) if options.echo else bare_echo(*options.bare_echo)
         return
     import teal
-    from teal.client import Client, ServiceFault
 
     topology = teal.load_topology("topohub:sndlib/geant")
     traffic = teal.load_traffic("gravity:seed=0,count=200,load=4", topology)
     bodies = [arrow(row[None]) for row in traffic.read(slice(None))]
+    print("| | clients | p50 | p99 | requests/s | faults | queue | engine | batch |\n" + 9 * "|---" + "|")
+    for replicas in (1, 2) if options.ray else (1,):
+        with service(replicas, 16 if options.overload else 256) as (address, process):
+            if options.overload:
+                overload(address, bodies[0], options.overload, process.pid)
+                return
+            name = "service" if replicas == 1 else f"service, --replicas {replicas}"
+            measure(name, f"{address}/v1/networks/geant/allocations", bodies, options.seconds)
+            if options.kdl and replicas == 1:
+                kdl(options.kdl, address)
+    measure_echo("--bare-echo", "echo", bodies, options.seconds)
+    if options.ray:
+        measure_echo("--echo", "echo, Ray Serve", bodies, options.seconds)
+        stop = [sys.executable, "-m", "ray.scripts.scripts", "stop", "--force"]
+        subprocess.run(stop, capture_output=True, check=False)
+
+
+@contextlib.contextmanager
+def service(replicas: int, max_waiting: int) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Address and process of a service with GEANT."""
+    from teal.client import Client, ServiceFault
+
     with tempfile.TemporaryDirectory() as folder:
         port = free_port()
-        waiting = "16" if options.overload else "256"
         command = [sys.executable, "-m", "teal", "serve", "--port", str(port), "--state", folder]
-        command += ["--max-waiting", waiting]
+        command += ["--max-waiting", str(max_waiting), "--replicas", str(replicas)]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         address = f"http://127.0.0.1:{port}"
         with Client(address, timeout_s=600) as client:
@@ -244,23 +289,19 @@ def main() -> None:
                     client.put_network("geant", "topohub:sndlib/geant")
                     break
                 except ServiceFault:
-                    time.sleep(0.5)
+                    time.sleep(0.1)
             client.wait_ready("geant")
-        if options.overload:
-            overload(address, bodies[0], options.overload, process.pid)
-            process.send_signal(signal.SIGTERM)
-            process.wait()
-            return
-        print("| | clients | p50 | p99 | requests/s | faults | queue | engine | batch |\n" + 9 * "|---" + "|")
-        measure("service", f"{address}/v1/networks/geant/allocations", bodies, options.seconds)
-        if options.kdl:
-            kdl(options.kdl, address)
+        yield address, process
         process.send_signal(signal.SIGTERM)
         process.wait()
-    port, size = free_port(), 462 * 4 * 4 + 72 * 4 + 2000
-    process = subprocess.Popen([sys.executable, __file__, "--echo", str(port), str(size)])
+
+
+def measure_echo(option: str, name: str, bodies: list[bytes], seconds: float) -> None:
+    """Start an echo and measure it."""
     import httpx
 
+    port, size = free_port(), 462 * 4 * 4 + 72 * 4 + 2000
+    process = subprocess.Popen([sys.executable, __file__, option, str(port), str(size)])
     while True:
         try:
             if httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200:
@@ -268,9 +309,8 @@ def main() -> None:
         except httpx.TransportError:
             pass
         time.sleep(0.5)
-    measure("echo", f"http://127.0.0.1:{port}/echo", bodies, options.seconds)
+    measure(name, f"http://127.0.0.1:{port}/echo", bodies, seconds)
     process.kill()
-    subprocess.run([sys.executable, "-m", "ray.scripts.scripts", "stop", "--force"], capture_output=True, check=False)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,22 +28,38 @@ def connected(extra: str = "ray") -> Iterator[Any]:
     except ImportError as error:
         raise InputError("Ray", "", f"its package: pip install 'teal-te[{extra}]'", error) from None
     must_connect = not ray.is_initialized()
-    if must_connect:
-        address = os.environ.get("RAY_ADDRESS", "")
-        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
-        # "local": a new instance, not a cluster that happens to run on this machine.
-        local: dict[str, Any] = {"address": "local", "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-        try:
-            ray.init(namespace="teal", **quiet, **({} if address else local))
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            if not address:
-                raise
-            raise InputError("RAY_ADDRESS", "", "the address of a Ray cluster", f"{address}: {error}") from None
-    try:
-        yield ray
-    finally:
+    with contextlib.ExitStack() as stack:
         if must_connect:
-            ray.shutdown()
+            _connect(ray, stack)
+        try:
+            yield ray
+        finally:
+            if must_connect:
+                ray.shutdown()
+
+
+def _connect(ray: Any, stack: contextlib.ExitStack) -> None:
+    """Connect to the cluster of ``RAY_ADDRESS``, or start a local one whose files end with ``stack``.
+
+    Raises:
+        InputError: the cluster does not answer.
+    """
+    address = os.environ.get("RAY_ADDRESS", "")
+    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
+    if not address:
+        # A folder of this user alone: in Ray's own, which all users may write to, a log could be replaced by a link.
+        # Its name is short because sockets lie in it, whose paths have 107 characters at most.
+        own = stack.enter_context(tempfile.TemporaryDirectory(prefix="teal-ray-", ignore_cleanup_errors=True))
+        # "local": a new instance, not a cluster that happens to run on this machine.
+        settings |= {
+            "address": "local", "include_dashboard": False, "_node_ip_address": "127.0.0.1", "_temp_dir": own
+        }  # fmt: skip
+    try:
+        ray.init(namespace="teal", **settings)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        if not address:
+            raise
+        raise InputError("RAY_ADDRESS", "", "the address of a Ray cluster", f"{address}: {error}") from None
 
 
 def units(ray: Any, kind: str) -> int:
