@@ -20,9 +20,9 @@ from teal.schemes.hedges.past import Past
 from teal.solvers.pdhg.scenarios import solve_scenarios
 from teal.spec import Spec
 
-# Iterations x scenarios x (trie nodes + paths), at most: half a second on two cores.  Each interval goes on from the
+# Iterations x scenarios x (trie nodes + paths), at most: a quarter second on two cores.  Each interval goes on from the
 # one before, so that what is left of the gap is small.
-_MOST_WORK = 600_000_000
+_MOST_WORK = 300_000_000
 _LEAST_ITERATIONS = 40
 
 
