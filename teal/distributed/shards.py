@@ -11,7 +11,6 @@ import contextlib
 import copy
 import itertools
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from teal.network.topology import Topology
 from teal.runtime.arrays import Int64Array
 from teal.runtime.memory import available
 from teal.runtime.parallel import limit_threads
-from teal.runtime.storage import cache_dir
+from teal.runtime.storage import ScratchFolder
 from teal.solvers.pdhg.shards import Backend, ShardDemands, ShardWorker
 
 _MAX_REPLACEMENTS = 3  # of each actor
@@ -41,10 +40,10 @@ class _Actor:
     ) -> None:  # fmt: skip
         os.chdir(folder)  # that of the command, because relative paths refer to it
         limit_threads(threads)
-        self._state = tempfile.TemporaryDirectory(dir=cache_dir("shards"), prefix=".state-")
+        self._state = ScratchFolder("shards")
         memory = int(_MEMORY_SHARE * available() / workers)
         shards = [ShardDemands(*(_writable(array) for array in vars(shard).values())) for shard in shards]
-        self._worker = ShardWorker(topology, search, shards, is_balanced, Path(self._state.name), memory)
+        self._worker = ShardWorker(topology, search, shards, is_balanced, self._state.path, memory)
 
     def total(self, name: str, shared: tuple[Any, ...], each: list[tuple[Any, ...]], options: dict[str, Any]) -> Any:
         """See ShardWorker."""
@@ -61,7 +60,7 @@ class _Actor:
 
     def close(self) -> None:
         """Delete the state on disk."""
-        self._state.cleanup()
+        self._state.close()
 
 
 def _writable(value: Any) -> Any:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -12,6 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from teal.errors import InputError
+
+# Beginning of the names of scratch folders, and the file in each that its process holds locked.
+_SCRATCH, _SCRATCH_LOCK = ".state-", "lock"
 
 
 def cache_dir(kind: str) -> Path:
@@ -108,6 +113,38 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+class ScratchFolder:
+    """A folder for the state of a running command, in the cache; it is deleted at the end.
+
+    Folders of processes that were killed are deleted when the next one is made: their locks are free.
+
+    Args:
+        kind: of the cache, as of :func:`cache_dir`.
+
+    Attributes:
+        path: of the folder.
+    """
+
+    def __init__(self, kind: str) -> None:
+        parent = cache_dir(kind)
+        for folder in parent.glob(f"{_SCRATCH}*"):
+            _remove_if_unused(folder)
+        self.path = Path(tempfile.mkdtemp(dir=parent, prefix=_SCRATCH))
+        self._lock = (self.path / _SCRATCH_LOCK).open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def close(self) -> None:
+        """Delete the folder."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.close()
+
+
+def _remove_if_unused(folder: Path) -> None:
+    with contextlib.suppress(OSError), (folder / _SCRATCH_LOCK).open() as lock:  # no lock yet: it is being made
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def packaged(name: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from teal.config import SolveConfig
+from teal.errors import InputError
 from teal.evaluation.sharded import Workers, part_file, solve_sharded
 from teal.evaluation.solve import SolveFigures, solve_matrix
 from teal.formats.allocations import ALLOCATION_SUFFIXES, write_allocation
@@ -33,6 +34,8 @@ def run_solve(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigure
 def _run_sharded(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigures:
     """The same in shards, each of which is written to a file of its own."""
     if config.out:
+        if config.out.suffix.lower() in ALLOCATION_SUFFIXES:
+            raise InputError(str(config.out), "out", "a folder, for a file of each shard", repr(config.out.name))
         earlier = sorted(file.name for file in config.out.glob(part_file(0).replace("0000000000", "*")))
         check_out_folder(config.out, tuple(earlier) or (part_file(0),), overwrite=config.overwrite)
         remove_files(config.out, earlier)

@@ -86,6 +86,8 @@ def test_the_command_prints_figures_and_replaces_files_only_when_told(
     assert (printed["shards"], printed["sent_bytes"]) == (2, 0)
     assert main(command) == 2
     assert "--overwrite" in capsys.readouterr().err
+    assert main([*command[:-1], str(tmp_path / "file.parquet")]) == 2
+    assert "a folder" in capsys.readouterr().err
     assert main([*command[:-4], "--shards", "5", "--out", str(out), "--overwrite"]) == 0
     assert len(list(out.iterdir())) == 5, "files of fewer shards are gone"
 

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from teal.errors import InputError
-from teal.runtime.storage import atomic_file, check_out_file, check_out_folder, content_key, file_key
+from teal.runtime.storage import (
+    ScratchFolder,
+    atomic_file,
+    check_out_file,
+    check_out_folder,
+    content_key,
+    file_key,
+)
+from tests.processes import running
 
 
 def test_atomic_file_writes_the_whole_file_or_nothing(tmp_path: Path) -> None:
@@ -56,3 +66,18 @@ def test_content_and_file_keys_depend_on_the_content_alone(tmp_path: Path) -> No
     (tmp_path / "one").write_text("x")
     (tmp_path / "two").write_text("x")
     assert file_key(tmp_path / "one") == file_key(tmp_path / "two"), "the key does not depend on the name of the file"
+
+
+def test_scratch_folders_of_killed_processes_are_deleted_and_others_stay() -> None:
+    script = "import sys, time; from teal.runtime.storage import ScratchFolder; f = ScratchFolder('s'); "
+    script += "print(f.path, flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", script]
+    with running(command, stdin=subprocess.PIPE) as alive, running(command, stdin=subprocess.PIPE) as killed:
+        folders = [Path(process.stdout.readline().strip()) for process in (alive, killed) if process.stdout]
+        assert all(folder.is_dir() for folder in folders)
+        killed.kill()
+        killed.wait()
+        own = ScratchFolder("s")
+        assert [folder.is_dir() for folder in folders] == [True, False]
+        own.close()
+        assert not own.path.exists()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,7 +21,7 @@ from teal.network.path_set import PathSet
 from teal.network.shards import PathSearch, PathShard, compute_shard
 from teal.network.topology import Topology
 from teal.runtime.arrays import AnyArray, Float32Array, FloatArray, Int64Array, IntArray
-from teal.runtime.storage import cache_dir
+from teal.runtime.storage import ScratchFolder
 from teal.solvers.pdhg import kernels
 from teal.solvers.pdhg.fused_state import Control, Dual, ScaledProgram
 from teal.solvers.pdhg.passes import Arrays, InMemory, Measured, PathPasses, make_scratch
@@ -209,10 +208,10 @@ class OneProcess:
         report: Callable[[int, int], None],
     ) -> None:  # fmt: skip
         self.num_shards, self.sent_bytes = len(shards), 0
-        self._state = tempfile.TemporaryDirectory(dir=cache_dir("shards"), prefix=".state-")
+        self._state = ScratchFolder("shards")
         try:
             self._worker = ShardWorker(
-                topology, search, shards, is_balanced, Path(self._state.name), memory,
+                topology, search, shards, is_balanced, self._state.path, memory,
                 lambda done: report(done, len(shards)),
             )  # fmt: skip
         except BaseException:
@@ -233,7 +232,7 @@ class OneProcess:
 
     def close(self) -> None:
         """See Backend."""
-        self._state.cleanup()
+        self._state.close()
 
 
 class ShardPasses:
