@@ -107,7 +107,7 @@ def compute_shard(topology: Topology, pairs: IntArray, search: PathSearch) -> Pa
         raise InputError(str(folder.parent), "", f"{needed / 1e9:.1f} GB for a shard of paths", f"{free / 1e9:.1f} GB")
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".new-"))
     try:
-        for name, array in zip(PathScan._fields, scan, strict=True):
+        for name, array in scan._asdict().items():
             np.save(temporary / f"{name}.npy", array)
         lengths = {name: len(array) for name, array in scan._asdict().items()}
         (temporary / _ABOUT).write_text(json.dumps(lengths))
