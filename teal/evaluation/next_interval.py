@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -116,6 +117,7 @@ class NextInterval:
         self._instance, self._hedges, self._lead, self._lookback = instance, hedges, lead, lookback
         self._network = instance.problem(np.zeros((1, instance.traffic.num_demands)))
         self._limits = {name: ConformalLimit(level) for name in hedges}
+        self._ratios: dict[str, deque[tuple[int, float]]] = {name: deque() for name in hedges}
         self._before: dict[str, Tensor] = {}
         self._start: pdhg.PdhgState | None = None  # of the optimum
 
@@ -163,8 +165,12 @@ class NextInterval:
         value = realised(problem, splits)
         ratio, limit = value / optimum if optimum > 0 else math.nan, math.nan
         if is_utilisation and math.isfinite(ratio):
+            # Ratios of intervals that are not measured yet when this one is allocated for count later.
+            waiting = self._ratios[name]
+            while waiting and waiting[0][0] <= row - self._lead:
+                self._limits[name].observe(waiting.popleft()[1])
             limit = self._limits[name].limit
-            self._limits[name].observe(ratio)
+            waiting.append((row, ratio))
         churn, before = math.nan, self._before.get(name)
         if before is not None:
             moved = (problem.demand[0] * (splits - before).abs().sum(-1)).sum() / 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -111,11 +112,14 @@ def compute_shard(topology: Topology, pairs: IntArray, search: PathSearch) -> Pa
             np.save(temporary / f"{name}.npy", array)
         lengths = {name: len(array) for name, array in scan._asdict().items()}
         (temporary / _ABOUT).write_text(json.dumps(lengths))
-        if folder.exists():  # damaged
-            shutil.rmtree(folder)
-        temporary.rename(folder)
+        if not _is_complete(folder, len(pairs)):  # else another process was faster
+            shutil.rmtree(folder, ignore_errors=True)  # damaged
+            with contextlib.suppress(OSError):  # another process is faster
+                temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+    if not _is_complete(folder, len(pairs)):
+        raise InputError(str(folder), "", "a folder that can be written to", "one that cannot")
     return shard
 
 

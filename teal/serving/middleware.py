@@ -12,13 +12,14 @@ from urllib.parse import urlsplit
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from teal.serving.errors import ServiceError
+from teal.serving.errors import ServiceError, overloaded
 from teal.serving.log import LOG
 from teal.serving.metrics import Metrics
 from teal.serving.wire import ARROW, JSON
 
 BODY_S = 30.0  # seconds in which a body must arrive: a stalled one holds a connection
 MOST_JSON_BYTES = 8 << 20  # of a body in JSON, which takes ten times its size in memory; matrices are sent as Arrow
+_MOST_OPEN_BODIES = 8  # largest bodies that all requests together may have in memory
 _WITH_BODY = ("POST", "PUT", "PATCH")
 
 
@@ -37,6 +38,7 @@ class Watched:
 
     def __init__(self, app: ASGIApp, metrics: Metrics, most_bytes: int, token: str, hosts: tuple[str, ...]) -> None:
         self._app, self._metrics, self._most_bytes = app, metrics, most_bytes
+        self._open_bytes = 0  # declared sizes of the bodies that are in memory or on their way
         self._token, self._hosts = token.encode(), {host.strip("[]").lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,6 +47,7 @@ class Watched:
             await self._app(scope, receive, send)
             return
         begin, number, status = time.perf_counter(), uuid.uuid4().hex[:12], 0
+        own_bytes = 0
 
         async def sent(message: Message) -> None:
             nonlocal status
@@ -57,6 +60,10 @@ class Watched:
         try:
             self._check(scope)
             if scope["method"] in _WITH_BODY:
+                declared = int(dict(scope["headers"])[b"content-length"])
+                if self._open_bytes + declared > _MOST_OPEN_BODIES * self._most_bytes:
+                    raise overloaded()
+                self._open_bytes, own_bytes = self._open_bytes + declared, declared
                 receive = _Read(await _body(receive), receive)
             await self._app(scope, receive, sent)
         except ServiceError as error:
@@ -70,6 +77,7 @@ class Watched:
             fault = ServiceError(500, "internal", f"an error of ours, logged as {number}")
             await fault_response(fault)(scope, receive, sent)
         finally:
+            self._open_bytes -= own_bytes
             self._metrics.open.dec()
             seconds = time.perf_counter() - begin
             route = getattr(scope.get("route"), "path", "other")  # not the path: names would fill the metrics
@@ -89,9 +97,10 @@ class Watched:
         host = headers.get(b"host", b"").decode("latin-1")
         if self._hosts and _host_name(host) not in self._hosts:
             raise ServiceError(400, "wrong_host", "this service has another name")
+        # A page of another site has no token; with one, the service may be behind a proxy that has a name of its own.
         origin = headers.get(b"origin")
-        if origin is not None and urlsplit(origin.decode("latin-1")).netloc.lower() != host.lower():
-            raise ServiceError(403, "other_origin", "pages of another site may not use this service")
+        if origin is not None and not self._token and not _is_same_site(origin.decode("latin-1"), host):
+            raise ServiceError(403, "other_origin", "pages of another site may not use this service without a token")
         private = scope["path"].startswith(("/v1/", "/metrics"))
         if self._token and private:
             kind, _, given = headers.get(b"authorization", b"").partition(b" ")
@@ -108,6 +117,17 @@ class Watched:
         most = min(self._most_bytes, MOST_JSON_BYTES) if media_type == JSON else self._most_bytes
         if int(declared) > most:
             raise ServiceError(413, "too_large", f"a body of {media_type} has at most {most:,} bytes")
+
+
+def _is_same_site(origin: str, host: str) -> bool:
+    """Whether an Origin header names the service that a Host header names."""
+    try:
+        site = urlsplit(origin)
+        usual = {"http": 80, "https": 443}.get(site.scheme)
+        own = urlsplit(f"//{host}")
+        return bool(site.hostname) and (site.hostname, site.port or usual) == (own.hostname, own.port or usual)
+    except ValueError:
+        return False
 
 
 def _host_name(host: str) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
 
 import uvicorn
@@ -35,6 +37,9 @@ def run_service(config: ServeConfig, say: Callable[[str], None]) -> None:
         asyncio.run(_serve(config, Solver(folder, config.max_waiting, model_of(config)), listening, say))
     finally:
         listening.close()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # not by joining threads, which may search paths for minutes; everything is on disk
 
 
 def _listen(config: ServeConfig) -> socket.socket:
@@ -78,4 +83,6 @@ async def _serve(config: ServeConfig, solver: Solver, listening: socket.socket, 
 def _stop(server: uvicorn.Server, say: Callable[[str], None]) -> None:
     if not server.should_exit:
         say("stopping: requests in flight are answered first")
+    elif server.should_exit:  # a second time: do not wait
+        server.force_exit = True
     server.should_exit = True

@@ -20,7 +20,7 @@ from teal.objectives import ObjectiveName
 from teal.runtime.arrays import FloatArray
 from teal.schemes.registry import Starter
 from teal.serving.requests import Options
-from teal.serving.served import Job, Served
+from teal.serving.served import SLICE_S, Job, Served
 from teal.serving.wire import Answer
 from teal.solvers.pdhg import MAX_LANES, PdhgState, Stop
 
@@ -171,8 +171,11 @@ def solve_slice(served: Served, together: list[Chunk], starter: Starter | None) 
             answers.append(
                 served.answer(solved, rows, request.gap, request.options.entries, chunk.began - request.arrived)
             )
-    if None in answers and not solved.iterations:  # set-up and check have taken all of the slice
-        served.slice_s = min(2 * served.slice_s, _MOST_SLICE_S)
+    if None in answers and job.deadline == begin + served.slice_s:
+        if not solved.iterations:  # set-up and check have taken all of the slice
+            served.slice_s = min(2 * served.slice_s, _MOST_SLICE_S)
+        elif served.slice_s > SLICE_S:  # an earlier one was slowed down by something else
+            served.slice_s /= 2
     return answers
 
 

@@ -40,7 +40,7 @@ def run_next_interval(config: EvaluateConfig, notify: Callable[[str], None]) -> 
     rows: list[NextRow] = []
     try:
         for number, instance_config in enumerate(config.instances()):
-            rows += _run_network(config, instance_config, config.models()[number], notify)
+            _run_network(config, instance_config, config.models()[number], notify, rows)
     finally:
         if rows:
             _write(config, rows)
@@ -48,8 +48,13 @@ def run_next_interval(config: EvaluateConfig, notify: Callable[[str], None]) -> 
 
 
 def _run_network(
-    config: EvaluateConfig, settings: InstanceConfig, model: Path | None, notify: Callable[[str], None]
-) -> list[NextRow]:
+    config: EvaluateConfig,
+    settings: InstanceConfig,
+    model: Path | None,
+    notify: Callable[[str], None],
+    rows: list[NextRow],
+) -> None:
+    """Append the rows of a network to ``rows``, interval by interval."""
     instance = load_instance(settings, notify)
     hedges = {name: make_hedge(name, model) for name in config.scheme or DEFAULT_HEDGES}
     measured = rows_of(instance, config.split)
@@ -58,21 +63,13 @@ def _run_network(
     if not len(measured):
         raise InputError(settings.traffic, "", f"matrices after the first {config.lead}", instance.traffic.num_matrices)
     protocol = NextInterval(instance, hedges, lead=config.lead, lookback=config.lookback)
-    rows: list[NextRow] = []
-    bar = tqdm(total=len(measured), desc=instance.topology.name, unit="interval")
-    try:
-        with bar:
-            for interval in protocol.run(measured.tolist(), _WARM_UP):
-                rows += interval
-                bar.update()
-    except KeyboardInterrupt:
-        if rows:
-            _write(config, rows)
-        raise
+    with tqdm(total=len(measured), desc=instance.topology.name, unit="interval") as bar:
+        for interval in protocol.run(measured.tolist(), _WARM_UP):
+            rows += interval
+            bar.update()
     for hedge in hedges.values():
         if isinstance(hedge, Mixture):
             notify(f"{instance.topology.name}: {hedge.regret}")
-    return rows
 
 
 def _write(config: EvaluateConfig, rows: list[NextRow]) -> None:

@@ -46,6 +46,7 @@ def test_only_own_names_are_answered_on_every_route(host: str, status: int, path
 def test_pages_of_other_sites_are_refused(tmp_path: Path) -> None:
     for origin, status in (
         ("http://localhost:8000", 200), ("http://evil.com", 403), ("http://localhost:9000", 403), ("null", 403),
+        ("http://[", 403),
     ):  # fmt: skip
         headers = {"Origin": origin, **TYPE}
         answer = _answer(tmp_path, "PUT", "/v1/networks/b4", json={"topology": "b4"}, headers=headers)

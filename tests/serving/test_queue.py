@@ -118,6 +118,18 @@ def test_slices_grow_where_a_check_takes_longer(served: Served, monkeypatch: pyt
     run(work)
 
 
+def test_short_deadlines_of_others_do_not_make_slices_longer(served: Served) -> None:
+    async def work() -> None:
+        before = served.slice_s
+        for _ in range(4):
+            short, long = _request(1, 0.0015, gap=1e-12), _request(1, 60.0, gap=1e-12)
+            short.chunks = long.chunks = 1
+            solve_slice(served, [Chunk(short, slice(0, 1)), Chunk(long, slice(0, 1))], None)
+        assert served.slice_s == before
+
+    run(work)
+
+
 def test_a_request_whose_time_is_up_gets_what_there_is(served: Served) -> None:
     async def work() -> None:
         request = _request(1, -1.0, gap=1e-9)

@@ -6,7 +6,8 @@ probability p.  Traffic drifts, so p follows what was covered (adaptive conforma
 
     p <- p + step * (level - covered),
 
-which brings the covered share to the asked level over any series.
+which brings the covered share to the asked level over any series whose ratios do not keep rising: the limit is never
+above the largest of the last ratios.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ class ConformalLimit:
     """See the module.
 
     Args:
-        level: probability with which the limit is to hold.
+        level: probability with which the limit is to hold, in (0, 1).
     """
 
     def __init__(self, level: float = 0.95) -> None:
+        if not 0 < level < 1:
+            raise ValueError(f"a level in (0, 1), not {level}")
         self._level, self._now = level, level
         self._scores: deque[float] = deque(maxlen=_SCORES)
 

@@ -94,7 +94,7 @@ class Dote:
 
         validation = torch.arange(count, len(targets)) if count < len(targets) else torch.arange(count)
         for step in range(self._steps + 1):
-            if step % _CHECK_EVERY == 0:
+            if step % _CHECK_EVERY == 0 or step == self._steps:
                 with torch.no_grad():
                     score = float(losses(validation).mean())
                 if score < best:

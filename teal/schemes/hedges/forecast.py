@@ -68,9 +68,9 @@ def _of_days(past: Past) -> FloatArray:
     """Mean of the matrices at the target's time on earlier days."""
     age = (past.target - past.traffic.timestamps).astype("timedelta64[s]").astype(np.int64)
     rows = np.flatnonzero((age % _DAY_S == 0) & (age <= _DAYS * _DAY_S))
-    if not len(rows):
-        return past.last(1).demand[0].numpy()
-    return past.traffic.read(rows).mean(0)
+    demand = past.traffic.read(rows)
+    demand = demand[demand.sum(1) > 0]  # the others are gaps
+    return demand.mean(0) if len(demand) else past.last(1).demand[0].numpy()
 
 
 def make(spec: Spec, model: Path | None) -> Forecast:

@@ -12,7 +12,7 @@ that of the best of the n hedges, by at most
 
     (ln n + T ln(1 / (1 - share))) / rate + rate / 8 * sum_t R_t^2,
 
-whatever the traffic is.
+whatever the traffic is, where each interval is measured before the next one is allocated for (lead 1).
 """
 
 from __future__ import annotations

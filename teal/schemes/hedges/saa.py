@@ -54,7 +54,7 @@ class SampleAverage:
         """Splits (D, K) for scenarios, from those of the call before; the newest scenario last."""
         work = problem.batch * (problem.paths.trie.num_nodes + problem.paths.leaf.size)
         iterations = min(self._iterations, max(_LEAST_ITERATIONS, _MOST_WORK // work))
-        weights = np.exp((np.arange(problem.batch) - problem.batch) / self._decay) if self._decay else None
+        weights = np.exp((np.arange(problem.batch) - (problem.batch - 1)) / self._decay) if self._decay else None
         result = solve_scenarios(
             problem, weights=weights, tail=self._tail, gap=self._gap, max_iterations=iterations,
             deadline=self._deadline, warm_start=self._moved(problem.batch),

@@ -146,12 +146,21 @@ class FusedEngine:
             rows = dual.stepped.reshape(-1, width)
             is_zero = rows.sum(0) <= 0
             rows[:, is_zero] = self._program.live.reshape(-1, width)[:, is_zero]
-            rows /= np.maximum(rows.sum(0), 1e-300)  # the sum is 0 where all links have failed
+            self._to_simplex()
         if state is None and not self._is_balanced:  # w = 0: no flow to add up
             self._has_advanced = self._is_certified = False
             return
         # Scale the splits over live paths to sums of at most 1 (in a balanced program to 1, evenly if all are 0).
         self._begin(is_repairing=True)
+
+    def _to_simplex(self) -> None:
+        """Bring the y of T(z), in a balanced program, to where they may be."""
+        rows = self._dual.stepped.reshape(-1, len(self._lanes))
+        rows /= np.maximum(rows.sum(0), 1e-300)  # the sum is 0 where all links have failed
+
+    def _dual_size(self, capacity_value: FloatArray) -> FloatArray:
+        """(L,) sum of price times capacity (E * L,), by which a balanced program's bound is divided."""
+        return capacity_value.reshape(-1, len(self._lanes)).sum(0)
 
     def _begin(self, *, is_repairing: bool) -> None:
         """Make ``stepped`` the first iterate."""
@@ -179,9 +188,9 @@ class FusedEngine:
                 answer = answer.corrected(load, elasticity, capacity)
             self._respond(answer, lane, is_summing=False)
             dual.stepped[lane::width] = np.where(capacity > 0, given.prices * capacity, 0)
-            if self._is_balanced:
-                dual.stepped[lane::width] /= max(dual.stepped[lane::width].sum(), 1e-300)
-        if not self._is_balanced:
+        if self._is_balanced:
+            self._to_simplex()
+        else:
             dual.stepped[:] *= self._of_links(self._program.inverse_scale)
         self._begin(is_repairing=self._is_balanced)
 
@@ -234,7 +243,7 @@ class FusedEngine:
         if not self._is_certified:
             self._certify_splits()
         self._is_certified = False  # a check overwrites the flows
-        capacity_value = (self._prices() * self._capacity).reshape(-1, len(self._lanes)).sum(0)
+        capacity_value = self._dual_size(self._prices() * self._capacity)
         if self._is_balanced:
             has_prices = capacity_value > 0
             return self._of_batch(np.where(has_prices, -self._profit / np.where(has_prices, capacity_value, 1), 0.0))

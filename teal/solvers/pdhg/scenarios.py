@@ -39,6 +39,7 @@ from teal.solvers.pdhg.engine import PdhgState
 from teal.solvers.pdhg.fused import LANES, FusedEngine
 from teal.solvers.pdhg.scenario_passes import ScenarioPasses
 from teal.solvers.pdhg.search import LARGE_WORK, ProgressCallback, Search, Stop
+from teal.solvers.pdhg.simplex import limited_simplex
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -198,7 +199,7 @@ class ScenarioEngine(FusedEngine):
         assert isinstance(passes, ScenarioPasses)
         passes.respond_to(np.where(self._program.live > 0, prices, kernels.FAILED_PRICE), value, kept, kept_splits)
         self._dual.stepped[:] = prices * self._capacity
-        self._dual.stepped[:] /= max(self._dual.stepped.sum(), 1e-300)
+        self._to_simplex()
         self._begin(is_repairing=True)
 
     def _link_rows(self) -> tuple[FloatArray, FloatArray]:
@@ -207,6 +208,20 @@ class ScenarioEngine(FusedEngine):
 
     def _limits(self) -> tuple[FloatArray, int]:
         return self._all_limits, self._group_width
+
+    def _to_simplex(self) -> None:
+        """The nearest y within the limits: those of another program, such as an earlier window's, may exceed them."""
+        super()._to_simplex()
+        dual = self._dual.stepped
+        limited_simplex(dual, np.ones_like(dual), self._program.live, self._all_limits, self._group_width)
+
+    def _dual_size(self, capacity_value: FloatArray) -> FloatArray:
+        """(1,) the least number by which y must be divided so that they are within the limits and sum to at most 1.
+
+        Such y prove a bound, since utilisations are not negative.
+        """
+        of_scenario = self.of_scenarios(capacity_value).sum(1).numpy()
+        return np.array([max(float(of_scenario.sum()), float((of_scenario / self._all_limits).max()))])
 
     def _worst(self, utilisation: FloatArray) -> FloatArray:
         """(1,) sum of the scenarios' largest utilisations, weighted for the worst within the limits."""

@@ -33,3 +33,7 @@ def test_the_same_time_of_earlier_days() -> None:
     past = make_past(demand[: 2 * per_day + 5])
     np.testing.assert_allclose(_of_days(past), 1 + 5 + np.mean([0.0, 10.0]))
     np.testing.assert_allclose(_of_days(make_past(demand[:5])), demand[4])
+    demand[5] = 0  # a gap at the same time of the first day
+    np.testing.assert_allclose(_of_days(make_past(demand[: 2 * per_day + 5])), 1 + 5 + 10.0)
+    demand[per_day + 5] = 0
+    np.testing.assert_allclose(_of_days(make_past(demand[: 2 * per_day + 5])), demand[2 * per_day + 4])

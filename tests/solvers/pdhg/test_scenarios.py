@@ -155,6 +155,24 @@ def test_a_scenario_without_weight_does_not_count() -> None:
     assert worst.value == pytest.approx(float(worst.utilisation[:2].max()), rel=1e-9)
 
 
+@pytest.mark.parametrize("tail", [0.0, 0.5])
+@pytest.mark.parametrize("iterations", [0, 3, 10_000])
+def test_no_start_gives_a_false_bound(tail: float, iterations: int) -> None:
+    """A start within other limits, and the even one, may put more weight on a scenario than the program allows."""
+    problem = random_problem(4, objective=MLU, batch=3)
+    problem = problem.with_demand(torch.cat([problem.demand[:2], 100 * problem.demand[2:]]))
+    weights = np.array([0.5, 0.499, 0.001])
+    worst = solve_scenarios(problem, tail=1.0)
+    optimum = _optimum(problem, weights, tail)
+    for start in (None, (worst.splits, worst.prices)):
+        result = solve_scenarios(
+            problem, weights=weights, tail=tail, gap=1e-3, max_iterations=iterations, warm_start=start
+        )
+        assert result.bound <= optimum * (1 + 1e-6)
+        assert result.value >= optimum * (1 - 1e-6)
+        assert result.gap <= 1e-3 or iterations < 10
+
+
 def test_what_scenarios_cannot_be_is_refused() -> None:
     problem = random_problem(4, objective=MLU, batch=3)
     flow = random_problem(4, batch=3)
