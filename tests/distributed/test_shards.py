@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from teal.network.shards import PathSearch
 from teal.solvers.pdhg.sharded import ShardedProblem
 from teal.solvers.pdhg.shards import Allocated
 from teal.testing import random_problem
+from tests.processes import run
 
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("ray")]
 
@@ -24,8 +26,15 @@ def _splits(allocated: Allocated) -> np.ndarray:
 
 
 def test_workers_find_what_one_process_finds_even_if_one_is_killed() -> None:
-    if importlib.util.find_spec("ray") is None:  # not imported here: what Teal sets before counts at import only
+    """In a process of its own: what Teal sets for Ray counts only if Ray is imported after it."""
+    if importlib.util.find_spec("ray") is None:
         pytest.skip("needs Ray: pip install '.[ray]'")
+    ended = run([sys.executable, "-c", f"from {__name__} import compare_workers; compare_workers()"])
+    assert ended.returncode == 0, ended.stderr[-3000:]
+
+
+def compare_workers() -> None:
+    """Solve in one process, in two workers, and in two of which one is killed."""
     from teal.distributed.shards import actors
 
     problem = random_problem(8, nodes=14, batch=1, idle=0.0)
