@@ -98,6 +98,7 @@ class RayActors:
         self._calls: list[list[tuple[Any, ...]]] = [[] for _ in self._own]  # of each actor, that changed its state
         self._replacements = [0] * workers
         self.actors = [start(worker) for worker in range(workers)]
+        # A call that changes nothing: it ends when all actors have found their paths, and raises what went wrong there.
         self._gather([("total", "clear", (), [()] * (own.stop - own.start), {}) for own in self._own], is_change=False)
 
     def total(self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any) -> Any:

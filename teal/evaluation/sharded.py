@@ -152,9 +152,12 @@ def solve_sharded(
     return _report(config, network, parts, result, build_s, time.perf_counter() - begin)
 
 
+PART_FILES = "demands-*.parquet"  # the files of all shards
+
+
 def part_file(first: int) -> str:
     """Name of the file of the shard whose first demand has this number."""
-    return f"demands-{first:010d}.parquet"
+    return PART_FILES.replace("*", f"{first:010d}")
 
 
 def finish(

@@ -83,14 +83,14 @@ def compute_paths(
     pairs = all_pairs(topology) if pairs is None else np.ascontiguousarray(pairs, dtype=np.int32)
     check_pairs(topology, pairs)
     link_weights = _link_weights(topology, weight)
-    key = search_key(topology, pairs, num_paths, method, weight)
+    request = _Request(topology, num_paths, method, weight, link_weights)
+    key = request.key(pairs)
     file = cache_dir("paths") / f"{key}.npz" if cache else None
     if file is not None and file.exists():
         try:
             return load_paths(file, topology)
         except InputError:
             file.unlink(missing_ok=True)  # a damaged cache entry is computed again
-    request = _Request(topology, num_paths, method, weight, link_weights)
     _check_memory(request, pairs)
     paths = _search(request, pairs, key, progress)
     if file is not None:
@@ -100,8 +100,7 @@ def compute_paths(
 
 def search_key(topology: Topology, pairs: IntArray, num_paths: int, method: PathMethod, weight: PathWeight) -> str:
     """Content key of a search's inputs; arguments as of :func:`compute_paths`."""
-    weights = _link_weights(topology, weight)
-    return content_key(_FORMAT, topology.graph_key(), pairs, num_paths, method.value, weight.value, weights)
+    return _Request(topology, num_paths, method, weight, _link_weights(topology, weight)).key(pairs)
 
 
 def all_pairs(topology: Topology) -> IntArray:
@@ -140,6 +139,11 @@ class _Request(NamedTuple):
     method: PathMethod
     weight: PathWeight
     link_weights: FloatArray
+
+    def key(self, pairs: IntArray) -> str:
+        """Content key of the search for ``pairs``."""
+        topology, num_paths, method, weight, link_weights = self
+        return content_key(_FORMAT, topology.graph_key(), pairs, num_paths, method.value, weight.value, link_weights)
 
 
 def _check_memory(request: _Request, pairs: IntArray) -> None:

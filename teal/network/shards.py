@@ -18,7 +18,7 @@ from teal.network.path_set import PathSet
 from teal.network.paths import PathMethod, PathWeight, compute_paths, search_key
 from teal.network.topology import Topology
 from teal.runtime.arrays import IntArray
-from teal.runtime.storage import cache_dir
+from teal.runtime.storage import cache_dir, require_disk
 
 _FORMAT = 1  # part of the folder's name: raise it when the files change
 _ABOUT = "about.json"  # written last
@@ -102,10 +102,7 @@ def compute_shard(topology: Topology, pairs: IntArray, search: PathSearch) -> Pa
         topology, pairs, num_paths=search.num_paths, method=search.method, weight=search.weight, cache=False
     )
     scan = paths.packed.scan
-    needed = sum(array.nbytes for array in scan)
-    free = shutil.disk_usage(folder.parent).free
-    if needed > free:
-        raise InputError(str(folder.parent), "", f"{needed / 1e9:.1f} GB for a shard of paths", f"{free / 1e9:.1f} GB")
+    require_disk(folder.parent, sum(array.nbytes for array in scan), "a shard of paths")
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".new-"))
     try:
         for name, array in scan._asdict().items():

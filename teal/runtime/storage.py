@@ -115,6 +115,13 @@ def _umask() -> int:
     return mask
 
 
+def require_disk(folder: Path, needed: int, what: str) -> None:
+    """Raise InputError unless the file system of ``folder`` has ``needed`` free bytes for ``what``."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise InputError(str(folder), "", f"{needed / 1e9:.1f} GB on disk for {what}", f"{free / 1e9:.1f} GB")
+
+
 class ScratchFolder:
     """A folder for the state of a running command, in the cache; it is deleted at the end.
 

@@ -166,7 +166,7 @@ def make_app(
         body = await request.body()
         on_their_way[name] += 1
         try:
-            sent, wanted = request.headers.get("content-type", JSON), request.headers.get("accept", "")
+            sent, wanted = request.headers["content-type"], request.headers.get("accept", "")
             work = backend.allocate(name, body, sent, wanted, dict(request.query_params))
             found, kind, cost = await _unless_gone(request, work)
         finally:
@@ -208,7 +208,7 @@ def make_app(
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     @app.exception_handler(ServiceError)
-    async def knownfault_response(_: Request, error: ServiceError) -> JSONResponse:
+    async def known_fault(_: Request, error: ServiceError) -> JSONResponse:
         return fault_response(error)
 
     @app.exception_handler(RequestValidationError)
@@ -218,7 +218,7 @@ def make_app(
         return fault_response(ServiceError(422, "invalid_request", f"{place}: {first['msg']}"))
 
     @app.exception_handler(HTTPException)
-    async def otherfault_response(_: Request, error: HTTPException) -> JSONResponse:
+    async def other_fault(_: Request, error: HTTPException) -> JSONResponse:
         return fault_response(ServiceError(error.status_code, "http", str(error.detail)))
 
     add_page(app)

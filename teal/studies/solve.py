@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from teal.config import SolveConfig
 from teal.errors import InputError
-from teal.evaluation.sharded import Workers, part_file, solve_sharded
+from teal.evaluation.sharded import PART_FILES, Workers, part_file, solve_sharded
 from teal.evaluation.solve import SolveFigures, solve_matrix
 from teal.formats.allocations import ALLOCATION_SUFFIXES, write_allocation
 from teal.runtime.storage import check_out_file, check_out_folder, remove_files
@@ -36,7 +36,7 @@ def _run_sharded(config: SolveConfig, notify: Callable[[str], None]) -> SolveFig
     if config.out:
         if config.out.suffix.lower() in ALLOCATION_SUFFIXES:
             raise InputError(str(config.out), "out", "a folder, for a file of each shard", repr(config.out.name))
-        earlier = sorted(file.name for file in config.out.glob(part_file(0).replace("0000000000", "*")))
+        earlier = sorted(file.name for file in config.out.glob(PART_FILES))
         check_out_folder(config.out, tuple(earlier) or (part_file(0),), overwrite=config.overwrite)
         remove_files(config.out, earlier)
     workers: Workers | None = None

@@ -19,7 +19,7 @@ pytest.importorskip("fastapi", reason="needs the service's packages: pip install
 import httpx
 
 import teal
-from teal.client import AsyncClient
+from teal.client import AsyncClient, Client, ServedAllocation, ServiceFault
 from teal.network import all_pairs
 from teal.serving.app import make_app
 from teal.serving.served import Job, Served
@@ -74,6 +74,26 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+class Asking(threading.Thread):
+    """A request to the network ``default`` in a thread of its own, for a gap that takes all of two seconds.
+
+    Attributes:
+        result: the allocation, or the fault; None before either.
+    """
+
+    def __init__(self, address: str, rates: np.ndarray) -> None:
+        super().__init__()
+        self.result: ServedAllocation | ServiceFault | None = None
+        self._address, self._rates = address, rates
+
+    def run(self) -> None:
+        with Client(self._address, TOKEN) as client:
+            try:
+                self.result = client.allocate("default", self._rates, gap=1e-12, deadline_ms=2000)
+            except ServiceFault as fault:
+                self.result = fault
 
 
 class HeldEngine:

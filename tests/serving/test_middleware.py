@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,17 +66,11 @@ def test_json_is_small(tmp_path: Path) -> None:
     assert _answer(tmp_path, "PUT", "/v1/networks/b4", content=body, headers=TYPE).status_code == 413
 
 
-def test_a_body_that_stalls_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(middleware, "BODY_S", 0.05)
+def _status(folder: Path, receive: Callable[[], Awaitable[dict[str, Any]]]) -> int:
+    """The status of the answer to a PUT whose body comes from ``receive``."""
 
     async def ask() -> int:
-        app, status = make_app(Solver(tmp_path), hosts=HOSTS), 0
-        first = iter([{"type": "http.request", "body": b"{", "more_body": True}])
-
-        async def receive() -> dict[str, Any]:
-            for message in first:
-                return message
-            return await asyncio.get_running_loop().create_future()  # nothing more comes
+        app, status = make_app(Solver(folder), hosts=HOSTS), 0
 
         async def send(message: Any) -> None:
             nonlocal status
@@ -86,23 +81,23 @@ def test_a_body_that_stalls_is_given_up(tmp_path: Path, monkeypatch: pytest.Monk
         await app(scope, receive, send)
         return status
 
-    assert asyncio.run(ask()) == 408
+    return asyncio.run(ask())
+
+
+def test_a_body_that_stalls_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(middleware, "BODY_S", 0.05)
+    first = iter([{"type": "http.request", "body": b"{", "more_body": True}])
+
+    async def receive() -> dict[str, Any]:
+        for message in first:
+            return message
+        return await asyncio.get_running_loop().create_future()  # nothing more comes
+
+    assert _status(tmp_path, receive) == 408
 
 
 def test_a_client_that_goes_while_it_sends_costs_no_error(tmp_path: Path) -> None:
-    async def ask() -> int:
-        app, status = make_app(Solver(tmp_path), hosts=HOSTS), 0
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
 
-        async def receive() -> dict[str, Any]:
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            nonlocal status
-            status = message.get("status", status)
-
-        headers = [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"100")]
-        scope = {"type": "http", "method": "PUT", "path": "/v1/networks/b4", "headers": headers, "query_string": b""}
-        await app(scope, receive, send)
-        return status
-
-    assert asyncio.run(ask()) == 400
+    assert _status(tmp_path, receive) == 400

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -18,10 +17,10 @@ import pytest
 pytest.importorskip("uvicorn", reason="needs the service's packages: pip install '.[serve]'")
 
 from teal.cli import main
-from teal.client import Client, ServiceFault, Unreachable
+from teal.client import Client, ServedAllocation, Unreachable
 from tests.gate import OPEN, PATIENCE_S, Gate, wait_until
 from tests.processes import descendants, running
-from tests.serving.service import TOKEN, free_port
+from tests.serving.service import TOKEN, Asking, free_port
 
 pytestmark = pytest.mark.system
 
@@ -63,26 +62,16 @@ def test_one_process_answers_and_ends_after_what_it_holds(service: Running) -> N
     with Client(address, TOKEN) as client:
         assert client.allocate("default", rates[:2], deadline_ms=60_000).status == ("gap", "gap")
     assert not descendants(process), "it is the only process"
-    results: list[object] = []
-
-    def ask() -> None:
-        with Client(address, TOKEN) as client:
-            try:
-                results.append(client.allocate("default", rates, gap=1e-12, deadline_ms=2000))
-            except ServiceFault as fault:
-                results.append(fault)
-
     before = sum(gate.calls().values())
     gate.allow(0)
-    asking = threading.Thread(target=ask)
+    asking = Asking(address, rates)
     asking.start()
     wait_until(lambda: sum(gate.calls().values()) > before, "the request in the engine")
     process.send_signal(signal.SIGTERM)
     wait_until(lambda: "stopping" in log.read_text(), "the message that it stops")
     gate.allow(OPEN)
     asking.join(timeout=PATIENCE_S)
-    (result,) = results
-    assert not isinstance(result, ServiceFault), result
+    assert isinstance(asking.result, ServedAllocation), asking.result
     assert process.wait(timeout=PATIENCE_S) == 0, log.read_text()
     with Client(address, TOKEN) as client, pytest.raises(Unreachable):
         client.networks()

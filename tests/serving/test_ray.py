@@ -19,11 +19,18 @@ import pytest
 pytest.importorskip("ray", reason="needs the service's packages: pip install '.[serve]'")
 
 from teal.cli import main
-from teal.client import Client, InvalidRequest, ServiceFault, Unauthorised, UnknownNetwork, Unreachable
+from teal.client import (
+    Client,
+    InvalidRequest,
+    ServedAllocation,
+    Unauthorised,
+    UnknownNetwork,
+    Unreachable,
+)
 from teal.solvers.pdhg import LANES
 from tests.gate import OPEN, PATIENCE_S, Gate, wait_until
 from tests.processes import descendants, running
-from tests.serving.service import TOKEN, free_port
+from tests.serving.service import TOKEN, Asking, free_port
 
 # One worker of pytest-xdist runs them all: each would start a Ray of its own.
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("ray")]
@@ -162,25 +169,15 @@ def test_a_killed_engine_costs_no_answer(service: Running) -> None:
 def test_a_request_in_an_engine_when_the_service_is_told_to_stop_is_answered(service: Running) -> None:
     process, address, log, gate = service
     rates = np.random.default_rng(2).lognormal(0, 1, (16, 132)) * 5000
-    results: list[object] = []
-
-    def ask() -> None:
-        with Client(address, TOKEN) as client:
-            try:
-                results.append(client.allocate("default", rates, gap=1e-12, deadline_ms=2000))
-            except ServiceFault as fault:
-                results.append(fault)
-
     gate.allow(0)
     before = gate.calls()
-    asking = threading.Thread(target=ask)
+    asking = Asking(address, rates)
     asking.start()
     wait_until(lambda: any(gate.calls()[p] > before.get(p, 0) for p in _serving(gate)), "the request in an engine")
     process.send_signal(signal.SIGTERM)
     gate.allow(OPEN)
     asking.join(timeout=PATIENCE_S)
-    (result,) = results
-    assert not isinstance(result, ServiceFault), result
+    assert isinstance(asking.result, ServedAllocation), asking.result
     assert process.wait(timeout=PATIENCE_S) == 0, log.read_text()
     with Client(address, TOKEN) as client, pytest.raises(Unreachable):
         client.networks()

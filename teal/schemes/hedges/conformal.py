@@ -17,7 +17,7 @@ from collections import deque
 
 import numpy as np
 
-_STEP = 0.02
+_STEP = 0.02  # change of p after an interval, per probability; larger follows drift faster, and swings more
 _SCORES = 200  # ratios that count
 
 

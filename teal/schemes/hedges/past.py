@@ -6,7 +6,6 @@ import dataclasses
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -96,7 +95,3 @@ class Past:
             link_cost=torch.zeros_like(self.network.link_cost),
         )
         return network.with_demand(torch.from_numpy(demand))
-
-    def times(self, window: int) -> npt.NDArray[np.datetime64]:
-        """Times of the last matrices, oldest first, those without demand too."""
-        return self.traffic.timestamps[-window:]

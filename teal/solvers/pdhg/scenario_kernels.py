@@ -13,7 +13,7 @@ import numpy as np
 from teal.network.packed import PathScan
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.lanes import fill, load, store, total
-from teal.runtime.parallel import kernel, parallel_kernel, prange
+from teal.runtime.parallel import inlined_kernel, kernel, parallel_kernel, prange
 from teal.solvers.pdhg.kernels import flows_up, prices_down
 from teal.solvers.pdhg.simplex import Lanes, simplex_shift
 
@@ -48,6 +48,15 @@ def _loads_of_groups(s, scan, flow, loads, groups, lanes):  # type: ignore[no-un
     first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
     for g in range(groups):
         flows_up(first, nodes, scan.parent, scan.link, flow[g], loads[g], lanes)
+
+
+@inlined_kernel
+def _weighted_price(d, node, rows, path_price, groups, lanes):  # type: ignore[no-untyped-def]
+    """Sum over the scenarios of demand ``d`` times the price of the path to a node."""
+    weighted = fill(0.0, lanes)
+    for g in range(groups):
+        weighted = weighted + load(rows.rate, d * groups + g, lanes) * load(path_price[g], node, lanes)
+    return total(weighted)
 
 
 @parallel_kernel
@@ -102,12 +111,8 @@ def step(
                     primal_step = inverse_weight / rows.inverse_capacity_sum[d]
                     metric, lowest = rows.total[d] * rows.inverse_capacity_sum[d], np.inf
                     for k in range(n):
-                        node, gradient = np.int64(scan.end_node[p + k]), fill(0.0, lanes)
-                        for g in range(groups):
-                            gradient = gradient + load(rows.rate, d * groups + g, lanes) * load(
-                                path_price[g], node, lanes
-                            )
-                        mean_price = total(gradient) / rows.total[d]
+                        node = np.int64(scan.end_node[p + k])
+                        mean_price = _weighted_price(d, node, rows, path_price, groups, lanes) / rows.total[d]
                         lowest = min(lowest, mean_price)
                         moved[k] = current[p + k] - primal_step * mean_price
                     profit -= rows.total[d] * lowest
@@ -166,16 +171,14 @@ def certify(
                     stepped[k] = stepped[k] * rows.is_live[k] if stepped[k] > 0 else 0.0
                     sum_of_splits += stepped[k]
                 for k in range(p, p + n):
-                    node, gradient = np.int64(scan.end_node[k]), fill(0.0, lanes)
+                    node = np.int64(scan.end_node[k])
                     if sum_of_splits > 1e-9:
                         stepped[k] /= sum_of_splits
                     elif live > 0:
                         stepped[k] = rows.is_live[k] / live
                     for g in range(groups):
-                        rate = load(rows.rate, d * groups + g, lanes)
-                        gradient = gradient + rate * load(path_price[g], node, lanes)
-                        store(flow[g], node, rate * fill(stepped[k], lanes))
-                    lowest = min(lowest, total(gradient))
+                        store(flow[g], node, load(rows.rate, d * groups + g, lanes) * fill(stepped[k], lanes))
+                    lowest = min(lowest, _weighted_price(d, node, rows, path_price, groups, lanes))
                 if live > 0:
                     profit -= lowest
                 p += n
@@ -221,12 +224,9 @@ def respond(
                 else:
                     lowest, sum_of_shares = np.inf, 0.0
                     for k in range(n):
-                        node, gradient = np.int64(scan.end_node[p + k]), fill(0.0, lanes)
-                        for g in range(groups):
-                            gradient = gradient + load(rows.rate, d * groups + g, lanes) * load(
-                                path_price[g], node, lanes
-                            )
-                        cost[k] = total(gradient) / max(rows.total[d], 1e-300)
+                        node = np.int64(scan.end_node[p + k])
+                        weighted = _weighted_price(d, node, rows, path_price, groups, lanes)
+                        cost[k] = weighted / max(rows.total[d], 1e-300)
                         lowest = min(lowest, cost[k])
                     for k in range(n):
                         stepped[p + k] = np.exp(-sharpness * (cost[k] - lowest)) * rows.is_live[p + k]

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from teal.errors import InputError
 from teal.network.path_set import PathSet
 from teal.network.shards import PathSearch, PathShard, compute_shard
 from teal.network.topology import Topology
 from teal.runtime.arrays import AnyArray, Float32Array, FloatArray, Int64Array, IntArray
-from teal.runtime.storage import ScratchFolder
+from teal.runtime.storage import ScratchFolder, require_disk
 from teal.solvers.pdhg import kernels
 from teal.solvers.pdhg.fused_state import Control, Dual, ScaledProgram
 from teal.solvers.pdhg.passes import Arrays, InMemory, Measured, PathPasses, make_scratch
@@ -106,7 +104,7 @@ class ShardWorker:
         self.num_demands = sum(len(demands.pairs) for demands in shards)
         self.is_in_memory = self.state_bytes <= memory
         if not self.is_in_memory:
-            _require_disk(folder, self.state_bytes)
+            require_disk(folder, self.state_bytes, "the state of the shards")
         self._best = [-1] * len(self._shards)  # see PathPasses
         self._open: dict[int, PathPasses] = {}
         for index, demands in enumerate(shards):
@@ -165,12 +163,6 @@ class ShardWorker:
         if self.is_in_memory:
             self._open[index] = passes
         return passes
-
-
-def _require_disk(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise InputError(str(folder), "", f"{needed / 1e9:.1f} GB on disk for the shards", f"{free / 1e9:.1f} GB")
 
 
 class Backend(Protocol):
