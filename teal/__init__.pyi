@@ -19,9 +19,9 @@ from .problem import (
     scaled_dual_bound,
     violations,
 )
-from .schemes import Follower, Scheme, Starter, make_scheme, register_scheme, scheme_names
+from .schemes import Follower, Scheme, make_scheme, register_scheme, scheme_names
 from .schemes.hedges import Hedge, Past, hedge_names, make_hedge, register_hedge
-from .solvers.pdhg import PdhgResult, PdhgState, solve
+from .solvers.pdhg import PdhgResult, PdhgState, Starter, solve
 from .solvers.pdhg.scenarios import ScenarioResult, solve_scenarios
 from .solvers.pdhg.sharded import ShardedProblem, ShardedResult
 from .solvers.projection import project

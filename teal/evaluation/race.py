@@ -3,7 +3,7 @@
 Four situations, each of a matrix and the one before it: the next interval; a flash crowd, a tenth of the demands
 multiplied by 10; failures of 1 to 5% of the links, in both directions; and a first interval, without an earlier state.
 PDHG runs from nothing and, where there is an earlier state, from that.  Every scheme is timed once without a target.
-From every scheme that gives PDHG a start (see :class:`teal.schemes.Starter`), PDHG runs to the same targets.
+From every scheme that gives PDHG a start (see :class:`teal.Starter`), PDHG runs to the same targets.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from teal.network.disturbances import fail_cables, flash_crowd
 from teal.problem import Problem
 from teal.problem.allocation import Allocation
 from teal.problem.assessment import assess
-from teal.schemes.registry import Scheme, Starter
+from teal.schemes.registry import Scheme
 from teal.solvers import pdhg
-from teal.solvers.pdhg.solver import WarmStart
+from teal.solvers.pdhg import Starter
 
 NEXT, CROWD, FAILURES, FIRST = SITUATIONS = ("next interval", "flash crowd", "failures", "no earlier state")
 TARGETS = (0.05, 0.02, 0.01, 0.005, 0.002)  # certified gaps
@@ -133,19 +133,20 @@ def _runs(
         except SolverError as error:
             notify(str(error))
             del schemes[name]
-    starts: dict[str, Callable[[], WarmStart | None]] = {COLD: lambda: None}
+    starts: dict[str, pdhg.PdhgResult | Starter | None] = {COLD: None}
     if earlier is not None:
-        starts[WARM] = lambda: earlier
-    for name, scheme in schemes.items():
-        if isinstance(scheme, Starter):
-            starts[name + FROM] = lambda scheme=scheme: scheme.start(problem)  # type: ignore[misc]
+        starts[WARM] = earlier
+    starts |= {name + FROM: scheme for name, scheme in schemes.items() if isinstance(scheme, Starter)}
     for target in targets:
         for name, start in starts.items():
-            yield _measure(problem, name, target, lambda start=start, target=target: _solve(problem, start(), target))  # type: ignore[misc]
+            yield _measure(problem, name, target, lambda start=start, target=target: _solve(problem, start, target))  # type: ignore[misc]
 
 
-def _solve(problem: Problem, start: WarmStart | None, target: float) -> _Solved:
-    result = pdhg.solve(problem, gap=target, warm_start=start)
+def _solve(problem: Problem, start: pdhg.PdhgResult | Starter | None, target: float) -> _Solved:
+    if isinstance(start, Starter):
+        result = pdhg.solve(problem, gap=target, starter=start)
+    else:
+        result = pdhg.solve(problem, gap=target, warm_start=start)
     return Allocation.of_batch(result.splits, result.prices, result.solve_s), result.iterations
 
 

@@ -126,12 +126,11 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
     build_s = instance.paths_s + time.perf_counter() - begin
     deadline = seconds(config.deadline) if config.deadline else math.inf
     begin = time.perf_counter()
-    start = None if model is None else model.start(problem)
     result = solve(
         problem,
         gap=config.gap,
-        deadline=deadline + begin - time.perf_counter(),
-        warm_start=start,
+        deadline=deadline,
+        starter=model,
         max_iterations=config.max_iterations,
         report=Progress(notify),
     )

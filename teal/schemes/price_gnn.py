@@ -18,7 +18,6 @@ from teal.problem import Allocation, Problem
 from teal.runtime.parallel import threads_for
 from teal.runtime.storage import model_folder
 from teal.solvers import pdhg
-from teal.solvers.pdhg.sampled_start import is_faster
 from teal.solvers.split_table import admit
 from teal.spec import Spec
 
@@ -52,7 +51,7 @@ class PriceGnnSchemeConfig:
     iterations: int = 10_000
 
 
-_STARTER_CONFIG = PriceGnnSchemeConfig(rounds=4, bound_rounds=4)  # fewer rounds: PDHG continues from the result
+_STARTER_CONFIG = PriceGnnSchemeConfig(rounds=6, bound_rounds=6)  # fewer rounds: PDHG continues from the result
 
 
 class PriceGnnScheme:
@@ -119,11 +118,8 @@ def starter_for(name: str, paths: PathSet) -> PriceGnnScheme | None:
 
 
 def saves_time(paths: PathSet) -> bool:
-    """Whether PDHG ends sooner from the model that comes with Teal than without a model.
-
-    It does not on small networks, nor on those so large that PDHG starts from a sample of the demands.
-    """
-    return int(paths.mask.sum()) >= LARGE and not is_faster(paths)
+    """Whether PDHG ends sooner with the model that comes with Teal than without a model: not on small networks."""
+    return int(paths.mask.sum()) >= LARGE
 
 
 def make(spec: Spec, model: Path | None) -> PriceGnnScheme:

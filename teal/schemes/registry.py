@@ -11,8 +11,6 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from torch import Tensor
-
 from teal.errors import InputError
 from teal.problem import Allocation, Problem
 from teal.spec import Spec, parse_spec
@@ -25,15 +23,6 @@ class Scheme(Protocol):
 
     def solve(self, problem: Problem) -> Allocation:
         """Allocate every matrix of ``problem``."""
-        ...
-
-
-@runtime_checkable
-class Starter(Scheme, Protocol):
-    """A scheme whose unfinished result PDHG can start from."""
-
-    def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
-        """Splits (B, D, K), which need not be feasible, and prices (B, E)."""
         ...
 
 

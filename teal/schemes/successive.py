@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
-
-from torch import Tensor
 
 from teal.problem import Problem
-from teal.schemes.registry import Starter
 from teal.solvers import pdhg
 
 
@@ -25,7 +21,7 @@ class SuccessivePdhg:
         gap: float,
         deadline: float = math.inf,
         max_iterations: int = 10_000,
-        starter: Starter | None = None,
+        starter: pdhg.Starter | None = None,
         start: pdhg.PdhgState | None = None,
     ) -> pdhg.PdhgResult:
         """Solve B matrices together, from the state after the last matrix of the call before.
@@ -35,16 +31,15 @@ class SuccessivePdhg:
             gap: target (see :func:`teal.solvers.pdhg.solve`).
             deadline: seconds from now.
             max_iterations: number of iterations, at most.
-            starter: gives the start of the first call.
+            starter: see :func:`teal.solvers.pdhg.solve`.
             start: of each matrix, in place of these.
         """
-        begin = time.perf_counter()
-        warm: tuple[Tensor, Tensor] | pdhg.PdhgState | None = start
+        warm = start
         if start is None and self._state is not None:
-            warm = self._state.splits.expand(problem.batch, -1, -1), self._state.prices.expand(problem.batch, -1)
-        elif start is None and starter is not None:
-            warm = starter.start(problem)
-        remaining_s = max(0.0, deadline + begin - time.perf_counter())
-        result = pdhg.solve(problem, gap=gap, deadline=remaining_s, max_iterations=max_iterations, warm_start=warm)
+            splits, prices = self._state.splits, self._state.prices
+            warm = pdhg.PdhgState(splits.expand(problem.batch, -1, -1), prices.expand(problem.batch, -1))
+        result = pdhg.solve(
+            problem, gap=gap, deadline=deadline, max_iterations=max_iterations, warm_start=warm, starter=starter
+        )
         self._state = result.state.rows(slice(problem.batch - 1, problem.batch))
         return result

@@ -18,11 +18,10 @@ import torch
 
 from teal.objectives import ObjectiveName
 from teal.runtime.arrays import FloatArray
-from teal.schemes.registry import Starter
 from teal.serving.requests import Options
 from teal.serving.served import SLICE_S, Job, Served
 from teal.serving.wire import Answer
-from teal.solvers.pdhg import MAX_LANES, PdhgState, Stop
+from teal.solvers.pdhg import MAX_LANES, PdhgState, Starter, Stop
 
 _MOST_SLICE_S = 60.0  # seconds
 

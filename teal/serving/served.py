@@ -21,12 +21,12 @@ from teal.problem.allocation import Allocation
 from teal.problem.assessment import Assessment, assess
 from teal.runtime.arrays import FloatArray
 from teal.schemes.price_gnn import saves_time
-from teal.schemes.registry import Starter
 from teal.schemes.successive import SuccessivePdhg
 from teal.serving.errors import wrong
 from teal.serving.requests import NetworkSpec
 from teal.serving.wire import Answer
 from teal.solvers import pdhg
+from teal.solvers.pdhg import Starter
 from teal.solvers.split_table import admit, table_weights
 from teal.web.layout import drawing
 
@@ -189,9 +189,9 @@ class Served:
         """
         begin = time.perf_counter()
         problem = self.problem(job.objective, job.rates)
-        model_helps = saves_time(self.paths)
+        helps = starter is not None and saves_time(self.paths)
         found = self._engines.setdefault(job.objective, SuccessivePdhg()).solve(
-            problem, gap=job.gap, deadline=max(0.0, job.deadline - begin), starter=starter if model_helps else None,
+            problem, gap=job.gap, deadline=max(0.0, job.deadline - begin), starter=starter if helps else None,
             start=start,
         )  # fmt: skip
         seconds = time.perf_counter() - begin

@@ -46,9 +46,9 @@ in torch, :mod:`fused` and :mod:`cuda_engine` compute the same faster, :mod:`equ
 that span many decades.
 """
 
-from teal.solvers.pdhg.engine import PdhgState
+from teal.solvers.pdhg.engine import PdhgState, Starter
 from teal.solvers.pdhg.fused import LANES, MAX_LANES
 from teal.solvers.pdhg.search import PdhgResult, Stop
 from teal.solvers.pdhg.solver import solve
 
-__all__ = ["LANES", "MAX_LANES", "PdhgResult", "PdhgState", "Stop", "solve"]
+__all__ = ["LANES", "MAX_LANES", "PdhgResult", "PdhgState", "Starter", "Stop", "solve"]

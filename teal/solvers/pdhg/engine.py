@@ -12,6 +12,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from teal.problem import Problem
+
 # Restart criteria of PDLP (Applegate et al. 2021): restart when the fixed-point error is below SUFFICIENT times that
 # at the start of the cycle, or below NECESSARY times it and rising again, or when the cycle is longer than
 # ARTIFICIAL times all iterations so far.
@@ -43,6 +45,15 @@ class PdhgState:
     def rows(self, rows: slice | Tensor) -> PdhgState:
         """The state of some of the matrices."""
         return PdhgState(self.splits[rows], self.prices[rows])
+
+
+@runtime_checkable
+class Starter(Protocol):
+    """What PDHG can start from, such as a PriceGNN."""
+
+    def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
+        """Splits (B, D, K), which need not be feasible, and prices (B, E)."""
+        ...
 
 
 @runtime_checkable

@@ -13,7 +13,9 @@ import torch
 
 from teal.network import PathSet
 from teal.problem import Problem
+from teal.problem.bounds import usable_prices
 from teal.solvers.pdhg import sample
+from teal.solvers.pdhg.engine import Starter
 from teal.solvers.pdhg.fused import FusedEngine
 from teal.solvers.pdhg.search import LARGE_WORK, Search
 
@@ -24,6 +26,9 @@ _FINEST, _COARSEST = 1e-3, 1e-2  # target gaps between which the sample's size f
 GROWTH = 8  # from one sample to the next: a third of the error of an average
 MAX_SHARE = 0.25  # of all demands; a larger sample saves too little
 SAMPLE_GAP = 0.5  # x target gap: that of the sample's own solution
+# Smallest target gap for which the first sample is solved by a starter instead of iterations: a model's prices are good
+# to some tenths of a per cent, so that smaller targets need iterations anyway (docs/engine.md).
+_STARTER_FROM_GAP = 5e-3
 MAX_ITERATIONS = 200  # of a sample's solution; harder programs go on with a larger sample from its prices
 
 
@@ -34,6 +39,7 @@ class SampledStart:
         problem: B matrices, on the CPU.
         engine: of these matrices.
         gap: target of the search.
+        starter: solves the first sample in place of iterations, where ``gap`` and the objective permit; None for none.
         draw: draws a sample of a size for a matrix, as :func:`sample.draw` does; None for that function.
         num_demands: D; None for that of ``problem``.
     """
@@ -43,12 +49,15 @@ class SampledStart:
         problem: Problem,
         engine: FusedEngine,
         gap: float,
+        starter: Starter | None = None,
         draw: Callable[[int, int], sample.Sample] | None = None,
         num_demands: int | None = None,
     ) -> None:
         self._problem, self._engine, self._gap = problem, engine, max(gap, _FINEST)
         self._draw = draw or functools.partial(sample.draw, problem)
         self._num_demands = problem.paths.num_demands if num_demands is None else num_demands
+        is_useful = gap >= _STARTER_FROM_GAP and not problem.objective.is_balanced
+        self._starter = starter if is_useful else None
         self._size = first_size(problem.paths, gap)
         self._answers: list[sample.Answer] = []
 
@@ -73,6 +82,9 @@ class SampledStart:
             if not len(drawn.demands):
                 answers.append(sample.no_answer(problem))
                 continue
+            if self._starter is not None and not self._answers:
+                answers.append(_started(drawn, self._starter))
+                continue
             engine = FusedEngine(drawn.problem, None, torch.float32)
             if self._answers:  # the prices of the smaller sample are a good start
                 earlier, nothing = self._answers[row], np.zeros(0, np.int64)
@@ -92,6 +104,14 @@ class SampledStart:
             return False
         self._engine.respond(self._answers, corrections=1)
         return True
+
+
+def _started(drawn: sample.Sample, starter: Starter) -> sample.Answer:
+    """The answer of a sample by a starter, whose splits and prices may be anything."""
+    splits, prices = (given.to(torch.float64) for given in starter.start(drawn.problem))
+    splits = splits.nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
+    splits = splits / splits.sum(-1, keepdim=True).clamp(min=1)
+    return sample.answer(drawn, splits, usable_prices(drawn.problem, prices, most=1.0))
 
 
 def first_size(paths: PathSet, gap: float) -> int:

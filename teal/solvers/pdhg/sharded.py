@@ -175,7 +175,7 @@ class ShardedProblem:
         self.backend.total("clear")  # what an earlier search has left
         passes = ShardPasses(self.backend, self._first, self.topology.num_links, self._search.num_paths)
         engine = FusedEngine(self.network, None, torch.float32, passes)
-        starts = SampledStart(self.network, engine, gap, self._draw, len(self._demand))
+        starts = SampledStart(self.network, engine, gap, None, self._draw, len(self._demand))
         search = Search(
             self.network, engine, gap, max_iterations, report, begin, may_stall=False, sampled=starts, is_large=True
         )

@@ -14,7 +14,7 @@ from teal.errors import InputError
 from teal.problem import Problem
 from teal.problem.bounds import gap as certified_gap
 from teal.problem.bounds import usable_prices
-from teal.solvers.pdhg.engine import PdhgEngine, PdhgState
+from teal.solvers.pdhg.engine import PdhgEngine, PdhgState, Starter
 from teal.solvers.pdhg.equilibrated import EquilibratedEngine, spans_decades
 from teal.solvers.pdhg.fused import MAX_LANES, FusedEngine
 from teal.solvers.pdhg.plain import PlainEngine
@@ -36,12 +36,14 @@ class _Limits:
         end: ``time.perf_counter()`` of the deadline.
         max_iterations: largest number of iterations.
         report: called after each full gap check between iterations; None for nobody.
+        starter: see :func:`solve`.
     """
 
     gap: float
     end: float
     max_iterations: int
     report: ProgressCallback | None
+    starter: Starter | None
 
 
 @torch.no_grad()
@@ -52,6 +54,7 @@ def solve(
     deadline: float = math.inf,
     max_iterations: int = 10_000,
     warm_start: WarmStart | None = None,
+    starter: Starter | None = None,
     engine: str = "auto",
     dtype: torch.dtype | None = None,
     report: ProgressCallback | None = None,
@@ -69,6 +72,9 @@ def solve(
         max_iterations: largest number of iterations.
         warm_start: an earlier result or its state, or splits (B, D, K) and prices (B, E) from anywhere: those of the
             matrix before, of the same matrix before a failure, or of a model.
+        starter: such as a PriceGNN.  On networks so large that the engine starts from a sample of the demands, it
+            solves the sample (targets of 0.5% and above, programs that maximise a value; iterations do otherwise); on
+            smaller ones it gives the start that ``warm_start`` does not give.
         engine: fused (CPU, and GPU with numba-cuda), plain (any device), equilibrated (any device; for magnitudes that
             span many decades), or auto: the faster of the first two that runs here, and equilibrated where magnitudes
             span more than four decades or where the gap stops shrinking, unless the network is large.
@@ -85,7 +91,9 @@ def solve(
     if engine not in ENGINES:
         raise InputError("solve", "engine", " or ".join(ENGINES), repr(engine))
     state = _starting_state(problem, warm_start)
-    limits = _Limits(gap, begin + deadline, max_iterations, report)
+    if state is None and starter is not None and not is_faster(problem.paths, gap):
+        state = _starting_state(problem, starter.start(problem))
+    limits = _Limits(gap, begin + deadline, max_iterations, report, starter)
     if is_ordinary(problem):
         result = _solve_reduced(problem, state, limits, engine, dtype, may_span_decades=False)
         return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
@@ -162,7 +170,7 @@ def _solve_parts(
         engine = make_engine(part, part_state, dtype)
         sampled = None
         if may_sample and name == "auto" and isinstance(engine, FusedEngine) and is_faster(part.paths, limits.gap):
-            sampled = SampledStart(part, engine, limits.gap)
+            sampled = SampledStart(part, engine, limits.gap, limits.starter)
         search = Search(
             part, engine, limits.gap, limits.max_iterations, limits.report, begin=now, may_stall=may_stall,
             sampled=sampled,

@@ -137,3 +137,44 @@ def test_a_start_from_samples_checks_its_result_once(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(FusedEngine, "check", counted)
     pdhg.solve(problem, gap=1e-6, max_iterations=0)
     assert len(refills) == 1
+
+
+class _Recorder:
+    """A starter that solves what it is given, and remembers how many demands that had."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        self.demands: list[int] = []
+        self._factor = factor
+
+    def start(self, problem: Problem) -> tuple[torch.Tensor, torch.Tensor]:
+        self.demands.append(problem.paths.num_demands)
+        result = pdhg.solve(problem, gap=1e-4, engine="fused")
+        return result.splits * self._factor, result.prices * self._factor
+
+
+def test_a_starter_solves_the_first_sample_where_a_value_is_maximised_to_half_a_per_cent_or_more() -> None:
+    problem, starter = _problem(), _Recorder()
+    result = pdhg.solve(problem, gap=1e-2, starter=starter)
+    assert float(result.gap) <= 1e-2
+    assert len(starter.demands) == 1
+    assert starter.demands[0] < problem.paths.num_demands / 2
+    pdhg.solve(problem, gap=4e-3, starter=starter)
+    pdhg.solve(_problem(ObjectiveName.MAX_LINK_UTILISATION), gap=1e-2, starter=starter)
+    pdhg.solve(problem, gap=1e-2, warm_start=result, starter=starter)
+    assert len(starter.demands) == 1
+
+
+@pytest.mark.parametrize("factor", [math.nan, 1e30, -1.0])
+def test_a_useless_starter_costs_time_and_nothing_else(factor: float) -> None:
+    problem = _problem()
+    result = pdhg.solve(problem, gap=1e-2, starter=_Recorder(factor))
+    assert float(result.gap) <= 1e-2
+    assert float(violations(problem, result.splits).largest) <= TOLERANCE
+
+
+def test_a_starter_gives_the_start_of_all_demands_without_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampled_start, "LARGE_WORK", math.inf)
+    problem, starter = _problem(), _Recorder()
+    result = pdhg.solve(problem, gap=1e-2, starter=starter)
+    assert starter.demands == [problem.paths.num_demands]
+    assert result.iterations == 0
