@@ -130,7 +130,7 @@ def test_optional_packages_are_imported_where_they_are_used() -> None:
     homes |= {"jaxtyping": (), "beartype": ()}
     homes |= dict.fromkeys(("plotly", "jinja2", "ortools"), ())
     homes |= {"ray": ("serving",), "fastapi": ("serving",), "pydantic": ("serving",), "prometheus_client": ("serving",)}
-    homes |= {"httpx": ("client.py",), "pyarrow": ("client.py",)}
+    homes |= {"httpx": ("client",), "pyarrow": ("client",)}
     for file in [*FILES, *sorted((ROOT / "baselines").glob("*.py"))]:
         top = {
             alias.name.split(".")[0] if isinstance(node, ast.Import) else (node.module or "").split(".")[0]

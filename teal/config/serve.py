@@ -7,7 +7,7 @@ import ipaddress
 import os
 from pathlib import Path
 
-from teal.config.base import require
+from teal.config.base import require, seconds
 from teal.errors import InputError
 
 TOKEN = "TEAL_TOKEN"  # environment variable with the bearer token, for platforms that pass secrets as variables
@@ -36,8 +36,8 @@ class ServeConfig:
     port: int = 8000
     """Port to listen on."""
     token_file: Path | None = None
-    """File with the bearer token that requests must have; only its owner may read it.  Alternative: the environment
-    variable TEAL_TOKEN."""
+    """File with the bearer tokens of which requests must have one, a line each; only its owner may read it.  Each token
+    is a client with its own share of the engine.  Alternative: the environment variable TEAL_TOKEN, with one."""
     state: Path | None = None
     """Folder where registered networks are stored, for restarts and for all replicas.  Default: in the cache folder."""
     log_file: Path | None = None
@@ -47,8 +47,14 @@ class ServeConfig:
     ingresses: int = 1
     """Number of processes that handle HTTP; more keep the service up while one is restarted.  The page at / and
     /metrics then show the requests of the process that answers."""
-    max_waiting: int = 64
-    """Requests that may wait for one network; further ones are refused with 503."""
+    max_waiting: int = 128
+    """Requests that may wait for one network, three quarters of them from one client; others are refused with 503."""
+    max_networks: int = 100
+    """Networks that may be registered."""
+    max_path_time: str = "10m"
+    """Refuse networks whose candidate paths would take longer, by estimate."""
+    max_connections: int = 256
+    """Connections from one address at once; further ones are closed."""
     max_body: int = 64
     """Size of a request's body, at most, in MiB."""
 
@@ -56,8 +62,9 @@ class ServeConfig:
         """Raise InputError for a number out of its range, or an open address without a token."""
         require(self, "port", "1 to 65535", 0 < self.port < 65536)
         require(self, "num_paths", "1 to 32", 1 <= self.num_paths <= 32)
-        for field in ("replicas", "ingresses", "max_waiting", "max_body"):
+        for field in ("replicas", "ingresses", "max_waiting", "max_networks", "max_connections", "max_body"):
             require(self, field, "a whole number of at least 1", getattr(self, field) >= 1)
+        seconds(self.max_path_time)
         if not self.loopback and self.token_file is None and not os.environ.get(TOKEN):
             raise InputError("--host", "", f"a loopback address, or a --token-file (or {TOKEN})", self.host)
 
@@ -74,8 +81,8 @@ class ServeConfig:
         except ValueError:
             return self.host == "localhost"
 
-    def token(self) -> str:
-        """The token from the file or the environment; ``""`` without one.
+    def tokens(self) -> tuple[str, ...]:
+        """The tokens from the file or the environment; none without either.
 
         Raises:
             InputError: a file that others may read, or a token of less than 16 characters.
@@ -83,10 +90,15 @@ class ServeConfig:
         option = "--token-file" if self.token_file else TOKEN
         text = self._token_file() if self.token_file else os.environ.get(TOKEN, "").strip()
         if not text and not self.token_file:
-            return ""
-        if len(text) < 16 or not text.isascii() or any(c.isspace() for c in text):
-            raise InputError(option, "", "a token of at least 16 characters, without spaces", f"{len(text)}")
-        return text
+            return ()
+        tokens = tuple(line.strip() for line in text.splitlines() if line.strip()) or ("",)
+        for number, token in enumerate(tokens, 1):
+            if len(token) < 16 or not token.isascii() or any(c.isspace() for c in token):
+                expected = "a token of at least 16 characters, without spaces, a line"
+                raise InputError(option, f"line {number}", expected, f"{len(token)} characters")
+        if len(set(tokens)) < len(tokens):
+            raise InputError(option, "", "different tokens", "one twice")
+        return tokens
 
     def _token_file(self) -> str:
         assert self.token_file is not None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from enum import StrEnum
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +32,10 @@ _BYTES_PER_PAIR = 70
 _BYTES_PER_PATH_SLOT = 48  # for each of the D * K slots
 _BYTES_PER_TRIE_NODE = 32
 _BYTES_FIXED = 1 << 29  # 512 MiB, of the interpreter and the libraries
-_CHUNK = 64  # sources in a call of the search kernel: enough for all threads, few enough for a smooth progress bar
+# Sources in a call of the search kernel: enough for all threads, and so many more that a call takes about _CALL_S
+# seconds, since progress is reported and a search can be ended between two calls.
+_LEAST_SOURCES, _MOST_SOURCES, _CALL_S = 8, 64, 0.5
+_TIMED_SOURCES = 4  # of the smaller of two searches from which the time of all is estimated
 _POTENTIAL_MARGIN = 1e-9  # relative; keeps A*'s potential a lower bound in spite of rounding
 
 
@@ -57,6 +63,7 @@ def compute_paths(
     weight: PathWeight = PathWeight.HOPS,
     cache: bool = True,
     progress: bool = False,
+    report: Callable[[float], None] | None = None,
 ) -> PathSet:
     """Find up to K paths for each pair.
 
@@ -74,6 +81,7 @@ def compute_paths(
         cache: keep the result on disk and take it from there.  The key is a hash of the search's inputs, among which
             capacities are only with inverse capacity: other paths are reused when capacities change.
         progress: show a bar.
+        report: called now and then with the share of the sources whose paths are found; what it raises ends the search.
 
     Raises:
         InputError: ``num_paths`` out of range, pairs that are not sorted or not in the topology, or too little memory.
@@ -85,14 +93,14 @@ def compute_paths(
     link_weights = _link_weights(topology, weight)
     request = _Request(topology, num_paths, method, weight, link_weights)
     key = request.key(pairs)
-    file = cache_dir("paths") / f"{key}.npz" if cache else None
+    file = _cache_file(key) if cache else None
     if file is not None and file.exists():
         try:
             return load_paths(file, topology)
         except InputError:
             file.unlink(missing_ok=True)  # a damaged cache entry is computed again
     _check_memory(request, pairs)
-    paths = _search(request, pairs, key, progress)
+    paths = _search(request, pairs, key, progress, report)
     if file is not None:
         save_paths(file, paths)
     return paths
@@ -124,6 +132,38 @@ def memory_needed(num_pairs: int, num_paths: int, trie_nodes: float) -> int:
         + _BYTES_PER_PATH_SLOT * num_pairs * num_paths
         + _BYTES_PER_TRIE_NODE * trie_nodes
     )
+
+
+def estimated_seconds(
+    topology: Topology,
+    *,
+    num_paths: int = 4,
+    method: PathMethod = PathMethod.DISJOINT,
+    weight: PathWeight = PathWeight.HOPS,
+) -> float:
+    """How long :func:`compute_paths` would take for all pairs, extrapolated from the sources of two small searches.
+
+    Takes about as long as the search of a dozen sources.
+    """
+    request = _Request(topology, num_paths, method, weight, _link_weights(topology, weight))
+    pairs, times, counts = all_pairs(topology), list[float](), list[int]()
+    for sample in (_TIMED_SOURCES, 2 * _TIMED_SOURCES):
+        sources = np.unique(np.linspace(0, topology.num_nodes - 1, sample).astype(int))
+        own, begin = pairs[np.isin(pairs[:, 0], sources)], time.perf_counter()
+        _search(request, own, "", progress=False)
+        times.append(time.perf_counter() - begin)
+        counts.append(len(sources))
+    per_source = max(0.0, times[1] - times[0]) / max(1, counts[1] - counts[0])
+    return times[1] + per_source * max(0, topology.num_nodes - counts[1])
+
+
+def forget(paths: PathSet) -> None:
+    """Delete what :func:`compute_paths` has kept on disk of these paths, if anything."""
+    _cache_file(paths.key).unlink(missing_ok=True)
+
+
+def _cache_file(key: str) -> Path:
+    return cache_dir("paths") / f"{key}.npz"
 
 
 class _Request(NamedTuple):
@@ -172,7 +212,13 @@ def _link_weights(topology: Topology, weight: PathWeight) -> FloatArray:
         return 1.0 / topology.capacity  # infinite for a failed link, which no path uses then
 
 
-def _search(request: _Request, pairs: IntArray, key: str, progress: bool) -> PathSet:
+def _search(
+    request: _Request,
+    pairs: IntArray,
+    key: str,
+    progress: bool,
+    report: Callable[[float], None] | None = None,
+) -> PathSet:
     """Search without cache.
 
     Args:
@@ -180,6 +226,7 @@ def _search(request: _Request, pairs: IntArray, key: str, progress: bool) -> Pat
         pairs: (D, 2) as of :func:`compute_paths`.
         key: of the cache, stored in the result; "" for a sample that is thrown away.
         progress: show a bar.
+        report: as of :func:`compute_paths`.
     """
     topology, num_paths, method, weight, link_weights = request
     sources, starts = np.unique(pairs[:, 0], return_index=True)
@@ -205,8 +252,9 @@ def _search(request: _Request, pairs: IntArray, key: str, progress: bool) -> Pat
     counts_of_all: list[IntArray] = []
     room = 4 * topology.num_nodes  # trie nodes that a source may have; doubled while a source reports -1, no room
     with tqdm(total=len(sources), desc="paths", unit="source", disable=not progress) as bar:
-        for begin in range(0, len(sources), _CHUNK):
-            chunk = sources[begin : begin + _CHUNK]
+        begin, count = 0, _LEAST_SOURCES
+        while begin < len(sources):
+            chunk, call_begin = sources[begin : begin + count], time.perf_counter()
             first, last = demand_ptr[begin], demand_ptr[begin + len(chunk)]
             ptr = demand_ptr[begin : begin + len(chunk) + 1] - first
             counts = np.full(len(chunk), -1, dtype=np.int32)
@@ -219,14 +267,19 @@ def _search(request: _Request, pairs: IntArray, key: str, progress: bool) -> Pat
                 )  # fmt: skip
                 room = room if (counts >= 0).all() else 2 * room
             offset = sum(map(len, parents))
-            for i, count in enumerate(counts):
+            for i, own in enumerate(counts):
                 demands = slice(ptr[i] + first, ptr[i + 1] + first)
                 leaf[demands] = np.where(leaf[demands] >= 0, leaf[demands] + offset, -1)
-                parents.append(np.where(parent[i, :count] >= 0, parent[i, :count] + offset, -1).astype(np.int32))
-                links.append(link[i, :count].copy())
-                offset += int(count)
+                parents.append(np.where(parent[i, :own] >= 0, parent[i, :own] + offset, -1).astype(np.int32))
+                links.append(link[i, :own].copy())
+                offset += int(own)
             counts_of_all.append(counts)
             bar.update(len(chunk))
+            begin += len(chunk)
+            if report is not None:
+                report(begin / len(sources))
+            is_short = time.perf_counter() - call_begin < _CALL_S
+            count = min(2 * count, _MOST_SOURCES) if is_short else max(count // 2, _LEAST_SOURCES)
     source_ptr = np.concatenate([[0], np.cumsum(np.concatenate(counts_of_all))]).astype(np.int32)
     trie = Trie(np.concatenate(parents), np.concatenate(links), source_ptr)
     return PathSet(pairs, leaf, trie, demand_ptr, topology.num_links, key, topology.graph_key())

@@ -26,20 +26,33 @@ from teal.errors import InputError
 from teal.serving.app import make_app
 from teal.serving.errors import ServiceError, overloaded
 from teal.serving.log import log_to
-from teal.serving.settings import address_of, answers, app_settings, model_of, prepared
+from teal.serving.settings import address_of, answers, app_settings, prepared, solver_settings
 from teal.serving.solver import Solver
 from teal.solvers.pdhg import MAX_LANES
 
 APP = "teal"
 _START_S = 60.0  # that a new engine has for the paths of networks that are registered
-_CALLS = ("names", "model", "generation", "put", "info", "delete", "patch", "paths", "map", "allocate")
+_CALLS = (
+    "names",
+    "model",
+    "generation",
+    "put",
+    "info",
+    "delete",
+    "patch",
+    "paths",
+    "map",
+    "allocate",
+    "measure",
+    "measured",
+)
 
 
 class Engine(Solver):
     """The solver as a deployment: networks and the engine, in a process of their own."""
 
-    def __init__(self, folder: str, most_waiting: int, model: str) -> None:
-        super().__init__(Path(folder), most_waiting, model)
+    def __init__(self, folder: str, settings: dict[str, Any]) -> None:
+        super().__init__(Path(folder), **settings)
         self._new = True
 
     async def check_health(self) -> None:
@@ -110,7 +123,7 @@ def application(config: ServeConfig, folder: Path) -> Any:
     ingress = serve.deployment(serve.ingress()(Ingress)).options(
         name="Ingress", num_replicas=config.ingresses, ray_actor_options={"num_cpus": 0}, **shared
     )
-    bound = engine.bind(str(folder), config.max_waiting, model_of(config))
+    bound = engine.bind(str(folder), solver_settings(config))
     log_file = str(config.log_file.resolve()) if config.log_file else ""
     return ingress.bind(
         bound,

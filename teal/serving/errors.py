@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import ValidationError
+
 from teal.errors import TealError
 
 
@@ -42,6 +44,12 @@ def not_ready(name: str, after_s: float = 1.0) -> ServiceError:
 def overloaded(after_s: float = 1.0) -> ServiceError:
     """More is waiting than is worth waiting for."""
     return ServiceError(503, "overloaded", "too many requests are waiting; try again", after_s)
+
+
+def invalid(error: ValidationError) -> ServiceError:
+    """A body or its parameters are not what the API says: the first fault."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return wrong(f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}")
 
 
 def wrong(message: str) -> ServiceError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
@@ -23,7 +24,21 @@ class Metrics:
         gaps = (1e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 1)
         self.gap = Histogram("teal_gap", "Certified gap of answers, the widest of a request", buckets=gaps, **shared)
         self.satisfied = Gauge("teal_satisfied_demand", "Of the last answer, by network", ["network"], **shared)
+        self.measured_count = Gauge("teal_measured_matrices", "Measured matrices that are kept", ["network"], **shared)
+        self.next_limit = Gauge(
+            "teal_next_limit", "Limit of realised over optimal utilisation, next interval", ["network"], **shared
+        )
         self.open = Gauge("teal_open_requests", "Requests being answered", **shared)
+
+    def measured(self, network: str, info: dict[str, Any]) -> None:
+        """Note which matrices are kept."""
+        self.measured_count.labels(network).set(info["matrices"])
+
+    def forget(self, network: str) -> None:
+        """Drop what is said of a network."""
+        for gauge in (self.satisfied, self.measured_count, self.next_limit):
+            with contextlib.suppress(KeyError):
+                gauge.remove(network)
 
     def allocated(self, network: str, cost: dict[str, Any]) -> None:
         """Count an allocation."""

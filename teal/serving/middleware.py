@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hmac
 import logging
 import time
 import uuid
+from collections import Counter
 from urllib.parse import urlsplit
 
 from fastapi.responses import JSONResponse
@@ -14,12 +16,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from teal.serving.errors import ServiceError, overloaded
 from teal.serving.log import LOG
+from teal.serving.media import ARROW, JSON
 from teal.serving.metrics import Metrics
-from teal.serving.wire import ARROW, JSON
 
 BODY_S = 30.0  # seconds in which a body must arrive: a stalled one holds a connection
 MOST_JSON_BYTES = 8 << 20  # of a body in JSON, which takes ten times its size in memory; matrices are sent as Arrow
 _MOST_OPEN_BODIES = 8  # largest bodies that all requests together may have in memory
+_FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or the share of it that this user may have
 _WITH_BODY = ("POST", "PUT", "PATCH")
 
 
@@ -32,14 +35,17 @@ class Watched:
         app: the application.
         metrics: that count requests.
         most_bytes: of a body.
-        token: that requests must bear; "" for none.
+        tokens: of which requests must bear one; none for everybody.
         hosts: names that requests may be addressed to; none for any.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, most_bytes: int, token: str, hosts: tuple[str, ...]) -> None:
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, most_bytes: int, tokens: tuple[str, ...], hosts: tuple[str, ...]
+    ) -> None:
         self._app, self._metrics, self._most_bytes = app, metrics, most_bytes
-        self._open_bytes = 0  # declared sizes of the bodies that are in memory or on their way
-        self._token, self._hosts = token.encode(), {host.strip("[]").lower() for host in hosts}
+        # Declared sizes of the bodies that are in memory or on their way, of all requests and of each client's.
+        self._open_bytes: Counter[str] = Counter()
+        self._tokens, self._hosts = [token.encode() for token in tokens], {host.strip("[]").lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -47,7 +53,7 @@ class Watched:
             await self._app(scope, receive, send)
             return
         begin, number, status = time.perf_counter(), uuid.uuid4().hex[:12], 0
-        own_bytes = 0
+        client, own_bytes = "", 0
 
         async def sent(message: Message) -> None:
             nonlocal status
@@ -58,26 +64,30 @@ class Watched:
 
         self._metrics.open.inc()
         try:
-            self._check(scope)
+            client = self._check(scope)
+            scope["teal"] = {"number": number, "client": client}
             if scope["method"] in _WITH_BODY:
-                declared = int(dict(scope["headers"])[b"content-length"])
-                if self._open_bytes + declared > _MOST_OPEN_BODIES * self._most_bytes:
-                    raise overloaded()
-                self._open_bytes, own_bytes = self._open_bytes + declared, declared
+                own_bytes = self._reserve(client, int(dict(scope["headers"])[b"content-length"]))
                 receive = _Read(await _body(receive), receive)
             await self._app(scope, receive, sent)
         except ServiceError as error:
             if status:
                 raise
             await fault_response(error)(scope, receive, sent)
-        except Exception:
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in _FULL and not status:
+                await fault_response(ServiceError(507, "disk_full", "nothing was stored: no space is left"))(
+                    scope, receive, sent
+                )
+                return
             LOG.exception("failed", extra={"teal": {"request": number}})
             if status:  # half of an answer is out: the connection must break
                 raise
             fault = ServiceError(500, "internal", f"an error of ours, logged as {number}")
             await fault_response(fault)(scope, receive, sent)
         finally:
-            self._open_bytes -= own_bytes
+            if own_bytes:
+                self._release(client, own_bytes)
             self._metrics.open.dec()
             seconds = time.perf_counter() - begin
             route = getattr(scope.get("route"), "path", "other")  # not the path: names would fill the metrics
@@ -87,8 +97,25 @@ class Watched:
                 entry = {"request": number, "method": scope["method"], "route": route, "status": status}
                 LOG.info("answered", extra={"teal": {**entry, "ms": round(1e3 * seconds, 3)}})
 
-    def _check(self, scope: Scope) -> None:
-        """Refuse a request before its body is read.
+    def _reserve(self, client: str, size: int) -> int:
+        """Make room for a body: of the room for all, one client gets no more than half.
+
+        Raises:
+            ServiceError: there is none.
+        """
+        room = _MOST_OPEN_BODIES * self._most_bytes
+        if self._open_bytes.total() + size > room or self._open_bytes[client] + size > room // 2:
+            raise overloaded()
+        self._open_bytes[client] += size
+        return size
+
+    def _release(self, client: str, size: int) -> None:
+        self._open_bytes[client] -= size
+        if not self._open_bytes[client]:
+            del self._open_bytes[client]
+
+    def _check(self, scope: Scope) -> str:
+        """Refuse a request before its body is read; whom it counts for otherwise: a token, or an address.
 
         Raises:
             ServiceError: what is wrong with it.
@@ -99,15 +126,19 @@ class Watched:
             raise ServiceError(400, "wrong_host", "this service has another name")
         # A page of another site has no token; with one, the service may be behind a proxy that has a name of its own.
         origin = headers.get(b"origin")
-        if origin is not None and not self._token and not _is_same_site(origin.decode("latin-1"), host):
+        if origin is not None and not self._tokens and not _is_same_site(origin.decode("latin-1"), host):
             raise ServiceError(403, "other_origin", "pages of another site may not use this service without a token")
         private = scope["path"].startswith(("/v1/", "/metrics"))
-        if self._token and private:
+        client = str((scope.get("client") or ("",))[0])
+        if self._tokens and private:
             kind, _, given = headers.get(b"authorization", b"").partition(b" ")
-            if kind.lower() != b"bearer" or not hmac.compare_digest(given, self._token):
+            borne = [number for number, token in enumerate(self._tokens) if hmac.compare_digest(given, token)]
+            if kind.lower() != b"bearer" or not borne:
                 raise ServiceError(401, "unauthorised", "a valid bearer token is required")
+            if len(self._tokens) > 1:  # with one token, clients are told apart by their addresses
+                client = f"token {borne[0]}"
         if scope["method"] not in _WITH_BODY:
-            return
+            return client
         media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
         if media_type not in (JSON, ARROW):  # a page of another site can send a body without a type unasked
             raise ServiceError(415, "unsupported_media_type", f"send {JSON} or {ARROW}, not {media_type[:80]!r}")
@@ -117,6 +148,7 @@ class Watched:
         most = min(self._most_bytes, MOST_JSON_BYTES) if media_type == JSON else self._most_bytes
         if int(declared) > most:
             raise ServiceError(413, "too_large", f"a body of {media_type} has at most {most:,} bytes")
+        return client
 
 
 def _is_same_site(origin: str, host: str) -> bool:

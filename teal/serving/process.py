@@ -14,8 +14,9 @@ import uvicorn
 from teal.config import ServeConfig
 from teal.errors import InputError
 from teal.serving.app import make_app
+from teal.serving.connections import allow_many_files, limited
 from teal.serving.log import log_to
-from teal.serving.settings import address_of, answers, app_settings, model_of, prepared
+from teal.serving.settings import address_of, answers, app_settings, prepared, solver_settings
 from teal.serving.solver import Solver
 from teal.solvers.pdhg import MAX_LANES
 
@@ -32,9 +33,10 @@ def run_service(config: ServeConfig, say: Callable[[str], None]) -> None:
     folder = prepared(config).resolve()
     if config.log_file:
         log_to(config.log_file.resolve())
+    allow_many_files()
     listening = _listen(config)
     try:
-        asyncio.run(_serve(config, Solver(folder, config.max_waiting, model_of(config)), listening, say))
+        asyncio.run(_serve(config, Solver(folder, **solver_settings(config)), listening, say))
     finally:
         listening.close()
     sys.stdout.flush()
@@ -62,6 +64,7 @@ async def _serve(config: ServeConfig, solver: Solver, listening: socket.socket, 
     server = uvicorn.Server(
         uvicorn.Config(
             app,
+            http=limited(config.max_connections),
             log_level="warning",
             access_log=False,
             backlog=_BACKLOG,

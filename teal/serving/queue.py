@@ -1,9 +1,16 @@
-"""Requests of one network that wait for the engine, and the order in which it takes them.
+"""Requests that wait for the engine, and the order in which it takes them.
 
 A request is cut into chunks of as many matrices as the engine solves together, and the engine works on a chunk for one
-slice of time at most.  Between two slices the chunk whose request has the earliest deadline comes next, so that a
-request is answered by its deadline plus one slice, whatever others ask for.  A chunk that has not reached its gap goes
-on later from where its slice ended; a chunk has an equal share of what is left of its request's time.
+slice of time at most.  A chunk that has not reached its gap goes on later from where its slice ended; a chunk has an
+equal share of what is left of its request's time.  Between two slices
+
+- the chunk whose request has the earliest deadline comes next, if in that order some request would else be late, even
+  with the least work that an answer takes;
+- otherwise the client comes next that the engine has worked for least.  Clients have equal shares of the engine's time
+  for as long as they have requests here (start-time fair queueing, Goyal et al. 1996).
+
+A request that could not be answered by its deadline and a slice, or that would make another one late, is refused when
+it arrives.  So every request is answered by its deadline plus a slice, or refused at once, whatever others ask for.
 """
 
 from __future__ import annotations
@@ -13,17 +20,12 @@ import dataclasses
 import time
 from collections.abc import Iterator
 
-import numpy as np
-import torch
-
 from teal.objectives import ObjectiveName
 from teal.runtime.arrays import FloatArray
+from teal.serving.answer import Answer
 from teal.serving.requests import Options
-from teal.serving.served import SLICE_S, Job, Served
-from teal.serving.wire import Answer
-from teal.solvers.pdhg import MAX_LANES, PdhgState, Starter, Stop
-
-_MOST_SLICE_S = 60.0  # seconds
+from teal.serving.served import Served
+from teal.solvers.pdhg import MAX_LANES, PdhgState
 
 
 @dataclasses.dataclass(eq=False)
@@ -31,6 +33,8 @@ class Waiting:
     """A request.
 
     Attributes:
+        served: the network.
+        client: whom it counts for.
         rates: (B, D) Gbit/s.
         options: as they were sent.
         objective: of the request, or of the network.
@@ -42,6 +46,8 @@ class Waiting:
         chunks: number of chunks that are not done.
     """
 
+    served: Served
+    client: str
     rates: FloatArray
     options: Options
     objective: ObjectiveName
@@ -76,27 +82,52 @@ class Chunk:
         """Number of matrices."""
         return self.rows.stop - self.rows.start
 
-    def kind(self, now: float) -> tuple[ObjectiveName, float, bool, bool]:
+    def kind(self, now: float) -> tuple[Served, ObjectiveName, float, bool, bool]:
         """Chunks of one kind are solved together: a smaller gap, or a deadline that has passed, would bind all."""
-        return self.request.objective, self.request.gap, self.request.deadline > now, self.state is None
+        request = self.request
+        return request.served, request.objective, request.gap, request.deadline > now, self.state is None
 
 
 class Queue:
-    """The chunks that wait."""
+    """The chunks that wait, of all networks."""
 
     def __init__(self) -> None:
-        self._chunks: list[Chunk] = []
+        self._chunks: list[Chunk] = []  # by deadline
+        # Seconds that the engine has worked for each client; one that comes back counts as having had what the least
+        # served one has had.
+        self._worked: dict[str, float] = {}
 
-    def __iter__(self) -> Iterator[Waiting]:
-        """The requests of which a chunk waits, in the order of their deadlines, unless nobody waits for it."""
-        requests = dict.fromkeys(chunk.request for chunk in self._chunks)
+    def of(self, served: Served) -> Iterator[Waiting]:
+        """The requests of a network of which a chunk waits, by deadline, unless nobody waits for the answer."""
+        requests = dict.fromkeys(chunk.request for chunk in self._chunks if chunk.request.served is served)
         return (request for request in requests if not request.answer.done())
 
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
+    def lateness(self, new: Waiting, now: float) -> float:
+        """Seconds by which a request would miss its deadline and a slice, with ``new``; 0 or less: none would.
+
+        With the least work for all requests, in the order of deadlines, from ``now``; the least work of one batch is
+        left as a margin.
+        """
+        work: dict[Waiting, float] = {new: new.served.least_s(len(new.rates))}
+        for chunk in self._chunks:
+            request = chunk.request
+            if not request.answer.done():
+                work[request] = work.get(request, 0.0) + request.served.least_s(chunk.size)
+        at, latest = now, -float("inf")
+        for request in sorted(work, key=lambda request: request.deadline):
+            at += work[request]
+            served = request.served
+            latest = max(latest, at - request.deadline - served.slice_s - served.least_s(MAX_LANES))
+        return latest
 
     def add(self, request: Waiting) -> None:
         """Take a request in."""
+        here = {chunk.request.client for chunk in self._chunks}
+        if request.client not in here:
+            least = min((self._worked.get(client, 0.0) for client in here), default=0.0)
+            if not here:
+                self._worked.clear()
+            self._worked[request.client] = max(self._worked.get(request.client, 0.0), least)
         for first in range(0, len(request.rates), MAX_LANES):
             self._chunks.append(Chunk(request, slice(first, min(first + MAX_LANES, len(request.rates)))))
             request.chunks += 1
@@ -110,86 +141,46 @@ class Queue:
     def _sort(self) -> None:
         self._chunks.sort(key=lambda chunk: (chunk.request.deadline, chunk.request.arrived, chunk.rows.start))
 
+    def charge(self, chunks: list[Chunk], seconds: float) -> None:
+        """Note that the engine has worked on chunks."""
+        total = sum(chunk.size for chunk in chunks)
+        for chunk in chunks:
+            client = chunk.request.client
+            self._worked[client] = self._worked.get(client, 0.0) + seconds * chunk.size / total
+
     def take(self) -> list[Chunk]:
         """The next chunk and those of its kind that the engine can solve with it; empty if none waits."""
         self._chunks = [chunk for chunk in self._chunks if not chunk.request.answer.done()]
         if not self._chunks:
             return []
         now = time.perf_counter()
-        kind, together, rest, count = self._chunks[0].kind(now), [], [], 0
+        next_one = self._chunks[0]
+        if not self._is_urgent(now):
+            next_one = min(self._chunks, key=lambda chunk: self._worked.get(chunk.request.client, 0.0))
+        kind, together, rest = next_one.kind(now), [next_one], []
+        count = next_one.size
         for chunk in self._chunks:
+            if chunk is next_one:
+                continue
             if chunk.kind(now) == kind and count + chunk.size <= MAX_LANES:
                 together.append(chunk)
                 count += chunk.size
             else:
                 rest.append(chunk)
         self._chunks = rest
-        return together
+        return sorted(together, key=lambda chunk: (chunk.request.deadline, chunk.request.arrived, chunk.rows.start))
 
-    def clear(self) -> list[Waiting]:
-        """All requests that wait; none does any more."""
-        requests = list(self)
-        self._chunks = []
+    def _is_urgent(self, now: float) -> bool:
+        """Whether a request might be late, if a slice went to a chunk other than that of the earliest deadline."""
+        at = now + max({chunk.request.served.slice_s for chunk in self._chunks})
+        for chunk in self._chunks:
+            at += chunk.request.served.least_s(chunk.size)
+            if at > chunk.request.deadline:
+                return True
+        return False
+
+    def clear(self, served: Served) -> list[Waiting]:
+        """All requests that wait for a network; none does any more."""
+        requests = list(self.of(served))
+        self._chunks = [chunk for chunk in self._chunks if chunk.request.served is not served]
         return requests
-
-
-def solve_slice(served: Served, together: list[Chunk], starter: Starter | None) -> list[Answer | None]:
-    """Work on chunks of one kind for a slice.
-
-    Returns:
-        for each chunk its answer, or None if it must go on.
-    """
-    begin = time.perf_counter()
-    for chunk in together:
-        if not chunk.end:
-            chunk.began = begin
-            chunk.end = begin + (chunk.request.deadline - begin) / max(1, chunk.request.chunks)
-    first = together[0].request
-    job = Job(
-        np.concatenate([chunk.request.rates[chunk.rows] for chunk in together]),
-        first.objective,
-        first.gap,
-        min(begin + served.slice_s, *(chunk.end for chunk in together)),
-    )
-    states = [chunk.state for chunk in together if chunk.state is not None]
-    start = None
-    if states:
-        start = PdhgState(torch.cat([s.splits for s in states]), torch.cat([s.prices for s in states]))
-    solved = served.solve(job, starter, start)
-    now, at = time.perf_counter(), 0
-    answers: list[Answer | None] = []
-    for chunk in together:
-        rows = slice(at, at + chunk.size)
-        at = rows.stop
-        may_go_on = Stop.DEADLINE in solved.stopped_by[rows] and now < chunk.end and first.deadline > begin
-        if may_go_on:
-            chunk.state = solved.state.rows(rows)
-            answers.append(None)
-        else:
-            request = chunk.request
-            answers.append(
-                served.answer(solved, rows, request.gap, request.options.entries, chunk.began - request.arrived)
-            )
-    if None in answers and job.deadline == begin + served.slice_s:
-        if not solved.iterations:  # set-up and check have taken all of the slice
-            served.slice_s = min(2 * served.slice_s, _MOST_SLICE_S)
-        elif served.slice_s > SLICE_S:  # an earlier one was slowed down by something else
-            served.slice_s /= 2
-    return answers
-
-
-def joined(parts: dict[int, Answer]) -> Answer:
-    """The answer of a request, of those of its chunks."""
-    answers = [parts[first] for first in sorted(parts)]
-    if len(answers) == 1:
-        return answers[0]
-    arrays = ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation", "utilisation", "splits")
-    weights = [answer.weights for answer in answers if answer.weights is not None]
-    return Answer(
-        **{name: np.concatenate([getattr(answer, name) for answer in answers]) for name in arrays},
-        weights=np.concatenate(weights) if weights else None,
-        status=tuple(status for answer in answers for status in answer.status),
-        queue_ms=answers[0].queue_ms,
-        solve_ms=sum(answer.solve_ms for answer in answers),
-        batch=max(answer.batch for answer in answers),
-    )

@@ -2,35 +2,84 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from teal.network.paths import PathMethod, PathWeight
 from teal.objectives import ObjectiveName
 
 _Objective = Literal["total_flow", "latency_penalised_flow", "max_link_utilisation", "max_concurrent_flow"]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
+_Scalar = str | int | float | bool | None
+_NodeId = Annotated[str, BeforeValidator(lambda node: str(node) if isinstance(node, int | float) else node)]
 MOST_MATRICES = 1024  # a request
+MOST_NODES, MOST_LINKS = 20_000, 500_000  # of a network
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class _Known(BaseModel):
+    """Fields of others' formats, which have many more."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Node(_Known):
+    """A node of node-link data."""
+
+    id: _NodeId
+    pos: list[_Scalar] | None = Field(default=None, description="[longitude, latitude], degrees.")
+    lon: _Scalar = Field(default=None, description="Longitude, in place of pos.")
+    lat: _Scalar = Field(default=None, description="Latitude, in place of pos.")
+
+
+class Link(_Known):
+    """A link of node-link data."""
+
+    source: _NodeId
+    target: _NodeId
+    capacity: _Scalar = Field(default=None, description="Gbit/s, or the graph's capacity_unit.")
+    latency: _Scalar = Field(default=None, description="ms.")
+
+
+class Graph(_Known):
+    """Attributes of the graph in node-link data."""
+
+    capacity_unit: str = Field(default="Gbit/s", description="Of the links' capacities.")
+
+
+class NodeLink(_Known):
+    """Networkx node-link data; attributes that have no meaning here are dropped."""
+
+    directed: bool = Field(default=False, description="False: each link stands for two, one in each direction.")
+    graph: Graph | None = None
+    nodes: list[Node] = Field(max_length=MOST_NODES)
+    links: list[Link] = Field(
+        max_length=MOST_LINKS, validation_alias=AliasChoices("links", "edges"), description="Or edges."
+    )
+
+    def plain(self) -> dict[str, Any]:
+        """As :func:`teal.formats.node_link.topology_from_node_link` reads it."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
 class NetworkSpec(_Strict):
     """A network to be registered."""
 
-    topology: dict[str, Any] | str = Field(
-        description="networkx node-link data: nodes with id (and pos, [longitude, latitude]), links with source, "
-        "target, capacity (Gbit/s) and perhaps latency (ms); or b4, or topohub:GROUP/NAME.",
-        examples=["b4"],
-    )
+    topology: NodeLink | str = Field(description="Node-link data, or b4, or topohub:GROUP/NAME.", examples=["b4"])
     num_paths: int = Field(default=4, ge=1, le=32, description="Candidate paths a demand at most.")
     path_method: PathMethod = Field(default=PathMethod.DISJOINT, description="edge-disjoint or yen.")
     path_weight: PathWeight = Field(default=PathWeight.HOPS, description="What a short path has least of.")
     objective: _Objective = Field(default="total_flow", description="What to optimise, unless a request says so.")
     gap: float = Field(default=0.01, gt=0, lt=1, description="Certified gap to stop at, unless a request says so.")
+
+    def stored(self) -> dict[str, Any]:
+        """As JSON, to be read back."""
+        return self.model_dump(mode="json", exclude_none=True)
 
 
 class LinkChange(_Strict):
@@ -64,6 +113,13 @@ class Demand(_Strict):
     rate: _Finite = Field(ge=0, description="Gbit/s.")
 
 
+class Form(StrEnum):
+    """How an allocation is written in JSON."""
+
+    NAMED = "named"
+    DENSE = "dense"
+
+
 class Options(_Strict):
     """How an allocation is to be made."""
 
@@ -79,12 +135,18 @@ class Options(_Strict):
         default=0, ge=0, le=255, description="Whole-number weights out of so many, as switches have them; 0 for splits."
     )
 
+    form: Form = Field(
+        default=Form.NAMED,
+        description="Of an answer in JSON. named: for each demand that was sent its paths, node by node, and the "
+        "utilisation of each link; dense: arrays over all pairs of nodes and all paths, as Arrow always has them.",
+    )
+
     def objective_name(self, usual: str) -> ObjectiveName:
         """The objective of this request."""
         return ObjectiveName(self.objective or usual)
 
 
-class AllocationRequest(Options):
+class _Matrices(_Strict):
     """One traffic matrix as a list of demands, or several as lists of rates."""
 
     demands: list[Demand] | None = Field(default=None, description="One matrix; what is not listed is 0.")
@@ -94,8 +156,47 @@ class AllocationRequest(Options):
         description="Matrices, Gbit/s: of each all pairs of nodes in the order of GET .../paths, or N x N, row by row.",
     )
 
+    @property
+    def has_matrices(self) -> bool:
+        """Whether there is either, and not both."""
+        return (self.demands is None) != (self.rates is None)
+
+
+class AllocationRequest(Options, _Matrices):
+    """What is to be allocated: matrices, or the next interval."""
+
+    wanted: Literal["sent", "next"] = Field(
+        default="sent",
+        alias="for",
+        description="next: for the interval after the last one that was sent to .../measurements, whose traffic nobody "
+        "knows yet; then neither demands nor rates, and no gap, objective or entries.",
+    )
+
     @model_validator(mode="after")
     def _one_of_them(self) -> AllocationRequest:
-        if (self.demands is None) == (self.rates is None):
+        if self.wanted == "next":
+            given = self.model_fields_set - {"wanted", "deadline_ms", "form"}
+            if given:
+                raise ValueError(f"for the next interval deadline_ms and form alone may be given, not {sorted(given)}")
+        elif not self.has_matrices:
+            raise ValueError("either demands or rates must be given")
+        return self
+
+
+class MeasurementOptions(_Strict):
+    """When the matrices were measured."""
+
+    time: AwareDatetime = Field(description="Of the first matrix; later than all that were sent before.")
+    interval_s: int = Field(
+        default=0, ge=0, le=31_536_000, description="From one matrix to the next, if there are several."
+    )
+
+
+class MeasurementRequest(MeasurementOptions, _Matrices):
+    """What was measured: one matrix or several."""
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> MeasurementRequest:
+        if not self.has_matrices:
             raise ValueError("either demands or rates must be given")
         return self

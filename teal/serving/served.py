@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,15 +23,18 @@ from teal.problem.assessment import Assessment, assess
 from teal.runtime.arrays import FloatArray
 from teal.schemes.price_gnn import saves_time
 from teal.schemes.successive import SuccessivePdhg
+from teal.serving.answer import Answer
 from teal.serving.errors import wrong
-from teal.serving.requests import NetworkSpec
-from teal.serving.wire import Answer
+from teal.serving.requests import NetworkSpec, NodeLink
 from teal.solvers import pdhg
 from teal.solvers.pdhg import Starter
 from teal.solvers.split_table import admit, table_weights
 from teal.web.layout import drawing
 
 SLICE_S = 0.5  # seconds that the engine works on a request before others may come next; see teal.serving.queue
+_FIXED_SHARE = 0.4  # of the least time for one matrix, that which a batch takes once; measured on GEANT
+_MOST_ROUTES = 100_000  # paths whose names are kept for answers by name
+_NEWEST_SHARE = 0.2  # weight of the newest measurement of that time
 
 
 def topology_of(name: str, spec: NetworkSpec) -> Topology:
@@ -40,8 +44,8 @@ def topology_of(name: str, spec: NetworkSpec) -> Topology:
         ServiceError: a fault in it; a name that is neither built in nor topohub's, since files are not read.
     """
     try:
-        if isinstance(spec.topology, dict):
-            return topology_from_node_link(spec.topology, name, name)
+        if isinstance(spec.topology, NodeLink):
+            return topology_from_node_link(spec.topology.plain(), name, name)
         if is_named(spec.topology):
             return load_topology(spec.topology)
     except InputError as error:
@@ -126,6 +130,11 @@ class Solved:
         return assessment, problem.utilisation(self.splits.to(problem.demand))
 
 
+def _work(matrices: int) -> float:
+    """The least work for so many matrices, in that of one."""
+    return _FIXED_SHARE * -(-matrices // pdhg.MAX_LANES) + (1 - _FIXED_SHARE) * matrices
+
+
 def ended_by(stop: pdhg.Stop) -> str:
     """What ended a search without the requested gap; rounding if the search has it and its measurement does not."""
     return (pdhg.Stop.ROUNDING if stop is pdhg.Stop.GAP else stop).value
@@ -147,13 +156,20 @@ class Served:
         self.topology, self.paths = topology, paths
         self.capacity = topology.capacity
         self.slice_s = SLICE_S
+        self._least_s = 0.0  # of one matrix: set-up, check and measurement, without iterations
         self._drawing: dict[str, Any] | None = None
+        self._routes: dict[tuple[int, int], tuple[list[str], list[int]]] = {}
         self._problems: dict[ObjectiveName, Problem] = {}
         self._engines: dict[ObjectiveName, SuccessivePdhg] = {}
 
     @classmethod
-    def prepare(cls, name: str, spec: NetworkSpec) -> Served:
+    def prepare(cls, name: str, spec: NetworkSpec, report: Callable[[float], None] | None = None) -> Served:
         """Load the topology and compute the paths: what takes time.
+
+        Args:
+            name: of the network.
+            spec: what it was registered with.
+            report: called now and then with the share of the paths that are found; what it raises ends the work.
 
         Raises:
             ServiceError: a fault in the topology.
@@ -166,6 +182,7 @@ class Served:
                 num_paths=spec.num_paths,
                 method=spec.path_method,
                 weight=spec.path_weight,
+                report=report,
             )
         except InputError as error:
             raise wrong(str(error)) from None
@@ -175,9 +192,21 @@ class Served:
         return served
 
     def warm_up(self, objective: ObjectiveName) -> None:
-        """Solve a matrix that nobody asked for: the trie is packed then."""
+        """Solve a matrix that nobody asked for: packs the trie, and measures the least work of an answer."""
         shape = 1, self.paths.num_demands
         pdhg.solve(self.problem(objective, np.full(shape, 1e-6)), gap=0.1, max_iterations=8)
+        begin = time.perf_counter()
+        job = Job(np.full(shape, 1e-6), objective, 0.1, begin)
+        self.answer(self.solve(job), slice(0, 1), 0.1, 0, 0.0)
+        self._least_s = time.perf_counter() - begin
+
+    def least_s(self, matrices: int) -> float:
+        """Seconds that the engine takes at least for an answer to so many matrices, approximately."""
+        return self._least_s * _work(matrices)
+
+    def note_least(self, matrices: int, seconds: float) -> None:
+        """Take note of the time of a batch that was answered without iterations."""
+        self._least_s += _NEWEST_SHARE * (seconds / _work(matrices) - self._least_s)
 
     def solve(self, job: Job, starter: Starter | None = None, start: pdhg.PdhgState | None = None) -> Solved:
         """Allocate the matrices of a job from where the last allocation ended.
@@ -235,6 +264,17 @@ class Served:
             solve_ms=1e3 * solved.seconds,
             batch=solved.problem.batch,
         )
+
+    def route(self, demand: int, path: int) -> tuple[list[str], list[int]]:
+        """Nodes and numbers of links of a path."""
+        known = self._routes.get((demand, path))
+        if known is None:
+            links, names = self.paths.path_links(demand, path), self.topology.node_names
+            nodes = [names[self.paths.pairs[demand][0]], *(names[self.topology.link_target[link]] for link in links)]
+            known = nodes, [int(link) for link in links]
+            if len(self._routes) < _MOST_ROUTES:
+                self._routes[demand, path] = known
+        return known
 
     def drawing(self) -> dict[str, Any]:
         """See :func:`teal.web.layout.drawing`; capacities as registered."""

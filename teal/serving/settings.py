@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from teal.config import ServeConfig
+from teal.config import ServeConfig, seconds
 from teal.errors import InputError
 from teal.formats import is_named, load_topology
 from teal.formats.node_link import topology_to_node_link
@@ -20,9 +20,19 @@ DEFAULT = "default"  # name of the network that the command registers
 def app_settings(config: ServeConfig) -> dict[str, Any]:
     """Arguments of :func:`teal.serving.app.make_app`."""
     return {
-        "token": config.token(),
+        "tokens": config.tokens(),
         "most_bytes": config.max_body << 20,
         "hosts": (config.host, "127.0.0.1", "localhost", "[::1]") if config.loopback else (),
+    }
+
+
+def solver_settings(config: ServeConfig) -> dict[str, Any]:
+    """Arguments of :class:`teal.serving.solver.Solver`, without its folder."""
+    return {
+        "most_waiting": config.max_waiting,
+        "model": model_of(config),
+        "most_networks": config.max_networks,
+        "most_path_s": seconds(config.max_path_time),
     }
 
 
@@ -46,7 +56,7 @@ def answers(config: ServeConfig, folder: Path) -> str:
 
 def prepared(config: ServeConfig) -> Path:
     """The folder of the networks, after everything that may be wrong with the settings has been looked at."""
-    config.token()
+    config.tokens()
     folder = config.state or cache_dir("networks")
     if config.model not in ("auto", "none"):
         starter(config.model)
@@ -60,12 +70,12 @@ def _register(config: ServeConfig, folder: Path) -> None:
     topology = load_topology(config.topology)
     try:
         spec = NetworkSpec(
-            topology=config.topology if is_named(config.topology) else topology_to_node_link(topology),
+            topology=config.topology if is_named(config.topology) else topology_to_node_link(topology),  # type: ignore[arg-type]
             num_paths=config.num_paths,
             objective=config.objective,  # type: ignore[arg-type]
         )
     except ValueError as error:
         raise InputError("teal serve", "", "settings of a network", " ".join(str(error).split())) from None
-    store, wanted = Store(folder), spec.model_dump(mode="json")
+    store, wanted = Store(folder), spec.stored()
     if DEFAULT not in store.names() or store.read(DEFAULT).network != wanted:
         store.put(DEFAULT, wanted)

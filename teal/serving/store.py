@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from teal.serving.errors import not_found, replaced, wrong
 
 NAMES = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 _LINKS = ".links.json"
+_MEASURED = ".measured"  # folder with a folder for each registration
 
 
 class Version(NamedTuple):
@@ -122,10 +124,15 @@ class Store:
             _stamp(self._file(name), name)
             self._file(name).unlink(missing_ok=True)
             self._links(name).unlink(missing_ok=True)
+            shutil.rmtree(self._folder / f"{name}{_MEASURED}", ignore_errors=True)
+
+    def measured_folder(self, name: str, generation: str) -> Path:
+        """Where what is measured on a network is kept."""
+        return self._folder / f"{name}{_MEASURED}" / generation
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """SingleProcess among all processes that write."""
+        """One at a time among all processes that write."""
         with (self._folder / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

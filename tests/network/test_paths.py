@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from teal.errors import InputError
 from teal.formats import load_topology
 from teal.network import PathMethod, PathSet, PathWeight, Topology, compute_paths
+from teal.network.paths import estimated_seconds, forget
 from teal.runtime.storage import cache_dir
 from teal.testing import make_topology, random_topology
 
@@ -148,3 +149,39 @@ def test_path_counts_equal_those_of_an_independent_implementation(
     assert int(path_set.mask.sum()) == pytest.approx(paths, rel=5e-4)
     assert path_set.num_incidences == pytest.approx(incidences, rel=5e-4)
     assert path_set.trie.num_nodes <= 1.04 * nodes
+
+
+def test_progress_of_a_search_rises_to_one_and_may_end_it() -> None:
+    topology, shares = load_topology("topohub:sndlib/germany50"), list[float]()
+    reported = compute_paths(topology, cache=False, report=shares.append)
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    assert len(shares) > 1
+    np.testing.assert_array_equal(reported.leaf, compute_paths(topology, cache=False).leaf)
+
+    class EndedError(Exception):
+        pass
+
+    def end(_: float) -> None:
+        raise EndedError
+
+    with pytest.raises(EndedError):
+        compute_paths(topology, cache=False, report=end)
+
+
+def test_the_estimate_of_a_search_grows_with_the_work() -> None:
+    topology = load_topology("topohub:sndlib/germany50")
+    estimated_seconds(topology)  # kernels are compiled
+    estimated_seconds(topology, method=PathMethod.YEN)
+    short = min(estimated_seconds(topology, num_paths=2) for _ in range(5))
+    long = min(estimated_seconds(topology, num_paths=32, method=PathMethod.YEN) for _ in range(5))
+    assert 0 < short < long
+
+
+def test_forgotten_paths_leave_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TEAL_CACHE_DIR", str(tmp_path))
+    paths = compute_paths(load_topology("b4"))
+    assert len(list(tmp_path.rglob("*.npz"))) == 1
+    forget(paths)
+    assert not list(tmp_path.rglob("*.npz"))
+    forget(paths)

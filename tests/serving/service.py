@@ -33,11 +33,12 @@ TOKEN = "a-token-of-some-length"
 async def service(
     folder: Path,
     token: str = "",
-    most_waiting: int = 64,
+    most_waiting: int = 128,
     most_bytes: int = 1 << 20,
     sent: str = "",
     patience_s: float = 5.0,
     solver: Solver | None = None,
+    tokens: tuple[str, ...] = (),
 ) -> AsyncIterator[AsyncClient]:
     """A client of a fresh service.
 
@@ -48,8 +49,10 @@ async def service(
         most_bytes: of a request.
         sent: token that the client sends, if not the right one.
         solver: of the service, in place of a new one.
+        tokens: that the service knows, in place of one.
     """
-    app = make_app(solver or Solver(folder, most_waiting, patience_s=patience_s), token, most_bytes)
+    known = tokens or ((token,) if token else ())
+    app = make_app(solver or Solver(folder, most_waiting, patience_s=patience_s), known, most_bytes)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with AsyncClient("http://test", sent or token, transport=transport) as client:
         yield client
@@ -67,6 +70,12 @@ def problem_of(rates: np.ndarray) -> teal.Problem:
     topology = teal.load_topology("b4")
     paths = teal.compute_paths(topology, all_pairs(topology), cache=False)
     return teal.Problem.create(topology, paths, teal.Objective(), rates)
+
+
+def b4_served() -> Served:
+    """B4 as a replica holds it."""
+    topology = teal.load_topology("b4")
+    return Served(topology, teal.compute_paths(topology, all_pairs(topology), cache=False))
 
 
 def free_port() -> int:
@@ -148,7 +157,7 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 
 def queued(solver: Solver, name: str) -> list[int]:
     """Matrices of each request that waits for the engine, in the order of arrival."""
-    return [len(request.rates) for request in solver._networks[name].waiting]
+    return [len(request.rates) for request in solver.scheduler.waiting(solver._registry.ready(name))]
 
 
 @contextmanager
@@ -157,7 +166,7 @@ def listening(folder: Path, most_bytes: int = 1 << 20, token: str = "") -> Itera
     import uvicorn
 
     port = free_port()
-    app = make_app(Solver(folder), token, most_bytes)
+    app = make_app(Solver(folder), (token,) if token else (), most_bytes)
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="critical"))
     thread = threading.Thread(target=server.run)
     thread.start()

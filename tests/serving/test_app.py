@@ -28,6 +28,7 @@ from teal.client import (
 )
 from teal.objectives import ObjectiveName
 from teal.serving.requests import NetworkSpec
+from teal.serving.responses import AllocationAnswer, Drawing, NamedAllocation, Routes
 from teal.serving.served import Job, Served
 from teal.serving.solver import Solver
 from teal.solvers.pdhg import certificates, kernels
@@ -39,9 +40,9 @@ def test_served_allocations_are_feasible_certified_and_as_good_as_the_engine(tmp
 
     async def work() -> None:
         async with service(tmp_path) as client:
-            assert (await client.put_network("b4", "b4", gap=0.001))["state"] in ("computing", "ready")
+            assert (await client.put_network("b4", "b4", gap=0.001)).state in ("computing", "ready")
             info = await client.wait_ready("b4")
-            assert (info["demands"], len(info["links"]), len(info["nodes"])) == (132, 38, 12)
+            assert (info.demands, len(info.links), len(info.nodes)) == (132, 38, 12)
             allocation = await client.allocate("b4", rates)
             assert allocation.splits.shape == (3, 132, 4)
             assert allocation.status == ("gap",) * 3
@@ -51,11 +52,11 @@ def test_served_allocations_are_feasible_certified_and_as_good_as_the_engine(tmp
             assert (allocation.value >= exact.value.numpy() * (1 - 2e-3)).all()
             # Loads of links from the splits and the paths of the service, node by node.
             paths = await client.paths("b4")
-            links = {(link["source"], link["target"]): i for i, link in enumerate(info["links"])}
+            links = {(link.source, link.target): i for i, link in enumerate(info.links)}
             load = np.zeros((3, 38))
-            for d, routes in enumerate(paths["paths"]):
+            for d, routes in enumerate(paths.paths):
                 for k, nodes in enumerate(routes):
-                    assert [nodes[0], nodes[-1]] == paths["pairs"][d]
+                    assert (nodes[0], nodes[-1]) == paths.pairs[d]
                     for ends in pairwise(nodes):
                         load[:, links[ends]] += rates[:, d] * allocation.splits[:, d, k]
             np.testing.assert_allclose(load / 5000, allocation.utilisation, atol=1e-5)
@@ -86,20 +87,90 @@ def test_json_responses_equal_arrow_responses(tmp_path: Path) -> None:
             with pa.ipc.new_stream(sink, triples.schema) as stream:
                 stream.write_table(triples)
             http = client._http
+            dense = {"gap": 1e-6, "form": "dense"}
+            address, query = "/v1/networks/b4/allocations", "?gap=0.000001&form=dense"
             responses = [
-                await http.post("/v1/networks/b4/allocations", json={"demands": demands, "gap": 1e-6}),
-                await http.post("/v1/networks/b4/allocations", json={"rates": rates.tolist(), "gap": 1e-6}),
-                await http.post(
-                    "/v1/networks/b4/allocations?gap=0.000001", content=sink.getvalue(), headers={"Content-Type": ARROW}
-                ),
+                await http.post(address, json={"demands": demands, **dense}),
+                await http.post(address, json={"rates": rates.tolist(), **dense}),
+                await http.post(address + query, content=sink.getvalue(), headers={"Content-Type": ARROW}),
             ]
             for response in responses:
                 assert response.status_code == 200, response.text
+                AllocationAnswer.model_validate_json(response.content)
                 (allocation,) = response.json()["allocations"]
                 assert allocation["value"] == pytest.approx(arrow.value[0], rel=1e-5)
                 assert len(allocation["splits"]) == 132
                 assert len(allocation["utilisation"]) == 38
             assert as_square.value == pytest.approx(arrow.value, rel=1e-5)
+
+    run(work)
+
+
+@pytest.mark.parametrize("entries", [0, 8])
+def test_answers_by_name_say_where_each_demand_goes(tmp_path: Path, entries: int) -> None:
+    demands = [{"source": "1", "target": "12", "rate": 30_000.0}, {"source": "4", "target": "2", "rate": 5.0}]
+
+    async def work() -> None:
+        async with service(tmp_path) as client:
+            await client.put_network("b4", "b4")
+            info = await client.wait_ready("b4")
+            body = {"demands": demands, "gap": 1e-4, "entries": entries}
+            response = await client._http.post("/v1/networks/b4/allocations", json=body)
+            answer = AllocationAnswer.model_validate_json(response.content)
+            assert answer.id == response.headers["x-request-id"]
+            (allocation,) = answer.allocations
+            assert isinstance(allocation, NamedAllocation)
+            assert [(d.source, d.target, d.demand) for d in allocation.demands] == [("1", "12", 3e4), ("4", "2", 5.0)]
+            admitted = [demand.admitted for demand in allocation.demands]
+            assert admitted[0] < 30_000.0, "more than the network carries"
+            assert allocation.value == pytest.approx(sum(admitted), rel=1e-4)
+            assert allocation.shed == pytest.approx(30_005.0 - sum(admitted))
+            load = np.zeros(38)
+            for demand in allocation.demands:
+                for path in demand.paths:
+                    assert [path.nodes[0], path.nodes[-1]] == [demand.source, demand.target]
+                    assert len(path.links) == len(path.nodes) - 1
+                    for link, ends in zip(path.links, pairwise(path.nodes), strict=True):
+                        assert (info.links[link].source, info.links[link].target) == ends
+                    if entries:
+                        assert path.weight
+                        assert path.split is None
+                        load[path.links] += demand.admitted * path.weight / entries
+                    else:
+                        assert path.split
+                        load[path.links] += demand.demand * path.split
+            used = np.array([one.utilisation for one in allocation.utilisation], np.float64)
+            capacity = np.array([link.capacity for link in info.links])
+            np.testing.assert_allclose(load / capacity, used, atol=1e-5)
+            assert [one.link for one in allocation.utilisation] == list(range(38))
+            again = await client._http.get(f"/v1/networks/b4/allocations/{answer.id}")
+            assert again.content == response.content
+            lost = await client._http.get("/v1/networks/b4/allocations/none")
+            assert (lost.status_code, lost.json()["error"]) == (404, "unknown_allocation")
+            Routes.model_validate_json((await client._http.get("/v1/networks/b4/paths")).content)
+            Drawing.model_validate_json((await client._http.get("/v1/networks/b4/map")).content)
+
+    run(work)
+
+
+def test_a_request_with_a_key_is_answered_again_and_not_solved_again(tmp_path: Path) -> None:
+    body = {"demands": [{"source": "1", "target": "12", "rate": 30.0}]}
+
+    async def work() -> None:
+        async with service(tmp_path) as client:
+            await client.put_network("b4", "b4")
+            await client.wait_ready("b4")
+
+            async def ask(key: str, **more: Any) -> Any:
+                headers = {"Idempotency-Key": key}
+                return await client._http.post("/v1/networks/b4/allocations", json={**body, **more}, headers=headers)
+
+            first, second, other = await ask("one"), await ask("one"), await ask("two")
+            assert first.content == second.content != other.content
+            changed = await ask("one", gap=0.5)
+            assert (changed.status_code, changed.json()["error"]) == (409, "key_used")
+            recent = (await client._http.get("/v1/networks/b4/allocations")).json()["allocations"]
+            assert [one["id"] for one in recent] == [first.json()["id"], other.json()["id"]]
 
     run(work)
 
@@ -111,14 +182,12 @@ def test_link_changes_apply_from_the_next_request_and_survive_a_restart(tmp_path
         async with service(tmp_path) as client, service(tmp_path) as other:
             await client.put_network("b4", "b4")
             registered = (await client.wait_ready("b4"), await other.wait_ready("b4"))[0]
-            numbers = [
-                i for i, link in enumerate(registered["links"]) if {link["source"], link["target"]} == {"1", "2"}
-            ]
+            numbers = [i for i, link in enumerate(registered.links) if {link.source, link.target} == {"1", "2"}]
             assert len(numbers) == 2
             unchanged = await client.allocate("b4", rates)
             network = await client.change_link("b4", "1", "2", up=False)
-            assert [network["links"][i]["in_force"] for i in numbers] == [0, 0]
-            assert [network["links"][i]["capacity"] for i in numbers] == [5000, 5000]
+            assert [network.links[i].in_force for i in numbers] == [0, 0]
+            assert [network.links[i].capacity for i in numbers] == [5000, 5000]
             for instance in (client, other):  # another service on the same folder applies the change too
                 failed = await instance.allocate("b4", rates)
                 assert (failed.utilisation[:, numbers] == 0).all()
@@ -129,15 +198,15 @@ def test_link_changes_apply_from_the_next_request_and_survive_a_restart(tmp_path
             assert (restored.utilisation[:, numbers] > 0).any()
             await client.change_link("b4", "2", "1", capacity=1.0)
             network = await other.network("b4")
-            assert [network["links"][i]["in_force"] for i in numbers] == [1, 1]
+            assert [network.links[i].in_force for i in numbers] == [1, 1]
         async with service(tmp_path) as later:
             network = await later.wait_ready("b4")
-            assert [network["links"][i]["in_force"] for i in numbers] == [1, 1]
+            assert [network.links[i].in_force for i in numbers] == [1, 1]
             with pytest.raises(InvalidRequest, match="no link"):
                 await later.change_link("b4", "1", "12", up=False)
             await later.put_network("b4", "b4")
             network = await later.wait_ready("b4")
-            assert [network["links"][i]["in_force"] for i in numbers] == [5000, 5000], (
+            assert [network.links[i].in_force for i in numbers] == [5000, 5000], (
                 "registering the network again restores its capacities"
             )
 
@@ -155,12 +224,12 @@ def test_parallel_links_are_restored_each_to_its_own_capacity(tmp_path: Path) ->
     async def work() -> None:
         async with service(tmp_path) as client:
             await client.put_network("two", {"directed": True, "multigraph": True, **topology})
-            before = (await client.wait_ready("two"))["links"]
-            assert [link["in_force"] for link in before] == [10, 100, 10, 100]
+            before = (await client.wait_ready("two")).links
+            assert [link.in_force for link in before] == [10, 100, 10, 100]
             down = await client.change_link("two", "a", "b", up=False, capacity=5.0)
-            assert [link["in_force"] for link in down["links"]] == [0, 0, 0, 0]
+            assert [link.in_force for link in down.links] == [0, 0, 0, 0]
             restored = await client.change_link("two", "a", "b", restore=True)
-            assert restored["links"] == before
+            assert restored.links == before
             with pytest.raises(InvalidRequest, match="restore alone"):
                 await client.change_link("two", "a", "b", restore=True, up=True)
 

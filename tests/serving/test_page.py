@@ -12,7 +12,6 @@ import pytest
 import teal
 from teal.client import Client
 from teal.formats.node_link import topology_to_node_link
-from teal.serving.history import MOST, History
 from tests.serving.service import TOKEN, listening, rates_of
 
 # A name that would change the title if the page ran it as markup.
@@ -74,7 +73,7 @@ def test_a_link_failed_on_the_page_is_shown_with_the_next_allocation(browser: An
         view.keyboard.press("Enter")
         view.locator("#said").get_by_text("in force from the next allocation on").wait_for()
         info = client.network("b4")
-        down = {(link["source"], link["target"]) for link in info["links"] if link["in_force"] == 0}
+        down = {(link.source, link.target) for link in info.links if link.in_force == 0}
         assert down == {("1", "2"), ("2", "1")}
         assert view.locator("#links td.down").count() == 2
         client.allocate("b4", rates_of(size=20_000))
@@ -88,13 +87,13 @@ def test_a_link_failed_on_the_page_is_shown_with_the_next_allocation(browser: An
             view.locator("#links button").first.focus()
             view.keyboard.press("Enter")
             view.wait_for_function("n => document.querySelectorAll('#links button').length < n", arg=count)
-        assert all(link["in_force"] == link["capacity"] for link in client.network("b4")["links"])
+        assert all(link.in_force == link.capacity for link in client.network("b4").links)
 
         cable.fill("1 - 2")
         view.get_by_label("Gbit/s").fill("7")
         view.get_by_role("button", name="Set capacity").click()
         view.wait_for_function("() => document.querySelectorAll('#links button').length === 2")
-        assert sum(link["in_force"] == 7 for link in client.network("b4")["links"]) == 2
+        assert sum(link.in_force == 7 for link in client.network("b4").links) == 2
 
         view.locator("#network").select_option("other")
         view.wait_for_function("() => document.querySelectorAll('#links button').length === 0")
@@ -147,22 +146,3 @@ def test_the_page_needs_no_token_and_its_data_does(address: str) -> None:
     for path in ("/v1/networks", "/v1/networks/b4/allocations", "/v1/networks/b4/map"):
         assert httpx.get(address + path).status_code == 401
     assert httpx.get(address + "/assets/..%2Fpage.py").status_code == 404
-
-
-def test_history_keeps_the_last_allocations_and_skips_none() -> None:
-    history = History()
-    for number in range(MOST + 5):
-        assert history.add("a", "g", {"number": number}, [float(number)]) == (number == 0)
-    entries = history.since("a", "g", 0.0)
-    assert [allocation["number"] for allocation in entries["allocations"]] == list(range(5, MOST + 5))
-    assert entries["utilisation"] == [MOST + 4.0]
-    time_of_400 = entries["allocations"][400]["time"]
-    assert len(history.since("a", "g", time_of_400)["allocations"]) == MOST - 401
-    empty: dict[str, list[Any]] = {"allocations": [], "utilisation": []}
-    assert history.since("a", "h", 0.0) == empty, "another network of the same name"
-    assert not history.add("a", "h", {"number": -1}, [0.5])
-    assert [allocation["number"] for allocation in history.since("a", "h", 0.0)["allocations"]] == [-1]
-    assert history.since("a", "g", 0.0) == empty
-    history.add("b", "g", {}, [])
-    assert history.forget_all_but(["b", "c"]) == ["a"]
-    assert history.since("a", "h", 0.0) == empty

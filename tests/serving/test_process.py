@@ -91,10 +91,10 @@ def test_what_was_registered_is_there_after_a_kill(service: Running, tmp_path: P
         wait_until(lambda: "answers; its API" in log.read_text(), "a service that answers")
         with Client(f"http://127.0.0.1:{port}", TOKEN) as client:
             client.wait_ready("default")
-            links = client.network("default")["links"]
-    down = [link for link in links if {link["source"], link["target"]} == {"1", "2"}]
+            links = client.network("default").links
+    down = [link for link in links if {link.source, link.target} == {"1", "2"}]
     assert down
-    assert all(link["in_force"] == 0 for link in down)
+    assert all(link.in_force == 0 for link in down)
 
 
 def test_a_port_that_is_taken_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

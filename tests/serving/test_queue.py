@@ -1,45 +1,40 @@
-"""The order in which requests get the engine: no request waits longer than a slice for one with a later deadline."""
+"""The order in which requests get the engine, against hand-made queues: deadlines, fair shares, refusals."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
-import teal
-from teal.client import AsyncClient
-from teal.network import all_pairs
 from teal.objectives import ObjectiveName
-from teal.serving.queue import Chunk, Queue, Waiting, joined, solve_slice
+from teal.serving.queue import Queue, Waiting
 from teal.serving.requests import Options
 from teal.serving.served import Served
-from teal.serving.solver import Solver
-from teal.solvers.pdhg import Stop
-from tests.serving.service import held_engine, problem_of, queued, rates_of, run, service, until
-
-B4 = teal.load_topology("b4")
+from tests.serving.service import b4_served, run
 
 
 @pytest.fixture
 def served() -> Served:
-    return Served(B4, teal.compute_paths(B4, all_pairs(B4), cache=False))
+    served = b4_served()
+    served.note_least(1, 5 * 0.01)  # a fifth of it counts: an answer takes 10 ms at least
+    return served
 
 
-def _request(count: int, deadline_s: float, gap: float = 1e-2, entries: int = 0) -> Waiting:
-    now = time.perf_counter()
-    answer = asyncio.get_running_loop().create_future()
-    options = Options(deadline_ms=1e3, entries=entries)
-    return Waiting(rates_of(count, size=30_000), options, ObjectiveName.TOTAL_FLOW, gap, now, now + deadline_s, answer)
+def _request(served: Served, count: int, deadline_s: float, gap: float = 1e-2, client: str = "") -> Waiting:
+    now, answer = time.perf_counter(), asyncio.get_running_loop().create_future()
+    rates = np.ones((count, 132))
+    return Waiting(
+        served, client, rates, Options(deadline_ms=1e3), ObjectiveName.TOTAL_FLOW, gap, now, now + deadline_s, answer
+    )
 
 
-def test_the_earliest_deadline_comes_first_and_large_requests_are_cut() -> None:
+def test_the_earliest_deadline_comes_first_and_large_requests_are_cut(served: Served) -> None:
     async def work() -> None:
-        queue, hog, soon = Queue(), _request(40, 500.0), _request(1, 50.0)
+        queue, hog, soon = Queue(), _request(served, 40, 500.0), _request(served, 1, 50.0)
         queue.add(hog)
         first = queue.take()
         assert [(chunk.rows.start, chunk.rows.stop) for chunk in first] == [(0, 16)]
@@ -48,15 +43,15 @@ def test_the_earliest_deadline_comes_first_and_large_requests_are_cut() -> None:
         second = queue.take()
         assert second[0].request is soon
         assert sum(chunk.size for chunk in second) <= 16
-        assert list(queue) == [hog]
+        assert list(queue.of(served)) == [hog]
 
     run(work)
 
 
-def test_chunks_of_other_kinds_wait_for_another_turn() -> None:
+def test_chunks_of_other_kinds_wait_for_another_turn(served: Served) -> None:
     async def work() -> None:
         queue = Queue()
-        loose, tight, late = _request(1, 50.0), _request(1, 60.0, gap=1e-9), _request(1, -1.0)
+        loose, tight, late = _request(served, 1, 50.0), _request(served, 1, 60.0, gap=1e-9), _request(served, 1, -1.0)
         for request in (loose, tight, late):
             queue.add(request)
         order = []
@@ -67,138 +62,94 @@ def test_chunks_of_other_kinds_wait_for_another_turn() -> None:
     run(work)
 
 
-def test_what_nobody_waits_for_is_dropped() -> None:
+def test_what_nobody_waits_for_is_dropped(served: Served) -> None:
     async def work() -> None:
-        queue, gone, here = Queue(), _request(40, 10.0), _request(1, 20.0)
+        queue, gone, here = Queue(), _request(served, 40, 10.0), _request(served, 1, 20.0)
         queue.add(gone)
         queue.add(here)
         gone.answer.cancel()
-        assert len(queue) == 1
+        assert list(queue.of(served)) == [here]
         assert [chunk.request for chunk in queue.take()] == [here]
         assert not queue.take()
 
     run(work)
 
 
-def test_a_chunk_goes_on_from_where_its_slice_ended(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served, "slice_s", 0.0)  # each slice ends at once
+def _order(queue: Queue, seconds: float = 1.0) -> list[str]:
+    """The clients of the chunks in the order in which they are taken; each takes so many seconds."""
+    order = []
+    while together := queue.take():
+        order.append(together[0].request.client)
+        queue.charge(together, seconds)
+    return order
 
+
+def test_clients_have_equal_shares_whatever_they_ask_for(served: Served) -> None:
     async def work() -> None:
-        request = _request(2, 300.0, gap=1e-6)
-        chunk = Chunk(request, slice(0, 2))
-        request.chunks = 1
-        assert solve_slice(served, [chunk], None) == [None]
-        assert chunk.state is not None
-        ended = teal.solve(problem_of(request.rates), gap=0.0, max_iterations=0, warm_start=chunk.state)
-        assert (ended.gap > 1e-6).any(), "the slice was too short for the gap"
-        # The next slice is as short: it can only succeed if it begins at the state of the chunk.
-        chunk.state = teal.solve(problem_of(request.rates), gap=1e-7).state
-        (answer,) = solve_slice(served, [chunk], None)
-        assert answer is not None
-        assert answer.status == ("gap", "gap")
-        assert (answer.gap <= 1e-6).all()
-
-    run(work)
-
-
-def test_a_chunk_ends_with_its_gap_after_slices_that_ended_before(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(served, "slice_s", 0.0)
-
-    async def work() -> None:
-        request = _request(2, 300.0, gap=1e-6)
-        chunk = Chunk(request, slice(0, 2))
-        request.chunks = 1
-        assert solve_slice(served, [chunk], None) == [None]
-        served.slice_s = 300.0
-        (answer,) = solve_slice(served, [chunk], None)
-        assert answer is not None
-        assert answer.status == ("gap", "gap")
-        assert (answer.gap <= 1e-6).all()
-
-    run(work)
-
-
-def test_slices_grow_where_a_check_takes_longer(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served, "slice_s", 1e-9)
-
-    async def work() -> None:
-        request = _request(1, 300.0, gap=1e-9)
-        chunk = Chunk(request, slice(0, 1))
-        request.chunks = 1
-        assert solve_slice(served, [chunk], None) == [None]
-        assert served.slice_s == pytest.approx(2e-9)
-
-    run(work)
-
-
-def test_short_deadlines_of_others_do_not_make_slices_longer(served: Served) -> None:
-    async def work() -> None:
-        before = served.slice_s
-        for _ in range(4):
-            short, long = _request(1, 0.0015, gap=1e-12), _request(1, 60.0, gap=1e-12)
-            short.chunks = long.chunks = 1
-            solve_slice(served, [Chunk(short, slice(0, 1)), Chunk(long, slice(0, 1))], None)
-        assert served.slice_s == before
-
-    run(work)
-
-
-def test_a_request_whose_time_is_up_gets_what_there_is(served: Served) -> None:
-    async def work() -> None:
-        request = _request(1, -1.0, gap=1e-9)
-        request.chunks = 1
-        (answer,) = solve_slice(served, [Chunk(request, slice(0, 1))], None)
-        assert answer is not None
-        assert answer.status == (Stop.DEADLINE.value,)
-
-    run(work)
-
-
-@pytest.mark.parametrize("entries", [0, 8])
-def test_the_chunks_of_a_request_make_one_answer(served: Served, entries: int) -> None:
-    async def work() -> None:
-        request = _request(37, 300.0, entries=entries)
         queue = Queue()
-        queue.add(request)
-        assert request.chunks == 3
-        while together := queue.take():
-            for chunk, answer in zip(together, solve_slice(served, together, None), strict=True):
-                assert answer is not None
-                request.parts[chunk.rows.start] = answer
-        answer = joined(request.parts)
-        assert len(answer.value) == len(answer.splits) == len(answer.status) == 37
-        assert (answer.weights is not None) == bool(entries)
-        exact = teal.solve(problem_of(request.rates), gap=1e-4)
-        slack = 0.2 if entries else 0.0101
-        np.testing.assert_array_less(exact.value.numpy() * (1 - slack), answer.value)
-        np.testing.assert_array_less(answer.value, exact.bound.numpy() * (1 + 1e-6))
+        queue.add(_request(served, 6 * 16, 500.0, client="greedy"))
+        queue.add(_request(served, 3 * 16, 900.0, client="modest"))
+        assert _order(queue) == 3 * ["greedy", "modest"] + 3 * ["greedy"]
 
     run(work)
 
 
-def test_a_request_waits_for_one_slice_of_a_hog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_comes_later_has_no_claim_to_what_others_had_before(served: Served) -> None:
     async def work() -> None:
-        solver = Solver(tmp_path)
-        async with service(tmp_path, solver=solver) as client:
-            await client.put_network("b4", "b4")
-            await client.wait_ready("b4")
-            with held_engine(monkeypatch) as engine:
-                hog = asyncio.create_task(client.allocate("b4", rates_of(200), gap=1e-9, deadline_ms=600_000))
-                await until(lambda: engine.held == 16, "the engine has no chunk of the hog")
-                soon = asyncio.create_task(_ask(client))
-                await until(lambda: 1 in queued(solver, "b4"), "the second request does not wait")
-                engine.allow(2)
-                await asyncio.wait({soon})
-                assert engine.batches[:2] == [16, 1], "after one slice of the hog comes the earlier deadline"
-                assert soon.result() == "gap"
-                assert not hog.done()
-                hog.cancel()
-                await asyncio.wait({hog})
-                engine.allow()
+        queue = Queue()
+        queue.add(_request(served, 8 * 16, 500.0, client="first"))
+        for _ in range(4):
+            queue.charge(queue.take(), 1.0)
+        queue.add(_request(served, 4 * 16, 900.0, client="second"))
+        order = _order(queue)
+        assert sorted(order[:2]) == sorted(order[2:4]) == ["first", "second"]
 
-    async def _ask(client: AsyncClient) -> str:
-        return str((await client.allocate("b4", rates_of(1, seed=5), deadline_ms=60_000)).status[0])
+    run(work)
+
+
+def test_deadlines_that_are_near_go_before_shares(served: Served) -> None:
+    async def work() -> None:
+        queue = Queue()
+        queue.add(_request(served, 4 * 16, 600.0, client="greedy"))
+        queue.charge(queue.take(), 1.0)
+        queue.add(_request(served, 1, 900.0, gap=1e-3, client="modest"))
+        near = _request(served, 1, 0.3, client="greedy")
+        queue.add(near)
+        taken = queue.take()
+        assert taken[0].request is near
+        queue.charge(taken, 0.1)
+        assert queue.take()[0].request.client == "modest"
+
+    run(work)
+
+
+def test_what_cannot_be_answered_in_time_is_known_at_once(served: Served) -> None:
+    async def work() -> None:
+        queue, now = Queue(), time.perf_counter()
+        assert queue.lateness(_request(served, 1, 0.0), now) <= 0
+        # 1,024 matrices take 64 * 4 + 1,024 * 6 ms at least.
+        assert queue.lateness(_request(served, 1024, 1.0), now) == pytest.approx(6.4 - 1.0 - 0.5 - 0.1, abs=0.05)
+        assert queue.lateness(_request(served, 1024, 6.0), now) < 0
+        queue.add(_request(served, 1024, 6.0))
+        # Neither may what comes later make late what was accepted before.
+        assert queue.lateness(_request(served, 512, 4.0), now) > 0
+        assert queue.lateness(_request(served, 1, 4.0), now) <= 0
+        assert queue.lateness(_request(served, 512, 60.0), now) <= 0
+        gone = _request(served, 1024, 6.0)
+        queue.add(gone)
+        gone.answer.cancel()
+        assert queue.lateness(_request(served, 1, 4.0), now) <= 0, "what nobody waits for takes no time"
+
+    run(work)
+
+
+def test_requests_of_a_network_that_is_gone_are_taken_out(served: Served) -> None:
+    async def work() -> None:
+        queue, other = Queue(), b4_served()
+        queue.add(_request(served, 20, 5.0))
+        queue.add(_request(other, 1, 5.0))
+        assert [len(request.rates) for request in queue.clear(served)] == [20]
+        assert queue.take()[0].request.served is other
+        assert not queue.take()
 
     run(work)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,24 @@ class ConformalLimit:
             # Adaptation may ask for more than all scores can prove; the largest one is then the best that there is.
             return max(self._scores) if count >= 1 / (1 - self._level) else math.inf
         return float(np.sort(list(self._scores))[max(rank, 1) - 1])
+
+    def state(self) -> dict[str, Any]:
+        """What was observed, for :meth:`restore`."""
+        return {"level": self._level, "now": self._now, "scores": list(self._scores)}
+
+    def restore(self, state: Any) -> None:
+        """Go on from what :meth:`state` gave.
+
+        Raises:
+            ValueError: anything else, or a limit of another level.
+        """
+        try:
+            level, now, scores = float(state["level"]), float(state["now"]), [float(score) for score in state["scores"]]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not the state of a limit: {error}") from None
+        if level != self._level or not 0 <= now <= 1 or not all(map(math.isfinite, scores)):
+            raise ValueError("the state of another limit")
+        self._now, self._scores = now, deque(scores, maxlen=_SCORES)
 
     def observe(self, score: float) -> None:
         """Take the ratio of an interval."""

@@ -8,14 +8,14 @@ import math
 import time
 from collections.abc import Callable
 
-import numpy as np
 import torch
+from torch import Tensor
 
 from teal.network import PathSet
 from teal.problem import Problem
 from teal.problem.bounds import usable_prices
 from teal.solvers.pdhg import sample
-from teal.solvers.pdhg.engine import Starter
+from teal.solvers.pdhg.engine import PdhgState, Starter
 from teal.solvers.pdhg.fused import FusedEngine
 from teal.solvers.pdhg.search import LARGE_WORK, Search
 
@@ -60,8 +60,9 @@ class SampledStart:
         self._starter = starter if is_useful else None
         self._size = first_size(problem.paths, gap)
         self._answers: list[sample.Answer] = []
+        self._started: dict[int, tuple[sample.Sample, tuple[Tensor, Tensor]]] = {}  # by row: samples, by the starter
 
-    def respond(self, unfinished: torch.Tensor, seconds: float) -> bool:
+    def respond(self, unfinished: Tensor, seconds: float) -> bool:
         """Put the engine at the response to the next sample; false, without effect, where that would be too large.
 
         Args:
@@ -77,26 +78,36 @@ class SampledStart:
             if self._answers and not bool(unfinished[row]):
                 answers.append(self._answers[row])
                 continue
-            begin = time.perf_counter()
+            row_end = time.perf_counter() + (end - time.perf_counter()) / (problem.batch - row)
             drawn = self._draw(size, row)
             if not len(drawn.demands):
                 answers.append(sample.no_answer(problem))
-                continue
-            if self._starter is not None and not self._answers:
-                answers.append(_started(drawn, self._starter))
-                continue
-            engine = FusedEngine(drawn.problem, None, torch.float32)
-            if self._answers:  # the prices of the smaller sample are a good start
-                earlier, nothing = self._answers[row], np.zeros(0, np.int64)
-                engine.respond([dataclasses.replace(earlier, kept=nothing, kept_splits=earlier.kept_splits[:0])])
-            search = Search(
-                drawn.problem, engine, SAMPLE_GAP * self._gap, MAX_ITERATIONS, None, begin=begin, may_stall=False
-            )
-            result = search.run((end - begin) / (problem.batch - row), warm=bool(self._answers))
-            answers.append(sample.answer(drawn, result.splits, result.prices))
+            elif self._starter is not None and not self._answers:
+                self._started[row] = drawn, _start(drawn, self._starter)
+                answers.append(sample.answer(drawn, *self._started[row][1]))
+            else:
+                answers.append(self._solve(drawn, self._earlier(row, row_end), row_end))
         self._answers = answers
         self._engine.respond(answers)
         return True
+
+    def _earlier(self, row: int, end: float) -> sample.Answer | None:
+        """The answer of the row's sample before; that of a starter is brought to the accuracy of a solution first."""
+        if row in self._started:
+            drawn, start = self._started.pop(row)
+            return self._solve(drawn, PdhgState(*start), end)
+        return self._answers[row] if self._answers else None
+
+    def _solve(self, drawn: sample.Sample, start: sample.Answer | PdhgState | None, end: float) -> sample.Answer:
+        """Iterate until ``end`` by time.perf_counter() at most, from the state or from the answer of another sample."""
+        begin = time.perf_counter()
+        engine = FusedEngine(drawn.problem, start if isinstance(start, PdhgState) else None, torch.float32)
+        if isinstance(start, sample.Answer):
+            engine.respond([dataclasses.replace(start, kept=start.kept[:0], kept_splits=start.kept_splits[:0])])
+        target = SAMPLE_GAP * self._gap
+        search = Search(drawn.problem, engine, target, MAX_ITERATIONS, None, begin=begin, may_stall=False)
+        result = search.run(end - begin, warm=start is not None)
+        return sample.answer(drawn, result.splits, result.prices)
 
     def correct(self) -> bool:
         """Put the engine at the response to the last prices after a Newton step; false in a balanced program."""
@@ -106,12 +117,11 @@ class SampledStart:
         return True
 
 
-def _started(drawn: sample.Sample, starter: Starter) -> sample.Answer:
-    """The answer of a sample by a starter, whose splits and prices may be anything."""
+def _start(drawn: sample.Sample, starter: Starter) -> tuple[Tensor, Tensor]:
+    """Splits and prices of a sample by a starter, which may give anything."""
     splits, prices = (given.to(torch.float64) for given in starter.start(drawn.problem))
     splits = splits.nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
-    splits = splits / splits.sum(-1, keepdim=True).clamp(min=1)
-    return sample.answer(drawn, splits, usable_prices(drawn.problem, prices, most=1.0))
+    return splits / splits.sum(-1, keepdim=True).clamp(min=1), usable_prices(drawn.problem, prices, most=1.0)
 
 
 def first_size(paths: PathSet, gap: float) -> int:

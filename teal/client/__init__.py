@@ -1,0 +1,47 @@
+"""Clients of the service, synchronous and asynchronous: networks, links, measurements and allocations.
+
+Allocations travel as Arrow IPC streams; every error of the service is raised as an exception of its own type.
+
+>>> from teal.client import Client
+>>> with Client("http://127.0.0.1:8000") as service:
+...     service.put_network("geant", "topohub:sndlib/geant")
+...     service.wait_ready("geant")
+...     allocation = service.allocate("geant", rates, gap=0.01, deadline_ms=500)
+...     allocation.splits  # (B, D, K)
+"""
+
+from teal.client.calls import ARROW, AllocationOptions, LinkOptions
+from teal.client.clients import AsyncClient, Client
+from teal.client.faults import (
+    InvalidRequest,
+    LateMeasurement,
+    NotReady,
+    Overloaded,
+    ServiceFault,
+    Unauthorised,
+    UnknownNetwork,
+    Unreachable,
+)
+from teal.client.results import Link, Measured, Network, Node, Paths, ServedAllocation
+
+__all__ = [
+    "ARROW",
+    "AllocationOptions",
+    "AsyncClient",
+    "Client",
+    "InvalidRequest",
+    "LateMeasurement",
+    "Link",
+    "LinkOptions",
+    "Measured",
+    "Network",
+    "Node",
+    "NotReady",
+    "Overloaded",
+    "Paths",
+    "ServedAllocation",
+    "ServiceFault",
+    "Unauthorised",
+    "UnknownNetwork",
+    "Unreachable",
+]

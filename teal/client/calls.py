@@ -1,0 +1,240 @@
+"""The calls of the API, once for both clients: method, path, content, and how a response is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Generic, TypedDict, TypeVar, Unpack
+
+import httpx
+import numpy as np
+import pyarrow as pa
+
+from teal.client.results import Array, Measured, Network, Paths, ServedAllocation, utc
+from teal.formats.node_link import topology_to_node_link
+from teal.network import Topology
+
+ARROW = "application/vnd.apache.arrow.stream"
+_FIGURES = ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation")  # columns with a number per matrix
+_MARGIN_S = 30.0  # s added to the deadline of a request for its HTTP timeout: queue and transfer
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Call(Generic[T]):
+    """A request.
+
+    Attributes:
+        method: of HTTP.
+        path: of the URL.
+        read: what the caller gets of a successful response.
+        content: further arguments of httpx's ``request``.
+    """
+
+    method: str
+    path: str
+    read: Callable[[httpx.Response], T]
+    content: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+class LinkOptions(TypedDict, total=False):
+    """A change of the links between two nodes; ``restore`` must be given alone.
+
+    Attributes:
+        up: False takes the links down, True takes them up again.
+        capacity: new capacity of each link, Gbit/s.
+        restore: give every link its registered capacity and take it up.
+    """
+
+    up: bool | None
+    capacity: float | None
+    restore: bool
+
+
+class AllocationOptions(TypedDict, total=False):
+    """Options of an allocation.
+
+    Attributes:
+        gap: certified relative gap at which to stop; default: the one that the network was registered with.
+        deadline_ms: time after which the best allocation so far is returned, ms; default: 10 000.
+        objective: name of the objective; default: the one that the network was registered with.
+        entries: number of entries of integer split tables; default: 0, splits without rounding.
+        key: a name of the request; sent again with the same name and rates, it gets the same answer, unsolved.
+    """
+
+    gap: float | None
+    deadline_ms: float | None
+    objective: str | None
+    entries: int
+    key: str
+
+
+def _network(name: str) -> str:
+    return f"/v1/networks/{name}"
+
+
+def networks() -> Call[list[str]]:
+    """Names of all registered networks."""
+    return Call("GET", "/v1/networks", lambda response: list(response.json()["networks"]))
+
+
+def put_network(name: str, topology: str | Topology | dict[str, Any], **settings: Any) -> Call[Network]:
+    """Register a network, or replace the one of this name; its paths are computed in the background.
+
+    Args:
+        name: name of the network in the service.
+        topology: a Topology, networkx node-link data, or a name such as b4 or topohub:GROUP/NAME.
+        settings: num_paths, path_method, path_weight, objective and gap of the network.
+    """
+    description = topology_to_node_link(topology) if isinstance(topology, Topology) else topology
+    return Call("PUT", _network(name), _as_network, {"json": {"topology": description, **settings}})
+
+
+def network(name: str) -> Call[Network]:
+    """State, nodes and links of a network."""
+    return Call("GET", _network(name), _as_network)
+
+
+def delete_network(name: str) -> Call[None]:
+    """Remove a network from the service."""
+    return Call("DELETE", _network(name), lambda _: None)
+
+
+def change_link(name: str, source: str, target: str, **change: Unpack[LinkOptions]) -> Call[Network]:
+    """Change the links between two nodes, in both directions: down or up, another capacity, or restored.
+
+    Args:
+        name: name of the network.
+        source: name of a node.
+        target: name of another node.
+        change: see :class:`LinkOptions`.
+    """
+    body = {"links": [{"source": source, "target": target, **change}]}
+    return Call("PATCH", f"{_network(name)}/links", _as_network, {"json": body})
+
+
+def paths(name: str) -> Call[Paths]:
+    """Pairs of nodes in the order of rates and splits, and the candidate paths of each pair as lists of nodes."""
+
+    def read(response: httpx.Response) -> Paths:
+        body = response.json()
+        return Paths([(source, target) for source, target in body["pairs"]], body["paths"])
+
+    return Call("GET", f"{_network(name)}/paths", read)
+
+
+def allocate(name: str, rates: Array, **options: Unpack[AllocationOptions]) -> Call[ServedAllocation]:
+    """Allocate traffic matrices.
+
+    Args:
+        name: name of the network.
+        rates: (B, D) rates of all pairs of nodes in the order of :meth:`paths`, or (B, N x N) row by row, Gbit/s.
+        options: see :class:`AllocationOptions`.
+    """
+    key, entries = options.get("key", ""), options.get("entries", 0)
+    params = {option: value for option, value in options.items() if value is not None and option != "key"}
+    headers = {"Content-Type": ARROW, "Accept": ARROW, **({"Idempotency-Key": key} if key else {})}
+    content = {"content": _stream(rates), "params": params, "headers": headers}
+    content |= _timeout(options.get("deadline_ms"))
+    return Call("POST", f"{_network(name)}/allocations", lambda response: _allocation(response, entries), content)
+
+
+def allocation(name: str, number: str, entries: int = 0) -> Call[ServedAllocation]:
+    """An answer of :meth:`allocate` again, while the service keeps it.
+
+    Args:
+        name: name of the network.
+        number: ``id`` of the answer.
+        entries: that were asked for.
+    """
+    path = f"{_network(name)}/allocations/{number}"
+    return Call("GET", path, lambda response: _allocation(response, entries))
+
+
+def measure(name: str, rates: Array, time: np.datetime64 | datetime, interval_s: int = 0) -> Call[Measured]:
+    """Say what traffic was measured; the service then allocates for the interval after it.
+
+    Args:
+        name: name of the network.
+        rates: (B, D) or (B, N x N) as of :meth:`allocate`, Gbit/s.
+        time: of the first matrix; UTC if it names no zone.
+        interval_s: from one matrix to the next, s, if there are several.
+    """
+    if isinstance(time, np.datetime64):
+        text = f"{time.astype('datetime64[s]')}Z"
+    else:
+        text = (time if time.tzinfo else time.replace(tzinfo=UTC)).isoformat()
+    content = {
+        "content": _stream(rates),
+        "params": {"time": text, "interval_s": interval_s},
+        "headers": {"Content-Type": ARROW},
+    }
+    return Call("POST", f"{_network(name)}/measurements", lambda response: Measured.of(response.json()), content)
+
+
+def measured(name: str) -> Call[Measured]:
+    """Which measured matrices the service keeps."""
+    return Call("GET", f"{_network(name)}/measurements", lambda response: Measured.of(response.json()))
+
+
+def allocate_next(name: str, deadline_ms: float = 10_000) -> Call[ServedAllocation]:
+    """Allocate for the interval after the newest measured one, whose traffic is not known yet.
+
+    Args:
+        name: name of the network.
+        deadline_ms: time that the answer may take; after it the latest allocation that there is, ms.
+    """
+    content = {"json": {"for": "next", "deadline_ms": deadline_ms}, "headers": {"Accept": ARROW}}
+    content |= _timeout(deadline_ms)
+    return Call("POST", f"{_network(name)}/allocations", lambda response: _allocation(response, 0), content)
+
+
+def _timeout(deadline_ms: float | None) -> dict[str, Any]:
+    deadline_s = float(deadline_ms or 0.0) / 1e3
+    return {"timeout": deadline_s + _MARGIN_S} if deadline_s > _MARGIN_S else {}
+
+
+def _as_network(response: httpx.Response) -> Network:
+    return Network.of(response.json())
+
+
+def _stream(rates: Array) -> bytes:
+    """Matrices as an Arrow IPC stream."""
+    rates = np.atleast_2d(np.asarray(rates, np.float64))
+    column = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rates).reshape(-1)), rates.shape[1])
+    table, sink = pa.table({"rates": column}), io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return sink.getvalue()
+
+
+def _allocation(response: httpx.Response, entries: int) -> ServedAllocation:
+    """Decode the Arrow body of a response."""
+    with pa.ipc.open_stream(pa.BufferReader(response.content)) as stream:
+        table = stream.read_all()
+    metadata = json.loads(table.schema.metadata[b"teal"])
+    shape = table.num_rows, metadata["demands"], metadata["paths"]
+
+    def numbers(name: str) -> Array:
+        return np.asarray(table.column(name).combine_chunks().flatten().to_numpy(zero_copy_only=False))
+
+    weights = numbers("weights").reshape(shape) if "weights" in table.column_names else None
+    splits = numbers("splits").reshape(shape) if weights is None else weights / np.float32(max(1, entries))
+    limit = metadata.get("limit") or {}
+    return ServedAllocation(
+        splits=splits,
+        weights=weights,
+        utilisation=numbers("utilisation").reshape(table.num_rows, -1),
+        status=tuple(table.column("status").to_pylist()),
+        queue_ms=metadata["queue_ms"],
+        solve_ms=metadata["solve_ms"],
+        batch=metadata["batch"],
+        id=metadata.get("id", ""),
+        time=utc(metadata["time"]) if metadata.get("time") else None,
+        limit=limit.get("ratio"),
+        level=limit.get("level"),
+        **{name: table.column(name).to_numpy() for name in _FIGURES},
+    )

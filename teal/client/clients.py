@@ -1,0 +1,155 @@
+"""The two clients over the calls of :mod:`teal.client.calls`."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+import httpx
+
+from teal.client import calls
+from teal.client.calls import Call
+from teal.client.faults import NotReady, ServiceFault, Unreachable, checked
+from teal.client.results import Network
+
+_POLL_S = 0.1  # s between two requests for the state of a network
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _sync(describe: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]:
+    """The call as a method of the synchronous client."""
+
+    @functools.wraps(describe)
+    def method(self: Client, /, *arguments: P.args, **options: P.kwargs) -> T:
+        call = describe(*arguments, **options)
+        try:
+            response = self._http.request(call.method, call.path, **call.content)
+        except httpx.TransportError as error:
+            raise Unreachable(0, "unreachable", str(error) or type(error).__name__) from None
+        return call.read(checked(response))
+
+    return method
+
+
+def _async(describe: Callable[P, Call[T]]) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
+    """The call as a method of the asynchronous client."""
+
+    @functools.wraps(describe)
+    async def method(self: AsyncClient, /, *arguments: P.args, **options: P.kwargs) -> T:
+        call = describe(*arguments, **options)
+        try:
+            response = await self._http.request(call.method, call.path, **call.content)
+        except httpx.TransportError as error:
+            raise Unreachable(0, "unreachable", str(error) or type(error).__name__) from None
+        return call.read(checked(response))
+
+    return method
+
+
+class Client:
+    """Synchronous client.  Every method raises a ServiceFault of the type of the error.
+
+    Args:
+        address: URL of the service, such as http://127.0.0.1:8000.
+        token: token that the service requires; empty if none.
+        timeout_s: timeout of a request, s; longer for allocations with a longer deadline.
+    """
+
+    def __init__(self, address: str, token: str = "", timeout_s: float = 60.0) -> None:
+        self._http = httpx.Client(base_url=address, headers=_headers(token), timeout=timeout_s)
+
+    networks = _sync(calls.networks)
+    put_network = _sync(calls.put_network)
+    network = _sync(calls.network)
+    delete_network = _sync(calls.delete_network)
+    change_link = _sync(calls.change_link)
+    paths = _sync(calls.paths)
+    allocate = _sync(calls.allocate)
+    allocation = _sync(calls.allocation)
+    measure = _sync(calls.measure)
+    measured = _sync(calls.measured)
+    allocate_next = _sync(calls.allocate_next)
+
+    def wait_ready(self, name: str, timeout_s: float = 600.0) -> Network:
+        """Wait until the paths of a network are computed; return its state, nodes and links.
+
+        Args:
+            name: name of the network.
+            timeout_s: longest time to wait, s.
+
+        Raises:
+            NotReady: the paths are not computed after ``timeout_s``.
+            ServiceFault: the paths cannot be computed.
+        """
+        end_s = time.monotonic() + timeout_s
+        while not _is_ready(network := self.network(name), end_s):
+            time.sleep(_POLL_S)
+        return network
+
+    def close(self) -> None:
+        """Close the connections to the service."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncClient:
+    """Asynchronous client with the methods and arguments of :class:`Client`; ``http`` goes to httpx.AsyncClient."""
+
+    def __init__(self, address: str, token: str = "", timeout_s: float = 60.0, **http: Any) -> None:
+        self._http = httpx.AsyncClient(base_url=address, headers=_headers(token), timeout=timeout_s, **http)
+
+    networks = _async(calls.networks)
+    put_network = _async(calls.put_network)
+    network = _async(calls.network)
+    delete_network = _async(calls.delete_network)
+    change_link = _async(calls.change_link)
+    paths = _async(calls.paths)
+    allocate = _async(calls.allocate)
+    allocation = _async(calls.allocation)
+    measure = _async(calls.measure)
+    measured = _async(calls.measured)
+    allocate_next = _async(calls.allocate_next)
+
+    async def wait_ready(self, name: str, timeout_s: float = 600.0) -> Network:
+        """Wait until the paths of a network are computed; see :meth:`Client.wait_ready`."""
+        end_s = time.monotonic() + timeout_s
+        while not _is_ready(network := await self.network(name), end_s):
+            await asyncio.sleep(_POLL_S)
+        return network
+
+    async def close(self) -> None:
+        """Close the connections to the service."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _headers(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _is_ready(network: Network, end_s: float) -> bool:
+    """Whether the paths of a network are computed; raises after ``end_s`` on the monotonic clock, or if they failed."""
+    if network.state == "failed":
+        raise ServiceFault(409, "failed", network.error or "")
+    if network.state != "ready" and time.monotonic() > end_s:
+        raise NotReady(503, "not_ready", f"{network.name} is still {network.state}")
+    return network.state == "ready"

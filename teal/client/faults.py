@@ -1,0 +1,74 @@
+"""What the service refuses or fails, each with an exception of its own."""
+
+from __future__ import annotations
+
+import httpx
+
+from teal.errors import TealError
+
+
+class ServiceFault(TealError):
+    """The service refused or failed a request; the subclasses name the causes.
+
+    Attributes:
+        status: HTTP status; 0 if there was no response.
+        code: error code of the service, such as unknown_network.
+        retry_after_s: time after which to repeat the request, s; 0 if repeating does not help.
+    """
+
+    def __init__(self, status: int, code: str, message: str, retry_after_s: float = 0.0) -> None:
+        self.status, self.code, self.retry_after_s = status, code, retry_after_s
+        super().__init__(f"{code} ({status}): {message}")
+
+
+class InvalidRequest(ServiceFault):
+    """The request is malformed or inconsistent with the network."""
+
+
+class Unauthorised(ServiceFault):
+    """The token is missing or wrong."""
+
+
+class UnknownNetwork(ServiceFault):
+    """No network of this name is registered."""
+
+
+class NotReady(ServiceFault):
+    """The candidate paths of the network are still being computed."""
+
+
+class Overloaded(ServiceFault):
+    """Too many requests are waiting, or no engine is available; repeat the request after ``retry_after_s``."""
+
+
+class LateMeasurement(ServiceFault):
+    """A measured matrix is older than the newest one that the service has."""
+
+
+class Unreachable(ServiceFault):
+    """The service did not respond: connection refused, broken or timed out."""
+
+
+_KINDS: dict[str, type[ServiceFault]] = {
+    "invalid_request": InvalidRequest,
+    "unauthorised": Unauthorised,
+    "unknown_network": UnknownNetwork,
+    "not_ready": NotReady,
+    "not_later": LateMeasurement,
+    "overloaded": Overloaded,
+    "unavailable": Overloaded,
+}
+
+
+def checked(response: httpx.Response) -> httpx.Response:
+    """Return a successful response; raise the ServiceFault of any other."""
+    if response.is_success:
+        return response
+    try:
+        error = response.json()
+        code, message = error["error"], error["message"]
+    except (ValueError, LookupError, TypeError):
+        code, message = "http", response.text[:200]
+    retry_after = response.headers.get("Retry-After", "0")
+    kind = _KINDS.get(code, ServiceFault)
+    raise kind(response.status_code, code, message, float(retry_after) if retry_after.isdigit() else 0.0)

@@ -1,0 +1,174 @@
+"""What the service answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """A node.
+
+    Attributes:
+        id: its name.
+        pos: longitude and latitude, degrees; None where unknown.
+    """
+
+    id: str
+    pos: tuple[float | None, float | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """A directed link.
+
+    Attributes:
+        source: name of a node.
+        target: name of a node.
+        capacity: as registered, Gbit/s.
+        in_force: capacity now, Gbit/s; 0 if the link is down.
+    """
+
+    source: str
+    target: str
+    capacity: float
+    in_force: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Network:
+    """A registered network.
+
+    Attributes:
+        name: of the network in the service.
+        state: computing (its paths), ready, or failed.
+        generation: changes when the name is registered again.
+        objective, gap: of allocations that do not say otherwise.
+        num_paths, path_method, path_weight: of the candidate paths.
+        paths_share: while computing, share of the sources that have their paths.
+        paths_estimated_s: estimate of the time for all paths, s; None if none was made.
+        error: why it failed; None if it did not.
+        demands, paths: numbers of pairs of nodes and of candidate paths; None until ready.
+        nodes, links: in the order of the service; empty until ready.
+    """
+
+    name: str
+    state: Literal["computing", "ready", "failed"]
+    generation: str
+    objective: str
+    gap: float
+    num_paths: int
+    path_method: str
+    path_weight: str
+    paths_share: float = 0.0
+    paths_estimated_s: float | None = None
+    error: str | None = None
+    demands: int | None = None
+    paths: int | None = None
+    nodes: tuple[Node, ...] = ()
+    links: tuple[Link, ...] = ()
+
+    @classmethod
+    def of(cls, body: dict[str, Any]) -> Network:
+        """From the body of a response; fields that this version does not know are left out."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        given = {name: value for name, value in body.items() if name in known}
+        given["nodes"] = tuple(Node(str(node["id"]), tuple(node["pos"])) for node in body.get("nodes") or ())
+        given["links"] = tuple(
+            Link(link["source"], link["target"], link["capacity"], link["in_force"]) for link in body.get("links") or ()
+        )
+        return cls(**given)
+
+
+@dataclasses.dataclass(frozen=True)
+class Paths:
+    """Candidate paths.
+
+    Attributes:
+        pairs: (D, 2) names of source and target, in the order of rates and splits.
+        paths: of each pair its paths, each a list of the names of its nodes.
+    """
+
+    pairs: list[tuple[str, str]]
+    paths: list[list[list[str]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """The measured matrices that the service keeps.
+
+    Attributes:
+        matrices: their number.
+        first, last: time of the oldest and of the newest, UTC; None without matrices.
+        interval_s: usual time between two, s; 0 if unknown.
+        most: number of matrices that are kept at most.
+    """
+
+    matrices: int
+    first: np.datetime64 | None
+    last: np.datetime64 | None
+    interval_s: int
+    most: int
+
+    @classmethod
+    def of(cls, body: dict[str, Any]) -> Measured:
+        """From the body of a response."""
+        first, last = (None if body[name] is None else utc(body[name]) for name in ("first", "last"))
+        return cls(body["matrices"], first, last, body["interval_s"], body["most"])
+
+
+def utc(text: str) -> np.datetime64:
+    """A time of the service, which ends with Z."""
+    return np.datetime64(text.removesuffix("Z"), "s")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ServedAllocation:
+    """The allocation of one request.
+
+    B is the number of matrices, D of demands, K of paths per demand, E of directed links.
+
+    Attributes:
+        splits: (B, D, K) share of each demand on each of its paths; ``weights`` / entries where weights were requested.
+        weights: (B, D, K) whole numbers that sum to ``entries`` or 0; None unless ``entries`` was given.
+        utilisation: (B, E) load / capacity of each link.
+        value: (B,) value of the objective; Gbit/s for total flow.
+        bound: (B,) certified bound of the optimal value, in the unit of ``value``.
+        gap: (B,) certified relative gap between ``value`` and ``bound``.
+        satisfied_demand: (B,) share of the demand that is carried.
+        max_link_utilisation: (B,) largest utilisation of a link.
+        status: (B,) "gap" where the requested gap was reached; else what ended the search: "deadline", "iterations", or
+            "rounding" if the gap was missed by rounding only; "next" for an interval that is not known yet, whose
+            figures are those that the splits would have with the newest measured matrix.
+        queue_ms: time for which the request waited in the service, ms.
+        solve_ms: time of the engine, ms.
+        batch: number of matrices that the engine solved in the same batch.
+        id: of the request; the service repeats the answer under it for a while.
+        time: of the interval that the splits are for, UTC; None if matrices were sent.
+        limit: of realised over optimal largest utilisation in that interval, to hold with probability ``level``; None
+            if unknown.
+        level: see ``limit``.
+    """
+
+    splits: Array
+    weights: Array | None
+    utilisation: Array
+    value: Array
+    bound: Array
+    gap: Array
+    satisfied_demand: Array
+    max_link_utilisation: Array
+    status: tuple[str, ...]
+    queue_ms: float
+    solve_ms: float
+    batch: int
+    id: str = ""
+    time: np.datetime64 | None = None
+    limit: float | None = None
+    level: float | None = None

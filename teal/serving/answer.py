@@ -1,0 +1,57 @@
+"""What became of the matrices of a request."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from teal.runtime.arrays import FloatArray
+
+FIGURES = ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Answer:
+    """What became of the matrices of a request.
+
+    Attributes:
+        value, bound, gap, satisfied_demand, max_link_utilisation: (B,), certified.
+        utilisation: (B, E).
+        splits: (B, D, K) float32; weights: (B, D, K) whole numbers instead, if they were asked for.
+        status: "gap" where it was reached; else what ended the search with the best so far: "deadline", "iterations"
+            or "rounding"; or "next", see :mod:`teal.serving.next_interval`.
+        queue_ms, solve_ms: time waited and computed; batch: matrices that were solved together.
+    """
+
+    value: FloatArray
+    bound: FloatArray
+    gap: FloatArray
+    satisfied_demand: FloatArray
+    max_link_utilisation: FloatArray
+    utilisation: FloatArray
+    splits: npt.NDArray[np.float32]
+    weights: npt.NDArray[np.uint8] | None
+    status: tuple[str, ...]
+    queue_ms: float
+    solve_ms: float
+    batch: int
+
+    def summary(self) -> dict[str, Any]:
+        """What it cost and brought: the widest gap, mean satisfied demand, utilisation in the last matrix."""
+        return {
+            "queue_ms": self.queue_ms,
+            "solve_ms": self.solve_ms,
+            "batch": self.batch,
+            "matrices": len(self.value),
+            "gap": plain(np.max(self.gap)),
+            "satisfied_demand": plain(np.mean(self.satisfied_demand)),
+            "status": "gap" if set(self.status) == {"gap"} else next(s for s in self.status if s != "gap"),
+        }
+
+
+def plain(x: Any) -> float | None:
+    """A number for JSON, which has none that is infinite or NaN."""
+    return float(x) if np.isfinite(x) else None

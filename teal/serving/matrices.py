@@ -1,0 +1,81 @@
+"""Traffic matrices as they are sent, over the pairs of nodes of a network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from teal.network.topology import Topology
+from teal.runtime.arrays import FloatArray
+from teal.serving.errors import wrong
+from teal.serving.requests import MOST_MATRICES
+
+_MOST_RATES = 1 << 24  # of a request
+_LARGEST_RATE = 1e12  # Gbit/s
+
+
+def all_pairs(rates: FloatArray, topology: Topology) -> FloatArray:
+    """(B, D) Gbit/s from (B, D) or (B, N x N).
+
+    Raises:
+        ServiceError: another number of rates.
+    """
+    nodes = topology.num_nodes
+    pairs = nodes * (nodes - 1)
+    if rates.shape[1] == pairs and rates.shape[1] != nodes * nodes:
+        return rates
+    if rates.shape[1] != nodes * nodes:
+        raise wrong(f"rates: {pairs} (all pairs) or {nodes * nodes} (N x N) a matrix, not {rates.shape[1]}")
+    return rates[:, ~np.eye(nodes, dtype=bool).reshape(-1)]
+
+
+def from_triples(source: list[Any], target: list[Any], rate: FloatArray, matrix: Any, topology: Topology) -> FloatArray:
+    """(B, D) Gbit/s from demands by name.
+
+    Args:
+        source: name of a node, of each demand.
+        target: likewise.
+        rate: Gbit/s.
+        matrix: number of the matrix; None if there is one.
+        topology: the network.
+
+    Raises:
+        ServiceError: an unknown node, a pair twice, or too many matrices.
+    """
+    nodes, index = topology.num_nodes, topology.node_index()
+    try:
+        s = np.array([index[str(name)] for name in source], np.int64)
+        t = np.array([index[str(name)] for name in target], np.int64)
+    except KeyError as error:
+        raise wrong(f"demands: there is no node {str(error.args[0])[:80]!r}") from None
+    if (s == t).any():
+        raise wrong(f"demands: {topology.node_names[s[int(np.argmax(s == t))]]!r} to itself")
+    row = np.zeros(len(s), np.int64) if matrix is None else np.asarray(matrix, np.int64)
+    count = int(row.max(initial=0)) + 1
+    if row.min(initial=0) < 0 or count > MOST_MATRICES:
+        raise wrong(f"matrix: numbers from 0 to {MOST_MATRICES - 1}")
+    if count * nodes * (nodes - 1) > _MOST_RATES:
+        raise wrong(f"matrix: at most {_MOST_RATES // (nodes * (nodes - 1))} matrices of this network at once")
+    rates = np.zeros((count, nodes * (nodes - 1)))
+    place = s * (nodes - 1) + t - (t > s)
+    if len(np.unique(row * rates.shape[1] + place)) < len(place):
+        raise wrong("demands: each pair of nodes once a matrix")
+    rates[row, place] = rate
+    return rates
+
+
+def checked(rates: FloatArray) -> FloatArray:
+    """The rates.
+
+    Raises:
+        ServiceError: one that is negative, infinite or NaN, or too many.
+    """
+    if rates.size > _MOST_RATES:
+        raise wrong(f"rates: at most {_MOST_RATES // rates.shape[1]} matrices of this network at once")
+    bad = ~((rates >= 0) & (rates <= _LARGEST_RATE))
+    if bad.any():
+        row, column = np.argwhere(bad)[0].tolist()
+        where = f"(matrix {row}, demand {column})"
+        raise wrong(f"rates: a finite number from 0 to {_LARGEST_RATE:g}, not {rates[row, column]} {where}")
+    return rates

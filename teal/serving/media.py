@@ -1,0 +1,3 @@
+"""The media types of bodies."""
+
+ARROW, JSON = "application/vnd.apache.arrow.stream", "application/json"

@@ -1,0 +1,155 @@
+"""The engine's thread: works through the queue slice by slice, for all networks."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+
+from teal.serving.answer import Answer
+from teal.serving.errors import ServiceError, overloaded
+from teal.serving.queue import Chunk, Queue, Waiting
+from teal.serving.served import SLICE_S, Job, Served
+from teal.solvers.pdhg import PdhgState, Starter, Stop
+
+_MOST_SLICE_S = 60.0  # seconds
+_CLIENT_SHARE = 0.75  # of the requests that may wait for a network, those of one client
+
+
+class Scheduler:
+    """Takes requests, gives answers.  Its methods are called on one event loop.
+
+    Args:
+        most_waiting: requests that may wait for a network; more are turned away.
+        engine: one thread, since the engine's kernels use all cores.
+        starter: the model of the moment; see :func:`teal.solvers.pdhg.solve`.
+    """
+
+    def __init__(self, most_waiting: int, engine: ThreadPoolExecutor, starter: Callable[[], Starter | None]) -> None:
+        self._most_waiting, self._engine, self._starter = most_waiting, engine, starter
+        self._queue = Queue()
+        self._draining: asyncio.Task[None] | None = None
+        self._busy_until = 0.0  # when the slice that the engine is at ends at the latest, by time.perf_counter()
+
+    def waiting(self, served: Served) -> list[Waiting]:
+        """The requests that wait for a network."""
+        return list(self._queue.of(served))
+
+    async def solve(self, request: Waiting) -> Answer:
+        """The answer, by the deadline plus a slice.
+
+        Raises:
+            ServiceError: it cannot be answered in time, or too many wait.
+        """
+        waiting = Counter(other.client for other in self._queue.of(request.served))
+        share = max(1, round(_CLIENT_SHARE * self._most_waiting))
+        if waiting.total() >= self._most_waiting or waiting[request.client] >= share:
+            raise overloaded()
+        now = time.perf_counter()
+        lateness = self._queue.lateness(request, max(now, self._busy_until))
+        if lateness > 0:
+            raise overloaded(math.ceil(lateness))
+        self._queue.add(request)
+        if self._draining is None or self._draining.done():
+            self._draining = asyncio.create_task(self._drain())
+        return await request.answer
+
+    def forget(self, served: Served, reason: ServiceError) -> None:
+        """Tell requests that wait for a network that it is gone."""
+        for request in self._queue.clear(served):
+            request.answer.set_exception(reason)
+
+    async def _drain(self) -> None:
+        loop, queue = asyncio.get_running_loop(), self._queue
+        while together := queue.take():
+            begin, served = time.perf_counter(), together[0].request.served
+            self._busy_until = begin + served.slice_s
+            try:
+                answers = await loop.run_in_executor(self._engine, solve_slice, served, together, self._starter())
+            except Exception as error:
+                for chunk in together:
+                    if not chunk.request.answer.done():
+                        chunk.request.answer.set_exception(error)
+                continue
+            finally:
+                self._busy_until = 0.0
+                queue.charge(together, time.perf_counter() - begin)
+            for chunk, answer in zip(together, answers, strict=True):
+                request = chunk.request
+                if answer is None:
+                    queue.put_back(chunk)
+                    continue
+                request.parts[chunk.rows.start] = answer
+                request.chunks -= 1
+                if not request.chunks and not request.answer.done():  # else the client has gone
+                    request.answer.set_result(joined(request.parts))
+
+
+def solve_slice(served: Served, together: list[Chunk], starter: Starter | None) -> list[Answer | None]:
+    """Work on chunks of one kind for a slice.
+
+    Returns:
+        for each chunk its answer, or None if it must go on.
+    """
+    begin = time.perf_counter()
+    for chunk in together:
+        if not chunk.end:
+            chunk.began = begin
+            chunk.end = begin + (chunk.request.deadline - begin) / max(1, chunk.request.chunks)
+    first = together[0].request
+    job = Job(
+        np.concatenate([chunk.request.rates[chunk.rows] for chunk in together]),
+        first.objective,
+        first.gap,
+        min(begin + served.slice_s, *(chunk.end for chunk in together)),
+    )
+    states = [chunk.state for chunk in together if chunk.state is not None]
+    start = None
+    if states:
+        start = PdhgState(torch.cat([s.splits for s in states]), torch.cat([s.prices for s in states]))
+    solved = served.solve(job, starter, start)
+    now, at = time.perf_counter(), 0
+    answers: list[Answer | None] = []
+    for chunk in together:
+        rows = slice(at, at + chunk.size)
+        at = rows.stop
+        may_go_on = Stop.DEADLINE in solved.stopped_by[rows] and now < chunk.end and first.deadline > begin
+        if may_go_on:
+            chunk.state = solved.state.rows(rows)
+            answers.append(None)
+        else:
+            request = chunk.request
+            answers.append(
+                served.answer(solved, rows, request.gap, request.options.entries, chunk.began - request.arrived)
+            )
+    if None in answers and job.deadline == begin + served.slice_s:
+        if not solved.iterations:  # set-up and check have taken all of the slice
+            served.slice_s = min(2 * served.slice_s, _MOST_SLICE_S)
+        elif served.slice_s > SLICE_S:  # an earlier one was slowed down by something else
+            served.slice_s /= 2
+    if not solved.iterations and None not in answers:
+        served.note_least(len(job.rates), time.perf_counter() - begin)
+    return answers
+
+
+def joined(parts: dict[int, Answer]) -> Answer:
+    """The answer of a request, of those of its chunks."""
+    answers = [parts[first] for first in sorted(parts)]
+    if len(answers) == 1:
+        return answers[0]
+    arrays = ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation", "utilisation", "splits")
+    weights = [answer.weights for answer in answers if answer.weights is not None]
+    return Answer(
+        **{name: np.concatenate([getattr(answer, name) for answer in answers]) for name in arrays},
+        weights=np.concatenate(weights) if weights else None,
+        status=tuple(status for answer in answers for status in answer.status),
+        queue_ms=answers[0].queue_ms,
+        solve_ms=sum(answer.solve_ms for answer in answers),
+        batch=max(answer.batch for answer in answers),
+    )

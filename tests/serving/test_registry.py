@@ -1,0 +1,141 @@
+"""What happens to networks before they are ready: searches that end, estimates, and how many there may be."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
+
+from teal.client import InvalidRequest, ServiceFault, UnknownNetwork
+from teal.runtime.storage import cache_dir
+from teal.serving import registry
+from teal.serving.served import Served
+from teal.serving.solver import Solver
+from tests.gate import PATIENCE_S
+from tests.serving.service import run, service, until
+
+RING = {
+    "nodes": [{"id": i} for i in range(20)],
+    "links": [{"source": i, "target": (i + 1) % 20, "capacity": 1} for i in range(20)],
+}
+
+
+def _stored_paths() -> set[str]:
+    return {file.name for file in cache_dir("paths").glob("*.npz")}
+
+
+def test_a_deleted_network_ends_its_search_and_leaves_no_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEAL_CACHE_DIR", str(tmp_path / "cache"))
+    searches, goes_on = list[Any](), threading.Event()
+    compute = Served.prepare
+
+    def held(name: str, spec: Any, report: Any) -> Any:
+        searches.append(report)
+        assert goes_on.wait(PATIENCE_S)
+        return compute(name, spec, report)
+
+    async def work() -> None:
+        async with service(tmp_path / "networks") as client:
+            await client.put_network("kept", RING)
+            await client.wait_ready("kept")
+            own = _stored_paths()
+            assert len(own) == 1
+            await client.put_network("same", RING)
+            await client.wait_ready("same")
+            await client.delete_network("same")
+            assert _stored_paths() == own, "another network has the same paths"
+            monkeypatch.setattr(Served, "prepare", held)
+            await client.put_network("long", RING, num_paths=2)
+            await until(lambda: len(searches) == 1, "the search has not begun")
+            await client.delete_network("long")
+            with pytest.raises(registry._Ended):
+                searches[0](0.5)
+            goes_on.set()
+            await client.put_network("next", RING)
+            await client.wait_ready("next")
+            assert _stored_paths() == own, "the search that ended has stored nothing"
+            await client.delete_network("next")
+            await client.delete_network("kept")
+            assert not _stored_paths()
+
+    run(work)
+
+
+def test_the_share_of_the_paths_is_said_while_they_are_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, compute = threading.Event(), Served.prepare
+
+    def held(name: str, spec: Any, report: Any) -> Any:
+        report(0.25)
+        assert goes_on.wait(PATIENCE_S)
+        return compute(name, spec, report)
+
+    async def work() -> None:
+        monkeypatch.setattr(Served, "prepare", held)
+        async with service(tmp_path) as client:
+            await client.put_network("b4", "b4")
+            while not (await client.network("b4")).paths_share:
+                await asyncio.sleep(0.01)
+            assert (await client.network("b4")).paths_share == 0.25
+            goes_on.set()
+            assert (await client.wait_ready("b4")).paths_share == 1.0
+
+    run(work)
+
+
+def test_paths_that_would_take_too_long_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_LONG_SEARCH", 0)
+    monkeypatch.setattr(registry, "estimated_seconds", lambda *_, num_paths, **__: 100.0 * num_paths)
+
+    async def work() -> None:
+        async with service(tmp_path, solver=Solver(tmp_path, most_path_s=350.0)) as client:
+            with pytest.raises(InvalidRequest, match=r"about 400 s, at most 350 are allowed"):
+                await client.put_network("x", RING)
+            assert await client.networks() == []
+            assert (await client.put_network("x", RING, num_paths=3)).paths_estimated_s == 300
+            await client.wait_ready("x")
+
+    run(work)
+
+
+def test_long_searches_do_not_hold_up_short_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_LONG_SEARCH", 20 * 19 * 4)
+    goes_on, compute = threading.Event(), Served.prepare
+
+    def held(name: str, spec: Any, report: Any) -> Any:
+        assert name == "b4" or goes_on.wait(PATIENCE_S)
+        return compute(name, spec, report)
+
+    async def work() -> None:
+        monkeypatch.setattr(Served, "prepare", held)
+        async with service(tmp_path) as client:
+            await client.put_network("long", RING)
+            await client.put_network("b4", "b4")
+            await client.wait_ready("b4")
+            assert (await client.network("long")).state == "computing"
+            goes_on.set()
+            await client.wait_ready("long")
+
+    run(work)
+
+
+def test_there_are_no_more_networks_than_allowed(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with service(tmp_path, solver=Solver(tmp_path, most_networks=2)) as client:
+            for name in ("a", "b", "a"):
+                await client.put_network(name, "b4")
+            with pytest.raises(ServiceFault, match="delete one first"):
+                await client.put_network("c", "b4")
+            await client.delete_network("a")
+            await client.put_network("c", "b4")
+            with pytest.raises(UnknownNetwork):
+                await client.network("a")
+            await client.wait_ready("c")
+
+    run(work)

@@ -1,0 +1,199 @@
+"""Slices of the engine's time against solves without them, and the promise: an answer by the deadline plus a slice."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
+
+import teal
+from teal.client import AsyncClient, Overloaded
+from teal.objectives import ObjectiveName
+from teal.serving.queue import Chunk, Queue, Waiting
+from teal.serving.requests import Options
+from teal.serving.scheduler import joined, solve_slice
+from teal.serving.served import Served
+from teal.serving.solver import Solver
+from teal.solvers.pdhg import Stop
+from tests.serving.service import b4_served, held_engine, problem_of, queued, rates_of, run, service, until
+
+
+@pytest.fixture
+def served() -> Served:
+    return b4_served()
+
+
+def _request(served: Served, count: int, deadline_s: float, gap: float = 1e-2, entries: int = 0) -> Waiting:
+    now, answer = time.perf_counter(), asyncio.get_running_loop().create_future()
+    rates, options = rates_of(count, size=30_000), Options(deadline_ms=1e3, entries=entries)
+    return Waiting(served, "", rates, options, ObjectiveName.TOTAL_FLOW, gap, now, now + deadline_s, answer)
+
+
+def test_a_chunk_goes_on_from_where_its_slice_ended(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "slice_s", 0.0)  # each slice ends at once
+
+    async def work() -> None:
+        request = _request(served, 2, 300.0, gap=1e-6)
+        chunk = Chunk(request, slice(0, 2))
+        request.chunks = 1
+        assert solve_slice(served, [chunk], None) == [None]
+        assert chunk.state is not None
+        ended = teal.solve(problem_of(request.rates), gap=0.0, max_iterations=0, warm_start=chunk.state)
+        assert (ended.gap > 1e-6).any(), "the slice was too short for the gap"
+        # The next slice is as short: it can only succeed if it begins at the state of the chunk.
+        chunk.state = teal.solve(problem_of(request.rates), gap=1e-7).state
+        (answer,) = solve_slice(served, [chunk], None)
+        assert answer is not None
+        assert answer.status == ("gap", "gap")
+        assert (answer.gap <= 1e-6).all()
+
+    run(work)
+
+
+def test_a_chunk_ends_with_its_gap_after_slices_that_ended_before(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served, "slice_s", 0.0)
+
+    async def work() -> None:
+        request = _request(served, 2, 300.0, gap=1e-6)
+        chunk = Chunk(request, slice(0, 2))
+        request.chunks = 1
+        assert solve_slice(served, [chunk], None) == [None]
+        served.slice_s = 300.0
+        (answer,) = solve_slice(served, [chunk], None)
+        assert answer is not None
+        assert answer.status == ("gap", "gap")
+        assert (answer.gap <= 1e-6).all()
+
+    run(work)
+
+
+def test_slices_grow_where_a_check_takes_longer(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "slice_s", 1e-9)
+
+    async def work() -> None:
+        request = _request(served, 1, 300.0, gap=1e-9)
+        chunk = Chunk(request, slice(0, 1))
+        request.chunks = 1
+        assert solve_slice(served, [chunk], None) == [None]
+        assert served.slice_s == pytest.approx(2e-9)
+
+    run(work)
+
+
+def test_short_deadlines_of_others_do_not_make_slices_longer(served: Served) -> None:
+    async def work() -> None:
+        before = served.slice_s
+        for _ in range(4):
+            short, long = _request(served, 1, 0.0015, gap=1e-12), _request(served, 1, 60.0, gap=1e-12)
+            short.chunks = long.chunks = 1
+            solve_slice(served, [Chunk(short, slice(0, 1)), Chunk(long, slice(0, 1))], None)
+        assert served.slice_s == before
+
+    run(work)
+
+
+def test_a_request_whose_time_is_up_gets_what_there_is(served: Served) -> None:
+    async def work() -> None:
+        request = _request(served, 1, -1.0, gap=1e-9)
+        request.chunks = 1
+        (answer,) = solve_slice(served, [Chunk(request, slice(0, 1))], None)
+        assert answer is not None
+        assert answer.status == (Stop.DEADLINE.value,)
+
+    run(work)
+
+
+@pytest.mark.parametrize("entries", [0, 8])
+def test_the_chunks_of_a_request_make_one_answer(served: Served, entries: int) -> None:
+    async def work() -> None:
+        request = _request(served, 37, 300.0, entries=entries)
+        queue = Queue()
+        queue.add(request)
+        assert request.chunks == 3
+        while together := queue.take():
+            for chunk, answer in zip(together, solve_slice(served, together, None), strict=True):
+                assert answer is not None
+                request.parts[chunk.rows.start] = answer
+        answer = joined(request.parts)
+        assert len(answer.value) == len(answer.splits) == len(answer.status) == 37
+        assert (answer.weights is not None) == bool(entries)
+        exact = teal.solve(problem_of(request.rates), gap=1e-4)
+        slack = 0.2 if entries else 0.0101
+        np.testing.assert_array_less(exact.value.numpy() * (1 - slack), answer.value)
+        np.testing.assert_array_less(answer.value, exact.bound.numpy() * (1 + 1e-6))
+
+    run(work)
+
+
+def test_a_request_waits_for_one_slice_of_a_hog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        solver = Solver(tmp_path)
+        async with service(tmp_path, solver=solver) as client:
+            await client.put_network("b4", "b4")
+            await client.wait_ready("b4")
+            with held_engine(monkeypatch) as engine:
+                hog = asyncio.create_task(client.allocate("b4", rates_of(200), gap=1e-9, deadline_ms=600_000))
+                await until(lambda: engine.held == 16, "the engine has no chunk of the hog")
+                soon = asyncio.create_task(_ask(client))
+                await until(lambda: 1 in queued(solver, "b4"), "the second request does not wait")
+                engine.allow(2)
+                await asyncio.wait({soon})
+                assert engine.batches[:2] == [16, 1], "after one slice of the hog comes the earlier deadline"
+                assert soon.result() == "gap"
+                assert not hog.done()
+                hog.cancel()
+                await asyncio.wait({hog})
+                engine.allow()
+
+    async def _ask(client: AsyncClient) -> str:
+        return str((await client.allocate("b4", rates_of(1, seed=5), deadline_ms=60_000)).status[0])
+
+    run(work)
+
+
+def test_one_client_leaves_places_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        solver = Solver(tmp_path, most_waiting=8)
+        async with service(tmp_path, solver=solver, tokens=_TOKENS, sent=_TOKENS[0]) as hog:
+            await hog.put_network("b4", "b4")
+            await hog.wait_ready("b4")
+            with held_engine(monkeypatch) as engine:
+                asked = [asyncio.create_task(hog.allocate("b4", rates_of(16), deadline_ms=60_000)) for _ in range(20)]
+                # One is in the engine, unless all that were let in still waited then.
+                await until(
+                    lambda: bool(engine.held) and sum(task.done() for task in asked) >= 13, "six or seven let in"
+                )
+                other = AsyncClient("http://test", _TOKENS[1], transport=hog._http._transport)
+                mine = asyncio.create_task(other.allocate("b4", rates_of(1), deadline_ms=60_000))
+                await until(lambda: 1 in queued(solver, "b4"), "the other client is not let in")
+                engine.allow()
+                assert (await mine).status == ("gap",)
+                answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert sum(isinstance(answer, Overloaded) for answer in answers) in (13, 14)
+
+    run(work)
+
+
+def test_requests_that_would_be_late_are_refused_at_once(tmp_path: Path) -> None:
+    async def work() -> None:
+        solver = Solver(tmp_path)
+        async with service(tmp_path, solver=solver) as client:
+            await client.put_network("b4", "b4")
+            await client.wait_ready("b4")
+            solver._registry.ready("b4").note_least(1, 5 * 10.0)  # as if an answer took ten seconds at least
+            with pytest.raises(Overloaded) as refused:
+                await client.allocate("b4", rates_of(64), deadline_ms=1_000)
+            assert refused.value.retry_after_s >= 1
+            assert (await client.allocate("b4", rates_of(1), deadline_ms=11_000)).status == ("gap",)
+
+    run(work)
+
+
+_TOKENS = "the-first-token-of-two", "the-second-token-of-two"
