@@ -22,6 +22,7 @@ from teal.formats.rate_store import RateArray, RateFile, make_rates
 from teal.network import Topology, TrafficMatrices
 from teal.network.rates import FileRates, Rates
 from teal.network.traffic import usual_interval
+from teal.runtime.archives import check_npz
 from teal.runtime.storage import atomic_file, content_key, file_key
 
 _FIELDS = ("rates", "timestamps", "sources", "targets")
@@ -36,6 +37,7 @@ def read_npz(path: Path, topology: Topology) -> TrafficMatrices:
     """
     where, content = str(path), file_key(path)
     try:
+        check_npz(path)
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             for field in _FIELDS:
                 if field not in stored:
@@ -44,7 +46,19 @@ def read_npz(path: Path, topology: Topology) -> TrafficMatrices:
             stamps = np.atleast_1d(stored["timestamps"]).astype("datetime64[s]")
             interval = int(stored["interval_s"]) if "interval_s" in stored else 0
         rates = _rates(path, content)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, TypeError) as error:
+    except (
+        ValueError,
+        OSError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+        KeyError,
+        TypeError,
+        OverflowError,
+        NotImplementedError,
+        RuntimeError,
+        SyntaxError,
+    ) as error:
         raise InputError(where, "", "an .npz file without pickled objects", str(error)) from None
     index = topology.node_index()
     unknown = next((name for names in ends for name in names if name not in index), None)

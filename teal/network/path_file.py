@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from teal.network.packed import MAX_PATHS
 from teal.network.path_set import PathSet
 from teal.network.topology import Topology
 from teal.network.trie import Trie
+from teal.runtime.archives import check_npz
 from teal.runtime.arrays import IntArray
 from teal.runtime.storage import atomic_file
 
@@ -40,6 +42,7 @@ def load_paths(file: Path, topology: Topology) -> PathSet:
         InputError: no such file, a damaged one, or paths over another network.
     """
     try:
+        check_npz(file)
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             trie = Trie(stored["parent"], stored["link"], stored["source_ptr"])
             key, network = (str(text) for text in stored["keys"])
@@ -48,7 +51,16 @@ def load_paths(file: Path, topology: Topology) -> PathSet:
             )
     except OSError as error:
         raise InputError(str(file), "", _EXPECTED_FILE, error.strerror or error) from None
-    except (EOFError, ValueError, KeyError, zipfile.BadZipFile):
+    except (
+        EOFError,
+        KeyError,
+        NotImplementedError,
+        RuntimeError,
+        SyntaxError,
+        ValueError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ):
         raise InputError(str(file), "", _EXPECTED_FILE, "another file") from None
     if network != topology.graph_key():
         raise InputError(str(file), "paths", f"paths over the links of {topology.name}", "those of another network")

@@ -7,11 +7,13 @@ at all.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_origin, get_type_hints
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -27,7 +29,11 @@ from teal.runtime.storage import atomic_file, file_key
 FORMAT = 1  # of the folder; raised when older versions of Teal could not read it
 PRICE_GNN_KIND = "price-gnn"  # `kind` in the card of a PriceGNN; the card of a FlowGNN has none
 MODEL_CARD, MODEL_WEIGHTS = "model.json", "model.safetensors"
+MOST_SIZE = 4096  # of any dimension of a model that is read
 _HASH = "weights_sha256"  # key of the weights' hash in the card
+
+
+_Fields = TypeVar("_Fields")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,11 +120,9 @@ def load_flow_gnn(folder: Path, device: torch.device | str = "cpu") -> tuple[Tea
         InputError: no checkpoint there, a damaged one, or one of another format.
     """
     fields, weights_hash = _read_card(folder / MODEL_CARD)
-    try:
-        card = FlowGnnCard(**(fields | {"model": FlowGnnConfig(**fields["model"])}))
-    except (TypeError, KeyError, InputError) as error:
-        raise InputError(str(folder / MODEL_CARD), "", "the description of a model", str(error)) from None
-    model = TealModel(card.model)
+    with _one_line(folder / MODEL_CARD, "the description of a model"):
+        card = _checked(FlowGnnCard(**(fields | {"model": _checked(FlowGnnConfig(**fields["model"]))})))
+        model = TealModel(card.model)
     _load_weights(model, folder, weights_hash)
     return model.to(device).eval(), card
 
@@ -130,14 +134,42 @@ def load_price_gnn(folder: Path, device: torch.device | str = "cpu") -> tuple[Pr
         InputError: no checkpoint there, a damaged one, one of another format or of another kind of model.
     """
     fields, weights_hash = _read_card(folder / MODEL_CARD)
-    try:
+    with _one_line(folder / MODEL_CARD, "the description of a PriceGNN"):
         held_out = tuple(fields["held_out"])
-        card = PriceGnnCard(**(fields | {"model": PriceGnnConfig(**fields["model"]), "held_out": held_out}))
-    except (TypeError, KeyError) as error:
-        raise InputError(str(folder / MODEL_CARD), "", "the description of a PriceGNN", str(error)) from None
-    model = PriceGNN(card.model)
+        config = _checked(PriceGnnConfig(**fields["model"]))
+        card = _checked(PriceGnnCard(**(fields | {"model": config, "held_out": held_out})))
+        model = PriceGNN(card.model)
     _load_weights(model, folder, weights_hash)
     return model.to(device).eval(), card
+
+
+@contextlib.contextmanager
+def _one_line(file: Path, expected: str) -> Iterator[None]:
+    """Whatever a damaged description brings about becomes an InputError of one line."""
+    try:
+        yield
+    except Exception as error:
+        raise InputError(str(file), "", expected, " ".join(str(error).split())[:200] or type(error).__name__) from None
+
+
+def _checked(fields: _Fields) -> _Fields:
+    """The dataclass itself, if its values have the types that it says, and shapes are of models that fit in memory.
+
+    Raises:
+        ValueError: another type, or a number out of its range.
+    """
+    for name, kind in get_type_hints(type(fields)).items():
+        value = getattr(fields, name)
+        plain = get_origin(kind) or kind
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        good = is_number if plain is float else isinstance(value, plain) and not isinstance(value, bool)
+        if plain is tuple:
+            good = good and all(isinstance(one, str) for one in value)
+        if not good:
+            raise ValueError(f"{name}: {type(value).__name__} in place of {plain.__name__}")
+        if isinstance(fields, FlowGnnConfig | PriceGnnConfig) and isinstance(value, int) and not 0 < value <= MOST_SIZE:
+            raise ValueError(f"{name}: 1 to {MOST_SIZE}, not {value}")
+    return fields
 
 
 def is_price_gnn(folder: Path) -> bool:
@@ -155,10 +187,8 @@ def _load_weights(model: nn.Module, folder: Path, weights_hash: str) -> None:
     tensors, _ = read_tensors(weights)
     if file_key(weights) != weights_hash:
         raise InputError(str(weights), "", f"the weights that belong to {MODEL_CARD}", "those of another save")
-    try:
+    with _one_line(weights, f"the weights of {MODEL_CARD}"):
         model.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise InputError(str(weights), "", f"the weights of {MODEL_CARD}", error) from None
     if not all(bool(torch.isfinite(value).all()) for value in model.state_dict().values()):
         raise InputError(str(weights), "", "finite weights", "infinite or NaN ones")
 
@@ -188,8 +218,8 @@ def _read_card(file: Path) -> tuple[dict[str, Any], str]:
         raise InputError(str(file.parent), file.name, "a checkpoint", "no such file")
     try:
         fields = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(str(file), "", "JSON", f"a damaged file: {error}") from None
+    except (ValueError, RecursionError, OSError) as error:
+        raise InputError(str(file), "", "JSON", f"a damaged file: {str(error)[:200]}") from None
     if not isinstance(fields, dict):
         raise InputError(str(file), "", "a JSON object", type(fields).__name__)
     if fields.get("format") != FORMAT:
@@ -211,5 +241,5 @@ def read_tensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with safe_open(file, framework="pt") as stored:
             return {name: stored.get_tensor(name) for name in stored.keys()}, stored.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, RuntimeError, TypeError, ValueError, KeyError, MemoryError) as error:
         raise InputError(str(file), "", "a safetensors file", f"a damaged file: {error}") from None

@@ -44,6 +44,8 @@ def from_arrow(body: bytes, topology: Topology) -> FloatArray:
             if not 1 <= table.num_rows <= MOST_MATRICES:
                 raise wrong(f"rates: 1 to {MOST_MATRICES} matrices, not {table.num_rows}")
             column = table.column("rates").combine_chunks()
+            if not _is_list(column.type):
+                raise wrong("rates: a list of numbers a matrix")
             flat = column.flatten().to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
             lengths = pc.list_value_length(column)
             if column.null_count or len(lengths.unique()) != 1 or len(flat) != lengths[0].as_py() * table.num_rows:
@@ -70,10 +72,16 @@ def _check_types(schema: Any) -> None:
 
     for field in schema:
         kind = field.type
-        listed = t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind)
+        listed = _is_list(kind)
         plain = number(kind) or t.is_string(kind) or t.is_large_string(kind)
         if not (plain or (listed and number(kind.value_type))):
             raise wrong(f"column {field.name[:40]!r}: numbers, texts, or lists of numbers, not {str(kind)[:80]}")
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow.types as t
+
+    return bool(t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind))
 
 
 def refuse_compressed(body: bytes) -> None:

@@ -144,7 +144,7 @@ class Store:
             raise not_found(name) from None
 
     def _file(self, name: str) -> Path:
-        if not re.fullmatch(NAMES, name) or name.endswith(".links"):
+        if not re.fullmatch(NAMES, name) or name.endswith((".links", _MEASURED)):
             raise wrong(
                 f"a network's name has up to 64 letters, digits, dots, dashes and underscores, not {name[:80]!r}"
             )

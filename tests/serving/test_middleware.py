@@ -14,6 +14,8 @@ pytest.importorskip("fastapi", reason="needs the service's packages: pip install
 
 from teal.serving import middleware
 from teal.serving.app import make_app
+from teal.serving.errors import ServiceError
+from teal.serving.metrics import Metrics
 from teal.serving.solver import Solver
 
 HOSTS = ("127.0.0.1", "localhost", "[::1]")
@@ -101,3 +103,44 @@ def test_a_client_that_goes_while_it_sends_costs_no_error(tmp_path: Path) -> Non
         return {"type": "http.disconnect"}
 
     assert _status(tmp_path, receive) == 400
+
+
+def test_clients_are_told_apart_by_tokens_where_there_are_several(tmp_path: Path) -> None:
+    tokens = "first-token-of-two", "second-token-of-two"
+
+    async def ask(known: tuple[str, ...]) -> list[str]:
+        clients: list[str] = []
+        app = make_app(Solver(tmp_path), known)
+
+        async def noting(scope: Any, receive: Any, send: Any) -> None:
+            await app(scope, receive, send)
+            clients.append(scope["teal"]["client"])
+
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(noting), base_url="http://x") as client:
+            for token in known:
+                headers = {"Authorization": f"Bearer {token}"}
+                assert (await client.get("/v1/networks", headers=headers)).status_code == 200
+        return clients
+
+    assert asyncio.run(ask(tokens)) == ["token 0", "token 1"]
+    assert asyncio.run(ask(tokens[:1])) == ["127.0.0.1"]
+
+
+def test_one_client_leaves_room_for_the_bodies_of_others(tmp_path: Path) -> None:
+    most = 1 << 10
+    watched = middleware.Watched(None, Metrics(), most, (), ())  # type: ignore[arg-type]
+    room = middleware._MOST_OPEN_BODIES * most
+    for _ in range(middleware._MOST_OPEN_BODIES // 2):
+        watched._reserve("hog", most)
+    with pytest.raises(ServiceError, match="too many"):
+        watched._reserve("hog", 1)
+    watched._reserve("other", room // 2)
+    with pytest.raises(ServiceError, match="too many"):
+        watched._reserve("third", 1)
+    watched._release("hog", most)
+    watched._reserve("third", most)
+    watched._release("third", most)
+    for _ in range(middleware._MOST_OPEN_BODIES // 2 - 1):
+        watched._release("hog", most)
+    watched._release("other", room // 2)
+    assert not watched._open_bytes

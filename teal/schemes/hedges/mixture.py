@@ -18,6 +18,7 @@ whatever the traffic is, where each interval is measured before the next one is 
 from __future__ import annotations
 
 import dataclasses
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from torch import Tensor
 
 from teal.errors import InputError
 from teal.problem import Problem
+from teal.runtime.archives import check_npz
 from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import atomic_file
 from teal.schemes.hedges.past import Hedge, Past
@@ -169,9 +171,10 @@ class Mixture:
             InputError: no such file, or one of other hedges.
         """
         try:
+            check_npz(file)
             with np.load(file, allow_pickle=False) as stored:
                 names, weights, losses, sums = (stored[name] for name in ("names", "weights", "losses", "sums"))
-        except (EOFError, KeyError, OSError, ValueError):
+        except (EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile):
             raise InputError(str(file), "", "what a mixture has learnt", "another file") from None
         shapes = (weights.shape, losses.shape, sums.shape)
         if names.tolist() != list(self._hedges) or shapes != (self.weights.shape, self.weights.shape, (3,)):

@@ -1,0 +1,121 @@
+"""Connections over real sockets: as many as allowed for each address, and none whose head stalls."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
+
+import uvicorn
+
+from teal.serving import connections
+from teal.serving.connections import limited
+from tests.serving.service import free_port, run
+
+MOST = 5
+
+
+async def _app(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+class _Service:
+    """The protocol in front of an application that always answers."""
+
+    async def __aenter__(self) -> int:
+        self.port = free_port()
+        config = uvicorn.Config(
+            _app, port=self.port, http=limited(MOST), log_level="critical", lifespan="off", timeout_keep_alive=3600
+        )
+        self.server = uvicorn.Server(config)
+        self.task = asyncio.create_task(self.server.serve())
+        while not self.server.started:
+            await asyncio.sleep(0.01)
+        return self.port
+
+    async def __aexit__(self, *_: object) -> None:
+        self.server.should_exit = True
+        await self.task
+
+
+async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    """The first bytes of an answer; none if the connection was closed."""
+    try:
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\nok")
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return b""
+    return head[:12]
+
+
+@contextlib.asynccontextmanager
+async def _connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def test_an_address_has_so_many_connections_and_gets_a_new_one_for_each_it_closes() -> None:
+    async def work() -> None:
+        async with _Service() as port, contextlib.AsyncExitStack() as stack:
+            kept = [await stack.enter_async_context(_connected(port)) for _ in range(MOST - 1)]
+            async with _connected(port) as last:
+                assert [await _ask(*one) for one in [*kept, last]] == [b"HTTP/1.1 200"] * MOST
+                async with _connected(port) as extra:
+                    assert await _ask(*extra) == b""
+                assert [await _ask(*one) for one in [*kept, last]] == [b"HTTP/1.1 200"] * MOST
+            answer = b""
+            while not answer:  # until the service has seen that one was closed
+                async with _connected(port) as again:
+                    answer = await _ask(*again)
+
+    run(work)
+
+
+@pytest.mark.parametrize("asks_before", [False, True])
+@pytest.mark.parametrize("sent", [b"G", b"GET / HT"])
+def test_a_head_that_stalls_is_given_up(sent: bytes, asks_before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_S", 0.1)
+
+    async def work() -> None:
+        async with _Service() as port, _connected(port) as (reader, writer):
+            if asks_before:
+                assert await _ask(reader, writer) == b"HTTP/1.1 200"
+            writer.write(sent)
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b"", "until the service closes the connection"
+
+    run(work)
+
+
+def test_a_connection_that_sends_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_S", 0.1)
+
+    async def work() -> None:
+        async with _Service() as port, _connected(port) as (reader, _):
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+
+    run(work)
+
+
+def test_a_connection_that_rests_between_requests_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_S", 0.1)
+
+    async def work() -> None:
+        async with _Service() as port, _connected(port) as one:
+            assert await _ask(*one) == b"HTTP/1.1 200"
+            await asyncio.sleep(0.3)  # longer than a head may take
+            assert await _ask(*one) == b"HTTP/1.1 200"
+
+    run(work)
