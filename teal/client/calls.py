@@ -19,7 +19,7 @@ from teal.network import Topology
 
 ARROW = "application/vnd.apache.arrow.stream"
 _FIGURES = ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation")  # columns with a number per matrix
-_MARGIN_S = 30.0  # s added to the deadline of a request for its HTTP timeout: queue and transfer
+_DEADLINE_MS = 10_000.0  # of an allocation that names none
 T = TypeVar("T")
 
 
@@ -32,12 +32,14 @@ class Call(Generic[T]):
         path: of the URL.
         read: what the caller gets of a successful response.
         content: further arguments of httpx's ``request``.
+        deadline_s: time that the answer may take, s; 0 if the service answers at once.
     """
 
     method: str
     path: str
     read: Callable[[httpx.Response], T]
     content: dict[str, Any] = dataclasses.field(default_factory=dict)
+    deadline_s: float = 0.0
 
 
 class LinkOptions(TypedDict, total=False):
@@ -138,8 +140,9 @@ def allocate(name: str, rates: Array, **options: Unpack[AllocationOptions]) -> C
     params = {option: value for option, value in options.items() if value is not None and option != "key"}
     headers = {"Content-Type": ARROW, "Accept": ARROW, **({"Idempotency-Key": key} if key else {})}
     content = {"content": _stream(rates), "params": params, "headers": headers}
-    content |= _timeout(options.get("deadline_ms"))
-    return Call("POST", f"{_network(name)}/allocations", lambda response: _allocation(response, entries), content)
+    deadline_s = float(options.get("deadline_ms") or _DEADLINE_MS) / 1e3
+    path = f"{_network(name)}/allocations"
+    return Call("POST", path, lambda response: _allocation(response, entries), content, deadline_s)
 
 
 def allocation(name: str, number: str, entries: int = 0) -> Call[ServedAllocation]:
@@ -180,7 +183,7 @@ def measured(name: str) -> Call[Measured]:
     return Call("GET", f"{_network(name)}/measurements", lambda response: Measured.of(response.json()))
 
 
-def allocate_next(name: str, deadline_ms: float = 10_000) -> Call[ServedAllocation]:
+def allocate_next(name: str, deadline_ms: float = _DEADLINE_MS) -> Call[ServedAllocation]:
     """Allocate for the interval after the newest measured one, whose traffic is not known yet.
 
     Args:
@@ -188,13 +191,8 @@ def allocate_next(name: str, deadline_ms: float = 10_000) -> Call[ServedAllocati
         deadline_ms: time that the answer may take; after it the latest allocation that there is, ms.
     """
     content = {"json": {"for": "next", "deadline_ms": deadline_ms}, "headers": {"Accept": ARROW}}
-    content |= _timeout(deadline_ms)
-    return Call("POST", f"{_network(name)}/allocations", lambda response: _allocation(response, 0), content)
-
-
-def _timeout(deadline_ms: float | None) -> dict[str, Any]:
-    deadline_s = float(deadline_ms or 0.0) / 1e3
-    return {"timeout": deadline_s + _MARGIN_S} if deadline_s > _MARGIN_S else {}
+    path = f"{_network(name)}/allocations"
+    return Call("POST", path, lambda response: _allocation(response, 0), content, deadline_ms / 1e3)
 
 
 def _as_network(response: httpx.Response) -> Network:

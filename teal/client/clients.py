@@ -28,7 +28,7 @@ def _sync(describe: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]
     def method(self: Client, /, *arguments: P.args, **options: P.kwargs) -> T:
         call = describe(*arguments, **options)
         try:
-            response = self._http.request(call.method, call.path, **call.content)
+            response = self._http.request(call.method, call.path, timeout=self._timeout(call), **call.content)
         except httpx.TransportError as error:
             raise Unreachable(0, "unreachable", str(error) or type(error).__name__) from None
         return call.read(checked(response))
@@ -43,7 +43,7 @@ def _async(describe: Callable[P, Call[T]]) -> Callable[Concatenate[AsyncClient, 
     async def method(self: AsyncClient, /, *arguments: P.args, **options: P.kwargs) -> T:
         call = describe(*arguments, **options)
         try:
-            response = await self._http.request(call.method, call.path, **call.content)
+            response = await self._http.request(call.method, call.path, timeout=self._timeout(call), **call.content)
         except httpx.TransportError as error:
             raise Unreachable(0, "unreachable", str(error) or type(error).__name__) from None
         return call.read(checked(response))
@@ -57,11 +57,12 @@ class Client:
     Args:
         address: URL of the service, such as http://127.0.0.1:8000.
         token: token that the service requires; empty if none.
-        timeout_s: timeout of a request, s; longer for allocations with a longer deadline.
+        timeout_s: timeout of a request, s; for allocations in addition to their deadline.
     """
 
     def __init__(self, address: str, token: str = "", timeout_s: float = 60.0) -> None:
-        self._http = httpx.Client(base_url=address, headers=_headers(token), timeout=timeout_s)
+        self._timeout = _timeouts(timeout_s)
+        self._http = httpx.Client(base_url=address, headers=_headers(token))
 
     networks = _sync(calls.networks)
     put_network = _sync(calls.put_network)
@@ -108,7 +109,8 @@ class AsyncClient:
     """Asynchronous client with the methods and arguments of :class:`Client`; ``http`` goes to httpx.AsyncClient."""
 
     def __init__(self, address: str, token: str = "", timeout_s: float = 60.0, **http: Any) -> None:
-        self._http = httpx.AsyncClient(base_url=address, headers=_headers(token), timeout=timeout_s, **http)
+        self._timeout = _timeouts(timeout_s)
+        self._http = httpx.AsyncClient(base_url=address, headers=_headers(token), **http)
 
     networks = _async(calls.networks)
     put_network = _async(calls.put_network)
@@ -140,6 +142,11 @@ class AsyncClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _timeouts(timeout_s: float) -> Callable[[Call[Any]], float]:
+    """The timeout of a call: what is not computed for its deadline is queue, transfer, and paths after a restart."""
+    return lambda call: call.deadline_s + timeout_s
 
 
 def _headers(token: str) -> dict[str, str]:

@@ -19,6 +19,9 @@ from teal.formats.units import gbps_per_unit
 from teal.network import Topology
 
 
+_FARTHEST = 1e6  # of any coordinate; other data sets have some that are no degrees
+
+
 def read_node_link(path: Path, default_capacity: float | None = None) -> Topology:
     """Read a topology from a node-link JSON file.
 
@@ -84,10 +87,12 @@ def topology_from_node_link(data: Any, name: str, where: str, default_capacity: 
 
 def _position(node: dict[str, Any], where: str, field: str) -> tuple[float, float] | None:
     if isinstance(node.get("pos"), list) and len(node["pos"]) == 2:
-        return number(node["pos"][0], where, field), number(node["pos"][1], where, field)
-    if "lon" in node and "lat" in node:
-        return number(node["lon"], where, field), number(node["lat"], where, field)
-    return None
+        x, y = (number(value, where, field) for value in node["pos"])
+    elif "lon" in node and "lat" in node:
+        x, y = number(node["lon"], where, field), number(node["lat"], where, field)
+    else:
+        return None
+    return (x, y) if abs(x) <= _FARTHEST and abs(y) <= _FARTHEST else None  # NaN is not either
 
 
 def topology_to_node_link(topology: Topology) -> dict[str, Any]:

@@ -35,7 +35,8 @@ _BYTES_FIXED = 1 << 29  # 512 MiB, of the interpreter and the libraries
 # Sources in a call of the search kernel: enough for all threads, and so many more that a call takes about _CALL_S
 # seconds, since progress is reported and a search can be ended between two calls.
 _LEAST_SOURCES, _MOST_SOURCES, _CALL_S = 8, 64, 0.5
-_TIMED_SOURCES = 4  # of the smaller of two searches from which the time of all is estimated
+_TIMED_S = 0.2  # seconds of a search that is long enough for an estimate of the time of all pairs
+_POTENTIAL_RANGE = 1e-6  # least weight over the largest potential, from which on rounding cannot reorder nodes
 _POTENTIAL_MARGIN = 1e-9  # relative; keeps A*'s potential a lower bound in spite of rounding
 
 
@@ -141,20 +142,20 @@ def estimated_seconds(
     method: PathMethod = PathMethod.DISJOINT,
     weight: PathWeight = PathWeight.HOPS,
 ) -> float:
-    """How long :func:`compute_paths` would take for all pairs, extrapolated from the sources of two small searches.
+    """How long :func:`compute_paths` would take for all pairs, extrapolated from searches for some of them.
 
-    Takes about as long as the search of a dozen sources.
+    Twice as many pairs are searched until that takes a fifth of a second; two pairs are searched in any case.
     """
     request = _Request(topology, num_paths, method, weight, _link_weights(topology, weight))
-    pairs, times, counts = all_pairs(topology), list[float](), list[int]()
-    for sample in (_TIMED_SOURCES, 2 * _TIMED_SOURCES):
-        sources = np.unique(np.linspace(0, topology.num_nodes - 1, sample).astype(int))
-        own, begin = pairs[np.isin(pairs[:, 0], sources)], time.perf_counter()
-        _search(request, own, "", progress=False)
-        times.append(time.perf_counter() - begin)
-        counts.append(len(sources))
-    per_source = max(0.0, times[1] - times[0]) / max(1, counts[1] - counts[0])
-    return times[1] + per_source * max(0, topology.num_nodes - counts[1])
+    pairs = all_pairs(topology)
+    count, earlier_s, seconds = 1, 0.0, 0.0
+    while seconds < _TIMED_S and count < len(pairs):
+        count = min(2 * count, len(pairs))
+        sampled = pairs[np.unique(np.linspace(0, len(pairs) - 1, count).astype(int))]
+        earlier_s, begin = seconds, time.perf_counter()
+        _search(request, sampled, "", progress=False)
+        seconds = time.perf_counter() - begin
+    return seconds + max(0.0, seconds - earlier_s) / max(1, count / 2) * (len(pairs) - count)
 
 
 def forget(paths: PathSet) -> None:
@@ -246,6 +247,12 @@ def _search(
         every_node = np.arange(topology.num_nodes, dtype=np.int32)
         potential, _ = shortest_trees(topology.num_nodes, head, tail, link_weights, every_node)
         potential *= 1 - _POTENTIAL_MARGIN
+        finite = np.isfinite(potential)
+        least = link_weights[link_weights > 0].min(initial=np.inf)
+        if least < _POTENTIAL_RANGE * potential[finite].max(initial=0.0):
+            # A weight that rounding swallows in a sum with a potential gives keys that do not order nodes: A* would
+            # expand nodes again and again.  Without potentials it is Dijkstra's search, whose keys are distances.
+            potential[finite] = 0.0
     leaf = np.empty((len(pairs), num_paths), dtype=np.int32)
     parents: list[IntArray] = []
     links: list[IntArray] = []

@@ -44,6 +44,7 @@ class Assessment:
 
     Attributes:
         status: of the scheme, or infeasible where the validator contradicts it.
+        utilisation: (B, E) of the links, whatever the status.
     """
 
     status: tuple[Status, ...]
@@ -53,6 +54,7 @@ class Assessment:
     gap: Tensor
     max_link_utilisation: Tensor
     max_violation: Tensor
+    utilisation: Tensor
 
     def figures(self, row: int) -> Figures:
         """The figures of one matrix."""
@@ -73,7 +75,9 @@ def assess(problem: Problem, allocation: Allocation) -> Assessment:
     has_nan = splits.isnan().flatten(1).any(1)
     splits = splits.nan_to_num(nan=0.0)
     prices = torch.zeros_like(problem.capacity) if allocation.prices is None else allocation.prices
-    largest_violation = torch.where(has_nan, torch.inf, violations(problem, splits).largest)
+    loads = problem.loads(torch.where((problem.demand > 0)[..., None], splits, 0))
+    utilisation = problem.utilisation_of(loads)
+    largest_violation = torch.where(has_nan, torch.inf, violations(problem, splits, loads).largest)
     status = tuple(
         Status.INFEASIBLE if claimed.usable and violation > TOLERANCE else claimed
         for claimed, violation in zip(allocation.status, largest_violation.tolist(), strict=True)
@@ -92,6 +96,7 @@ def assess(problem: Problem, allocation: Allocation) -> Assessment:
         satisfied_demand=usable_only(torch.where(total_demand > 0, carried / total_demand.clamp(min=1e-300), 1)),
         bound=usable_only(bound),
         gap=usable_only(gap(problem, value, bound)),
-        max_link_utilisation=usable_only(problem.utilisation(splits).amax(1)),
+        max_link_utilisation=usable_only(utilisation.amax(1)),
         max_violation=torch.where(is_claimed_usable, largest_violation, torch.nan),
+        utilisation=utilisation,
     )

@@ -36,8 +36,13 @@ class Violations:
         return torch.stack([self.capacity, self.demand, self.sign, self.mask]).amax(0)
 
 
-def violations(problem: Problem, splits: Tensor) -> Violations:
+def violations(problem: Problem, splits: Tensor, loads: Tensor | None = None) -> Violations:
     """Measure every rule in float64.  Demands of rate 0 may have any splits, because nothing flows.
+
+    Args:
+        problem: B matrices.
+        splits: (B, D, K).
+        loads: (B, E) Gbit/s of these splits, if they are known; they take half of the time.
 
     Raises:
         ValueError: splits of another shape than (B, D, K), or NaN among them.
@@ -49,7 +54,7 @@ def violations(problem: Problem, splits: Tensor) -> Violations:
     problem, splits = problem.to(torch.float64), splits.to(torch.float64)
     has_demand = (problem.demand > 0)[..., None]
     splits = torch.where(has_demand, splits, 0)
-    load, capacity = problem.loads(splits), problem.capacity
+    load, capacity = problem.loads(splits) if loads is None else loads, problem.capacity
     failed = capacity <= 0
     # Divided, not multiplied by inverse_capacity, which is limited where the capacity is next to 0.
     scale = torch.where(failed, capacity.amax(1, keepdim=True).clamp(min=1e-30), capacity)

@@ -232,7 +232,10 @@ class Problem:
 
     def utilisation(self, splits: Float[Tensor, "B D K"]) -> Float[Tensor, "B E"]:
         """(B, E) load / capacity; infinite where a failed link carries traffic."""
-        load = self.loads(splits)
+        return self.utilisation_of(self.loads(splits))
+
+    def utilisation_of(self, load: Float[Tensor, "B E"]) -> Float[Tensor, "B E"]:
+        """:meth:`utilisation` of loads (B, E), Gbit/s."""
         is_broken = (self.capacity <= 0) & (load > 0)
         # Divided, not multiplied by inverse_capacity, which is limited where the capacity is next to 0.
         utilisation = load / torch.where(self.capacity > 0, self.capacity, 1)

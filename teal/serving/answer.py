@@ -48,6 +48,7 @@ class Answer:
             "matrices": len(self.value),
             "gap": plain(np.max(self.gap)),
             "satisfied_demand": plain(np.mean(self.satisfied_demand)),
+            "max_link_utilisation": plain(self.max_link_utilisation[-1]),
             "status": "gap" if set(self.status) == {"gap"} else next(s for s in self.status if s != "gap"),
         }
 

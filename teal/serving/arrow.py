@@ -20,7 +20,7 @@ from teal.network.topology import Topology
 from teal.runtime.arrays import FloatArray
 from teal.serving.answer import FIGURES, Answer
 from teal.serving.errors import wrong
-from teal.serving.matrices import all_pairs, from_triples
+from teal.serving.matrices import MOST_RATES, all_pairs, from_triples
 from teal.serving.requests import MOST_MATRICES
 
 
@@ -38,6 +38,8 @@ def from_arrow(body: bytes, topology: Topology) -> FloatArray:
         with pa.ipc.open_stream(pa.BufferReader(body)) as stream:
             _check_types(stream.schema)
             table = stream.read_all()
+        if table.num_rows > MOST_RATES:
+            raise wrong(f"rates: at most {MOST_RATES:,} a request")
         table.validate(full=True)
         names = set(table.column_names)
         if "rates" in names:
@@ -46,7 +48,10 @@ def from_arrow(body: bytes, topology: Topology) -> FloatArray:
             column = table.column("rates").combine_chunks()
             if not _is_list(column.type):
                 raise wrong("rates: a list of numbers a matrix")
-            flat = column.flatten().to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
+            values = column.flatten()
+            if len(values) > MOST_RATES:
+                raise wrong(f"rates: at most {MOST_RATES:,} a request")
+            flat = values.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
             lengths = pc.list_value_length(column)
             if column.null_count or len(lengths.unique()) != 1 or len(flat) != lengths[0].as_py() * table.num_rows:
                 raise wrong("rates: all matrices must be there, and of one length")
@@ -72,10 +77,10 @@ def _check_types(schema: Any) -> None:
 
     for field in schema:
         kind = field.type
-        listed = _is_list(kind)
+        listed = field.name == "rates" and _is_list(kind) and getattr(kind, "list_size", 1) > 0
         plain = number(kind) or t.is_string(kind) or t.is_large_string(kind)
         if not (plain or (listed and number(kind.value_type))):
-            raise wrong(f"column {field.name[:40]!r}: numbers, texts, or lists of numbers, not {str(kind)[:80]}")
+            raise wrong(f"column {field.name[:40]!r}: numbers or texts (rates: lists of numbers), not {str(kind)[:80]}")
 
 
 def _is_list(kind: Any) -> bool:

@@ -6,6 +6,8 @@ from pydantic import ValidationError
 
 from teal.errors import TealError
 
+CLIENT_SHARE = 0.75  # of anything limited that one client may have: places, time of the engine
+
 
 class ServiceError(TealError):
     """A request that is not answered with what it asked for.

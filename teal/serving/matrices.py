@@ -11,7 +11,7 @@ from teal.runtime.arrays import FloatArray
 from teal.serving.errors import wrong
 from teal.serving.requests import MOST_MATRICES
 
-_MOST_RATES = 1 << 24  # of a request
+MOST_RATES = 1 << 24  # of a request
 _LARGEST_RATE = 1e12  # Gbit/s
 
 
@@ -55,8 +55,8 @@ def from_triples(source: list[Any], target: list[Any], rate: FloatArray, matrix:
     count = int(row.max(initial=0)) + 1
     if row.min(initial=0) < 0 or count > MOST_MATRICES:
         raise wrong(f"matrix: numbers from 0 to {MOST_MATRICES - 1}")
-    if count * nodes * (nodes - 1) > _MOST_RATES:
-        raise wrong(f"matrix: at most {_MOST_RATES // (nodes * (nodes - 1))} matrices of this network at once")
+    if count * nodes * (nodes - 1) > MOST_RATES:
+        raise wrong(f"matrix: at most {MOST_RATES // (nodes * (nodes - 1))} matrices of this network at once")
     rates = np.zeros((count, nodes * (nodes - 1)))
     place = s * (nodes - 1) + t - (t > s)
     if len(np.unique(row * rates.shape[1] + place)) < len(place):
@@ -71,8 +71,8 @@ def checked(rates: FloatArray) -> FloatArray:
     Raises:
         ServiceError: one that is negative, infinite or NaN, or too many.
     """
-    if rates.size > _MOST_RATES:
-        raise wrong(f"rates: at most {_MOST_RATES // rates.shape[1]} matrices of this network at once")
+    if rates.size > MOST_RATES:
+        raise wrong(f"rates: at most {MOST_RATES // rates.shape[1]} matrices of this network at once")
     bad = ~((rates >= 0) & (rates <= _LARGEST_RATE))
     if bad.any():
         row, column = np.argwhere(bad)[0].tolist()

@@ -18,6 +18,7 @@ from teal.serving.errors import ServiceError, wrong
 MOST_MATRICES = 2_016  # three weeks of quarters of an hour
 _MOST_BYTES = 256 << 20  # of the matrices of a network, as float32; at least _LEAST are kept
 _LEAST = 16
+_FUTURE = np.timedelta64(86_400, "s")  # that a time may be ahead of the clock: time zones, or a fast clock
 _SUFFIX = ".npy"
 _FORMAT = "%Y%m%dT%H%M%S"
 
@@ -31,6 +32,7 @@ class MeasuredMatrices:
 
     Attributes:
         dropped: number of matrices that were kept once and are not any more, as far as this process knows.
+        version: changes with the matrices.
     """
 
     def __init__(self, folder: Path, num_demands: int) -> None:
@@ -38,6 +40,8 @@ class MeasuredMatrices:
         self.most = min(MOST_MATRICES, max(_LEAST, _MOST_BYTES // (4 * max(1, num_demands))))
         self._rows: dict[np.datetime64, Float32Array] = {}
         self.dropped = 0
+        self.version = 0
+        self._stamps: dict[np.datetime64, int] = {}  # of the files that were read or written
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
         for other in folder.parent.iterdir():
@@ -61,13 +65,16 @@ class MeasuredMatrices:
 
     def _refresh(self) -> None:
         stored = sorted(file for file in self.folder.glob(f"*{_SUFFIX}") if not file.name.startswith("."))[-self.most :]
-        known = {_file_name(time) for time in self._rows}
         for file in stored:
-            if file.name not in known:
-                with contextlib.suppress(OSError, ValueError, EOFError):  # deleted meanwhile, or not ours
-                    row = np.load(file, allow_pickle=False)
-                    if row.shape == (self._num_demands,) and row.dtype == np.float32:
-                        self._rows[_time(file)] = row
+            with contextlib.suppress(OSError, ValueError, EOFError):  # deleted meanwhile, or not ours
+                time = _time(file)
+                stamp = self._stamp(time)
+                if self._stamps.get(time) == stamp:
+                    continue
+                row = np.load(file, allow_pickle=False)
+                if row.shape == (self._num_demands,) and row.dtype == np.float32:
+                    self._rows[time], self._stamps[time] = row, stamp
+                    self.version += 1
         self._rows = dict(sorted(self._rows.items()))
         self._drop_oldest()
 
@@ -88,18 +95,31 @@ class MeasuredMatrices:
         newest = next(reversed(self._rows), None)
         if newest is not None and (times[0] < newest or (times[0] == newest and len(times) > 1)):
             raise ServiceError(409, "not_later", f"time: later than {newest}, the newest measured matrix")
-        if not (rates <= np.finfo(np.float32).max).all():
-            raise wrong("rates: too large")
-        for time, row in zip(times, rates.astype(np.float32), strict=True):
-            with atomic_file(self.folder / _file_name(time)) as temporary, temporary.open("wb") as stream:
-                np.save(stream, row)
-            self._rows[time] = row
+        if times[-1] > np.datetime64("now", "s") + _FUTURE:
+            raise wrong(f"time: not later than now, as {times[-1]}Z is")
+        if rates.shape[1] != self._num_demands or not self.folder.is_dir():
+            raise ServiceError(409, "replaced", "the network was deleted or replaced")
+        rows = dict(zip(times, rates.astype(np.float32), strict=True))
+        with contextlib.ExitStack() as stack:  # either all of them appear, at its end, or none
+            for time, row in rows.items():
+                temporary = stack.enter_context(atomic_file(self.folder / _file_name(time)))
+                with temporary.open("wb") as stream:
+                    np.save(stream, row)
+        self._rows |= rows
+        self.version += 1
+        self._stamps |= {time: self._stamp(time) for time in rows}
         self._drop_oldest()
+
+    def _stamp(self, time: np.datetime64) -> int:
+        with contextlib.suppress(OSError):
+            return (self.folder / _file_name(time)).stat().st_mtime_ns
+        return 0
 
     def _drop_oldest(self) -> None:
         while len(self._rows) > self.most:
             oldest = next(iter(self._rows))
             del self._rows[oldest]
+            self._stamps.pop(oldest, None)
             self.dropped += 1
             (self.folder / _file_name(oldest)).unlink(missing_ok=True)
 

@@ -47,5 +47,7 @@ class Metrics:
         self.batch.observe(cost["batch"])
         if cost["gap"] is not None:
             self.gap.observe(cost["gap"])
+        if cost.get("limit") is not None:
+            self.next_limit.labels(network).set(cost["limit"])
         if cost["satisfied_demand"] is not None:
             self.satisfied.labels(network).set(cost["satisfied_demand"])

@@ -49,6 +49,9 @@ class Watched:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
+        if scope["type"] == "websocket":  # nothing here speaks it
+            await send({"type": "websocket.close", "code": 1008})
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -86,8 +89,7 @@ class Watched:
             fault = ServiceError(500, "internal", f"an error of ours, logged as {number}")
             await fault_response(fault)(scope, receive, sent)
         finally:
-            if own_bytes:
-                self._release(client, own_bytes)
+            self._release(client, own_bytes)
             self._metrics.open.dec()
             seconds = time.perf_counter() - begin
             route = getattr(scope.get("route"), "path", "other")  # not the path: names would fill the metrics
@@ -111,7 +113,7 @@ class Watched:
 
     def _release(self, client: str, size: int) -> None:
         self._open_bytes[client] -= size
-        if not self._open_bytes[client]:
+        if self._open_bytes[client] <= 0:
             del self._open_bytes[client]
 
     def _check(self, scope: Scope) -> str:

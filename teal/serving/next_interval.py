@@ -44,6 +44,7 @@ class NextAllocation:
 
     Attributes:
         measured_until: time of the newest matrix that they know.
+        version: of the matrices.
         time: of the interval, if none is missing between.
         capacity: (E,) that they were made for.
         splits: (D, K) float64.
@@ -52,6 +53,7 @@ class NextAllocation:
     """
 
     measured_until: np.datetime64
+    version: int
     time: np.datetime64
     capacity: FloatArray
     splits: Tensor
@@ -88,8 +90,10 @@ class NextInterval:
 
     def is_current(self, capacity: FloatArray) -> bool:
         """Whether the latest allocation knows all matrices, and is for these capacities."""
-        latest, times = self.latest, self.matrices.times
-        return latest is not None and latest.measured_until == times[-1] and np.array_equal(latest.capacity, capacity)
+        latest = self.latest
+        if latest is None:
+            return False
+        return latest.version == self.matrices.version and np.array_equal(latest.capacity, capacity)
 
     def allocate(self, network: Callable[[], Problem]) -> NextAllocation:
         """Take in what was measured since the last call, and allocate for the next interval.
@@ -97,7 +101,7 @@ class NextInterval:
         Args:
             network: network, paths, objective, and the capacities in force; B = 1, its demand means nothing.
         """
-        begin, problem = time.perf_counter(), network()
+        begin, problem, version = time.perf_counter(), network(), self.matrices.version
         traffic, first_row = self.matrices.traffic(self._name, self._pairs)
         past = Past(problem, traffic, 1, first_row)
         before, capacity = self.latest, problem.capacity[0].numpy().copy()
@@ -109,8 +113,16 @@ class NextInterval:
             self._observe(past.matrix(row), before.splits)
         splits = _over_live_paths(problem, hedge.allocate(past))
         self.latest = NextAllocation(
-            traffic.timestamps[-1], past.target, capacity, splits, self._limit.limit, time.perf_counter() - begin
+            traffic.timestamps[-1],
+            version,
+            past.target,
+            capacity,
+            splits,
+            self._limit.limit,
+            time.perf_counter() - begin,
         )
+        if not self.matrices.folder.is_dir():  # the network was deleted
+            return self.latest
         hedge.save(self.matrices.folder / _MIXTURE)
         with atomic_file(self.matrices.folder / _LIMIT) as temporary:
             temporary.write_text(json.dumps(self._limit.state()), encoding="utf-8")
@@ -151,7 +163,7 @@ class NextInterval:
         latest = self.latest
         assert latest is not None, "allocate comes first"
         problem = network.with_demand(torch.from_numpy(self.matrices.newest()))
-        splits = latest.splits[None]
+        splits = _over_live_paths(problem, latest.splits)[None]  # links may have failed since
         utilisation = problem.utilisation(splits).numpy()
         carried = problem.flows(splits).sum((1, 2)) / problem.demand.sum(1).clamp(min=1e-300)
         unknown = np.full(1, np.nan)

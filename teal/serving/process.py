@@ -21,6 +21,7 @@ from teal.serving.solver import Solver
 from teal.solvers.pdhg import MAX_LANES
 
 _LONGEST_DEADLINE_S = 620  # seconds that requests in flight have when the service is told to stop
+_LOOK_EVERY_S = 2.0
 _BACKLOG = 2048  # connections that may wait to be accepted
 
 
@@ -69,6 +70,8 @@ async def _serve(config: ServeConfig, solver: Solver, listening: socket.socket, 
             access_log=False,
             backlog=_BACKLOG,
             server_header=False,
+            ws="none",
+            proxy_headers=False,  # anybody on this machine could name another client
             lifespan="off",
             timeout_graceful_shutdown=_LONGEST_DEADLINE_S,
         )
@@ -80,7 +83,16 @@ async def _serve(config: ServeConfig, solver: Solver, listening: socket.socket, 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: _stop(server, say))
     say(answers(config, solver.folder))
+    looking = asyncio.create_task(_look_now_and_then(solver))
     await serving
+    looking.cancel()
+
+
+async def _look_now_and_then(solver: Solver) -> None:
+    """Another service over the same folder may register and delete networks."""
+    while True:
+        await asyncio.sleep(_LOOK_EVERY_S)
+        await solver.look()
 
 
 def _stop(server: uvicorn.Server, say: Callable[[str], None]) -> None:

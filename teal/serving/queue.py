@@ -10,19 +10,22 @@ equal share of what is left of its request's time.  Between two slices
   for as long as they have requests here (start-time fair queueing, Goyal et al. 1996).
 
 A request that could not be answered by its deadline and a slice, or that would make another one late, is refused when
-it arrives.  So every request is answered by its deadline plus a slice, or refused at once, whatever others ask for.
+it arrives, and so is one for which its client would need more than three quarters of the time until its deadline.  So
+every request is answered by its deadline plus a slice, or refused at once, whatever others ask for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 import time
 from collections.abc import Iterator
 
 from teal.objectives import ObjectiveName
 from teal.runtime.arrays import FloatArray
 from teal.serving.answer import Answer
+from teal.serving.errors import CLIENT_SHARE
 from teal.serving.requests import Options
 from teal.serving.served import Served
 from teal.solvers.pdhg import MAX_LANES, PdhgState
@@ -88,6 +91,10 @@ class Chunk:
         return request.served, request.objective, request.gap, request.deadline > now, self.state is None
 
 
+def _by_deadline(chunk: Chunk) -> tuple[float, float, int]:
+    return chunk.request.deadline, chunk.request.arrived, chunk.rows.start
+
+
 class Queue:
     """The chunks that wait, of all networks."""
 
@@ -96,6 +103,15 @@ class Queue:
         # Seconds that the engine has worked for each client; one that comes back counts as having had what the least
         # served one has had.
         self._worked: dict[str, float] = {}
+        self._taken: list[Chunk] = []  # what the engine is at, and what may come back
+
+    def __iter__(self) -> Iterator[Waiting]:
+        """All requests that wait or are in the engine, unless nobody waits for the answer."""
+        requests = dict.fromkeys(chunk.request for chunk in [*self._taken, *self._chunks])
+        return (request for request in requests if not request.answer.done())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
     def of(self, served: Served) -> Iterator[Waiting]:
         """The requests of a network of which a chunk waits, by deadline, unless nobody waits for the answer."""
@@ -106,19 +122,32 @@ class Queue:
         """Seconds by which a request would miss its deadline and a slice, with ``new``; 0 or less: none would.
 
         With the least work for all requests, in the order of deadlines, from ``now``; the least work of one batch is
-        left as a margin.
+        left as a margin.  Of the time until a deadline, the requests of one client may need three quarters.
         """
         work: dict[Waiting, float] = {new: new.served.least_s(len(new.rates))}
-        for chunk in self._chunks:
+        for chunk in [*self._taken, *self._chunks]:
             request = chunk.request
             if not request.answer.done():
                 work[request] = work.get(request, 0.0) + request.served.least_s(chunk.size)
-        at, latest = now, -float("inf")
+        at, own, latest = now, 0.0, -math.inf
         for request in sorted(work, key=lambda request: request.deadline):
             at += work[request]
             served = request.served
-            latest = max(latest, at - request.deadline - served.slice_s - served.least_s(MAX_LANES))
+            margin = served.slice_s + served.least_s(MAX_LANES)
+            latest = max(latest, at - request.deadline - margin)
+            if request.client == new.client:
+                own += work[request]
+                latest = max(latest, own - CLIENT_SHARE * (request.deadline + margin - now))
         return latest
+
+    def slack(self, now: float) -> float:
+        """Seconds that the engine may work on what it has taken before the least work for the others must begin."""
+        at, least = now, math.inf
+        for chunk in self._chunks:
+            served = chunk.request.served
+            at += served.least_s(chunk.size)
+            least = min(least, chunk.request.deadline + served.slice_s - at)
+        return least
 
     def add(self, request: Waiting) -> None:
         """Take a request in."""
@@ -139,10 +168,11 @@ class Queue:
         self._sort()
 
     def _sort(self) -> None:
-        self._chunks.sort(key=lambda chunk: (chunk.request.deadline, chunk.request.arrived, chunk.rows.start))
+        self._chunks.sort(key=_by_deadline)
 
     def charge(self, chunks: list[Chunk], seconds: float) -> None:
         """Note that the engine has worked on chunks."""
+        self._taken = []
         total = sum(chunk.size for chunk in chunks)
         for chunk in chunks:
             client = chunk.request.client
@@ -150,6 +180,7 @@ class Queue:
 
     def take(self) -> list[Chunk]:
         """The next chunk and those of its kind that the engine can solve with it; empty if none waits."""
+        self._taken = []
         self._chunks = [chunk for chunk in self._chunks if not chunk.request.answer.done()]
         if not self._chunks:
             return []
@@ -168,19 +199,18 @@ class Queue:
             else:
                 rest.append(chunk)
         self._chunks = rest
-        return sorted(together, key=lambda chunk: (chunk.request.deadline, chunk.request.arrived, chunk.rows.start))
+        self._taken = sorted(
+            together, key=lambda chunk: (chunk.request.deadline, chunk.request.arrived, chunk.rows.start)
+        )
+        return self._taken
 
     def _is_urgent(self, now: float) -> bool:
         """Whether a request might be late, if a slice went to a chunk other than that of the earliest deadline."""
-        at = now + max({chunk.request.served.slice_s for chunk in self._chunks})
-        for chunk in self._chunks:
-            at += chunk.request.served.least_s(chunk.size)
-            if at > chunk.request.deadline:
-                return True
-        return False
+        return self.slack(now) < max(chunk.request.served.slice_s for chunk in self._chunks)
 
     def clear(self, served: Served) -> list[Waiting]:
-        """All requests that wait for a network; none does any more."""
-        requests = list(self.of(served))
+        """All requests that wait for a network or are in the engine; none does any more."""
+        here = [chunk.request for chunk in self._taken if chunk.request.served is served]
+        requests = list(dict.fromkeys([*self.of(served), *here]))
         self._chunks = [chunk for chunk in self._chunks if chunk.request.served is not served]
         return requests

@@ -14,7 +14,8 @@ from teal.serving.backend import Found, Sent
 from teal.serving.errors import ServiceError
 
 MOST = 1_000  # figures of allocations that are kept, of each network
-MOST_BODIES, MOST_BODY_BYTES = 1_000, 64 << 20  # whole answers that are kept, of all networks together
+# Whole answers that are kept, of all networks together; as many bytes again for those to requests with a key.
+MOST_BODIES, MOST_BODY_BYTES = 1_000, 64 << 20
 
 
 @dataclasses.dataclass
@@ -39,6 +40,7 @@ class Recent:
         self._figures: dict[str, _Figures] = {}
         self._bodies: OrderedDict[tuple[str, str], Found] = OrderedDict()
         self._bytes = 0
+        self._keyed_bytes = 0
         self._keyed: OrderedDict[tuple[str, str], _Keyed] = OrderedDict()
 
     async def once(
@@ -77,12 +79,19 @@ class Recent:
             mine.answer.cancel()
             raise
         mine.answer.set_result(found)
-        while len(self._keyed) > MOST:
-            oldest = next(iter(self._keyed))
-            if not self._keyed[oldest].answer.done():
+        self._keyed_bytes += len(found.body)
+        for oldest in list(self._keyed):
+            if len(self._keyed) <= MOST and self._keyed_bytes <= MOST_BODY_BYTES:
                 break
-            del self._keyed[oldest]
+            self._forget_key(oldest)
         return found, True
+
+    def _forget_key(self, place: tuple[str, str]) -> None:
+        """Forget a key whose answer is there."""
+        answer = self._keyed[place].answer
+        if answer.done():
+            self._keyed_bytes -= len(answer.result().body)
+            del self._keyed[place]
 
     def add(self, network: str, number: str, found: Found) -> bool:
         """Keep an answer; the oldest ones go.
@@ -147,5 +156,5 @@ class Recent:
     def _forget_bodies(self, network: str) -> None:
         for place in [place for place in self._bodies if place[0] == network]:
             self._bytes -= len(self._bodies.pop(place).body)
-        for place in [place for place in self._keyed if place[0] == network and self._keyed[place].answer.done()]:
-            del self._keyed[place]
+        for place in [place for place in self._keyed if place[0] == network]:
+            self._forget_key(place)

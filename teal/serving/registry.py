@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import math
 import threading
@@ -16,6 +15,7 @@ import numpy as np
 from teal.network import PathMethod, Topology
 from teal.network.paths import estimated_seconds, forget
 from teal.serving.errors import ServiceError, not_ready, wrong
+from teal.serving.log import LOG
 from teal.serving.next_interval import NextInterval
 from teal.serving.requests import LinkChanges, NetworkSpec
 from teal.serving.responses import network_settings
@@ -74,15 +74,23 @@ class Registry:
         self._networks: dict[str, Hosted] = {}
         self._estimated: dict[str, float] = {}  # seconds for all paths, by generation
         self._estimating = asyncio.Lock()
+        self._retired: list[Served] = []  # replaced, with their paths on disk
         # Searches that may take minutes hold up each other and no others.
         self._quick = ThreadPoolExecutor(1, thread_name_prefix="paths")
         self._long = ThreadPoolExecutor(1, thread_name_prefix="long-paths")
 
     def look(self) -> list[asyncio.Task[None]]:
         """Begin to prepare what other processes have registered; what is being prepared."""
-        for name in self._store.names():
-            with contextlib.suppress(ServiceError):  # deleted meanwhile
+        names = self._store.names()
+        for gone in set(self._networks) - set(names):
+            self._forget(gone)
+        for name in names:
+            try:
                 self.get(name)
+            except ServiceError:  # deleted meanwhile
+                continue
+            except (OSError, ValueError, LookupError, TypeError) as error:
+                LOG.warning("network not readable", extra={"teal": {"network": name, "error": str(error)[:200]}})
         found = [network.preparing for network in self._networks.values()]
         return [task for task in found if task is not None and not task.done()]
 
@@ -214,6 +222,8 @@ class Registry:
             return known
         raw, links, generation = self._store.read(name)
         if known is None or known.version.network != version.network:
+            if known is not None and known.served is not None:
+                self._retired.append(known.served)
             self._forget(name)
             spec = NetworkSpec.model_validate(raw)
             known = self._networks[name] = Hosted(version, spec, generation)
@@ -244,6 +254,8 @@ class Registry:
             self._forget_paths(served)
             return
         network.served = served
+        while self._retired:  # not before: the new registration may have the same paths
+            self._forget_paths(self._retired.pop())
         network.version = network.version._replace(links=-1)  # links may have changed meanwhile: read them again
 
     def _forget(self, name: str) -> None:

@@ -12,8 +12,10 @@ from teal.objectives import ObjectiveName
 
 _Objective = Literal["total_flow", "latency_penalised_flow", "max_link_utilisation", "max_concurrent_flow"]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
-_Scalar = str | int | float | bool | None
-_NodeId = Annotated[str, BeforeValidator(lambda node: str(node) if isinstance(node, int | float) else node)]
+_Scalar = Annotated[str, Field(max_length=200)] | int | _Finite | bool | None
+_NodeId = Annotated[
+    str, Field(max_length=200), BeforeValidator(lambda node: str(node) if isinstance(node, int | float) else node)
+]
 MOST_MATRICES = 1024  # a request
 MOST_NODES, MOST_LINKS = 20_000, 500_000  # of a network
 

@@ -30,6 +30,7 @@ class NetworkNames(_Said):
     """All networks."""
 
     networks: list[str]
+    last_used: str | None = Field(description="The one that this process has allocated for last.")
 
 
 class ModelInfo(_Said):
@@ -181,6 +182,8 @@ class Answered(_Said):
     matrices: int
     gap: _Number = Field(description="The widest of the request.")
     satisfied_demand: _Number = Field(description="Mean of the request.")
+    max_link_utilisation: _Number = Field(description="In the last matrix of the request.")
+    limit: _Number = Field(default=None, description="See Limit; of an allocation for the next interval.")
     status: str
 
 

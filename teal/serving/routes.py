@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Coroutine
 from typing import Annotated, Any, TypeVar
@@ -13,7 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, ValidationError
 
 from teal.serving.backend import Backend, Sent
-from teal.serving.errors import ServiceError, invalid, overloaded
+from teal.serving.errors import CLIENT_SHARE, ServiceError, invalid, overloaded
 from teal.serving.media import ARROW, JSON
 from teal.serving.metrics import Metrics
 from teal.serving.recent import Recent
@@ -113,9 +114,9 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
 
     @router.get("/v1/networks", **api, response_model=NetworkNames)
     async def list_networks() -> Any:
-        """Names of all registered networks, the one that was allocated for last first."""
+        """Names of all registered networks."""
         names, last = await backend.names(), recent.last_used()
-        return {"networks": sorted(names, key=lambda name: (name != last, name))}
+        return {"networks": names, "last_used": last if last in names else None}
 
     @router.get("/v1/model", **api, response_model=ModelInfo)
     async def get_model() -> Any:
@@ -144,6 +145,7 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
     async def delete_network(name: str) -> Response:
         """Forget a network; requests that wait for it get 404, and the search for its paths ends."""
         await backend.delete(name)
+        metrics.forget(name)
         await forget()
         return Response(status_code=204)
 
@@ -169,23 +171,26 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         Always a feasible allocation, by the deadline at the latest; status says whether the gap was reached. A request
         that is sent again with the same Idempotency-Key and body gets the same answer, and is not solved again.
         """
-        if on_their_way[name] >= most_open:
-            raise overloaded()
         given = sent(request, await request.body())
-        on_their_way[name] += 1
+        own = f"{name} {given.client}"
+        if on_their_way[name] >= most_open or on_their_way[own] >= max(1, round(CLIENT_SHARE * most_open)):
+            raise overloaded()
+        on_their_way.update((name, own))
         try:
             # Of this registration of the name: another network gives other answers.
             key = f"{await backend.generation(name)} {idempotency_key}" if idempotency_key else ""
             work = recent.once(name, key, given, lambda: backend.allocate(name, given))
             found, is_new = await _unless_gone(request, work)
         finally:
-            on_their_way[name] -= 1
-            if not on_their_way[name]:  # names are the callers': none may stay behind
-                del on_their_way[name]
+            on_their_way.subtract((name, own))
+            for counted in (name, own):  # names are the callers': none may stay behind
+                if not on_their_way[counted]:
+                    del on_their_way[counted]
         if is_new:
             metrics.allocated(name, found.summary)
-            if recent.add(name, given.number, found):
-                await forget()
+            with contextlib.suppress(ServiceError):  # deleted meanwhile
+                if found.generation == await backend.generation(name) and recent.add(name, given.number, found):
+                    await forget()
         return Response(found.body, media_type=found.media_type)
 
     @router.get("/v1/networks/{name}/allocations", **api, response_model=RecentAllocations)

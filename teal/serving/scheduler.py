@@ -13,13 +13,13 @@ import numpy as np
 import torch
 
 from teal.serving.answer import Answer
-from teal.serving.errors import ServiceError, overloaded
+from teal.serving.errors import CLIENT_SHARE, ServiceError, overloaded, wrong
 from teal.serving.queue import Chunk, Queue, Waiting
 from teal.serving.served import SLICE_S, Job, Served
 from teal.solvers.pdhg import PdhgState, Starter, Stop
 
 _MOST_SLICE_S = 60.0  # seconds
-_CLIENT_SHARE = 0.75  # of the requests that may wait for a network, those of one client
+_MOST_SPLITS = 1 << 27  # of all requests that wait; 1 GiB, with the states between slices
 
 
 class Scheduler:
@@ -48,13 +48,17 @@ class Scheduler:
             ServiceError: it cannot be answered in time, or too many wait.
         """
         waiting = Counter(other.client for other in self._queue.of(request.served))
-        share = max(1, round(_CLIENT_SHARE * self._most_waiting))
+        share = max(1, round(CLIENT_SHARE * self._most_waiting))
         if waiting.total() >= self._most_waiting or waiting[request.client] >= share:
             raise overloaded()
         now = time.perf_counter()
         lateness = self._queue.lateness(request, max(now, self._busy_until))
-        if lateness > 0:
-            raise overloaded(math.ceil(lateness))
+        if lateness > 0 and not self._queue:
+            least = request.served.least_s(len(request.rates))
+            raise wrong(f"deadline_ms: these matrices take {least:.1f} s at least, even without other requests")
+        splits = sum(other.rates.size * other.served.paths.num_paths for other in [*self._queue, request])
+        if lateness > 0 or (self._queue and splits > _MOST_SPLITS):
+            raise overloaded(math.ceil(max(1.0, lateness)))
         self._queue.add(request)
         if self._draining is None or self._draining.done():
             self._draining = asyncio.create_task(self._drain())
@@ -63,36 +67,56 @@ class Scheduler:
     def forget(self, served: Served, reason: ServiceError) -> None:
         """Tell requests that wait for a network that it is gone."""
         for request in self._queue.clear(served):
-            request.answer.set_exception(reason)
+            if not request.answer.done():
+                request.answer.set_exception(reason)
 
     async def _drain(self) -> None:
         loop, queue = asyncio.get_running_loop(), self._queue
         while together := queue.take():
             begin, served = time.perf_counter(), together[0].request.served
+            slack = queue.slack(begin)
             self._busy_until = begin + served.slice_s
             try:
-                answers = await loop.run_in_executor(self._engine, solve_slice, served, together, self._starter())
+                ends = await loop.run_in_executor(self._engine, _work, served, together, self._starter(), slack)
+                for chunk, is_done in zip(together, ends, strict=True):
+                    request = chunk.request
+                    if not is_done:
+                        queue.put_back(chunk)
+                    elif not request.chunks and not request.answer.done():  # else the client has gone
+                        request.answer.set_result(request.parts[0])
             except Exception as error:
                 for chunk in together:
                     if not chunk.request.answer.done():
                         chunk.request.answer.set_exception(error)
-                continue
             finally:
                 self._busy_until = 0.0
                 queue.charge(together, time.perf_counter() - begin)
-            for chunk, answer in zip(together, answers, strict=True):
-                request = chunk.request
-                if answer is None:
-                    queue.put_back(chunk)
-                    continue
-                request.parts[chunk.rows.start] = answer
-                request.chunks -= 1
-                if not request.chunks and not request.answer.done():  # else the client has gone
-                    request.answer.set_result(joined(request.parts))
 
 
-def solve_slice(served: Served, together: list[Chunk], starter: Starter | None) -> list[Answer | None]:
+def _work(served: Served, together: list[Chunk], starter: Starter | None, slack: float) -> list[bool]:
+    """A slice, and what becomes of its answers: whether each chunk is done."""
+    answers = solve_slice(served, together, starter, slack)
+    for chunk, answer in zip(together, answers, strict=True):
+        request = chunk.request
+        if answer is not None:
+            request.parts[chunk.rows.start] = answer
+            request.chunks -= 1
+            if not request.chunks:
+                request.parts = {0: joined(request.parts)}
+    return [answer is not None for answer in answers]
+
+
+def solve_slice(
+    served: Served, together: list[Chunk], starter: Starter | None, slack: float = math.inf
+) -> list[Answer | None]:
     """Work on chunks of one kind for a slice.
+
+    Args:
+        served: the network.
+        together: the chunks.
+        starter: the model of the moment.
+        slack: seconds before the least work for other requests must begin.  If these are too few to come back, the
+            chunks are done with what they have then.
 
     Returns:
         for each chunk its answer, or None if it must go on.
@@ -107,7 +131,7 @@ def solve_slice(served: Served, together: list[Chunk], starter: Starter | None) 
         np.concatenate([chunk.request.rates[chunk.rows] for chunk in together]),
         first.objective,
         first.gap,
-        min(begin + served.slice_s, *(chunk.end for chunk in together)),
+        min(begin + min(served.slice_s, max(0.0, slack)), *(chunk.end for chunk in together)),
     )
     states = [chunk.state for chunk in together if chunk.state is not None]
     start = None
@@ -115,11 +139,14 @@ def solve_slice(served: Served, together: list[Chunk], starter: Starter | None) 
         start = PdhgState(torch.cat([s.splits for s in states]), torch.cat([s.prices for s in states]))
     solved = served.solve(job, starter, start)
     now, at = time.perf_counter(), 0
+    may_come_back = slack - (now - begin) > sum(served.least_s(chunk.size) for chunk in together)
     answers: list[Answer | None] = []
     for chunk in together:
         rows = slice(at, at + chunk.size)
         at = rows.stop
-        may_go_on = Stop.DEADLINE in solved.stopped_by[rows] and now < chunk.end and first.deadline > begin
+        may_go_on = (
+            Stop.DEADLINE in solved.stopped_by[rows] and now < chunk.end and first.deadline > begin and may_come_back
+        )
         if may_go_on:
             chunk.state = solved.state.rows(rows)
             answers.append(None)

@@ -50,6 +50,12 @@ def topology_of(name: str, spec: NetworkSpec) -> Topology:
             return load_topology(spec.topology)
     except InputError as error:
         raise wrong(f"topology: {error}") from None
+    except (
+        ValueError,
+        ArithmeticError,
+        OSError,
+    ) as error:  # coordinates that are none; a name as long as no file may have
+        raise wrong(f"topology: {str(error)[:200]}") from None
     raise wrong(f"topology: node-link data, {', '.join(BUILT_IN)} or {PREFIX}GROUP/NAME, not {spec.topology[:80]!r}")
 
 
@@ -123,11 +129,9 @@ class Solved:
     iterations: int
 
     @functools.cached_property
-    def measured(self) -> tuple[Assessment, torch.Tensor]:
-        """All matrices of the job, measured independently, and (B, E) utilisation: once for all its requests."""
-        problem = self.problem
-        assessment = assess(problem, Allocation.of_batch(self.splits, self.prices, self.seconds))
-        return assessment, problem.utilisation(self.splits.to(problem.demand))
+    def measured(self) -> Assessment:
+        """All matrices of the job, measured independently: once for all its requests."""
+        return assess(self.problem, Allocation.of_batch(self.splits, self.prices, self.seconds))
 
 
 def _work(matrices: int) -> float:
@@ -243,9 +247,9 @@ class Served:
             splits = admit(problem, splits, entries)
             weights = table_weights(splits, entries).to(torch.uint8).cpu().numpy()
             own = dataclasses.replace(solved, problem=problem, splits=splits, prices=solved.prices[rows])
-            (measured, utilisation), rows_of = own.measured, slice(0, len(splits))
+            measured, rows_of = own.measured, slice(0, len(splits))
         else:
-            (measured, utilisation), rows_of = solved.measured, rows
+            measured, rows_of = solved.measured, rows
         reached = (measured.gap[rows_of] <= gap + 1e-9).tolist()
         figures = {
             name: getattr(measured, name)[rows_of].cpu().numpy()
@@ -253,7 +257,7 @@ class Served:
         }
         return Answer(
             **figures,
-            utilisation=utilisation[rows_of].cpu().numpy(),
+            utilisation=measured.utilisation[rows_of].cpu().numpy(),
             splits=splits.to(torch.float32).cpu().numpy(),
             weights=weights,
             status=tuple(

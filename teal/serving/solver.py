@@ -16,7 +16,7 @@ import numpy as np
 
 from teal.objectives import ObjectiveName
 from teal.serving.backend import Found, Sent
-from teal.serving.errors import ServiceError, not_found, not_ready, replaced
+from teal.serving.errors import ServiceError, not_ready, replaced
 from teal.serving.model import ServedModel
 from teal.serving.next_interval import NextInterval
 from teal.serving.queue import Waiting
@@ -28,6 +28,7 @@ from teal.serving.store import Store
 from teal.serving.wire import check_size, read, read_measured, written
 
 _BODY_IN_THREAD = 100_000  # bytes or demands, from which on bodies are read and written beside the event loop
+_MOST_ROUTES = 4_000_000  # paths that are listed
 MOST_NETWORKS, MOST_PATH_S = 100, 600.0
 
 
@@ -57,6 +58,7 @@ class Solver:
         self._patience_s = patience_s
         engine = ThreadPoolExecutor(1, thread_name_prefix="engine")
         self._next = ThreadPoolExecutor(1, thread_name_prefix="next-interval")
+        self._views = ThreadPoolExecutor(1, thread_name_prefix="views")
         self._model = ServedModel(model, prove, engine)
         self.scheduler = Scheduler(most_waiting, engine, self._model.current)
         self._registry = Registry(self._store, self._gone, most_networks, most_path_s)
@@ -87,7 +89,7 @@ class Solver:
         Raises:
             ServiceError: there is none of that name.
         """
-        return self._store.generation(name)
+        return self._registry.get(name).generation
 
     async def put(self, name: str, spec: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         """Register or replace a network, whose paths are computed in the background; and whether its name is new.
@@ -129,7 +131,10 @@ class Solver:
         Raises:
             ServiceError: no such network, or not ready.
         """
-        return await asyncio.to_thread(_routes, self._registry.ready(name))  # a large network has millions
+        served = self._registry.ready(name)
+        if served.paths.leaf.size > _MOST_ROUTES:
+            raise ServiceError(406, "too_large_for_json", f"{served.paths.leaf.size:,} paths are too many for JSON")
+        return await asyncio.get_running_loop().run_in_executor(self._views, _routes, served)
 
     async def map(self, name: str) -> bytes:
         """A network that is ready, as a drawing: names and places of nodes, ends and capacities of links.
@@ -138,7 +143,8 @@ class Solver:
             ServiceError: no such network, or not ready.
         """
         drawing = self._registry.ready(name).drawing
-        return await asyncio.to_thread(lambda: json.dumps(drawing()).encode())  # a layout may take seconds
+        loop = asyncio.get_running_loop()  # a layout may take seconds, once
+        return await loop.run_in_executor(self._views, lambda: json.dumps(drawing()).encode())
 
     async def allocate(self, name: str, sent: Sent) -> Found:
         """Answer a request.
@@ -170,6 +176,7 @@ class Solver:
                 asyncio.get_running_loop().create_future(),
             )
         )
+        large = large or len(rates) * (served.paths.leaf.size + served.topology.num_links) > _BODY_IN_THREAD
         body, kind = await _beside(large, written, answer, served, rates, sent, options.form, {})
         return Found(body, kind, answer.summary(), _rounded(answer.utilisation[-1]), network.generation)
 
@@ -183,8 +190,12 @@ class Solver:
         large = len(sent.body) > _BODY_IN_THREAD
         rates, times = await _beside(large, read_measured, sent, served.topology)
         network = self._registry.get(name)
+        if network.served is not served:
+            raise replaced(name)
         measured = await self._measured(name, network)
         await asyncio.to_thread(measured.matrices.add, times, rates)
+        if network.is_gone.is_set():
+            raise replaced(name)
         self._compute_next(network, measured)
         return measured.info()
 
@@ -200,7 +211,7 @@ class Solver:
     async def _measured(self, name: str, network: Hosted) -> NextInterval:
         """The measured matrices of a network, with those that other processes have stored."""
         if network.served is None:
-            raise not_found(name)
+            raise not_ready(name)
         if network.measured is None:
             folder = self._store.measured_folder(name, network.generation)
             network.measured = NextInterval(name, network.served.paths.pairs, folder)
@@ -237,6 +248,8 @@ class Solver:
             raise ServiceError(409, "nothing_measured", "send measured matrices to .../measurements first")
         end = arrived + options.deadline_ms / 1e3
         while not measured.is_current(served.capacity):
+            if network.is_gone.is_set():
+                raise replaced(name)
             computing = self._compute_next(network, measured)
             done, _ = await asyncio.wait({computing}, timeout=max(0.0, end - time.perf_counter()))
             if done:
@@ -250,7 +263,8 @@ class Solver:
         rates = measured.matrices.newest()
         check_size(served, rates, sent.accept, options.form)
         body, kind = await _beside(True, written, answer, served, rates, sent, options.form, further)
-        return Found(body, kind, answer.summary(), _rounded(answer.utilisation[-1]), network.generation)
+        summary = {**answer.summary(), "limit": further["limit"]["ratio"]}
+        return Found(body, kind, summary, _rounded(answer.utilisation[-1]), network.generation)
 
     async def _ready(self, name: str) -> Served:
         """A network that is ready, perhaps after some patience."""

@@ -90,9 +90,14 @@ class Store:
         """Register or replace; whether it is new.  What happened to links of an earlier one counts no more."""
         with self._locked():
             new = not self._file(name).exists()
-            _write(self._file(name), {"generation": uuid.uuid4().hex, "network": network})
-            # Always there, because file systems also remember for a while what is not.
-            _write(self._links(name), {"generation": "", "links": {}})
+            with contextlib.ExitStack() as stack:  # both or, on a full disk, none
+                for file, content in (
+                    (self._file(name), {"generation": uuid.uuid4().hex, "network": network}),
+                    # Always there, because file systems also remember for a while what is not.
+                    (self._links(name), {"generation": "", "links": {}}),
+                ):
+                    temporary = stack.enter_context(atomic_file(file))
+                    temporary.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
         return new
 
     def change_links(self, name: str, changes: dict[str, dict[str, Any]], network: dict[str, Any]) -> None:

@@ -20,7 +20,8 @@ from teal.serving.named import named
 from teal.serving.requests import AllocationRequest, Form, MeasurementOptions, MeasurementRequest, Options
 from teal.serving.served import Served
 
-_MOST_JSON = 500_000  # splits of a dense answer in JSON
+MOST_NUMBERS = 1 << 26  # splits, or utilisations, of an answer; 268 MB as float32
+_MOST_JSON = 500_000  # splits of a dense answer in JSON, or utilisations of any
 _MOST_NAMED = 20_000  # demands of an answer by name
 _Parameters = TypeVar("_Parameters", bound=BaseModel)
 
@@ -82,9 +83,14 @@ def _rates(request: AllocationRequest | MeasurementRequest, topology: Topology) 
 
 def check_size(served: Served, rates: FloatArray, accept: str, form: Form) -> None:
     """Raise ServiceError for an answer that is too large for what is accepted."""
+    splits, used = len(rates) * served.paths.leaf.size, len(rates) * served.topology.num_links
+    if max(splits, used) > MOST_NUMBERS:
+        raise wrong(f"rates: the answer would have more than {MOST_NUMBERS:,} numbers: send fewer matrices at once")
     if ARROW in accept:
         return
-    splits, demands = len(rates) * served.paths.leaf.size, int(np.count_nonzero(rates))
+    if used > _MOST_JSON:
+        raise ServiceError(406, "too_large_for_json", f"{used:,} utilisations: ask for {ARROW} (Accept)")
+    demands = int(np.count_nonzero(rates))
     if form is Form.DENSE and splits > _MOST_JSON:
         raise ServiceError(406, "too_large_for_json", f"{splits:,} splits: ask for {ARROW} (Accept)")
     if form is Form.NAMED and demands > _MOST_NAMED:

@@ -29,7 +29,28 @@ const NetworkMap = (() => {
   const linkName = (map, link) => `${map.nodes[map.source[link]]} \u2192 ${map.nodes[map.target[link]]}`;
 
   // Plotly's traces, a cable in the colour of its fuller direction, and how full the fullest is.
-  const traces = (map, cables, shares, ink) => {
+  // Numbers of the nodes whose names fit into a drawing of so many pixels without covering each other; those with
+  // many cables first, the others are read by pointing at them.
+  const LETTER = 6.2, LINE = 13;  // pixels of a letter and of a line of text of 10 px
+  const named = (map, cables, { width, height }) => {
+    const degree = new Array(map.nodes.length).fill(0);
+    cables.forEach(({ a, b }) => { degree[a] += 1; degree[b] += 1; });
+    const span = (values) => Math.max(...values) - Math.min(...values) || 1;
+    const scale = Math.min(width / span(map.x), height / span(map.y));
+    const boxes = [];
+    const shown = new Set();
+    [...degree.keys()].sort((i, j) => degree[j] - degree[i]).forEach((node) => {
+      const half = (LETTER * map.nodes[node].length) / 2;
+      const x = scale * map.x[node], y = scale * map.y[node] + LINE;  // the middle of the name, above its node
+      const covers = boxes.some((box) => Math.abs(box.x - x) < box.half + half && Math.abs(box.y - y) < LINE);
+      if (covers) return;
+      boxes.push({ x, y, half });
+      shown.add(node);
+    });
+    return shown;
+  };
+
+  const traces = (map, cables, shares, ink, size = { width: 900, height: 480 }) => {
     const failed = { name: "failed", color: ink, width: 1.6, dash: "dot" };
     const lines = new Map([...bins, failed].map((bin) => [bin, { x: [], y: [] }]));
     const points = { x: [], y: [], text: [], customdata: [] };
@@ -50,11 +71,13 @@ const NetworkMap = (() => {
       }).join("<br>"));
     });
     const large = map.nodes.length > LARGE;
+    const shown = large ? new Set() : named(map, cables, size);
     return {
       fullest,
       data: [
         ...[...lines].map(([bin, { x, y }]) => ({
-          x, y, mode: "lines", name: bin.name, hoverinfo: "skip", visible: x.length ? true : "legendonly",
+          // A class without links has a line of its own too, so that the legend explains all colours.
+          x: x.length ? x : [null], y: y.length ? y : [null], mode: "lines", name: bin.name, hoverinfo: "skip",
           line: { color: bin.color, width: large ? bin.width / 1.6 : bin.width, dash: bin.dash ?? "solid" },
         })),
         {
@@ -62,9 +85,10 @@ const NetworkMap = (() => {
           marker: { size: 12, opacity: 0 },
         },
         {
-          x: map.x, y: map.y, text: map.nodes.map(safe), showlegend: false,
+          x: map.x, y: map.y, text: map.nodes.map((name, node) => (shown.has(node) ? safe(name) : "")), showlegend: false,
+          hovertext: map.nodes.map(safe), hoverinfo: "text",
           mode: large ? "markers" : "markers+text", textposition: "top center", textfont: { size: 10, color: ink },
-          marker: { size: large ? 4 : 8, color: ink }, hovertemplate: "%{text}<extra></extra>",
+          marker: { size: large ? 4 : 8, color: ink },
         },
       ],
     };

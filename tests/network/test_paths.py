@@ -151,6 +151,26 @@ def test_path_counts_equal_those_of_an_independent_implementation(
     assert path_set.trie.num_nodes <= 1.04 * nodes
 
 
+@pytest.mark.parametrize("method", list(PathMethod))
+def test_weights_over_many_decades_are_searched_like_others(method: PathMethod) -> None:
+    """Sums in which rounding swallows a weight must not make A* expand nodes again and again."""
+    gadgets, links, latency = 40, list[tuple[int, int]](), list[float]()
+    for g in range(gadgets):  # a long way of tiny weights beside a short one, one after another
+        a, b, c = 2 * g, 2 * g + 1, 2 * g + 2
+        links += [(a, c), (a, b), (b, c)]
+        latency += [1e-200 * 2.0 ** -(2 * g), 1e-250, 1e-250]
+    links.append((2 * gadgets, 2 * gadgets + 1))
+    latency.append(1.0)
+    ends = np.array(links)
+    names = tuple(map(str, range(2 * gadgets + 2)))
+    topology = Topology(
+        "chain", names, ends[:, 0], ends[:, 1], np.ones(len(links)), np.array(latency), np.full((len(names), 2), np.nan)
+    )
+    pairs = np.array([[0, 2 * gadgets + 1]], np.int32)
+    paths = compute_paths(topology, pairs, num_paths=2, method=method, weight=PathWeight.LATENCY, cache=False)
+    assert paths.mask[0, 0]
+
+
 def test_progress_of_a_search_rises_to_one_and_may_end_it() -> None:
     topology, shares = load_topology("topohub:sndlib/germany50"), list[float]()
     reported = compute_paths(topology, cache=False, report=shares.append)

@@ -31,7 +31,13 @@ class _Service:
     async def __aenter__(self) -> int:
         self.port = free_port()
         config = uvicorn.Config(
-            _app, port=self.port, http=limited(MOST), log_level="critical", lifespan="off", timeout_keep_alive=3600
+            _app,
+            port=self.port,
+            http=limited(MOST),
+            log_level="critical",
+            lifespan="off",
+            ws="none",
+            timeout_keep_alive=3600,
         )
         self.server = uvicorn.Server(config)
         self.task = asyncio.create_task(self.server.serve())
@@ -105,6 +111,26 @@ def test_a_connection_that_sends_nothing_is_closed(monkeypatch: pytest.MonkeyPat
         async with _Service() as port, _connected(port) as (reader, _):
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
+
+    run(work)
+
+
+def test_websockets_are_refused_and_leave_no_connection_behind() -> None:
+    head = (
+        b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    )
+
+    async def work() -> None:
+        async with _Service() as port:
+            for _ in range(3 * MOST):
+                answer = b""
+                while not answer:  # until the service has seen that the one before was closed
+                    async with _connected(port) as (reader, writer):
+                        with contextlib.suppress(ConnectionError):
+                            writer.write(head)
+                            answer = await reader.readline()
+                assert b"101" not in answer
 
     run(work)
 

@@ -122,6 +122,12 @@ def _nested(depth: int, inner: str = "1") -> str:
     return '{"a":' * depth + inner + "}" * depth
 
 
+def _pair(fields: str) -> str:
+    """Two nodes, one of them with further fields."""
+    link = '{"source": "a", "target": "b", "capacity": 1}'
+    return '{"topology": {"nodes": [{"id": "a", ' + fields + '}, {"id": "b", "pos": [0, 0]}], "links": [' + link + "]}}"
+
+
 ODD_BODIES = [
     ("PUT", "/v1/networks/x", '{"topology": {"nodes": [{"id": "\\ud800"}], "links": []}}'),
     ("PUT", "/v1/networks/x", '{"topology": {"nodes": [{"id": [1]}], "links": []}}'),
@@ -133,6 +139,10 @@ ODD_BODIES = [
     ("PUT", "/v1/networks/x", '{"topology": "\\u0000"}'),
     ("PUT", "/v1/networks/x", '{"topology": "topohub:../../etc/passwd"}'),
     ("PUT", "/v1/networks/x", '{"topology": "/etc/passwd"}'),
+    ("PUT", "/v1/networks/x", '{"topology": "topohub:' + "a" * 300 + '/b"}'),
+    ("PUT", "/v1/networks/x", _pair('"pos": [NaN, 0]')),
+    ("PUT", "/v1/networks/x", _pair('"x": 1').replace('"a"', '"' + "a" * 300 + '"')),
+    ("POST", "/v1/networks/b4/measurements", '{"time": "2099-01-01T00:00:00Z", "demands": []}'),
     ("PATCH", "/v1/networks/b4/links", '{"links": [{"source": "\\udfff", "target": "1", "up": true}]}'),
     ("PATCH", "/v1/networks/b4/links", '{"links": [{"source": "\\u0000", "target": "1", "up": true}]}'),
     ("POST", "/v1/networks/b4/allocations", _nested(200_000)),

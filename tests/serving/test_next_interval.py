@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from teal.network.rates import ArrayRates
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.schemes.hedges import Past, make_hedge
+from teal.serving.errors import ServiceError
 from teal.serving.next_interval import NextInterval
 from teal.serving.responses import AllocationAnswer, NamedAllocation
 from teal.solvers import pdhg
@@ -104,6 +107,55 @@ def test_what_was_learnt_survives_a_restart_and_damage(tmp_path: Path) -> None:
     damaged = NextInterval("b4", PAIRS, folder)
     damaged.matrices.refresh()
     assert damaged.allocate(_network).splits.shape == (132, 4)
+
+
+def test_a_correction_is_taken_and_seen_by_other_processes(tmp_path: Path) -> None:
+    rates = _series(6)
+    own, other = (NextInterval("b4", PAIRS, tmp_path / "g") for _ in range(2))
+    own.matrices.add(_times(5), rates[:5])
+    other.matrices.refresh()
+    for one in (own, other):
+        one.allocate(_network)
+        assert one.is_current(SERVED.capacity)
+    own.matrices.add(_times(5)[-1:], rates[5:])
+    assert not own.is_current(SERVED.capacity)
+    other.matrices.refresh()
+    assert not other.is_current(SERVED.capacity)
+    np.testing.assert_allclose(other.matrices.newest(), rates[5:])
+    with pytest.raises(ServiceError, match="not later than now"):
+        own.matrices.add([np.datetime64("now", "s") + np.timedelta64(10, "D")], rates[:1])
+
+
+def test_a_full_disk_keeps_none_of_the_matrices_of_a_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, rates, save = NextInterval("b4", PAIRS, tmp_path / "g"), _series(5), np.save
+    written = 0
+
+    def full(*arguments: Any) -> None:
+        nonlocal written
+        written += 1
+        if written > 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "save", full)
+        with pytest.raises(OSError, match="No space"):
+            own.matrices.add(_times(5), rates)
+    assert own.matrices.times == []
+    assert list((tmp_path / "g").iterdir()) == []
+    own.matrices.add(_times(5), rates)
+    assert len(own.matrices.times) == 5
+
+
+def test_splits_use_no_link_that_failed_after_they_were_made(tmp_path: Path) -> None:
+    own = NextInterval("b4", PAIRS, tmp_path / "g")
+    own.matrices.add(_times(3), _series(3))
+    own.allocate(_network)
+    capacity = SERVED.capacity.copy()
+    capacity[:2] = 0.0
+    answer, _ = own.answer(_network().with_capacity(_torch(capacity)), 0.0)
+    assert np.isfinite(answer.utilisation).all()
+    np.testing.assert_allclose(answer.splits.sum(-1), 1, atol=1e-5)
 
 
 def test_the_oldest_matrices_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,11 @@ def _nulls(size: int) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(pa.nulls(size), size)
 
 
+def _empty(size: int) -> pa.Array:
+    """Lists of no numbers: any number of them takes no bytes."""
+    return pa.FixedSizeListArray.from_buffers(pa.list_(pa.int8(), 0), size, [None], children=[pa.array([], pa.int8())])
+
+
 def _arrow(columns: dict[str, Any], compression: str | None = None) -> bytes:
     sink = io.BytesIO()
     table = pa.table(columns)
@@ -56,6 +61,13 @@ def _arrow(columns: dict[str, Any], compression: str | None = None) -> bytes:
         (422, "extra", VALID_BODY[:-1] + b', "extra": 1}', JSON_TYPE),
         (415, "unsupported_media_type", VALID_BODY, {"Content-Type": "text/plain"}),
         (422, "Arrow IPC", b"rubbish", {"Content-Type": ARROW}),
+        (
+            422,
+            "'source': numbers",
+            _arrow({"source": _empty(10), "target": _empty(10), "rate": _empty(10)}),
+            {"Content-Type": ARROW},
+        ),
+        (422, "'rates': numbers", _arrow({"rates": _empty(10)}), {"Content-Type": ARROW}),
         (422, "columns", _arrow({"x": [1]}), {"Content-Type": ARROW}),
         (422, "finite", _arrow({"rates": [[float("nan")] * 132]}), {"Content-Type": ARROW}),
         (422, "finite", _arrow({"rates": [[-1.0] * 132]}), {"Content-Type": ARROW}),

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
 import teal
-from teal.client import AsyncClient, Overloaded
+from teal.client import AsyncClient, InvalidRequest, Overloaded
 from teal.objectives import ObjectiveName
 from teal.serving.queue import Chunk, Queue, Waiting
 from teal.serving.requests import Options
@@ -181,17 +181,23 @@ def test_one_client_leaves_places_to_others(tmp_path: Path, monkeypatch: pytest.
     run(work)
 
 
-def test_requests_that_would_be_late_are_refused_at_once(tmp_path: Path) -> None:
+def test_requests_that_would_be_late_are_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         solver = Solver(tmp_path)
         async with service(tmp_path, solver=solver) as client:
             await client.put_network("b4", "b4")
             await client.wait_ready("b4")
             solver._registry.ready("b4").note_least(1, 5 * 10.0)  # as if an answer took ten seconds at least
-            with pytest.raises(Overloaded) as refused:
+            with pytest.raises(InvalidRequest, match="even without other requests"):
                 await client.allocate("b4", rates_of(64), deadline_ms=1_000)
-            assert refused.value.retry_after_s >= 1
-            assert (await client.allocate("b4", rates_of(1), deadline_ms=11_000)).status == ("gap",)
+            with held_engine(monkeypatch) as engine:
+                first = asyncio.create_task(client.allocate("b4", rates_of(16), deadline_ms=300_000))
+                await until(lambda: engine.held == 16, "the first one in the engine")
+                with pytest.raises(Overloaded) as refused:
+                    await client.allocate("b4", rates_of(16), gap=1e-3, deadline_ms=30_000)
+                assert refused.value.retry_after_s >= 1
+                engine.allow()
+                assert set((await first).status) == {"gap"}
 
     run(work)
 

@@ -3,6 +3,10 @@
   const EVERY_MS = 2000;
   const MOST_POINTS = 1000;
   const MOST_ROWS = 12;  // fullest links in the table; those that were changed stand before them
+  const ENDED_BY = {
+    gap: "target gap reached", deadline: "deadline", iterations: "limit of iterations", rounding: "rounding errors",
+    next: "made for the next interval",
+  };
   const find = (id) => document.getElementById(id);
   const figure = (name) => document.querySelector(`[data-figure="${name}"]`);
   const percent = (share, digits = 2) => (share === null ? "\u2013" : `${(100 * share).toFixed(digits)}%`);
@@ -41,7 +45,10 @@
       return 100 * (shown.utilisation[i] ?? 0);
     });
     const map = { ...shown.map, capacity: shown.links.map((link) => link.in_force) };
-    const { data, fullest } = NetworkMap.traces(map, shown.cables, shares, style("--ink"));
+    const { clientWidth: width, clientHeight: height } = find("map");
+    const { data, fullest } = NetworkMap.traces(map, shown.cables, shares, style("--ink"), {
+      width: width - 20, height: height - 100,  // without margins and legend
+    });
     figure("fullest").textContent = shown.utilisation.length ? `${fullest.toFixed(1)}%` : "\u2013";
     const layout = { ...NetworkMap.layout, ...ours(), uirevision: shown.name };
     const mine = shown;
@@ -88,7 +95,8 @@
     figure("satisfied").textContent = last ? percent(last.satisfied_demand) : "\u2013";
     figure("gap").textContent = last ? percent(last.gap) : "\u2013";
     figure("solve").textContent = last ? `${last.solve_ms.toPrecision(3)} ms` : "\u2013";
-    figure("status").textContent = last ? last.status : "\u2013";
+    figure("status").textContent = last ? ENDED_BY[last.status] ?? last.status : "\u2013";
+    figure("limit").textContent = last?.limit ? `${last.limit.toFixed(3)} \u00d7` : "\u2013";
     figure("when").textContent = last ? new Date(1000 * last.time).toLocaleTimeString() : "\u2013";
   };
 
@@ -184,12 +192,13 @@
   };
 
   const refresh = async () => {
-    const { networks } = await ask("");
+    const { networks, last_used: lastUsed } = await ask("");
     const select = find("network");
     if (networks.join("\n") !== [...select.options].map((option) => option.value).join("\n")) {
       const chosen = select.value;
       select.replaceChildren(...networks.map((name) => new Option(name, name)));
-      if (networks.includes(chosen)) select.value = chosen;
+      const wanted = chosen || lastUsed;
+      if (networks.includes(wanted)) select.value = wanted;
     }
     const name = select.value;
     if (!name) {
