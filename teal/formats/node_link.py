@@ -18,7 +18,6 @@ from teal.formats.records import LinkRecord, number, topology_from_records
 from teal.formats.units import gbps_per_unit
 from teal.network import Topology
 
-
 _FARTHEST = 1e6  # of any coordinate; other data sets have some that are no degrees
 
 

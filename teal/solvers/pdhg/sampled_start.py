@@ -15,7 +15,7 @@ from teal.network import PathSet
 from teal.problem import Problem
 from teal.problem.bounds import usable_prices
 from teal.solvers.pdhg import sample
-from teal.solvers.pdhg.engine import PdhgState, Starter
+from teal.solvers.pdhg.engine import Starter
 from teal.solvers.pdhg.fused import FusedEngine
 from teal.solvers.pdhg.search import LARGE_WORK, Search
 
@@ -29,6 +29,9 @@ SAMPLE_GAP = 0.5  # x target gap: that of the sample's own solution
 # Smallest target gap for which the first sample is solved by a starter instead of iterations: a model's prices are good
 # to some tenths of a per cent, so that smaller targets need iterations anyway (docs/engine.md).
 _STARTER_FROM_GAP = 5e-3
+# Least share of all demands in a first sample that a starter solves.  In smaller ones (world: 0.3%; ASN and Kdl: 1.1
+# and 1.3%) iterations on the sample take less time than a response of all demands that turns out to be too coarse.
+_STARTER_FROM_SHARE = 0.005
 MAX_ITERATIONS = 200  # of a sample's solution; harder programs go on with a larger sample from its prices
 
 
@@ -56,11 +59,10 @@ class SampledStart:
         self._problem, self._engine, self._gap = problem, engine, max(gap, _FINEST)
         self._draw = draw or functools.partial(sample.draw, problem)
         self._num_demands = problem.paths.num_demands if num_demands is None else num_demands
-        is_useful = gap >= _STARTER_FROM_GAP and not problem.objective.is_balanced
-        self._starter = starter if is_useful else None
         self._size = first_size(problem.paths, gap)
+        is_useful = gap >= _STARTER_FROM_GAP and self._size >= _STARTER_FROM_SHARE * self._num_demands
+        self._starter = starter if is_useful and not problem.objective.is_balanced else None
         self._answers: list[sample.Answer] = []
-        self._started: dict[int, tuple[sample.Sample, tuple[Tensor, Tensor]]] = {}  # by row: samples, by the starter
 
     def respond(self, unfinished: Tensor, seconds: float) -> bool:
         """Put the engine at the response to the next sample; false, without effect, where that would be too large.
@@ -83,26 +85,19 @@ class SampledStart:
             if not len(drawn.demands):
                 answers.append(sample.no_answer(problem))
             elif self._starter is not None and not self._answers:
-                self._started[row] = drawn, _start(drawn, self._starter)
-                answers.append(sample.answer(drawn, *self._started[row][1]))
+                answers.append(sample.answer(drawn, *_start(drawn, self._starter)))
             else:
-                answers.append(self._solve(drawn, self._earlier(row, row_end), row_end))
+                earlier = self._answers[row] if self._answers else None  # its prices are a good start
+                answers.append(self._solve(drawn, earlier, row_end))
         self._answers = answers
         self._engine.respond(answers)
         return True
 
-    def _earlier(self, row: int, end: float) -> sample.Answer | None:
-        """The answer of the row's sample before; that of a starter is brought to the accuracy of a solution first."""
-        if row in self._started:
-            drawn, start = self._started.pop(row)
-            return self._solve(drawn, PdhgState(*start), end)
-        return self._answers[row] if self._answers else None
-
-    def _solve(self, drawn: sample.Sample, start: sample.Answer | PdhgState | None, end: float) -> sample.Answer:
-        """Iterate until ``end`` by time.perf_counter() at most, from the state or from the answer of another sample."""
+    def _solve(self, drawn: sample.Sample, start: sample.Answer | None, end: float) -> sample.Answer:
+        """Iterate until ``end`` by time.perf_counter() at most, from the prices of another sample if there is one."""
         begin = time.perf_counter()
-        engine = FusedEngine(drawn.problem, start if isinstance(start, PdhgState) else None, torch.float32)
-        if isinstance(start, sample.Answer):
+        engine = FusedEngine(drawn.problem, None, torch.float32)
+        if start is not None:
             engine.respond([dataclasses.replace(start, kept=start.kept[:0], kept_splits=start.kept_splits[:0])])
         target = SAMPLE_GAP * self._gap
         search = Search(drawn.problem, engine, target, MAX_ITERATIONS, None, begin=begin, may_stall=False)
