@@ -50,7 +50,21 @@ const NetworkMap = (() => {
     return shown;
   };
 
-  const traces = (map, cables, shares, ink, size = { width: 900, height: 480 }) => {
+  // On a small drawing, nodes far from the others (another continent) come nearer: beyond the middle four fifths of the
+  // nodes, distance d is drawn as r log(1 + d / r), r a fifth of their extent.
+  const NARROW = 600;  // pixels
+  const squeezed = (values) => {
+    const sorted = [...values].sort((a, b) => a - b);
+    const low = sorted[Math.floor(0.1 * (sorted.length - 1))], high = sorted[Math.ceil(0.9 * (sorted.length - 1))];
+    const r = (high - low) / 5 || 1;
+    return values.map((value) => {
+      if (value > high) return high + r * Math.log1p((value - high) / r);
+      return value < low ? low - r * Math.log1p((low - value) / r) : value;
+    });
+  };
+
+  const traces = (whole, cables, shares, ink, size = { width: 900, height: 480 }) => {
+    const map = size.width < NARROW ? { ...whole, x: squeezed(whole.x), y: squeezed(whole.y) } : whole;
     const failed = { name: "failed", color: ink, width: 1.6, dash: "dot" };
     const lines = new Map([...bins, failed].map((bin) => [bin, { x: [], y: [] }]));
     const points = { x: [], y: [], text: [], customdata: [] };
