@@ -234,5 +234,6 @@ def _allocation(response: httpx.Response, entries: int) -> ServedAllocation:
         time=utc(metadata["time"]) if metadata.get("time") else None,
         limit=limit.get("ratio"),
         level=limit.get("level"),
+        realised=limit.get("realised"),
         **{name: table.column(name).to_numpy() for name in _FIGURES},
     )

@@ -154,6 +154,7 @@ class ServedAllocation:
         limit: of realised over optimal largest utilisation in that interval, to hold with probability ``level``; None
             if unknown.
         level: see ``limit``.
+        realised: over optimal largest utilisation in the last interval that was allocated for; None if unknown.
     """
 
     splits: Array
@@ -172,3 +173,4 @@ class ServedAllocation:
     time: np.datetime64 | None = None
     limit: float | None = None
     level: float | None = None
+    realised: float | None = None

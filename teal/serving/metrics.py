@@ -28,6 +28,9 @@ class Metrics:
         self.next_limit = Gauge(
             "teal_next_limit", "Limit of realised over optimal utilisation, next interval", ["network"], **shared
         )
+        self.next_realised = Gauge(
+            "teal_next_realised", "Realised over optimal utilisation, last interval", ["network"], **shared
+        )
         self.open = Gauge("teal_open_requests", "Requests being answered", **shared)
 
     def measured(self, network: str, info: dict[str, Any]) -> None:
@@ -36,7 +39,7 @@ class Metrics:
 
     def forget(self, network: str) -> None:
         """Drop what is said of a network."""
-        for gauge in (self.satisfied, self.measured_count, self.next_limit):
+        for gauge in (self.satisfied, self.measured_count, self.next_limit, self.next_realised):
             with contextlib.suppress(KeyError):
                 gauge.remove(network)
 
@@ -49,5 +52,7 @@ class Metrics:
             self.gap.observe(cost["gap"])
         if cost.get("limit") is not None:
             self.next_limit.labels(network).set(cost["limit"])
+        if cost.get("realised") is not None:
+            self.next_realised.labels(network).set(cost["realised"])
         if cost["satisfied_demand"] is not None:
             self.satisfied.labels(network).set(cost["satisfied_demand"])

@@ -20,7 +20,7 @@ from teal.serving.media import ARROW, JSON
 from teal.serving.metrics import Metrics
 
 BODY_S = 30.0  # seconds in which a body must arrive: a stalled one holds a connection
-MOST_JSON_BYTES = 8 << 20  # of a body in JSON, which takes ten times its size in memory; matrices are sent as Arrow
+MOST_JSON_BYTES = 4 << 20  # of a body in JSON, which takes ten times its size in memory; matrices are sent as Arrow
 _MOST_OPEN_BODIES = 8  # largest bodies that all requests together may have in memory
 _FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or the share of it that this user may have
 _WITH_BODY = ("POST", "PUT", "PATCH")

@@ -76,6 +76,7 @@ class NextInterval:
         self._hedge: Mixture | None = None
         self._limit = ConformalLimit(LEVEL)
         self.latest: NextAllocation | None = None
+        self.realised: float | None = None  # over optimal utilisation, in the last interval that was allocated for
 
     def info(self) -> dict[str, Any]:
         """:class:`teal.serving.responses.MeasuredInfo`."""
@@ -110,7 +111,7 @@ class NextInterval:
         hedge = self._hedge or self._begun(past)
         if before is not None and before.time in traffic.timestamps and before.measured_until != traffic.timestamps[-1]:
             row = past.first_row + int(np.searchsorted(traffic.timestamps, before.time))
-            self._observe(past.matrix(row), before.splits)
+            self._observe(past.matrix(row), _over_live_paths(problem, before.splits))  # links may have failed since
         splits = _over_live_paths(problem, hedge.allocate(past))
         self.latest = NextAllocation(
             traffic.timestamps[-1],
@@ -152,6 +153,7 @@ class NextInterval:
         ratio = realised(problem, splits) / least if least > 0 else math.nan
         if math.isfinite(ratio):
             self._limit.observe(ratio)
+            self.realised = ratio
 
     def answer(self, network: Problem, queue_s: float) -> tuple[Answer, dict[str, Any]]:
         """The latest allocation, with figures by the newest matrix; and the further fields of an answer.
@@ -182,7 +184,7 @@ class NextInterval:
             solve_ms=1e3 * latest.solve_s,
             batch=1,
         )
-        return answer, {"time": f"{latest.time}Z", "limit": {"level": LEVEL, "ratio": limit}}
+        return answer, {"time": f"{latest.time}Z", "limit": {"level": LEVEL, "ratio": limit, "realised": self.realised}}
 
 
 def _over_live_paths(problem: Problem, splits: Tensor) -> Tensor:

@@ -157,6 +157,7 @@ class Limit(_Said):
 
     level: float = Field(description="Probability with which the limit is to hold.")
     ratio: _Number = Field(description="Realised over optimal largest utilisation; null until enough was measured.")
+    realised: _Number = Field(description="That ratio in the last interval that was allocated for; null if none was.")
 
 
 class AllocationAnswer(_Said):
@@ -183,7 +184,8 @@ class Answered(_Said):
     gap: _Number = Field(description="The widest of the request.")
     satisfied_demand: _Number = Field(description="Mean of the request.")
     max_link_utilisation: _Number = Field(description="In the last matrix of the request.")
-    limit: _Number = Field(default=None, description="See Limit; of an allocation for the next interval.")
+    limit: _Number = Field(default=None, description="Ratio of Limit; of an allocation for the next interval.")
+    realised: _Number = Field(default=None, description="See Limit.")
     status: str
 
 

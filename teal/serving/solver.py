@@ -263,7 +263,7 @@ class Solver:
         rates = measured.matrices.newest()
         check_size(served, rates, sent.accept, options.form)
         body, kind = await _beside(True, written, answer, served, rates, sent, options.form, further)
-        summary = {**answer.summary(), "limit": further["limit"]["ratio"]}
+        summary = {**answer.summary(), "limit": further["limit"]["ratio"], "realised": further["limit"]["realised"]}
         return Found(body, kind, summary, _rounded(answer.utilisation[-1]), network.generation)
 
     async def _ready(self, name: str) -> Served:

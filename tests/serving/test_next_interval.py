@@ -201,6 +201,8 @@ def test_a_controller_that_measures_gets_allocations_for_the_next_interval(tmp_p
             await client.change_link("b4", "1", "2", up=False)
             await client.measure("b4", rates[14:15], _times(15)[-1])
             failed = await client.allocate_next("b4", deadline_ms=600_000)
+            assert failed.realised is not None
+            assert failed.realised >= 1 - 1e-3
             info = await client.network("b4")
             down = [i for i, link in enumerate(info.links) if link.in_force == 0]
             assert (failed.utilisation[0, down] == 0).all()

@@ -96,7 +96,9 @@
     figure("gap").textContent = last ? percent(last.gap) : "\u2013";
     figure("solve").textContent = last ? `${last.solve_ms.toPrecision(3)} ms` : "\u2013";
     figure("status").textContent = last ? ENDED_BY[last.status] ?? last.status : "\u2013";
-    figure("limit").textContent = last?.limit ? `${last.limit.toFixed(3)} \u00d7` : "\u2013";
+    const times = (ratio) => (ratio ? `${ratio.toFixed(3)} \u00d7` : "\u2013");
+    figure("realised").textContent = times(last?.realised);
+    figure("limit").textContent = times(last?.limit);
     figure("when").textContent = last ? new Date(1000 * last.time).toLocaleTimeString() : "\u2013";
   };
 
