@@ -9,7 +9,7 @@ from torch import Tensor
 
 from teal.problem.allocation import Allocation, Status
 from teal.problem.bounds import gap, scaled_dual_bound
-from teal.problem.feasibility import TOLERANCE, violations
+from teal.problem.feasibility import TOLERANCE, check_shape, violations
 from teal.problem.problem import Problem
 
 
@@ -71,6 +71,7 @@ def assess(problem: Problem, allocation: Allocation) -> Assessment:
     problem = problem.to(torch.float64)
     if allocation.paths is not None:
         problem = problem.with_paths(allocation.paths)
+    check_shape(problem, allocation.splits)
     splits = allocation.splits.to(problem.demand)
     has_nan = splits.isnan().flatten(1).any(1)
     splits = splits.nan_to_num(nan=0.0)

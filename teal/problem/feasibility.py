@@ -36,6 +36,12 @@ class Violations:
         return torch.stack([self.capacity, self.demand, self.sign, self.mask]).amax(0)
 
 
+def check_shape(problem: Problem, splits: Tensor) -> None:
+    """Raise ValueError for splits of another shape than (B, D, K)."""
+    if splits.shape != problem.path_mask.shape:
+        raise ValueError(f"splits must be {tuple(problem.path_mask.shape)}, are {tuple(splits.shape)}")
+
+
 def violations(problem: Problem, splits: Tensor, loads: Tensor | None = None) -> Violations:
     """Measure every rule in float64.  Demands of rate 0 may have any splits, because nothing flows.
 
@@ -47,8 +53,7 @@ def violations(problem: Problem, splits: Tensor, loads: Tensor | None = None) ->
     Raises:
         ValueError: splits of another shape than (B, D, K), or NaN among them.
     """
-    if splits.shape != problem.path_mask.shape:
-        raise ValueError(f"splits must be {tuple(problem.path_mask.shape)}, are {tuple(splits.shape)}")
+    check_shape(problem, splits)
     if bool(splits.isnan().any()):
         raise ValueError("splits contain NaN")
     problem, splits = problem.to(torch.float64), splits.to(torch.float64)
