@@ -91,7 +91,7 @@ def test_an_address_has_so_many_connections_and_gets_a_new_one_for_each_it_close
 @pytest.mark.parametrize("asks_before", [False, True])
 @pytest.mark.parametrize("sent", [b"G", b"GET / HT"])
 def test_a_head_that_stalls_is_given_up(sent: bytes, asks_before: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_S", 0.1)
+    monkeypatch.setattr(connections, "HEAD_S", 0.5)
 
     async def work() -> None:
         async with _Service() as port, _connected(port) as (reader, writer):
@@ -105,7 +105,7 @@ def test_a_head_that_stalls_is_given_up(sent: bytes, asks_before: bool, monkeypa
 
 
 def test_a_connection_that_sends_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_S", 0.1)
+    monkeypatch.setattr(connections, "HEAD_S", 0.5)
 
     async def work() -> None:
         async with _Service() as port, _connected(port) as (reader, _):
@@ -136,12 +136,12 @@ def test_websockets_are_refused_and_leave_no_connection_behind() -> None:
 
 
 def test_a_connection_that_rests_between_requests_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_S", 0.1)
+    monkeypatch.setattr(connections, "HEAD_S", 0.5)
 
     async def work() -> None:
         async with _Service() as port, _connected(port) as one:
             assert await _ask(*one) == b"HTTP/1.1 200"
-            await asyncio.sleep(0.3)  # longer than a head may take
+            await asyncio.sleep(0.8)  # longer than a head may take
             assert await _ask(*one) == b"HTTP/1.1 200"
 
     run(work)

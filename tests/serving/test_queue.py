@@ -108,18 +108,17 @@ def test_a_client_that_comes_later_has_no_claim_to_what_others_had_before(served
     run(work)
 
 
-def test_deadlines_that_are_near_go_before_shares(served: Served) -> None:
+@pytest.mark.parametrize(("deadline_s", "first"), [(0.0, "greedy"), (50.0, "modest")])
+def test_deadlines_that_are_near_go_before_shares(served: Served, deadline_s: float, first: str) -> None:
     async def work() -> None:
         queue = Queue()
         queue.add(_request(served, 4 * 16, 600.0, client="greedy"))
-        queue.charge(queue.take(), 1.0)
         queue.add(_request(served, 1, 900.0, gap=1e-3, client="modest"))
-        near = _request(served, 1, 0.3, client="greedy")
-        queue.add(near)
+        queue.charge(queue.take(), 1.0)
+        queue.add(_request(served, 1, deadline_s, gap=1e-4, client="greedy"))
         taken = queue.take()
-        assert taken[0].request is near
-        queue.charge(taken, 0.1)
-        assert queue.take()[0].request.client == "modest"
+        assert taken[0].request.client == first
+        assert (taken[0].request.gap == 1e-4) == (first == "greedy")
 
     run(work)
 
