@@ -64,7 +64,7 @@ class ServeConfig:
         require(self, "num_paths", "1 to 32", 1 <= self.num_paths <= 32)
         for field in ("replicas", "ingresses", "max_waiting", "max_networks", "max_connections", "max_body"):
             require(self, field, "a whole number of at least 1", getattr(self, field) >= 1)
-        seconds(self.max_path_time)
+        seconds(self.max_path_time, "--max-path-time")
         if not self.loopback and self.token_file is None and not os.environ.get(TOKEN):
             raise InputError("--host", "", f"a loopback address, or a --token-file (or {TOKEN})", self.host)
 

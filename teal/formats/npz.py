@@ -11,7 +11,6 @@ import struct
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,7 @@ from teal.formats.rate_store import RateArray, RateFile, make_rates
 from teal.network import Topology, TrafficMatrices
 from teal.network.rates import FileRates, Rates
 from teal.network.traffic import usual_interval
-from teal.runtime.archives import check_npz
+from teal.runtime.archives import check_npz, read_header
 from teal.runtime.storage import atomic_file, content_key, file_key
 
 _FIELDS = ("rates", "timestamps", "sources", "targets")
@@ -129,9 +128,7 @@ def _rates(path: Path, content: str) -> Rates:
     with zipfile.ZipFile(path) as archive:
         entry = archive.getinfo("rates.npy")
         with archive.open(entry) as stream:
-            version = npy.read_magic(stream)
-            read: Any = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            shape, fortran, dtype = read(stream)
+            shape, fortran, dtype = read_header(stream)
             header = stream.tell()
             if len(shape) != 2 or dtype.kind not in "fiu":
                 raise ValueError(f"rates must be numbers, T x D, are {dtype} of shape {shape}")

@@ -5,12 +5,25 @@ from __future__ import annotations
 import math
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import numpy as np
 from numpy.lib import format as npy
 
 _ALWAYS_BYTES = 1 << 30  # unpacked, that any archive may have
 _MOST_RATIO = 200  # of unpacked bytes to those of the file, beyond that; measured traffic is packed to a tenth at best
+
+
+def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether it is in Fortran order, and type of an array, before which the stream stands.
+
+    Raises:
+        ValueError: no header of an array.
+    """
+    version = npy.read_magic(stream)
+    read: Any = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, is_fortran, dtype = read(stream)
+    return shape, is_fortran, dtype
 
 
 def check_npz(path: Path) -> None:
@@ -28,9 +41,7 @@ def check_npz(path: Path) -> None:
             raise ValueError(f"{unpacked:,} bytes unpacked; store so much without compression (numpy.savez)")
         for entry in entries:
             with archive.open(entry) as stream:
-                version = npy.read_magic(stream)
-                read: Any = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-                shape, _, dtype = read(stream)
+                shape, _, dtype = read_header(stream)
                 if dtype.hasobject:
                     raise ValueError(f"{entry.filename}: pickled objects")
                 if stream.tell() + math.prod(shape) * dtype.itemsize != entry.file_size:

@@ -73,6 +73,13 @@ def atomic_file(path: Path) -> Iterator[Path]:
         Path(name).unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def atomic_files(paths: Iterable[Path]) -> Iterator[list[Path]]:
+    """:func:`atomic_file` for several files: what the block fails to write leaves all of them as they were."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(atomic_file(path)) for path in paths]
+
+
 def check_out_folder(path: Path, files: tuple[str, ...], *, overwrite: bool, hint: str = "--overwrite") -> None:
     """Raise InputError unless ``files`` can be written into the folder ``path``, before any work is done.
 

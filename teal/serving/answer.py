@@ -39,18 +39,43 @@ class Answer:
     solve_ms: float
     batch: int
 
+    @property
+    def cost(self) -> dict[str, Any]:
+        """Time waited and computed, and the matrices that were solved together, by their names in responses."""
+        return {"queue_ms": self.queue_ms, "solve_ms": self.solve_ms, "batch": self.batch}
+
+    @property
+    def shares(self) -> tuple[str, npt.NDArray[Any]]:
+        """Weights if they were asked for, else splits, with their name in responses."""
+        return ("splits", self.splits) if self.weights is None else ("weights", self.weights)
+
     def summary(self) -> dict[str, Any]:
         """What it cost and brought: the widest gap, mean satisfied demand, utilisation in the last matrix."""
         return {
-            "queue_ms": self.queue_ms,
-            "solve_ms": self.solve_ms,
-            "batch": self.batch,
+            **self.cost,
             "matrices": len(self.value),
             "gap": plain(np.max(self.gap)),
             "satisfied_demand": plain(np.mean(self.satisfied_demand)),
             "max_link_utilisation": plain(self.max_link_utilisation[-1]),
             "status": "gap" if set(self.status) == {"gap"} else next(s for s in self.status if s != "gap"),
         }
+
+
+def joined(parts: dict[int, Answer]) -> Answer:
+    """The answer of a request, of those of its chunks."""
+    answers = [parts[first] for first in sorted(parts)]
+    if len(answers) == 1:
+        return answers[0]
+    arrays = (*FIGURES, "utilisation", "splits")
+    weights = [answer.weights for answer in answers if answer.weights is not None]
+    return Answer(
+        **{name: np.concatenate([getattr(answer, name) for answer in answers]) for name in arrays},
+        weights=np.concatenate(weights) if weights else None,
+        status=tuple(status for answer in answers for status in answer.status),
+        queue_ms=answers[0].queue_ms,
+        solve_ms=sum(answer.solve_ms for answer in answers),
+        batch=max(answer.batch for answer in answers),
+    )
 
 
 def plain(x: Any) -> float | None:

@@ -127,12 +127,10 @@ def to_arrow(answer: Answer, further: dict[str, Any]) -> bytes:
     columns: dict[str, Any] = {name: getattr(answer, name) for name in FIGURES}
     columns["status"] = list(answer.status)
     columns["utilisation"] = lists(answer.utilisation.astype(np.float32))
-    if answer.weights is None:
-        columns["splits"] = lists(answer.splits)
-    else:
-        columns["weights"] = lists(answer.weights)
+    name, shares = answer.shares
+    columns[name] = lists(shares)
     shape = {"demands": answer.splits.shape[1], "paths": answer.splits.shape[2]}
-    said = {**shape, "queue_ms": answer.queue_ms, "solve_ms": answer.solve_ms, "batch": answer.batch, **further}
+    said = {**shape, **answer.cost, **further}
     table = pa.table(columns).replace_schema_metadata({"teal": json.dumps(said)})
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, table.schema) as stream:

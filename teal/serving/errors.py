@@ -9,6 +9,11 @@ from teal.errors import TealError
 CLIENT_SHARE = 0.75  # of anything limited that one client may have: places, time of the engine
 
 
+def places_of_one(places: int) -> int:
+    """Those that one client may have."""
+    return max(1, round(CLIENT_SHARE * places))
+
+
 class ServiceError(TealError):
     """A request that is not answered with what it asked for.
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from teal.network import TrafficMatrices
 from teal.runtime.arrays import Float32Array, FloatArray, Int64Array, IntArray
-from teal.runtime.storage import atomic_file
+from teal.runtime.storage import atomic_files
 from teal.serving.errors import ServiceError, wrong
 
 MOST_MATRICES = 2_016  # three weeks of quarters of an hour
@@ -100,9 +100,8 @@ class MeasuredMatrices:
         if rates.shape[1] != self._num_demands or not self.folder.is_dir():
             raise ServiceError(409, "replaced", "the network was deleted or replaced")
         rows = dict(zip(times, rates.astype(np.float32), strict=True))
-        with contextlib.ExitStack() as stack:  # either all of them appear, at its end, or none
-            for time, row in rows.items():
-                temporary = stack.enter_context(atomic_file(self.folder / _file_name(time)))
+        with atomic_files(self.folder / _file_name(time) for time in rows) as temporaries:
+            for temporary, row in zip(temporaries, rows.values(), strict=True):
                 with temporary.open("wb") as stream:
                     np.save(stream, row)
         self._rows |= rows

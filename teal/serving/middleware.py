@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from teal.serving.errors import ServiceError, overloaded
 from teal.serving.log import LOG
-from teal.serving.media import ARROW, JSON
+from teal.serving.media import ARROW, JSON, media_type
 from teal.serving.metrics import Metrics
 
 BODY_S = 30.0  # seconds in which a body must arrive: a stalled one holds a connection
@@ -78,15 +78,12 @@ class Watched:
                 raise
             await fault_response(error)(scope, receive, sent)
         except Exception as error:
-            if isinstance(error, OSError) and error.errno in _FULL and not status:
-                await fault_response(ServiceError(507, "disk_full", "nothing was stored: no space is left"))(
-                    scope, receive, sent
-                )
-                return
-            LOG.exception("failed", extra={"teal": {"request": number}})
+            fault = ServiceError(507, "disk_full", "nothing was stored: no space is left")
+            if status or not (isinstance(error, OSError) and error.errno in _FULL):
+                LOG.exception("failed", extra={"teal": {"request": number}})
+                fault = ServiceError(500, "internal", f"an error of ours, logged as {number}")
             if status:  # half of an answer is out: the connection must break
                 raise
-            fault = ServiceError(500, "internal", f"an error of ours, logged as {number}")
             await fault_response(fault)(scope, receive, sent)
         finally:
             self._release(client, own_bytes)
@@ -141,15 +138,15 @@ class Watched:
                 client = f"token {borne[0]}"
         if scope["method"] not in _WITH_BODY:
             return client
-        media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1")
-        if media_type not in (JSON, ARROW):  # a page of another site can send a body without a type unasked
-            raise ServiceError(415, "unsupported_media_type", f"send {JSON} or {ARROW}, not {media_type[:80]!r}")
+        kind = media_type(headers.get(b"content-type", b"").decode("latin-1"))
+        if kind not in (JSON, ARROW):  # a page of another site can send a body without a type unasked
+            raise ServiceError(415, "unsupported_media_type", f"send {JSON} or {ARROW}, not {kind[:80]!r}")
         declared = headers.get(b"content-length", b"")
         if not declared.isdigit():
             raise ServiceError(411, "length_required", "a body needs a Content-Length")
-        most = min(self._most_bytes, MOST_JSON_BYTES) if media_type == JSON else self._most_bytes
+        most = min(self._most_bytes, MOST_JSON_BYTES) if kind == JSON else self._most_bytes
         if int(declared) > most:
-            raise ServiceError(413, "too_large", f"a body of {media_type} has at most {most:,} bytes")
+            raise ServiceError(413, "too_large", f"a body of {kind} has at most {most:,} bytes")
         return client
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -12,8 +11,8 @@ from typing import Any
 from teal.nn.checkpoint import MODEL_CARD, MODEL_WEIGHTS
 from teal.runtime.storage import file_key, model_folder
 from teal.schemes.price_gnn import DEFAULT_CHECKPOINT, PriceGnnScheme, starter
+from teal.serving.log import LOG
 
-LOG = logging.getLogger("teal.serving")
 _LOOK_EVERY_S = 1.0
 
 

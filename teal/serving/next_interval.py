@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import math
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +27,10 @@ from teal.schemes.hedges import Past, make_hedge
 from teal.schemes.hedges.conformal import ConformalLimit
 from teal.schemes.hedges.mixture import Mixture
 from teal.serving.answer import Answer
+from teal.serving.log import LOG
 from teal.serving.measured import MeasuredMatrices
 from teal.solvers import pdhg
 
-LOG = logging.getLogger("teal.serving")
 LEVEL = 0.95  # probability with which the limit is to hold
 _OPTIMUM_GAP = 1e-3  # certified, of the optimum that realised utilisation is divided by
 _MIXTURE, _LIMIT = "mixture.npz", "limit.json"
@@ -43,8 +41,7 @@ class NextAllocation:
     """Splits for an interval.
 
     Attributes:
-        measured_until: time of the newest matrix that they know.
-        version: of the matrices.
+        version: of the matrices that they know.
         time: of the interval, if none is missing between.
         capacity: (E,) that they were made for.
         splits: (D, K) float64.
@@ -52,7 +49,6 @@ class NextAllocation:
         solve_s: seconds that it took.
     """
 
-    measured_until: np.datetime64
     version: int
     time: np.datetime64
     capacity: FloatArray
@@ -96,25 +92,24 @@ class NextInterval:
             return False
         return latest.version == self.matrices.version and np.array_equal(latest.capacity, capacity)
 
-    def allocate(self, network: Callable[[], Problem]) -> NextAllocation:
+    def allocate(self, problem: Problem) -> NextAllocation:
         """Take in what was measured since the last call, and allocate for the next interval.
 
         Args:
-            network: network, paths, objective, and the capacities in force; B = 1, its demand means nothing.
+            problem: network, paths, objective, and the capacities in force; B = 1, its demand means nothing.
         """
-        begin, problem, version = time.perf_counter(), network(), self.matrices.version
+        begin, version = time.perf_counter(), self.matrices.version
         traffic, first_row = self.matrices.traffic(self._name, self._pairs)
         past = Past(problem, traffic, 1, first_row)
         before, capacity = self.latest, problem.capacity[0].numpy().copy()
         if before is not None and not np.array_equal(before.capacity, capacity):
             self._hedge = None  # its parts remember splits that they made for other capacities
         hedge = self._hedge or self._begun(past)
-        if before is not None and before.time in traffic.timestamps and before.measured_until != traffic.timestamps[-1]:
+        if before is not None and before.time in traffic.timestamps:
             row = past.first_row + int(np.searchsorted(traffic.timestamps, before.time))
             self._observe(past.matrix(row), _over_live_paths(problem, before.splits))  # links may have failed since
         splits = _over_live_paths(problem, hedge.allocate(past))
         self.latest = NextAllocation(
-            traffic.timestamps[-1],
             version,
             past.target,
             capacity,

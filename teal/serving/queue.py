@@ -199,9 +199,7 @@ class Queue:
             else:
                 rest.append(chunk)
         self._chunks = rest
-        self._taken = sorted(
-            together, key=lambda chunk: (chunk.request.deadline, chunk.request.arrived, chunk.rows.start)
-        )
+        self._taken = sorted(together, key=_by_deadline)
         return self._taken
 
     def _is_urgent(self, now: float) -> bool:

@@ -44,6 +44,7 @@ class Hosted:
         error: why it cannot be used.
         preparing: computes its paths.
         share: of the paths that are found.
+        estimated_s: seconds that all paths take, if that was estimated when it was registered.
         is_gone: ends the search for its paths.
         measured: its measured matrices, as soon as somebody asks for them.
     """
@@ -55,6 +56,7 @@ class Hosted:
     error: str = ""
     preparing: asyncio.Task[None] | None = None
     share: float = 0.0
+    estimated_s: float | None = None
     is_gone: threading.Event = dataclasses.field(default_factory=threading.Event)
     measured: NextInterval | None = None
 
@@ -72,7 +74,6 @@ class Registry:
     def __init__(self, store: Store, gone: Callable[[Hosted], None], most: int, most_path_s: float) -> None:
         self._store, self._gone, self._most, self._most_path_s = store, gone, most, most_path_s
         self._networks: dict[str, Hosted] = {}
-        self._estimated: dict[str, float] = {}  # seconds for all paths, by generation
         self._estimating = asyncio.Lock()
         self._retired: list[Served] = []  # replaced, with their paths on disk
         # Searches that may take minutes hold up each other and no others.
@@ -109,11 +110,7 @@ class Registry:
         if name not in names and len(names) >= self._most:
             raise ServiceError(409, "too_many_networks", f"{self._most} networks are registered: delete one first")
         new = self._store.put(name, spec)
-        if estimate is not None:
-            self._estimated = {
-                self._store.generation(name): estimate,
-                **dict(list(self._estimated.items())[-self._most :]),
-            }
+        self.get(name).estimated_s = estimate
         return new
 
     async def _estimate(self, topology: Topology, spec: NetworkSpec) -> float | None:
@@ -189,8 +186,8 @@ class Registry:
         if network.error:
             return {**said, "state": "failed", "error": network.error}
         if network.served is None:
-            estimate = self._estimated.get(network.generation)
-            return {**said, "state": "computing", "paths_share": network.share, "paths_estimated_s": estimate}
+            progress = {"paths_share": network.share, "paths_estimated_s": network.estimated_s}
+            return {**said, "state": "computing", **progress}
         return {**said, "state": "ready", "paths_share": 1.0, **_description(network.served)}
 
     def ready(self, name: str) -> Served:

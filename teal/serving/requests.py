@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AliasChoices, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AliasChoices,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from teal.network.paths import PathMethod, PathWeight
 from teal.objectives import ObjectiveName
+from teal.serving.errors import invalid
 
 _Objective = Literal["total_flow", "latency_penalised_flow", "max_link_utilisation", "max_concurrent_flow"]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -18,6 +28,9 @@ _NodeId = Annotated[
 ]
 MOST_MATRICES = 1024  # a request
 MOST_NODES, MOST_LINKS = 20_000, 500_000  # of a network
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class _Strict(BaseModel):
@@ -136,7 +149,6 @@ class Options(_Strict):
     entries: int = Field(
         default=0, ge=0, le=255, description="Whole-number weights out of so many, as switches have them; 0 for splits."
     )
-
     form: Form = Field(
         default=Form.NAMED,
         description="Of an answer in JSON. named: for each demand that was sent its paths, node by node, and the "
@@ -158,10 +170,15 @@ class _Matrices(_Strict):
         description="Matrices, Gbit/s: of each all pairs of nodes in the order of GET .../paths, or N x N, row by row.",
     )
 
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if self._needs_matrices and (self.demands is None) == (self.rates is None):
+            raise ValueError("either demands or rates must be given")
+        return self
+
     @property
-    def has_matrices(self) -> bool:
-        """Whether there is either, and not both."""
-        return (self.demands is None) != (self.rates is None)
+    def _needs_matrices(self) -> bool:
+        return True
 
 
 class AllocationRequest(Options, _Matrices):
@@ -174,14 +191,15 @@ class AllocationRequest(Options, _Matrices):
         "knows yet; then neither demands nor rates, and no gap, objective or entries.",
     )
 
+    @property
+    def _needs_matrices(self) -> bool:
+        return self.wanted == "sent"
+
     @model_validator(mode="after")
-    def _one_of_them(self) -> AllocationRequest:
-        if self.wanted == "next":
-            given = self.model_fields_set - {"wanted", "deadline_ms", "form"}
-            if given:
-                raise ValueError(f"for the next interval deadline_ms and form alone may be given, not {sorted(given)}")
-        elif not self.has_matrices:
-            raise ValueError("either demands or rates must be given")
+    def _nothing_else(self) -> Self:
+        given = self.model_fields_set - {"wanted", "deadline_ms", "form"}
+        if self.wanted == "next" and given:
+            raise ValueError(f"for the next interval deadline_ms and form alone may be given, not {sorted(given)}")
         return self
 
 
@@ -197,8 +215,14 @@ class MeasurementOptions(_Strict):
 class MeasurementRequest(MeasurementOptions, _Matrices):
     """What was measured: one matrix or several."""
 
-    @model_validator(mode="after")
-    def _one_of_them(self) -> MeasurementRequest:
-        if not self.has_matrices:
-            raise ValueError("either demands or rates must be given")
-        return self
+
+def parsed(model: type[_Model], given: bytes | dict[str, str]) -> _Model:
+    """A body in JSON, or the parameters of an address.
+
+    Raises:
+        ServiceError: the first fault in it.
+    """
+    try:
+        return model.model_validate_json(given) if isinstance(given, bytes) else model.model_validate(given)
+    except ValidationError as error:
+        raise invalid(error) from None

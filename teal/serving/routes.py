@@ -11,14 +11,15 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Depends, Header, Request, Response
 from fastapi.security import HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from teal.serving.backend import Backend, Sent
-from teal.serving.errors import CLIENT_SHARE, ServiceError, invalid, overloaded
-from teal.serving.media import ARROW, JSON
+from teal.serving.beside import beside
+from teal.serving.errors import ServiceError, overloaded, places_of_one
+from teal.serving.media import ARROW, JSON, media_type
 from teal.serving.metrics import Metrics
 from teal.serving.recent import Recent
-from teal.serving.requests import AllocationRequest, LinkChanges, MeasurementRequest, NetworkSpec
+from teal.serving.requests import AllocationRequest, LinkChanges, MeasurementRequest, NetworkSpec, parsed
 from teal.serving.responses import (
     AllocationAnswer,
     Drawing,
@@ -34,7 +35,6 @@ from teal.serving.responses import (
 )
 
 _BEARER = HTTPBearer(auto_error=False, description="A token of --token-file.")
-_IN_THREAD = 100_000  # bytes of a JSON body from which on it is read beside the event loop
 _T = TypeVar("_T", bound=BaseModel)
 _Result = TypeVar("_Result")
 _FAULTS: dict[int | str, str] = {
@@ -69,12 +69,7 @@ async def _read(model: type[_T], request: Request) -> _T:
     FastAPI would parse it in Python: slowly, as deep as it is nested, and with text that no answer could repeat.
     """
     body = await request.body()
-    try:
-        if len(body) < _IN_THREAD:
-            return model.model_validate_json(body)
-        return await asyncio.to_thread(model.model_validate_json, body)
-    except ValidationError as error:
-        raise invalid(error) from None
+    return await beside(len(body), parsed, model, body)
 
 
 def _written(body: bytes) -> Response:
@@ -105,7 +100,7 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         state = request.scope.get("teal", {})
         return Sent(
             body,
-            request.headers["content-type"],
+            media_type(request.headers["content-type"]),
             request.headers.get("accept", ""),
             dict(request.query_params),
             state.get("number", ""),
@@ -173,7 +168,7 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         """
         given = sent(request, await request.body())
         own = f"{name} {given.client}"
-        if on_their_way[name] >= most_open or on_their_way[own] >= max(1, round(CLIENT_SHARE * most_open)):
+        if on_their_way[name] >= most_open or on_their_way[own] >= places_of_one(most_open):
             raise overloaded()
         on_their_way.update((name, own))
         try:

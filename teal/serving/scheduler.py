@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
-from teal.serving.answer import Answer
-from teal.serving.errors import CLIENT_SHARE, ServiceError, overloaded, wrong
+from teal.serving.answer import Answer, joined
+from teal.serving.errors import ServiceError, overloaded, places_of_one, wrong
 from teal.serving.queue import Chunk, Queue, Waiting
 from teal.serving.served import SLICE_S, Job, Served
 from teal.solvers.pdhg import PdhgState, Starter, Stop
@@ -48,8 +48,8 @@ class Scheduler:
             ServiceError: it cannot be answered in time, or too many wait.
         """
         waiting = Counter(other.client for other in self._queue.of(request.served))
-        share = max(1, round(CLIENT_SHARE * self._most_waiting))
-        if waiting.total() >= self._most_waiting or waiting[request.client] >= share:
+        most = self._most_waiting
+        if waiting.total() >= most or waiting[request.client] >= places_of_one(most):
             raise overloaded()
         now = time.perf_counter()
         lateness = self._queue.lateness(request, max(now, self._busy_until))
@@ -163,20 +163,3 @@ def solve_slice(
     if not solved.iterations and None not in answers:
         served.note_least(len(job.rates), time.perf_counter() - begin)
     return answers
-
-
-def joined(parts: dict[int, Answer]) -> Answer:
-    """The answer of a request, of those of its chunks."""
-    answers = [parts[first] for first in sorted(parts)]
-    if len(answers) == 1:
-        return answers[0]
-    arrays = ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation", "utilisation", "splits")
-    weights = [answer.weights for answer in answers if answer.weights is not None]
-    return Answer(
-        **{name: np.concatenate([getattr(answer, name) for answer in answers]) for name in arrays},
-        weights=np.concatenate(weights) if weights else None,
-        status=tuple(status for answer in answers for status in answer.status),
-        queue_ms=answers[0].queue_ms,
-        solve_ms=sum(answer.solve_ms for answer in answers),
-        batch=max(answer.batch for answer in answers),
-    )

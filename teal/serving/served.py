@@ -23,7 +23,7 @@ from teal.problem.assessment import Assessment, assess
 from teal.runtime.arrays import FloatArray
 from teal.schemes.price_gnn import saves_time
 from teal.schemes.successive import SuccessivePdhg
-from teal.serving.answer import Answer
+from teal.serving.answer import FIGURES, Answer
 from teal.serving.errors import wrong
 from teal.serving.requests import NetworkSpec, NodeLink
 from teal.solvers import pdhg
@@ -134,7 +134,7 @@ class Solved:
         return assess(self.problem, Allocation.of_batch(self.splits, self.prices, self.seconds))
 
 
-def _work(matrices: int) -> float:
+def _least_work(matrices: int) -> float:
     """The least work for so many matrices, in that of one."""
     return _FIXED_SHARE * -(-matrices // pdhg.MAX_LANES) + (1 - _FIXED_SHARE) * matrices
 
@@ -163,7 +163,7 @@ class Served:
         self._least_s = 0.0  # of one matrix: set-up, check and measurement, without iterations
         self._drawing: dict[str, Any] | None = None
         self._routes: dict[tuple[int, int], tuple[list[str], list[int]]] = {}
-        self._problems: dict[ObjectiveName, Problem] = {}
+        self._networks: dict[ObjectiveName, Problem] = {}
         self._engines: dict[ObjectiveName, SuccessivePdhg] = {}
 
     @classmethod
@@ -206,11 +206,11 @@ class Served:
 
     def least_s(self, matrices: int) -> float:
         """Seconds that the engine takes at least for an answer to so many matrices, approximately."""
-        return self._least_s * _work(matrices)
+        return self._least_s * _least_work(matrices)
 
     def note_least(self, matrices: int, seconds: float) -> None:
         """Take note of the time of a batch that was answered without iterations."""
-        self._least_s += _NEWEST_SHARE * (seconds / _work(matrices) - self._least_s)
+        self._least_s += _NEWEST_SHARE * (seconds / _least_work(matrices) - self._least_s)
 
     def solve(self, job: Job, starter: Starter | None = None, start: pdhg.PdhgState | None = None) -> Solved:
         """Allocate the matrices of a job from where the last allocation ended.
@@ -251,12 +251,8 @@ class Served:
         else:
             measured, rows_of = solved.measured, rows
         reached = (measured.gap[rows_of] <= gap + 1e-9).tolist()
-        figures = {
-            name: getattr(measured, name)[rows_of].cpu().numpy()
-            for name in ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation")
-        }
         return Answer(
-            **figures,
+            **{name: getattr(measured, name)[rows_of].cpu().numpy() for name in FIGURES},
             utilisation=measured.utilisation[rows_of].cpu().numpy(),
             splits=splits.to(torch.float32).cpu().numpy(),
             weights=weights,
@@ -287,10 +283,13 @@ class Served:
             self._drawing = drawing(own.node_names, own.coordinates, own.link_source, own.link_target, own.capacity)
         return self._drawing
 
+    def network(self, objective: ObjectiveName) -> Problem:
+        """The network with the capacities in force, without demand; B = 1."""
+        if objective not in self._networks:
+            none = np.zeros((1, self.paths.num_demands))
+            self._networks[objective] = Problem.create(self.topology, self.paths, Objective(objective), none)
+        return self._networks[objective].with_capacity(torch.from_numpy(self.capacity))
+
     def problem(self, objective: ObjectiveName, rates: FloatArray) -> Problem:
         """Of (B, D) Gbit/s, with the capacities in force."""
-        if objective not in self._problems:
-            none = np.zeros((1, self.paths.num_demands))
-            self._problems[objective] = Problem.create(self.topology, self.paths, Objective(objective), none)
-        problem = self._problems[objective].with_demand(torch.from_numpy(rates))
-        return problem.with_capacity(torch.from_numpy(self.capacity))
+        return self.network(objective).with_demand(torch.from_numpy(rates))

@@ -15,19 +15,21 @@ from typing import Any
 import numpy as np
 
 from teal.objectives import ObjectiveName
+from teal.runtime.arrays import FloatArray
+from teal.serving.answer import Answer
 from teal.serving.backend import Found, Sent
+from teal.serving.beside import beside
 from teal.serving.errors import ServiceError, not_ready, replaced
 from teal.serving.model import ServedModel
 from teal.serving.next_interval import NextInterval
 from teal.serving.queue import Waiting
 from teal.serving.registry import Hosted, Registry
-from teal.serving.requests import AllocationRequest
+from teal.serving.requests import AllocationRequest, Form
 from teal.serving.scheduler import Scheduler
 from teal.serving.served import Served, prove
 from teal.serving.store import Store
 from teal.serving.wire import check_size, read, read_measured, written
 
-_BODY_IN_THREAD = 100_000  # bytes or demands, from which on bodies are read and written beside the event loop
 _MOST_ROUTES = 4_000_000  # paths that are listed
 MOST_NETWORKS, MOST_PATH_S = 100, 600.0
 
@@ -154,11 +156,8 @@ class Solver:
         """
         arrived = time.perf_counter()
         served = await self._ready(name)
-        large = len(sent.body) > _BODY_IN_THREAD or served.paths.num_demands > _BODY_IN_THREAD
-        rates, options = await _beside(large, read, sent, served.topology)
-        network = self._registry.get(name)
-        if network.served is not served:
-            raise replaced(name)
+        rates, options = await beside(max(len(sent.body), served.paths.num_demands), read, sent, served.topology)
+        network = self._same(name, served)
         if rates is None:
             assert isinstance(options, AllocationRequest)
             return await self._allocate_next(name, network, sent, options, arrived)
@@ -176,9 +175,7 @@ class Solver:
                 asyncio.get_running_loop().create_future(),
             )
         )
-        large = large or len(rates) * (served.paths.leaf.size + served.topology.num_links) > _BODY_IN_THREAD
-        body, kind = await _beside(large, written, answer, served, rates, sent, options.form, {})
-        return Found(body, kind, answer.summary(), _rounded(answer.utilisation[-1]), network.generation)
+        return await _found(network, served, answer, rates, sent, options.form)
 
     async def measure(self, name: str, sent: Sent) -> dict[str, Any]:
         """Keep measured matrices, and begin to allocate for the interval after them.
@@ -187,11 +184,8 @@ class Solver:
             ServiceError: see :mod:`teal.serving.errors`.
         """
         served = await self._ready(name)
-        large = len(sent.body) > _BODY_IN_THREAD
-        rates, times = await _beside(large, read_measured, sent, served.topology)
-        network = self._registry.get(name)
-        if network.served is not served:
-            raise replaced(name)
+        rates, times = await beside(len(sent.body), read_measured, sent, served.topology)
+        network = self._same(name, served)
         measured = await self._measured(name, network)
         await asyncio.to_thread(measured.matrices.add, times, rates)
         if network.is_gone.is_set():
@@ -222,11 +216,10 @@ class Solver:
         """Begin to allocate for the next interval, unless that is under way or done."""
         served, objective = network.served, ObjectiveName(network.spec.objective)
         assert served is not None
-        none = np.zeros((1, served.paths.num_demands))
 
         def work() -> None:
             if not network.is_gone.is_set() and not measured.is_current(served.capacity):
-                measured.allocate(lambda: served.problem(objective, none))
+                measured.allocate(served.network(objective))
 
         known = self._computing.get(measured)
         if known is None or known.done():
@@ -258,13 +251,24 @@ class Solver:
                 break
         if measured.latest is None:
             raise not_ready(name)
-        problem = served.problem(ObjectiveName(network.spec.objective), np.zeros((1, served.paths.num_demands)))
+        problem = served.network(ObjectiveName(network.spec.objective))
         answer, further = measured.answer(problem, time.perf_counter() - arrived)
         rates = measured.matrices.newest()
         check_size(served, rates, sent.accept, options.form)
-        body, kind = await _beside(True, written, answer, served, rates, sent, options.form, further)
-        summary = {**answer.summary(), "limit": further["limit"]["ratio"], "realised": further["limit"]["realised"]}
-        return Found(body, kind, summary, _rounded(answer.utilisation[-1]), network.generation)
+        found = await _found(network, served, answer, rates, sent, options.form, further)
+        limit = further["limit"]
+        return found._replace(summary={**found.summary, "limit": limit["ratio"], "realised": limit["realised"]})
+
+    def _same(self, name: str, served: Served) -> Hosted:
+        """The network of a name, unless another one has got the name since ``served`` was looked up.
+
+        Raises:
+            ServiceError: another one has.
+        """
+        network = self._registry.get(name)
+        if network.served is not served:
+            raise replaced(name)
+        return network
 
     async def _ready(self, name: str) -> Served:
         """A network that is ready, perhaps after some patience."""
@@ -274,13 +278,20 @@ class Solver:
         return self._registry.ready(name)
 
 
-async def _beside(large: bool, work: Any, *arguments: Any) -> Any:
-    """The result of ``work``, in a thread beside the event loop if it is large."""
-    return await asyncio.to_thread(work, *arguments) if large else work(*arguments)
-
-
-def _rounded(utilisation: Any) -> list[float]:
-    return [round(used, 4) if np.isfinite(used) else 0.0 for used in utilisation.tolist()]
+async def _found(
+    network: Hosted,
+    served: Served,
+    answer: Answer,
+    rates: FloatArray,
+    sent: Sent,
+    form: Form,
+    further: dict[str, Any] | None = None,
+) -> Found:
+    """The answer as a response; see :func:`teal.serving.wire.written`."""
+    size = len(rates) * (served.paths.leaf.size + served.topology.num_links)
+    body, kind = await beside(size, written, answer, served, rates, sent, form, further or {})
+    used = [round(used, 4) if np.isfinite(used) else 0.0 for used in answer.utilisation[-1].tolist()]
+    return Found(body, kind, answer.summary(), used, network.generation)
 
 
 def _routes(served: Served) -> bytes:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from teal.runtime.storage import atomic_file
+from teal.runtime.storage import atomic_files
 from teal.serving.errors import not_found, replaced, wrong
 
 NAMES = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
@@ -78,26 +78,17 @@ class Store:
         same = links.get("generation") == found["generation"]
         return Stored(found["network"], links["links"] if same else {}, str(found["generation"]))
 
-    def generation(self, name: str) -> str:
-        """Which registration of a name it is.
-
-        Raises:
-            ServiceError: there is none of that name.
-        """
-        return str(self._content(name)["generation"])
-
     def put(self, name: str, network: dict[str, Any]) -> bool:
         """Register or replace; whether it is new.  What happened to links of an earlier one counts no more."""
         with self._locked():
             new = not self._file(name).exists()
-            with contextlib.ExitStack() as stack:  # both or, on a full disk, none
-                for file, content in (
-                    (self._file(name), {"generation": uuid.uuid4().hex, "network": network}),
+            _write(
+                {
+                    self._file(name): {"generation": uuid.uuid4().hex, "network": network},
                     # Always there, because file systems also remember for a while what is not.
-                    (self._links(name), {"generation": "", "links": {}}),
-                ):
-                    temporary = stack.enter_context(atomic_file(file))
-                    temporary.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
+                    self._links(name): {"generation": "", "links": {}},
+                }
+            )
         return new
 
     def change_links(self, name: str, changes: dict[str, dict[str, Any]], network: dict[str, Any]) -> None:
@@ -117,7 +108,7 @@ class Store:
                 raise replaced(name)
             for link, change in changes.items():
                 links[link] = {**links.get(link, {}), **change}
-            _write(self._links(name), {"generation": generation, "links": links})
+            _write({self._links(name): {"generation": generation, "links": links}})
 
     def delete(self, name: str) -> None:
         """Forget a network.
@@ -159,9 +150,11 @@ class Store:
         return self._folder / f"{name}{_LINKS}"
 
 
-def _write(file: Path, content: dict[str, Any]) -> None:
-    with atomic_file(file) as temporary:
-        temporary.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
+def _write(contents: dict[Path, dict[str, Any]]) -> None:
+    """Write all files or, on a full disk, none."""
+    with atomic_files(contents) as temporaries:
+        for temporary, content in zip(temporaries, contents.values(), strict=True):
+            temporary.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
 
 
 def _stamp(file: Path, name: str = "") -> int:

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import json
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ValidationError
 
 from teal.network.topology import Topology
 from teal.runtime.arrays import FloatArray
 from teal.serving.answer import FIGURES, Answer, plain
 from teal.serving.arrow import from_arrow, to_arrow
 from teal.serving.backend import Sent
-from teal.serving.errors import ServiceError, invalid, wrong
+from teal.serving.errors import ServiceError, wrong
 from teal.serving.matrices import all_pairs, checked, from_triples
 from teal.serving.media import ARROW, JSON
 from teal.serving.named import named
-from teal.serving.requests import AllocationRequest, Form, MeasurementOptions, MeasurementRequest, Options
+from teal.serving.requests import AllocationRequest, Form, MeasurementOptions, MeasurementRequest, Options, parsed
 from teal.serving.served import Served
 
 MOST_NUMBERS = 1 << 26  # splits, or utilisations, of an answer; 268 MB as float32
 _MOST_JSON = 500_000  # splits of a dense answer in JSON, or utilisations of any
 _MOST_NAMED = 20_000  # demands of an answer by name
-_Parameters = TypeVar("_Parameters", bound=BaseModel)
 
 
 def read(sent: Sent, topology: Topology) -> tuple[FloatArray | None, AllocationRequest | Options]:
@@ -32,9 +30,9 @@ def read(sent: Sent, topology: Topology) -> tuple[FloatArray | None, AllocationR
     Raises:
         ServiceError: anything that is not as the API says.
     """
-    if sent.media_type.partition(";")[0].strip().lower() == ARROW:
-        return checked(from_arrow(sent.body, topology)), _validated(Options, sent.query)
-    request = _parsed(AllocationRequest, sent.body)
+    if sent.media_type == ARROW:
+        return checked(from_arrow(sent.body, topology)), parsed(Options, sent.query)
+    request = parsed(AllocationRequest, sent.body)
     return (None if request.wanted == "next" else _rates(request, topology)), request
 
 
@@ -44,10 +42,10 @@ def read_measured(sent: Sent, topology: Topology) -> tuple[FloatArray, list[np.d
     Raises:
         ServiceError: anything that is not as the API says.
     """
-    if sent.media_type.partition(";")[0].strip().lower() == ARROW:
-        rates, when = checked(from_arrow(sent.body, topology)), _validated(MeasurementOptions, sent.query)
+    if sent.media_type == ARROW:
+        rates, when = checked(from_arrow(sent.body, topology)), parsed(MeasurementOptions, sent.query)
     else:
-        request = _parsed(MeasurementRequest, sent.body)
+        request = parsed(MeasurementRequest, sent.body)
         rates, when = _rates(request, topology), request
     if len(rates) > 1 and not when.interval_s:
         raise wrong("interval_s: seconds from one matrix to the next, since there are several")
@@ -55,20 +53,6 @@ def read_measured(sent: Sent, topology: Topology) -> tuple[FloatArray, list[np.d
     if not 0 <= first < 2**32:
         raise wrong("time: from 1970 to 2106")
     return rates, [np.datetime64(int(first) + row * when.interval_s, "s") for row in range(len(rates))]
-
-
-def _parsed(model: type[_Parameters], body: bytes) -> _Parameters:
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        raise invalid(error) from None
-
-
-def _validated(model: type[_Parameters], query: dict[str, str]) -> _Parameters:
-    try:
-        return model.model_validate(query)
-    except ValidationError as error:
-        raise invalid(error) from None
 
 
 def _rates(request: AllocationRequest | MeasurementRequest, topology: Topology) -> FloatArray:
@@ -113,15 +97,12 @@ def written(
     if ARROW in sent.accept:
         return to_arrow(answer, {"id": sent.number, **further}), ARROW
     allocations = named(answer, served, rates) if form is Form.NAMED else _dense(answer)
-    cost = {"queue_ms": answer.queue_ms, "solve_ms": answer.solve_ms, "batch": answer.batch}
-    return json.dumps(
-        {"id": sent.number, "allocations": allocations, **cost, **further}, allow_nan=False
-    ).encode(), JSON
+    body = {"id": sent.number, "allocations": allocations, **answer.cost, **further}
+    return json.dumps(body, allow_nan=False).encode(), JSON
 
 
 def _dense(answer: Answer) -> list[dict[str, Any]]:
-    shares = answer.splits if answer.weights is None else answer.weights
-    name = "splits" if answer.weights is None else "weights"
+    name, shares = answer.shares
     return [
         {
             **{figure: plain(getattr(answer, figure)[b]) for figure in FIGURES},

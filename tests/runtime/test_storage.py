@@ -15,6 +15,7 @@ from teal.errors import InputError
 from teal.runtime.storage import (
     ScratchFolder,
     atomic_file,
+    atomic_files,
     check_out_file,
     check_out_folder,
     content_key,
@@ -81,3 +82,23 @@ def test_scratch_folders_of_killed_processes_are_deleted_and_others_stay() -> No
         assert [folder.is_dir() for folder in folders] == [True, False]
         own.close()
         assert not own.path.exists()
+
+
+def test_several_files_are_written_together_or_not_at_all(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("a", "b", "c")]
+    files[0].write_text("before")
+
+    def fail() -> None:
+        with atomic_files(files) as temporaries:
+            temporaries[0].write_text("after")
+            raise OSError("full")
+
+    with pytest.raises(OSError, match="full"):
+        fail()
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
+    assert files[0].read_text() == "before"
+    with atomic_files(files) as temporaries:
+        for temporary in temporaries:
+            temporary.write_text("after")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a", "b", "c"]
+    assert {file.read_text() for file in files} == {"after"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -19,7 +20,7 @@ pytest.importorskip("fastapi", reason="needs the service's packages: pip install
 import httpx
 
 import teal
-from teal.client import AsyncClient, Client, ServedAllocation, ServiceFault
+from teal.client import AsyncClient, Client, ServedAllocation, ServiceFault, Unreachable
 from teal.network import all_pairs
 from teal.serving.app import make_app
 from teal.serving.served import Job, Served
@@ -103,6 +104,15 @@ class Asking(threading.Thread):
                 self.result = client.allocate("default", self._rates, gap=1e-12, deadline_ms=2000)
             except ServiceFault as fault:
                 self.result = fault
+
+
+def assert_answered_before_the_end(asking: Asking, process: subprocess.Popen[str], address: str, log: Path) -> None:
+    """A service that was told to stop answers the request that it holds, ends well, and is gone."""
+    asking.join(timeout=PATIENCE_S)
+    assert isinstance(asking.result, ServedAllocation), asking.result
+    assert process.wait(timeout=PATIENCE_S) == 0, log.read_text()
+    with Client(address, TOKEN) as client, pytest.raises(Unreachable):
+        client.networks()
 
 
 class HeldEngine:

@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis.checks import not_a_server_error
 
 from teal.client import ARROW, Client
-from teal.serving import store
+from teal.runtime import storage
 from tests.serving.service import listening, run, service
 
 LINE = {
@@ -195,7 +195,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_half_written(tmp_path: Path, mon
             await client.put_network("b4", "b4")
             await client.wait_ready("b4")
             with monkeypatch.context() as patch:
-                patch.setattr(store, "atomic_file", full)
+                patch.setattr(storage, "atomic_file", full)
                 change = {"links": [{"source": "1", "target": "2", "up": False}]}
                 for method, address, body in (
                     ("PUT", "/v1/networks/c", {"topology": "b4"}),

@@ -54,7 +54,7 @@ def test_allocations_are_those_of_the_hedge_over_the_same_past(tmp_path: Path) -
     for known in (12, 13, 14):
         if known > 12:
             own.matrices.add(_times(1, known - 1), rates[known - 1 : known])
-        allocation = own.allocate(_network)
+        allocation = own.allocate(_network())
         traffic = TrafficMatrices("b4", PAIRS, np.array(_times(known), "datetime64[s]"), ArrayRates(rates[:known]), 300)
         expected = hedge.allocate(Past(_network(), traffic))
         np.testing.assert_allclose(allocation.splits.numpy(), expected.numpy(), atol=1e-9)
@@ -69,11 +69,11 @@ def test_limits_follow_what_intervals_brought(tmp_path: Path) -> None:
     own.matrices.add(_times(10), rates[:10])
     ratios = []
     for row in range(10, 40):
-        before = own.allocate(_network)
+        before = own.allocate(_network())
         own.matrices.add(_times(1, row), rates[row : row + 1])
         problem = _network().with_demand(_torch(rates[row : row + 1]))
         ratios.append(realised(problem, before.splits) / float(pdhg.solve(problem, gap=1e-3).value))
-    limit = own.allocate(_network).limit
+    limit = own.allocate(_network()).limit
     assert min(ratios) >= 1 - 1e-6
     assert np.sort(ratios)[-3] - 2e-3 <= limit <= max(ratios) + 2e-3
 
@@ -89,16 +89,16 @@ def test_what_was_learnt_survives_a_restart_and_damage(tmp_path: Path) -> None:
     own = NextInterval("b4", PAIRS, folder)
     own.matrices.add(_times(10), rates[:10])
     for row in range(10, 39):
-        own.allocate(_network)
+        own.allocate(_network())
         own.matrices.add(_times(1, row), rates[row : row + 1])
-    own.allocate(_network)
+    own.allocate(_network())
     assert own._hedge is not None
     again = NextInterval("b4", PAIRS, folder)
     again.matrices.refresh()
     assert again.info() == own.info()
     assert again.info()["interval_s"] == 300
     again.matrices.add(_times(1, 39), rates[39:])
-    found = again.allocate(_network)
+    found = again.allocate(_network())
     assert again._hedge is not None
     np.testing.assert_allclose(again._hedge.weights, own._hedge.weights)
     assert found.limit == pytest.approx(own._limit.limit, rel=0.05)
@@ -106,7 +106,7 @@ def test_what_was_learnt_survives_a_restart_and_damage(tmp_path: Path) -> None:
     (folder / "limit.json").write_text("{")
     damaged = NextInterval("b4", PAIRS, folder)
     damaged.matrices.refresh()
-    assert damaged.allocate(_network).splits.shape == (132, 4)
+    assert damaged.allocate(_network()).splits.shape == (132, 4)
 
 
 def test_a_correction_is_taken_and_seen_by_other_processes(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_correction_is_taken_and_seen_by_other_processes(tmp_path: Path) -> No
     own.matrices.add(_times(5), rates[:5])
     other.matrices.refresh()
     for one in (own, other):
-        one.allocate(_network)
+        one.allocate(_network())
         assert one.is_current(SERVED.capacity)
     own.matrices.add(_times(5)[-1:], rates[5:])
     assert not own.is_current(SERVED.capacity)
@@ -150,7 +150,7 @@ def test_a_full_disk_keeps_none_of_the_matrices_of_a_request(tmp_path: Path, mon
 def test_splits_use_no_link_that_failed_after_they_were_made(tmp_path: Path) -> None:
     own = NextInterval("b4", PAIRS, tmp_path / "g")
     own.matrices.add(_times(3), _series(3))
-    own.allocate(_network)
+    own.allocate(_network())
     capacity = SERVED.capacity.copy()
     capacity[:2] = 0.0
     answer, _ = own.answer(_network().with_capacity(_torch(capacity)), 0.0)

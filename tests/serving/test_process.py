@@ -21,14 +21,14 @@ pytest.importorskip("uvicorn", reason="needs the service's packages: pip install
 
 import teal
 from teal.cli import main
-from teal.client import Client, NotReady, Overloaded, ServedAllocation, Unreachable
+from teal.client import Client, NotReady, Overloaded, Unreachable
 from teal.network import Topology
 from teal.objectives import Objective
 from teal.problem import Problem
 from teal.problem.feasibility import TOLERANCE, violations
 from tests.gate import OPEN, PATIENCE_S, Gate, wait_until
 from tests.processes import descendants, running
-from tests.serving.service import TOKEN, Asking, free_port
+from tests.serving.service import TOKEN, Asking, assert_answered_before_the_end, free_port
 
 pytestmark = pytest.mark.system
 T = TypeVar("T")
@@ -79,11 +79,18 @@ def test_one_process_answers_and_ends_after_what_it_holds(service: Running) -> N
     process.send_signal(signal.SIGTERM)
     wait_until(lambda: "stopping" in log.read_text(), "the message that it stops")
     gate.allow(OPEN)
-    asking.join(timeout=PATIENCE_S)
-    assert isinstance(asking.result, ServedAllocation), asking.result
-    assert process.wait(timeout=PATIENCE_S) == 0, log.read_text()
-    with Client(address, TOKEN) as client, pytest.raises(Unreachable):
-        client.networks()
+    assert_answered_before_the_end(asking, process, address, log)
+
+
+@contextlib.contextmanager
+def _second(folder: Path) -> Iterator[str]:
+    """The address of another service over the state and with the token of the fixture's."""
+    port, log = free_port(), folder / "second"
+    command = [sys.executable, "-m", "teal", "serve", "--port", str(port), "--model", "none"]
+    command += ["--token-file", str(folder / "token"), "--state", str(folder / "state")]
+    with log.open("w") as stream, running(command, dict(os.environ), folder, output=stream):
+        wait_until(lambda: "answers; its API" in log.read_text(), "a service that answers")
+        yield f"http://127.0.0.1:{port}"
 
 
 def test_what_was_registered_is_there_after_a_kill(service: Running, tmp_path: Path) -> None:
@@ -92,15 +99,9 @@ def test_what_was_registered_is_there_after_a_kill(service: Running, tmp_path: P
         client.change_link("default", "1", "2", up=False)
     process.kill()
     process.wait(timeout=PATIENCE_S)
-    port = free_port()
-    command = [sys.executable, "-m", "teal", "serve", "--port", str(port), "--model", "none"]
-    command += ["--token-file", str(tmp_path / "token"), "--state", str(tmp_path / "state")]
-    log = tmp_path / "second"
-    with log.open("w") as stream, running(command, dict(os.environ), tmp_path, output=stream):
-        wait_until(lambda: "answers; its API" in log.read_text(), "a service that answers")
-        with Client(f"http://127.0.0.1:{port}", TOKEN) as client:
-            client.wait_ready("default")
-            links = client.network("default").links
+    with _second(tmp_path) as address, Client(address, TOKEN) as client:
+        client.wait_ready("default")
+        links = client.network("default").links
     down = [link for link in links if {link.source, link.target} == {"1", "2"}]
     assert down
     assert all(link.in_force == 0 for link in down)
@@ -167,27 +168,22 @@ def test_a_day_of_intervals_survives_a_kill_in_its_middle(tmp_path: Path) -> Non
 def test_two_services_over_one_folder_stand_in_for_each_other(service: Running, tmp_path: Path) -> None:
     """As behind a load balancer: what one was told the other one does, also after the first one is killed."""
     process, address, _, _ = service
-    rates, port = np.random.default_rng(2).lognormal(0, 1, (1, 132)) * 500, free_port()
-    command = [sys.executable, "-m", "teal", "serve", "--port", str(port), "--model", "none"]
-    command += ["--token-file", str(tmp_path / "token"), "--state", str(tmp_path / "state")]
-    log = tmp_path / "second"
-    with log.open("w") as stream, running(command, dict(os.environ), tmp_path, output=stream):
-        wait_until(lambda: "answers; its API" in log.read_text(), "a service that answers")
-        with Client(address, TOKEN) as first, Client(f"http://127.0.0.1:{port}", TOKEN) as second:
-            second.wait_ready("default")
-            first.put_network("later", "b4")
-            wait_until(lambda: second.network("later").state == "ready", "the network that the other one was given")
-            first.change_link("default", "1", "2", up=False)
-            first.measure("default", rates, np.datetime64("2026-03-01T00:00:00", "s"))
-            process.kill()
-            process.wait()
-            allocation = second.allocate("default", rates)
-            down = [i for i, link in enumerate(second.network("default").links) if link.in_force == 0]
-            assert len(down) == 2
-            assert (allocation.utilisation[0, down] == 0).all()
-            assert second.measured("default").matrices == 1
-            second.delete_network("later")
-            assert second.networks() == ["default"]
+    rates = np.random.default_rng(2).lognormal(0, 1, (1, 132)) * 500
+    with _second(tmp_path) as other, Client(address, TOKEN) as first, Client(other, TOKEN) as second:
+        second.wait_ready("default")
+        first.put_network("later", "b4")
+        wait_until(lambda: second.network("later").state == "ready", "the network that the other one was given")
+        first.change_link("default", "1", "2", up=False)
+        first.measure("default", rates, np.datetime64("2026-03-01T00:00:00", "s"))
+        process.kill()
+        process.wait()
+        allocation = second.allocate("default", rates)
+        down = [i for i, link in enumerate(second.network("default").links) if link.in_force == 0]
+        assert len(down) == 2
+        assert (allocation.utilisation[0, down] == 0).all()
+        assert second.measured("default").matrices == 1
+        second.delete_network("later")
+        assert second.networks() == ["default"]
 
 
 def _ends(topology: Topology, link: int) -> tuple[str, str]:

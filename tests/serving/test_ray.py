@@ -22,15 +22,13 @@ from teal.cli import main
 from teal.client import (
     Client,
     InvalidRequest,
-    ServedAllocation,
     Unauthorised,
     UnknownNetwork,
-    Unreachable,
 )
 from teal.solvers.pdhg import LANES
-from tests.gate import OPEN, PATIENCE_S, Gate, wait_until
+from tests.gate import OPEN, Gate, wait_until
 from tests.processes import descendants, running
-from tests.serving.service import TOKEN, Asking, free_port
+from tests.serving.service import TOKEN, Asking, assert_answered_before_the_end, free_port
 
 # One worker of pytest-xdist runs them all: each would start a Ray of its own.
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("ray")]
@@ -176,11 +174,7 @@ def test_a_request_in_an_engine_when_the_service_is_told_to_stop_is_answered(ser
     wait_until(lambda: any(gate.calls()[p] > before.get(p, 0) for p in _serving(gate)), "the request in an engine")
     process.send_signal(signal.SIGTERM)
     gate.allow(OPEN)
-    asking.join(timeout=PATIENCE_S)
-    assert isinstance(asking.result, ServedAllocation), asking.result
-    assert process.wait(timeout=PATIENCE_S) == 0, log.read_text()
-    with Client(address, TOKEN) as client, pytest.raises(Unreachable):
-        client.networks()
+    assert_answered_before_the_end(asking, process, address, log)
 
 
 @pytest.mark.parametrize(

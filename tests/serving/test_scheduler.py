@@ -14,9 +14,10 @@ pytest.importorskip("fastapi", reason="needs the service's packages: pip install
 import teal
 from teal.client import AsyncClient, InvalidRequest, Overloaded
 from teal.objectives import ObjectiveName
+from teal.serving.answer import joined
 from teal.serving.queue import Chunk, Queue, Waiting
 from teal.serving.requests import Options
-from teal.serving.scheduler import joined, solve_slice
+from teal.serving.scheduler import solve_slice
 from teal.serving.served import Served
 from teal.serving.solver import Solver
 from teal.solvers.pdhg import Stop
