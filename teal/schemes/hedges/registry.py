@@ -10,8 +10,9 @@ from pathlib import Path
 
 from torch import Tensor
 
+from teal.errors import InputError
 from teal.schemes.hedges.past import Hedge, Past
-from teal.schemes.registry import Scheme, make_scheme
+from teal.schemes.registry import Scheme, make_scheme, scheme_names
 from teal.spec import Spec, parse_spec
 
 ENTRY_POINTS = "teal.hedges"  # group of the package entry points
@@ -68,6 +69,8 @@ def make_hedge(text: str, model: Path | None = None) -> Hedge:
     for point in entry_points(group=ENTRY_POINTS, name=spec.name):
         factory = point.load()
         return factory(spec, model)
+    if spec.name not in scheme_names():
+        raise InputError(text, "scheme", "one of: " + ", ".join(sorted({*hedge_names(), *scheme_names()})), spec.name)
     return _OfLastMatrix(make_scheme(text, model))
 
 

@@ -18,5 +18,11 @@ def make_past(demand: np.ndarray, lead: int = 1, objective: str = "max_link_util
     pairs = np.array([[0, 1], [0, 2], [1, 2]], dtype=np.int32)
     paths = compute_paths(topology, pairs, num_paths=2, cache=False)
     network = Problem.create(topology, paths, Objective(ObjectiveName(objective)), np.zeros((1, 3)))
+    return past_of(network, demand, lead)
+
+
+def past_of(network: Problem, demand: np.ndarray, lead: int = 1) -> Past:
+    """Matrices (T, D), five minutes apart, as the past of a network."""
     times = np.datetime64("2024-01-01T00:00:00", "s") + 300 * np.arange(len(demand))
-    return Past(network, TrafficMatrices("series", pairs, times, ArrayRates(demand), 300, key="series"), lead)
+    traffic = TrafficMatrices("series", network.paths.pairs, times, ArrayRates(demand), 300, key="series")
+    return Past(network, traffic, lead)

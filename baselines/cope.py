@@ -1,0 +1,90 @@
+"""The hedge ``cope``: best for the measured matrices, with a limit on the worst case (Wang et al., SIGCOMM 2006).
+
+With r* the least ratio to the optimum over all traffic matrices (:mod:`baselines.oblivious`), COPE minimises
+
+    max over the matrices D_t of the window of  max_e load_t[e] / c[e] / opt(D_t)
+
+over splits whose ratio over all matrices is at most ``penalty`` r*, the penalty envelope.  The authors take the maximum
+over the convex hull of the matrices; here it is over the matrices themselves, which needs no further variables.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+from torch import Tensor
+
+from baselines.linear_program import LpSettings, solver_options
+from baselines.oblivious import RatioProgram
+from teal.errors import InputError
+from teal.problem import Problem
+from teal.schemes.hedges import Past
+from teal.solvers import pdhg
+from teal.spec import Spec
+
+_OPTIMUM_GAP = 1e-3  # of the optima that utilisations are divided by
+
+
+class Cope:
+    """See the module.
+
+    Args:
+        window: matrices, evenly spread over the past of ``every`` x ``window`` intervals or less.
+        penalty: at least 1, multiple of r* that the ratio over all matrices may have.
+        every: intervals from one program to the next; the splits stay in between.
+        settings: of the LP solver.
+    """
+
+    def __init__(self, window: int, penalty: float, every: int, settings: LpSettings) -> None:
+        self._window, self._penalty, self._every, self._settings = window, penalty, every, settings
+        self._program: RatioProgram | None = None
+        self._splits: Tensor | None = None
+        self._limit, self._next = 0.0, 0  # the next row of the series for which the program is solved again
+
+    def allocate(self, past: Past) -> Tensor:
+        """See Hedge."""
+        if self._program is None:
+            self._program = RatioProgram.of(past.network)
+            self._limit = self._penalty * float(self._program.least_ratio(self._settings)[-1])
+        if self._splits is None or past.traffic_row >= self._next:
+            self._splits = self._solve(self._program, past.last(self._every * self._window, self._window))
+            self._next = past.traffic_row + self._every
+        return self._splits
+
+    def _solve(self, program: RatioProgram, problem: Problem) -> Tensor:
+        """Splits (D, K) for the matrices of a problem."""
+        optimum = pdhg.solve(problem, gap=_OPTIMUM_GAP).value.numpy()
+        slots, blocks = problem.paths.num_paths, []
+        largest = sp.csr_array((np.ones(len(program.links)), (np.arange(len(program.links)), [0] * len(program.links))))
+        for demand, best in zip(problem.demand.numpy(), optimum, strict=True):
+            rate = np.zeros(program.width)
+            rate[: len(program.paths)] = demand[program.paths // slots] / program.unit / max(best, 1e-300)
+            utilisation = sp.diags_array(1 / program.capacity) @ program.loads @ sp.diags_array(rate)
+            blocks.append(sp.hstack([utilisation, -largest]))
+        wider = RatioProgram(
+            paths=program.paths, rows=_with_column(program.rows), sums=_with_column(program.sums),
+            loads=program.loads, links=program.links, capacity=program.capacity, unit=program.unit,
+        )  # fmt: skip
+        cost, envelope = np.zeros(wider.width), np.zeros((1, wider.width))
+        cost[-1], envelope[0, program.width - 1] = 1, 1
+        rows = sp.vstack([*blocks, sp.csr_array(envelope)], format="csr")
+        limits = np.append(np.zeros(rows.shape[0] - 1), self._limit)
+        return program.splits(wider.solve(cost, rows, limits, self._settings), problem)
+
+
+def _with_column(rows: sp.csr_array) -> sp.csr_array:
+    """The rows with a further variable, which none of them has."""
+    return sp.csr_array(sp.hstack([rows, sp.csr_array((rows.shape[0], 1))]))
+
+
+def make(spec: Spec, model: Path | None) -> Cope:
+    """``cope[:window=24,penalty=1.2,every=24,solver=highs,method=auto,time-limit=0]``."""
+    options, settings = solver_options(spec, window=24, penalty=1.2, every=24)
+    for name in ("window", "every"):
+        if int(options[name]) < 1:
+            raise InputError(spec.text, name, "at least 1", options[name])
+    if not float(options["penalty"]) >= 1:
+        raise InputError(spec.text, "penalty", "a number of at least 1", options["penalty"])
+    return Cope(int(options["window"]), float(options["penalty"]), int(options["every"]), settings)
