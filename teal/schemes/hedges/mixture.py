@@ -2,8 +2,9 @@
 
 The largest utilisation is convex in the splits, so that a mean of hedges is a hedge.  With u_i[e] the utilisation that
 hedge i alone would have caused, over the interval's optimum, the loss of weights w is max_e sum_i w_i u_i[e], and its
-subgradient is g_i = u_i[e*] on the most utilised link e*.  Exponentiated gradient (Kivinen & Warmuth 1997) with fixed
-share (Herbster & Warmuth 1998), for each interval that has been measured:
+subgradient is g_i = u_i[e*] on the most utilised link e*.  Under total_flow, the loss is the flow that the mixture
+loses (:mod:`teal.solvers.pdhg.dropped_flow`) over the optimal flow.  Exponentiated gradient (Kivinen & Warmuth 1997)
+with fixed share (Herbster & Warmuth 1998), for each interval that has been measured:
 
     w_i <- (1 - share) w_i exp(-rate g_i) / sum_j w_j exp(-rate g_j) + share / n.
 
@@ -43,6 +44,7 @@ _RATE = 5.0
 _SHARE = 0.005
 _WARM_UP = 48  # intervals of the past that are replayed before the first allocation
 _OPTIMUM_GAP = 1e-2  # of the optimum that utilisations are divided by
+_RECENT = 0.1  # weight of the newest interval in the mean of recent losses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +81,7 @@ class Mixture:
 
     Attributes:
         weights: of the hedges.
+        recent_losses: (n,) exponentially weighted mean of each hedge's loss less that of the mixture.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class Mixture:
         self._rate, self._share, self._warm_up = rate, share, warm_up
         self._hedges: dict[str, Hedge] = {}
         self.weights: FloatArray = np.zeros(0)
+        self.recent_losses: FloatArray = np.zeros(0)
         self._losses, self._loss, self._squared_ranges, self._intervals = np.zeros(0), 0.0, 0.0, 0
         self._pending: dict[int, Tensor] = {}  # splits (n, D, K) by the number of the matrix that they were meant for
 
@@ -101,15 +105,21 @@ class Mixture:
             self._hedges = dict(self._make(past))
             count = len(self._hedges)
             self.weights, self._losses = np.full(count, 1 / count), np.zeros(count)
+            self.recent_losses = np.zeros(count)
 
     def allocate(self, past: Past) -> Tensor:
         """See Hedge."""
+        decisions = self.decisions(past)  # changes the weights
+        return torch.einsum("n,ndk->dk", torch.from_numpy(self.weights), decisions)
+
+    def decisions(self, past: Past) -> Tensor:
+        """(n, D, K) splits of all hedges; the weights have learnt from all measured intervals afterwards."""
         self.begin(past)
         if not self._pending and not self._intervals:
             for known in range(max(1, past.known - self._warm_up), past.known):
                 self._decide(past.before(known))
         self._learn(past)
-        return torch.einsum("n,ndk->dk", torch.from_numpy(self.weights), self._decide(past))
+        return self._decide(past)
 
     def _decide(self, past: Past) -> Tensor:
         """(n, D, K) splits of all hedges, remembered until their interval is measured."""
@@ -128,16 +138,19 @@ class Mixture:
     def _observe(self, problem: Problem, splits: Tensor) -> None:
         """One interval: its matrix, B = 1, and what the hedges had decided."""
         optimum = float(pdhg.solve(problem, gap=_OPTIMUM_GAP).value)
-        utilisation = problem.with_demand(problem.demand.expand(len(splits), -1)).utilisation(splits).numpy()
-        if not optimum > 0 or not np.isfinite(utilisation).all():
+        several = problem.with_demand(problem.demand.expand(len(splits), -1))
+        if not optimum > 0:
             return
-        utilisation = utilisation / optimum
-        mixed = self.weights @ utilisation
-        link = int(mixed.argmax())
-        gradient = utilisation[:, link]
-        self._loss, self._losses = self._loss + float(mixed[link]), self._losses + utilisation.max(1)
+        if problem.objective.maximises_value:
+            losses, loss, gradient = _of_flow(several, splits, self.weights, optimum)
+        else:
+            losses, loss, gradient = _of_utilisation(several, splits, self.weights, optimum)
+        if not np.isfinite(losses).all():
+            return
+        self._loss, self._losses = self._loss + loss, self._losses + losses
         self._squared_ranges += float(np.ptp(gradient)) ** 2
         self._intervals += 1
+        self.recent_losses += _RECENT * (losses - loss - self.recent_losses)
         moved = self.weights * np.exp(-self._rate * (gradient - gradient.min()))
         self.weights = (1 - self._share) * moved / moved.sum() + self._share / len(moved)
 
@@ -161,6 +174,7 @@ class Mixture:
                 names=np.array(list(self._hedges)),
                 weights=self.weights,
                 losses=self._losses,
+                recent_losses=self.recent_losses,
                 sums=np.array([self._loss, self._squared_ranges, self._intervals]),
             )
 
@@ -173,14 +187,48 @@ class Mixture:
         try:
             check_npz(file)
             with np.load(file, allow_pickle=False) as stored:
-                names, weights, losses, sums = (stored[name] for name in ("names", "weights", "losses", "sums"))
+                names, weights, sums = (stored[name] for name in ("names", "weights", "sums"))
+                losses, recent = stored["losses"], stored["recent_losses"]
         except (EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile):
             raise InputError(str(file), "", "what a mixture has learnt", "another file") from None
-        shapes = (weights.shape, losses.shape, sums.shape)
-        if names.tolist() != list(self._hedges) or shapes != (self.weights.shape, self.weights.shape, (3,)):
+        shapes = (weights.shape, losses.shape, recent.shape, sums.shape)
+        if names.tolist() != list(self._hedges) or shapes != (*[self.weights.shape] * 3, (3,)):
             raise InputError(str(file), "hedges", ", ".join(self._hedges), ", ".join(map(str, names.tolist())))
-        self.weights, self._losses = weights, losses
+        self.weights, self._losses, self.recent_losses = weights, losses, recent
         self._loss, self._squared_ranges, self._intervals = float(sums[0]), float(sums[1]), int(sums[2])
+
+
+def _of_utilisation(
+    problem: Problem, splits: Tensor, weights: FloatArray, optimum: float
+) -> tuple[FloatArray, float, FloatArray]:
+    """Losses of the hedges and of the mixture, and the subgradient, of the largest utilisation.
+
+    Args:
+        problem: the interval's matrix once for each hedge.
+        splits: (n, D, K).
+        weights: of the mixture.
+        optimum: of the matrix.
+    """
+    utilisation = problem.utilisation(splits).numpy() / optimum
+    mixed = weights @ utilisation
+    link = int(mixed.argmax())
+    return utilisation.max(1), float(mixed[link]), utilisation[:, link]
+
+
+def _of_flow(
+    problem: Problem, splits: Tensor, weights: FloatArray, optimum: float
+) -> tuple[FloatArray, float, FloatArray]:
+    """The same of the flow that is lost, which is convex in the splits too, over the optimum of what is carried."""
+    capacity = problem.capacity[0].numpy()
+    demand = torch.where(problem.routable, problem.demand, 0)
+    loads = problem.with_demand(demand).loads(splits).numpy()
+    shed = (demand * (1 - splits.sum(-1))).sum(1).numpy()
+    mixed = weights @ loads
+    is_full = mixed > capacity
+    gradient = shed + loads[:, is_full].sum(1)
+    loss = weights @ shed + (mixed - capacity)[is_full].sum()
+    losses = shed + np.maximum(loads - capacity, 0).sum(1)
+    return losses / optimum, float(loss / optimum), gradient / optimum
 
 
 def make(spec: Spec, model: Path | None) -> Mixture:

@@ -17,6 +17,8 @@ from teal.runtime.arrays import FloatArray
 
 _MOST_RATES = 10_000_000  # of the matrices of a window, 80 MB as float64; several hedges hold some
 _LEAST_MATRICES = 16  # of a window on the largest networks: the scenarios that one pass over the paths serves
+# Matrices x path slots up to which the scenario program of dropped flow is solved: a second for some 300 iterations.
+_MOST_FLOW_WORK = 400_000
 
 
 class Hedge(Protocol):
@@ -63,9 +65,9 @@ class Past:
         return dataclasses.replace(self, traffic=self.traffic.part(0, known))
 
     def matrix(self, row: int) -> Problem | None:
-        """A known matrix, by its number in the whole series; None without demand."""
+        """A known matrix, by its number in the whole series, as for :meth:`scenarios`; None without demand."""
         demand = self.traffic.read([row - self.first_row]) if row >= self.first_row else np.zeros((1, 1))
-        return self._balanced(demand) if demand.sum() > 0 else None
+        return self._under_own_objective(demand) if demand.sum() > 0 else None
 
     def most(self, window: int) -> int:
         """``window``, or as many matrices of so many demands as a hedge may hold in memory; at least 16."""
@@ -80,10 +82,26 @@ class Past:
             window: number of matrices; fewer if fewer are known.
             count: of them, evenly spread, at most so many; 0 for all.
         """
+        return self._balanced(self._last(window, count))
+
+    def scenarios(self, window: int, count: int = 0) -> Problem:
+        """The same, but under total_flow to lose as little as possible, where that program is solved in time.
+
+        Args:
+            window, count: as of :meth:`last`.
+        """
+        return self._under_own_objective(self._last(window, count))
+
+    def _last(self, window: int, count: int) -> FloatArray:
         rows = spread(np.arange(max(0, self.known - window), self.known), count)
         demand = self.traffic.read(rows)
         has_demand = demand.sum(1) > 0
-        demand = demand[has_demand] if has_demand.any() else demand[-1:]
+        return demand[has_demand] if has_demand.any() else demand[-1:]
+
+    def _under_own_objective(self, demand: FloatArray) -> Problem:
+        is_flow = self.network.objective.name is ObjectiveName.TOTAL_FLOW
+        if is_flow and len(demand) * self.network.paths.leaf.size <= _MOST_FLOW_WORK:
+            return self.network.with_demand(torch.from_numpy(demand))
         return self._balanced(demand)
 
     def _balanced(self, demand: FloatArray) -> Problem:

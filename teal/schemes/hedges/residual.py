@@ -36,7 +36,7 @@ class Residual:
 
     def allocate(self, past: Past) -> Tensor:
         """See Hedge."""
-        problem = past.last(past.most(self._fit))
+        problem = past.scenarios(past.most(self._fit))
         scenarios = self.scenarios(problem.demand.numpy(), past.lead)
         return self._average.of(problem.with_demand(torch.from_numpy(scenarios)))
 

@@ -48,7 +48,7 @@ class SampleAverage:
 
     def allocate(self, past: Past) -> Tensor:
         """See Hedge."""
-        return self.of(past.last(self._window, past.most(self._window)))
+        return self.of(past.scenarios(self._window, past.most(self._window)))
 
     def of(self, problem: Problem) -> Tensor:
         """Splits (D, K) for scenarios, from those of the call before; the newest scenario last."""

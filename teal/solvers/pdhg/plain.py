@@ -72,6 +72,14 @@ class PlainEngine(DenseEngine):
         self._cycle_iterations, self._total_iterations, self._restart_due = zero, zero, zero.bool()
         self._first_error, self._last_error = zero - 1, zero  # of this cycle; -1: it has none yet
 
+    def _step(self, point: Point, primal_weight: Tensor) -> Point:
+        """T."""
+        return step(self._problem, self._scale, point, primal_weight)
+
+    def _distances(self, a: Point, b: Point) -> tuple[Tensor, Tensor, Tensor]:
+        """See :func:`distances`."""
+        return distances(self._problem, self._scale, a, b)
+
     def _last_step(self) -> Point:
         return self._stepped
 
@@ -84,16 +92,16 @@ class PlainEngine(DenseEngine):
         return self._bound(before.dual)
 
     def _iterate(self) -> None:
-        problem, scale, current, anchor = self._problem, self._scale, self._current, self._anchor
+        current, anchor = self._current, self._anchor
         restart = self._restart_due  # (B,) decided by the iteration before
-        self._stepped = stepped = step(problem, scale, current, self._primal_weight)
-        splits, dual, coupling = distances(problem, scale, stepped, current)
+        self._stepped = stepped = self._step(current, self._primal_weight)
+        splits, dual, coupling = self._distances(stepped, current)
         error = (self._primal_weight * splits - coupling + dual / self._primal_weight).clamp(min=0).sqrt()
         # Halpern's average of the anchor and the reflected step (Lu & Yang 2024).
         share = (self._cycle_iterations + 1) / (self._cycle_iterations + 2)
         average = anchor.towards(current.towards(stepped, torch.full_like(share, 2.0)), share)
         average = Point(average.splits, average.dual.clamp(min=0))
-        squared_primal_distance, squared_dual_distance, _ = distances(problem, scale, stepped, anchor)
+        squared_primal_distance, squared_dual_distance, _ = self._distances(stepped, anchor)
         has_moved = (squared_primal_distance > MIN_SQUARED_DISTANCE) & (squared_dual_distance > MIN_SQUARED_DISTANCE)
         ratio = (squared_dual_distance / squared_primal_distance.clamp(min=1e-300)).sqrt()
         weight = torch.where(has_moved, (self._primal_weight * ratio).sqrt(), self._primal_weight)

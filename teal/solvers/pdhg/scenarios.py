@@ -15,6 +15,8 @@ which is the program of :mod:`teal.solvers.pdhg` for max_link_utilisation with S
     sum_d min_k sum_s D_s[d] price_s(d, k),     price_s(d, k) = sum over the links e of the path of y_s[e] / c[e].
 
 The engine and the search are those of one matrix; passes over the paths serve up to 16 scenarios in SIMD lanes.
+Under total_flow, in the place of theta_s stands what is lost, and an engine of its own computes
+(:mod:`teal.solvers.pdhg.dropped_flow`).
 """
 
 from __future__ import annotations
@@ -29,12 +31,13 @@ from torch import Tensor
 
 from teal.errors import InputError
 from teal.network import subset
-from teal.objectives import ObjectiveName
+from teal.objectives import Objective, ObjectiveName
 from teal.pathops import make_path_ops
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.shapes import Float
 from teal.solvers.pdhg import kernels, sample, sampled_start
+from teal.solvers.pdhg.dropped_flow import DroppedFlowEngine, lost, tail_mean
 from teal.solvers.pdhg.engine import PdhgState
 from teal.solvers.pdhg.fused import LANES, FusedEngine
 from teal.solvers.pdhg.scenario_passes import ScenarioPasses
@@ -48,8 +51,8 @@ class ScenarioResult:
 
     Attributes:
         splits: (D, K) share of the demand on each path, in every scenario.
-        prices: (S, E) 1/(Gbit/s), y / c.
-        utilisation: (S,) largest link utilisation in each scenario.
+        prices: (S, E) 1/(Gbit/s), y / c; value per Gbit/s under total_flow.
+        costs: (S,) of each scenario: the largest link utilisation; under total_flow Gbit/s that are lost.
         value: mean, tail mean or maximum of them.
         bound: lower bound of the optimal value that the prices prove.
         gap: (value - bound) / value.
@@ -60,7 +63,7 @@ class ScenarioResult:
 
     splits: Float[Tensor, "D K"]
     prices: Float[Tensor, "S E"]
-    utilisation: Float[Tensor, " S"]
+    costs: Float[Tensor, " S"]
     value: float
     bound: float
     gap: float
@@ -84,7 +87,7 @@ def solve_scenarios(
     """Find splits that are good in all scenarios together, to a certified gap.
 
     Args:
-        problem: S matrices under max_link_utilisation, on the CPU, all with the same capacities.
+        problem: S matrices under max_link_utilisation or total_flow, on the CPU, all with the same capacities.
         weights: (S,) >= 0, of the scenarios; None for equal ones.
         tail: in [0, 1]: 0 for the mean, 1 for the worst scenario, between for the mean of the worst share 1 - tail.
         gap: target: (value - bound) / value.
@@ -97,8 +100,9 @@ def solve_scenarios(
         InputError: another objective or device, capacities that differ, or settings out of range.
     """
     begin = time.perf_counter()
-    if problem.objective.name is not ObjectiveName.MAX_LINK_UTILISATION:
-        raise InputError("scenarios", "objective", "max_link_utilisation", problem.objective.name.value)
+    objective = problem.objective.name
+    if objective not in (ObjectiveName.MAX_LINK_UTILISATION, ObjectiveName.TOTAL_FLOW):
+        raise InputError("scenarios", "objective", "max_link_utilisation or total_flow", objective.value)
     if problem.ops.device.type != "cpu":
         raise InputError("scenarios", "device", "cpu", problem.ops.device)
     if not problem.batch or not bool((problem.capacity == problem.capacity[:1]).all()):
@@ -118,22 +122,32 @@ def solve_scenarios(
         if (tuple(splits.shape), tuple(prices.shape)) != expected:
             raise InputError("scenarios", "warm_start", f"splits and prices {expected}", (splits.shape, prices.shape))
         state = PdhgState(splits[None].to(torch.float64), prices[counted])
-    engine = ScenarioEngine(some, limits, state)
-    is_large = some.batch * (problem.paths.trie.num_nodes + problem.paths.leaf.size) > LARGE_WORK
-    sampled = SampledScenarios(some, limits, engine, gap) if sampled_start.is_faster(problem.paths, gap) else None
+    engine: ScenarioEngine | DroppedFlowEngine
+    sampled, is_large = None, False
+    if objective is ObjectiveName.TOTAL_FLOW:
+        engine = DroppedFlowEngine(some, limits, state)
+    else:
+        engine = ScenarioEngine(some, limits, state)
+        is_large = some.batch * (problem.paths.trie.num_nodes + problem.paths.leaf.size) > LARGE_WORK
+        sampled = SampledScenarios(some, limits, engine, gap) if sampled_start.is_faster(problem.paths, gap) else None
     search = Search(
-        some.row(0), engine, gap, max_iterations, report, begin, may_stall=False, sampled=sampled, is_large=is_large
-    )
+        _minimised(some.row(0)), engine, gap, max_iterations, report, begin, may_stall=False, sampled=sampled,
+        is_large=is_large,
+    )  # fmt: skip
     iterations, stop = search.iterate(deadline, warm=state is not None)
     kept, rows = engine.best()
     prices = torch.zeros_like(problem.capacity, dtype=torch.float64)
-    prices[counted] = engine.of_scenarios(rows[0].numpy())
-    utilisation = problem.utilisation(kept.expand(problem.batch, -1, -1).to(problem.demand)).amax(1)
+    if isinstance(engine, DroppedFlowEngine):
+        prices[counted], costs = rows[0], lost(problem, kept)
+    else:
+        prices[counted] = engine.of_scenarios(rows[0].numpy())
+        several = kept.expand(problem.batch, -1, -1).to(problem.demand)
+        costs = problem.utilisation(several).amax(1)
     value, bound = float(search.value), float(search.bound)
     return ScenarioResult(
         splits=kept[0],
         prices=prices,
-        utilisation=utilisation,
+        costs=costs,
         value=value,
         bound=bound,
         gap=(value - bound) / value if value > 0 else 0.0,
@@ -141,6 +155,11 @@ def solve_scenarios(
         solve_s=time.perf_counter() - begin,
         stopped_by=stop,
     )
+
+
+def _minimised(problem: Problem) -> Problem:
+    """The problem under an objective whose values are costs, which the search minimises."""
+    return dataclasses.replace(problem, objective=Objective(ObjectiveName.MAX_LINK_UTILISATION))
 
 
 def _limits(scenarios: int, weights: FloatArray | None, tail: float) -> FloatArray:
@@ -225,10 +244,8 @@ class ScenarioEngine(FusedEngine):
 
     def _worst(self, utilisation: FloatArray) -> FloatArray:
         """(1,) sum of the scenarios' largest utilisations, weighted for the worst within the limits."""
-        theta = self.of_scenarios(utilisation).amax(1).numpy()
-        order = np.argsort(-theta)
-        filled = np.minimum(np.cumsum(self._all_limits[order]), 1.0)
-        return np.array([float((theta[order] * np.diff(filled, prepend=0.0)).sum() / filled[-1])])
+        theta = self.of_scenarios(utilisation).amax(1)
+        return tail_mean(theta, torch.from_numpy(self._all_limits)).numpy()[None]
 
 
 class SampledScenarios:

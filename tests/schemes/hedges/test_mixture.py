@@ -109,3 +109,22 @@ def test_what_was_learnt_is_saved_and_restored(tmp_path: Path) -> None:
     (tmp_path / "broken.npz").write_bytes(b"not a file of arrays")
     with pytest.raises(InputError, match="another file"):
         other.restore(tmp_path / "broken.npz")
+
+
+def test_under_total_flow_it_learns_from_what_is_lost() -> None:
+    """One hedge sheds half of everything, the other carries all: after some intervals the weight is on the latter."""
+
+    class Share:
+        def __init__(self, share: float) -> None:
+            self._share = share
+
+        def allocate(self, past: Past) -> torch.Tensor:
+            return self._share * past.last(1).even_splits[0]
+
+    past = make_past(np.full((40, 3), 4.0), objective="total_flow")
+    mixture = Mixture({"half": Share(0.5), "all": Share(1.0)}, warm_up=30)
+    splits = mixture.allocate(past)
+    assert mixture.weights[1] > 0.9
+    assert float(splits.sum(-1).min()) > 0.9
+    assert mixture.regret.best == "all"
+    assert 0 <= mixture.regret.realised <= mixture.regret.limit
