@@ -23,7 +23,7 @@ from teal.solvers import admm, pdhg
 from teal.solvers.projection import project
 from teal.spec import Spec
 
-REPAIRS = ("admm", "pdhg", "none")
+REPAIRS = ("auto", "admm", "pdhg", "none")
 _DEFAULT_PDHG_ITERATIONS = 10_000
 
 
@@ -32,14 +32,15 @@ class FlowGnnSchemeConfig:
     """How the model's splits are repaired.
 
     Attributes:
-        repair: ``admm``; ``pdhg``, which iterates until ``gap`` is certified; or ``none``, to project only.
+        repair: ``admm``; ``pdhg``, which iterates until ``gap`` is certified; ``none``, to project only; or ``auto``:
+            none for a model that was trained for a later matrix than the one it is given, else admm.
         iterations: of ADMM, -1 for the paper's (2 below 100 nodes, 5 from there on); of PDHG at most, -1 for 10,000.
         gap: certified gap at which PDHG stops.
         rho: relative penalty of ADMM (see :func:`teal.solvers.admm.scaling`).
         refill: rounds in which flows that the projection has cut take up unused capacity.
     """
 
-    repair: str = "admm"
+    repair: str = "auto"
     iterations: int = -1
     gap: float = 1e-2
     rho: float = admm.DEFAULT_RHO
@@ -96,7 +97,10 @@ class FlowGnnScheme:
         begin = time.perf_counter()
         splits, prices = (v.to(torch.float64) for v in self.start(problem))
         problem = problem.to(torch.float64)
-        match self.config.repair:
+        repair = self.config.repair
+        if repair == "auto":
+            repair = "none" if self._card is not None and self._card.lead else "admm"
+        match repair:
             case "none":
                 splits = project(problem, splits, self.config.refill)
             case "admm":
@@ -136,7 +140,7 @@ def _better(a: Tensor, b: Tensor, score_a: Tensor, score_b: Tensor) -> Tensor:
 
 
 def make(spec: Spec, model: Path | None) -> FlowGnnScheme:
-    """``teal[:repair=admm|pdhg|none,iterations=-1,gap=0.01,rho=0.3,refill=4]``, with the model of ``--model``.
+    """``teal[:repair=auto|admm|pdhg|none,iterations=-1,gap=0.01,rho=0.3,refill=4]``, with the model of ``--model``.
 
     ``model`` is a folder, or the name of a checkpoint that comes with Teal (``b4``).
     """
