@@ -209,8 +209,11 @@ def _print_tables(tables: Iterable[Table]) -> None:
 def _report(config: ReportConfig) -> int:
     from teal.studies.report import run_report
 
-    record = run_report(config)
-    print(f"{config.out}: {len(record.rows):,} rows of {len(record.networks)} networks")
+    written = run_report(config)
+    if config.out is not None:
+        print(f"{config.out}: {written.rows:,} rows of {written.networks} networks")
+    if written.figures:
+        print(f"{config.figures}: {len(written.figures)} figures")
     return _EXIT_OK
 
 

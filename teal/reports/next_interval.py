@@ -1,23 +1,25 @@
-"""The result of `teal evaluate --next-interval` as tables and as a plot."""
+"""The result of `teal evaluate --next-interval` as tables, charts and a page."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-from matplotlib.figure import Figure
 from rich.markup import escape
 from rich.table import Table
 
-from teal.evaluation.next_interval import NextRow, NextSummary
+from teal.evaluation.next_interval import NextRow, NextSummary, summarise
+from teal.network.traffic import spread
 from teal.objectives import ObjectiveName
-from teal.reports.plots import COLOURS
+from teal.reports.chart import Chart, Series
+from teal.reports.charts import MAX_POINTS, distribution
+from teal.reports.page import Cell, Column, Section, write_page
+from teal.reports.plots import plot_panels
 from teal.reports.table import time_text
+
+_COLUMNS = ("mean", "p50", "p90", "p99", "worst", "churn", "limit held", "limit - ratio", "time")
 
 
 def render_next_interval(summaries: Sequence[NextSummary]) -> Iterator[Table]:
@@ -27,13 +29,22 @@ def render_next_interval(summaries: Sequence[NextSummary]) -> Iterator[Table]:
         table = Table(title=f"{network[0]}, {network[1]}: {own[0].intervals} intervals, realised / optimum")
         table.title_justify = "left"
         table.add_column("scheme", no_wrap=True)
-        for column in ("mean", "p50", "p90", "p99", "worst", "churn", "limit held", "limit - ratio", "time"):
+        for column in _COLUMNS:
             table.add_column(column, justify="right")
-        for s in sorted(own, key=lambda s: abs(s.mean - 1) if math.isfinite(s.mean) else math.inf):
-            ratios = (_number(value) for value in (s.mean, s.p50, s.p90, s.p99, s.worst))
-            shares = (_share(value) for value in (s.churn, s.coverage))
-            table.add_row(escape(s.scheme), *ratios, *shares, _number(s.width), time_text(s.solve_s))
+        for s in _from_the_best(own):
+            table.add_row(escape(s.scheme), *(text for text, _ in _cells(s)))
         yield table
+
+
+def _from_the_best(summaries: Sequence[NextSummary]) -> list[NextSummary]:
+    return sorted(summaries, key=lambda s: abs(s.mean - 1) if math.isfinite(s.mean) else math.inf)
+
+
+def _cells(s: NextSummary) -> list[tuple[str, float]]:
+    """Text and number of each column."""
+    ratios = [(_number(value), value) for value in (s.mean, s.p50, s.p90, s.p99, s.worst)]
+    shares = [(_share(value), value) for value in (s.churn, s.coverage)]
+    return [*ratios, *shares, (_number(s.width), s.width), (time_text(s.solve_s), s.solve_s)]
 
 
 def _number(value: float) -> str:
@@ -44,39 +55,80 @@ def _share(value: float) -> str:
     return f"{100 * value:.1f}%" if math.isfinite(value) else "-"
 
 
+def charts_of(rows: Sequence[NextRow]) -> list[Chart]:
+    """The charts of one network: over time, distributions, and the best scheme within its stated limit."""
+    what = "utilisation" if rows[0].objective == ObjectiveName.MAX_LINK_UTILISATION.value else "satisfied demand"
+    label = f"realised {what} / optimum"
+    schemes: dict[str, list[NextRow]] = {}
+    for row in rows:
+        schemes.setdefault(row.scheme, []).append(row)
+    charts = [
+        Chart("ratio-over-time", f"Realised {what} over the optimum", "Each interval, whose matrix no scheme had seen.",
+              "", label, tuple(_over_time(name, own, lambda r: r.ratio) for name, own in schemes.items()), "time"),
+        Chart("ratio", "Share of intervals", "Intervals whose ratio is at most so large.", label,
+              "share of intervals (%)",
+              tuple(distribution(name, np.array([r.ratio for r in own])) for name, own in schemes.items()), "linear",
+              (0, 103)),
+    ]  # fmt: skip
+    if any(math.isfinite(row.limit) for row in rows):
+        best = _from_the_best(summarise(rows))[0].scheme
+        charts.append(
+            Chart(
+                "limit", f"{best}: the stated limit", "Stated before the interval, to hold in 95% of them.",
+                "", label, (_over_time(best, schemes[best], lambda r: r.ratio),
+                            _over_time("stated limit", schemes[best], lambda r: r.limit)), "time",
+            )
+        )  # fmt: skip
+    moved = tuple(_over_time(name, own, lambda r: 100 * r.churn) for name, own in schemes.items())
+    charts.append(Chart("churn", "Churn", "Share of the volume that moves between two intervals.", "", "churn (%)",
+                        moved, "time"))  # fmt: skip
+    return charts
+
+
+def _over_time(name: str, rows: Sequence[NextRow], number: Callable[[NextRow], float]) -> Series:
+    drawn = [rows[i] for i in spread(np.arange(len(rows)), MAX_POINTS).tolist()]
+    values = [number(row) for row in drawn]
+    return Series(name, "line", [row.timestamp for row in drawn], [v if math.isfinite(v) else None for v in values])
+
+
+def _networks(rows: Sequence[NextRow]) -> dict[tuple[str, str], list[NextRow]]:
+    groups: dict[tuple[str, str], list[NextRow]] = {}
+    for row in rows:
+        groups.setdefault((row.topology, row.traffic), []).append(row)
+    return groups
+
+
+def figures_of_intervals(rows: Sequence[NextRow]) -> dict[str, list[Chart]]:
+    """The charts of each network."""
+    return {topology: charts_of(own) for (topology, _), own in _networks(rows).items()}
+
+
 def plot_next_interval(path: Path, rows: Sequence[NextRow]) -> None:
     """For each network two panels: realised over optimum over time, and its distribution."""
-    networks = list(dict.fromkeys((row.topology, row.traffic) for row in rows))
-    figure = Figure(figsize=(11, 4.2 * len(networks)), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(len(networks), 2, width_ratios=[3, 2], squeeze=False)
-    for (over_time, distribution), network in zip(panels, networks, strict=True):
-        own = [row for row in rows if (row.topology, row.traffic) == network]
-        _plot_network(over_time, distribution, own)
-        over_time.set_title(f"{network[0]}, {network[1]}", fontsize="medium")
-    figure.savefig(path, dpi=130)
+    plot_panels(path, [(topology, charts_of(own)[:2]) for (topology, _), own in _networks(rows).items()])
 
 
-def _plot_network(over_time: Axes, distribution: Axes, rows: Sequence[NextRow]) -> None:
-    what = "utilisation" if rows[0].objective == ObjectiveName.MAX_LINK_UTILISATION.value else "satisfied demand"
-    for number, scheme in enumerate(dict.fromkeys(row.scheme for row in rows)):
-        own = [row for row in rows if row.scheme == scheme and math.isfinite(row.ratio)]
-        colour, line = COLOURS[number % len(COLOURS)], "-" if number < len(COLOURS) else "--"
-        times = np.array([row.timestamp for row in own], dtype="datetime64[s]")
-        ratios = np.array([row.ratio for row in own])
-        over_time.plot(
-            times, ratios, line, color=colour, linewidth=1.0, alpha=0.85, label=scheme, zorder=3 - number / 100
-        )
-        shares = (np.arange(len(ratios)) + 1) / max(1, len(ratios))
-        distribution.plot(
-            np.sort(ratios), shares, line, color=colour, linewidth=1.4, label=scheme, zorder=3 - number / 100
-        )
-    locator = AutoDateLocator()
-    over_time.xaxis.set_major_locator(locator)
-    over_time.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-    over_time.set_ylabel(f"realised {what} / optimum")
-    distribution.set(xlabel=f"realised {what} / optimum", ylabel="share of intervals at most")
-    for axes in (over_time, distribution):
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-    distribution.legend(loc="lower right", fontsize="small")
+def write_next_interval_report(path: Path, rows: Sequence[NextRow], selections: Mapping[str, str]) -> None:
+    """Write the page.
+
+    Args:
+        path: of the file.
+        rows: at least one.
+        selections: which matrices were measured, in words, by the name of the topology.
+    """
+    sections = []
+    for (topology, traffic), own in _networks(rows).items():
+        lines = [(s.scheme, [Cell(*cell) for cell in _cells(s)]) for s in _from_the_best(summarise(own))]
+        count = len({row.index for row in own})
+        sections.append(
+            Section(
+                title=topology, facts=selections.get(topology, f"{count} intervals"), traffic=traffic,
+                columns=[Column(name) for name in _COLUMNS], lines=lines, charts=charts_of(own),
+            )
+        )  # fmt: skip
+    write_page(
+        path, "The next interval",
+        f"Objective: `{rows[0].objective}`. Schemes allocated for matrices that they had not seen; the traffic then "
+        "followed their splits. Ratios are to the optimum of the matrix that came, which nobody knew; 1 is best.",
+        sections,
+    )  # fmt: skip

@@ -1,10 +1,12 @@
-"""Plots as image files, by matplotlib without a display."""
+"""Charts as image files, by matplotlib without a display."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -12,13 +14,13 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from teal.evaluation import Row
-from teal.evaluation.cases import Protocol
-from teal.reports.table import Quality, by_network
+from teal.reports.chart import Chart, Series, Styles
 
-# Okabe and Ito's palette, which people with colour blindness can tell apart.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_DASHES = ("-", "--", ":", "-.")
+_WIDTH = 0.5  # points of a line in a file for a pixel on a page
+_PANEL = (5.5, 4.2)  # inches
+_FORMATS = (".svg", ".pdf")
 
 
 def plain_log_axis(axis: Axis, subs: tuple[float, ...] = (1.0,)) -> None:
@@ -28,45 +30,90 @@ def plain_log_axis(axis: Axis, subs: tuple[float, ...] = (1.0,)) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def plot_results(path: Path, rows: list[Row]) -> None:
-    """For each network two panels of the unchanged matrices: quality over time, and quality against time to solve.
+def draw(axes: Axes, chart: Chart, styles: Styles) -> None:
+    """Draw a chart into axes."""
+    drawn: dict[str, Artist] = {}
+    for series in chart.series:
+        handle = _draw_series(axes, series, styles, is_time=chart.x_scale == "time")
+        if series.kind != "points":
+            drawn[series.scheme] = handle
+    axes.set(xlabel=chart.x_label, ylabel=chart.y_label)
+    axes.set_title(chart.title, fontsize="medium")
+    if chart.y_range is not None:
+        axes.set_ylim(*chart.y_range)
+    if chart.x_scale == "log":
+        axes.set_xscale("log")
+        low, high = axes.get_xlim()
+        plain_log_axis(axes.xaxis, subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,))
+    if chart.x_scale == "time":
+        locator = AutoDateLocator()
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    if drawn:
+        axes.legend(drawn.values(), drawn.keys(), loc="best", fontsize="small", framealpha=0.8)
 
-    Quality is the satisfied demand, or the value of the objective where all of it must be carried.
+
+def _draw_series(axes: Axes, series: Series, styles: Styles, *, is_time: bool) -> Artist:
+    name, colour = series.scheme, styles.colour(series.scheme)
+    x = np.array(series.x, dtype="datetime64[s]") if is_time else series.x
+    y = [np.nan if value is None else value for value in series.y]
+    marker = styles.pick(name, MARKERS)
+    match series.kind:
+        case "points":
+            return axes.scatter(x, y, s=9, alpha=0.25, color=colour, marker=marker, linewidths=0)
+        case "mean":
+            return axes.scatter(x, y, s=70, color=colour, marker=marker, edgecolors="black", linewidths=0.6, zorder=3)
+        case _:
+            (line,) = axes.plot(
+                x, y, styles.pick(name, _DASHES), color=colour, linewidth=_WIDTH * styles.width(name),
+                marker=marker if series.kind == "marked" else None, markersize=5,
+            )  # fmt: skip
+            return line
+
+
+def plot_panels(path: Path, rows: Sequence[tuple[str, Sequence[Chart]]]) -> None:
+    """A file with a row of charts for each network.
+
+    Args:
+        path: of the file; its ending says which format.
+        rows: name of each network, and its charts, as many for each.
     """
-    networks = by_network([row for row in rows if row.protocol == Protocol.OFFLINE.value])
-    figure = Figure(figsize=(11, 4.2 * len(networks)), layout="constrained")
+    columns = max(len(charts) for _, charts in rows)
+    figure = Figure(figsize=(_PANEL[0] * columns, _PANEL[1] * len(rows)), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(len(networks), 2, width_ratios=[3, 2], squeeze=False)
-    for (over_time, against), network_rows in zip(panels, networks.values(), strict=True):
-        _plot_network(over_time, against, network_rows)
+    panels = figure.subplots(len(rows), columns, squeeze=False)
+    for line, (network, charts) in zip(panels, rows, strict=True):
+        styles = Styles(tuple(dict.fromkeys(s.scheme for chart in charts for s in chart.series)))
+        for axes, chart in zip(line, charts, strict=False):
+            draw(axes, chart, styles)
+            axes.set_title(f"{network}: {chart.title}", fontsize="medium")
+        for axes in line[len(charts) :]:
+            axes.set_visible(False)
     figure.savefig(path, dpi=150)
 
 
-def _plot_network(over_time: Axes, against: Axes, rows: list[Row]) -> None:
-    quality = Quality.of(rows[0].objective)
-    for number, scheme in enumerate(dict.fromkeys(row.scheme for row in rows)):
-        usable = [row for row in rows if row.scheme == scheme and row.usable]
-        if not usable:
-            continue
-        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-        values = np.array([quality.of_row(row) for row in usable])
-        times = np.array([row.timestamp for row in usable], dtype="datetime64[s]")
-        line = "-" if number % 2 == 0 else "--"  # so that two equal curves are both visible
-        over_time.plot(times, values, line, color=colour, linewidth=1.4, label=scheme)
-        seconds = np.array([row.total_s for row in usable])
-        against.scatter(1e3 * seconds, values, s=9, alpha=0.25, color=colour, marker=marker, linewidths=0)
-        against.scatter(
-            1e3 * np.median(seconds), values.mean(), s=70, color=colour, marker=marker, edgecolors="black", label=scheme
-        )
-    locator = AutoDateLocator()
-    over_time.xaxis.set_major_locator(locator)
-    over_time.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-    over_time.set(ylabel=quality.label, title=f"{rows[0].topology}, {rows[0].objective}")
-    against.set(xscale="log", xlabel="time a matrix, build and solve (ms)", ylabel=quality.label)
-    against.set_title("large: mean quality, median time")
-    plain_log_axis(against.xaxis, subs=(1.0, 2.0, 5.0))
-    for axes in (over_time, against):
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-    if over_time.lines:
-        over_time.legend(loc="best", fontsize="small", framealpha=0.8)
+def save_charts(
+    folder: Path, charts: Mapping[str, Sequence[Chart]], check: Callable[[Path, Sequence[str]], None]
+) -> list[Path]:
+    """Write every chart as SVG and PDF, for papers; returns the files.
+
+    Args:
+        folder: is made if it does not exist.
+        charts: of each network, by its name.
+        check: raises an error if files of these names must not be written there.
+    """
+    styles = Styles(tuple(dict.fromkeys(s.scheme for own in charts.values() for chart in own for s in chart.series)))
+    named: dict[str, Chart] = {}
+    for network, own in charts.items():
+        prefix = "".join(letter if letter.isalnum() else "-" for letter in network)
+        named |= {f"{prefix}-{chart.name}{ending}": chart for chart in own for ending in _FORMATS}
+    check(folder, list(named))
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, chart in named.items():
+        figure = Figure(figsize=_PANEL, layout="constrained")
+        FigureCanvasAgg(figure)
+        draw(figure.subplots(), chart, styles)
+        figure.savefig(folder / name)
+    return [folder / name for name in named]

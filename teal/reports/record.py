@@ -34,6 +34,7 @@ class NetworkRecord:
         capacity: (E,) Gbit/s.
         content: content key of demands, paths, objective, failures and seed; rows of two runs may be compared if
             they have the same.
+        selection: which matrices were evaluated, in words.
     """
 
     topology: str
@@ -44,20 +45,22 @@ class NetworkRecord:
     target: IntArray
     capacity: FloatArray
     content: str = ""
+    selection: str = ""
 
     @classmethod
-    def of(cls, topology: Topology, traffic: str, content: str) -> NetworkRecord:
+    def of(cls, topology: Topology, traffic: str, content: str, selection: str) -> NetworkRecord:
         """The record of a topology and the name of its traffic."""
         return cls(
             topology.name, traffic, topology.node_names, topology.coordinates,
-            topology.link_source, topology.link_target, topology.capacity, content,
+            topology.link_source, topology.link_target, topology.capacity, content, selection,
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """The record as lists and strings; unknown coordinates are null."""
         coordinates = [[None if np.isnan(x) else x for x in point] for point in self.coordinates.tolist()]
         lists = {name: getattr(self, name).tolist() for name in ("source", "target", "capacity")}
-        names = {"topology": self.topology, "traffic": self.traffic, "content": self.content, "nodes": list(self.nodes)}
+        names = {name: getattr(self, name) for name in ("topology", "traffic", "content", "selection")}
+        names["nodes"] = list(self.nodes)
         return {**names, "coordinates": coordinates, **lists}
 
     @classmethod
@@ -72,6 +75,7 @@ class NetworkRecord:
             np.array(data["target"], np.int32),
             np.array(data["capacity"], np.float64),
             data["content"],
+            data.get("selection", ""),
         )
 
 

@@ -8,7 +8,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +80,7 @@ def atomic_files(paths: Iterable[Path]) -> Iterator[list[Path]]:
         yield [stack.enter_context(atomic_file(path)) for path in paths]
 
 
-def check_out_folder(path: Path, files: tuple[str, ...], *, overwrite: bool, hint: str = "--overwrite") -> None:
+def check_out_folder(path: Path, files: Sequence[str], *, overwrite: bool, hint: str = "--overwrite") -> None:
     """Raise InputError unless ``files`` can be written into the folder ``path``, before any work is done.
 
     Args:

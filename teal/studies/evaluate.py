@@ -18,9 +18,8 @@ from teal.evaluation.instance import Instance, failed_links, load_instance
 from teal.formats.rows import from_text, write_csv
 from teal.network.traffic import spread
 from teal.reports.manifest import describe_machine, write_manifest
-from teal.reports.plots import plot_results
 from teal.reports.record import NETWORKS, ROWS, TABLE, UTILISATION, NetworkRecord, Record, ResultKey
-from teal.reports.report import write_report
+from teal.reports.report import plot_results, write_report
 from teal.runtime.arrays import Int64Array
 from teal.runtime.storage import check_out_folder, content_key, model_folder, remove_files
 from teal.schemes import Scheme, make_scheme
@@ -134,7 +133,9 @@ class EvaluationStudy:
         with _closing(evaluation.run(cases, done)) as results:
             for result in results:
                 if not is_described:
-                    network = NetworkRecord.of(instance.topology, instance.traffic.name, self._content(instance))
+                    network = NetworkRecord.of(
+                        instance.topology, instance.traffic.name, self._content(instance), self._selection(instance)
+                    )
                     self._add("network", {"network": number, **network.to_json()})
                     is_described = True
                 for scheme, reason in evaluation.excluded.items():
@@ -161,15 +162,21 @@ class EvaluationStudy:
             config.fail, config.seed,
         )  # fmt: skip
 
+    def _rows(self, instance: Instance) -> Int64Array:
+        """The matrices that are evaluated."""
+        rows = rows_of(instance, self._config.split)
+        return rows[: self._config.limit or None] if self._config.online else spread(rows, self._config.limit)
+
+    def _selection(self, instance: Instance) -> str:
+        return selection_text(len(self._rows(instance)), instance, self._config)
+
     def _cases(self, instance: Instance) -> Cases:
         config, topology = self._config, instance.topology
         if config.fail:
             failed = failed_links(topology, config.fail)
             self._notify("failed: " + ", ".join(topology.link_name(link) for link in failed))
             topology = topology.with_failed_links(failed)
-        rows = rows_of(instance, config.split)
-        rows = rows[: config.limit or None] if config.online else spread(rows, config.limit)
-        return Cases(topology, instance.traffic, rows, self._levels, config.draws, config.seed)
+        return Cases(topology, instance.traffic, self._rows(instance), self._levels, config.draws, config.seed)
 
     def _entries(self, kind: str) -> Iterable[dict[str, Any]]:
         return () if self._journal is None else self._journal.entries(kind)
@@ -214,6 +221,17 @@ def rows_of(instance: Instance, split: str) -> Int64Array:
     """Rows of ``train``, ``validation``, ``test`` or ``all``."""
     all_rows: Int64Array = np.arange(instance.traffic.num_matrices)
     return all_rows if split == "all" else getattr(instance.split, split)
+
+
+def selection_text(count: int, instance: Instance, config: EvaluateConfig) -> str:
+    """Which matrices were evaluated, in words: ``10 of 50 matrices: the test split, evenly spread``."""
+    available = instance.traffic.num_matrices
+    if count == available:
+        return f"all {count:,} matrices" if count > 1 else "the one matrix"
+    split = "" if config.split == "all" else f"the {config.split} split"
+    is_part = count < len(rows_of(instance, config.split))
+    how = ("consecutive" if config.online or config.next_interval else "evenly spread") if is_part else ""
+    return f"{count:,} of {available:,} matrices: " + ", ".join(filter(None, (split, how)))
 
 
 class _Unavailable:

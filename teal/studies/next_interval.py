@@ -14,15 +14,15 @@ from teal.evaluation.instance import load_instance
 from teal.evaluation.next_interval import NextInterval, NextRow, NextSummary, summarise
 from teal.formats.rows import write_csv
 from teal.reports.manifest import write_manifest
-from teal.reports.next_interval import plot_next_interval
+from teal.reports.next_interval import plot_next_interval, write_next_interval_report
 from teal.runtime.storage import check_out_folder
 from teal.schemes.hedges import make_hedge
 from teal.schemes.hedges.mixture import Mixture
-from teal.studies.evaluate import rows_of
+from teal.studies.evaluate import rows_of, selection_text
 from teal.studies.files import write_files
 
-FILES = TABLE, SUMMARY, MANIFEST, PLOT = (
-    "next_interval.csv", "next_interval_summary.csv", "manifest.json", "next_interval.png"
+FILES = TABLE, SUMMARY, MANIFEST, PLOT, REPORT = (
+    "next_interval.csv", "next_interval_summary.csv", "manifest.json", "next_interval.png", "report.html"
 )  # fmt: skip
 DEFAULT_HEDGES = ("mixture", "last", "peak", "saa12", "saa36", "saa144", "static")
 _WARM_UP = 100  # intervals before the measured ones, in which hedges and their limits see what they would have seen
@@ -38,12 +38,13 @@ def run_next_interval(config: EvaluateConfig, notify: Callable[[str], None]) -> 
     for name, model in ((n, m) for m in config.models() for n in config.scheme or DEFAULT_HEDGES):
         make_hedge(name, model)  # so that a fault shows before anything slow
     rows: list[NextRow] = []
+    selections: dict[str, str] = {}
     try:
         for number, instance_config in enumerate(config.instances()):
-            _run_network(config, instance_config, config.models()[number], notify, rows)
+            _run_network(config, instance_config, config.models()[number], notify, rows, selections)
     finally:
         if rows:
-            _write(config, rows)
+            _write(config, rows, selections)
     return summarise(rows)
 
 
@@ -53,8 +54,9 @@ def _run_network(
     model: Path | None,
     notify: Callable[[str], None],
     rows: list[NextRow],
+    selections: dict[str, str],
 ) -> None:
-    """Append the rows of a network to ``rows``, interval by interval."""
+    """Append the rows of a network to ``rows``, interval by interval, and note which matrices they are about."""
     instance = load_instance(settings, notify)
     hedges = {name: make_hedge(name, model) for name in config.scheme or DEFAULT_HEDGES}
     measured = rows_of(instance, config.split)
@@ -62,6 +64,7 @@ def _run_network(
     measured = measured[measured >= config.lead]
     if not len(measured):
         raise InputError(settings.traffic, "", f"matrices after the first {config.lead}", instance.traffic.num_matrices)
+    selections[instance.topology.name] = selection_text(len(measured), instance, config)
     protocol = NextInterval(instance, hedges, lead=config.lead, lookback=config.lookback)
     with tqdm(total=len(measured), desc=instance.topology.name, unit="interval") as bar:
         for interval in protocol.run(measured.tolist(), _WARM_UP):
@@ -72,7 +75,7 @@ def _run_network(
             notify(f"{instance.topology.name}: {hedge.regret}")
 
 
-def _write(config: EvaluateConfig, rows: list[NextRow]) -> None:
+def _write(config: EvaluateConfig, rows: list[NextRow], selections: dict[str, str]) -> None:
     write_files(
         config.out,
         {
@@ -80,5 +83,6 @@ def _write(config: EvaluateConfig, rows: list[NextRow]) -> None:
             SUMMARY: partial(write_csv, rows=summarise(rows)),
             MANIFEST: partial(write_manifest, settings=config),
             PLOT: partial(plot_next_interval, rows=rows),
+            REPORT: partial(write_next_interval_report, rows=rows, selections=selections),
         },
     )

@@ -2,20 +2,64 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
 from teal.config import ReportConfig
-from teal.reports.record import Record
-from teal.reports.report import write_report
-from teal.runtime.storage import atomic_file, check_out_file
+from teal.errors import InputError
+from teal.evaluation.next_interval import NextRow
+from teal.formats.rows import read_csv
+from teal.reports.chart import Chart
+from teal.reports.next_interval import figures_of_intervals, write_next_interval_report
+from teal.reports.plots import save_charts
+from teal.reports.record import ROWS, Record
+from teal.reports.report import figures_of, write_report
+from teal.runtime.storage import atomic_file, check_out_file, check_out_folder
+from teal.studies.next_interval import TABLE
 
 
-def run_report(config: ReportConfig) -> Record:
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """What was written.
+
+    Attributes:
+        rows: number of results.
+        networks: number of networks.
+        figures: files.
+    """
+
+    rows: int
+    networks: int
+    figures: list[Path]
+
+
+def run_report(config: ReportConfig) -> Written:
     """Read the results and write the report.
 
     Raises:
-        InputError: a folder without results, or an output file that must not be replaced.
+        InputError: a folder without results, folders of two kinds, or an output file that must not be replaced.
     """
-    check_out_file(config.out, (".html",), overwrite=config.overwrite)
-    record = Record.load(config.results)
-    with atomic_file(config.out) as temporary:
-        write_report(temporary, record)
-    return record
+    if config.out is not None:
+        check_out_file(config.out, (".html",), overwrite=config.overwrite)
+    is_next = [(folder / TABLE).is_file() and not (folder / ROWS).is_file() for folder in config.results]
+    if any(is_next) != all(is_next):
+        raise InputError("--results", "", "folders of one kind, with or without --next-interval", "both kinds")
+    charts: dict[str, list[Chart]]
+    write: Callable[[Path], None]
+    if all(is_next):
+        rows = [row for folder in config.results for row in read_csv(folder / TABLE, NextRow)]
+        charts, count = figures_of_intervals(rows), len(rows)
+        write = partial(write_next_interval_report, rows=rows, selections={})
+    else:
+        record = Record.load(config.results)
+        charts, count = figures_of(record), len(record.rows)
+        write = partial(write_report, record=record)
+    figures = []
+    if config.figures is not None:
+        figures = save_charts(config.figures, charts, partial(check_out_folder, overwrite=config.overwrite))
+    if config.out is not None:
+        with atomic_file(config.out) as temporary:
+            write(temporary)
+    return Written(count, len(charts), figures)

@@ -74,7 +74,7 @@ def test_the_report_shows_all_charts_offline(browser: Any, page: Path, width: in
     assert tab.title() == "Teal: b4", "names are shown as text, never run as markup"
     charts = tab.locator("figure .chart")
     count = charts.count()
-    assert count == 9  # against time, two distributions, online, four protocols, the map
+    assert count == 10  # against and over time, two distributions, online, four protocols, the map
     for number in range(count):
         charts.nth(number).scroll_into_view_if_needed()
         charts.nth(number).locator(".main-svg").first.wait_for(timeout=10_000)

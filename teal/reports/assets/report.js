@@ -5,30 +5,81 @@
   const maps = read("maps");
   const options = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
 
-  // Charts are drawn when they come into view: a report may have hundreds.
+  // Charts are drawn when they come into view, the others while nothing else happens, and all before printing.
   const draw = new Map();
+  const make = (element) => {
+    const made = draw.get(element);
+    draw.delete(element);
+    made?.();
+  };
   const seen = new IntersectionObserver((entries) => {
-    for (const entry of entries) {
-      if (entry.isIntersecting && draw.has(entry.target)) {
-        const make = draw.get(entry.target);
-        draw.delete(entry.target);
-        make();
-      }
-    }
+    for (const entry of entries) if (entry.isIntersecting) make(entry.target);
   }, { rootMargin: "400px" });
-  const later = (element, make) => { draw.set(element, make); seen.observe(element); };
+  const later = (element, made) => { draw.set(element, made); seen.observe(element); };
+  const idle = window.requestIdleCallback ?? ((call) => setTimeout(call, 50));
+  const drawNext = () => {
+    const next = draw.keys().next();
+    if (next.done) return;
+    make(next.value);
+    idle(drawNext);
+  };
 
+  // Colours of the page, light or dark; paper is light.
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const colour = (name, printing) => printing
+    ? { ink: "#1c2430", line: "#d9dde3" }[name]
+    : getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  const BLACK = "#000000";
+  const themed = (figure, printing) => {
+    const [ink, line] = [colour("ink", printing), colour("line", printing)];
+    const axis = { gridcolor: line, linecolor: line, zerolinecolor: line };
+    const layout = { ...figure.layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      font: { ...figure.layout.font, color: ink },
+      xaxis: { ...figure.layout.xaxis, ...axis, minor: { ...figure.layout.xaxis.minor, gridcolor: line } },
+      yaxis: { ...figure.layout.yaxis, ...axis } };
+    const inked = (part) => part?.color === BLACK ? { ...part, color: ink } : part;
+    const data = figure.data.map((trace) => ({ ...trace, marker: inked(trace.marker), line: inked(trace.line) }));
+    return { data, layout };
+  };
+
+  const drawn = new Map();  // element of each chart that is drawn -> a function that draws it again
+  const PRINTED = 660;  // CSS pixels of the width of a printed chart
   for (const [id, figure] of Object.entries(figures)) {
     const element = document.getElementById(id);
-    const fit = () => {  // the legend stands below the plot, which keeps its height however many schemes there are
+    const fit = (width) => {  // the legend stands below the plot, which keeps its height however many schemes there are
       const names = figure.data.filter((trace) => trace.showlegend !== false).map((trace) => trace.name);
       const widest = Math.max(...names.map((name) => name.length), 1) * 6.5 + 60;
-      const columns = Math.max(1, Math.floor((element.clientWidth - 70) / widest));
+      const columns = Math.max(1, Math.floor((width - 70) / widest));
       return 350 + 19 * Math.ceil(names.length / columns);
     };
-    element.style.minHeight = `${fit()}px`;
-    later(element, () => Plotly.newPlot(element, figure.data, { ...figure.layout, height: fit() }, options));
+    element.style.minHeight = `${fit(element.clientWidth)}px`;
+    const show = (printing) => {
+      const { data, layout } = themed(figure, printing);
+      const size = printing ? { width: PRINTED, height: fit(PRINTED), autosize: false }
+        : { height: fit(element.clientWidth) };
+      Plotly.react(element, data, { ...layout, ...size }, options);
+    };
+    later(element, () => { drawn.set(element, show); show(false); });
   }
+  const drawAgain = (printing) => drawn.forEach((show) => show(printing));
+  dark.addEventListener("change", () => drawAgain(false));
+  addEventListener("beforeprint", () => { [...draw.keys()].forEach(make); drawAgain(true); });
+  addEventListener("afterprint", () => drawAgain(false));
+
+  // Tables wider than the page say so.
+  const say = () => {
+    for (const region of document.querySelectorAll(".scroll")) {
+      const edge = region.getBoundingClientRect().right;
+      const hidden = [...region.querySelectorAll("thead th")].filter((th) => th.getBoundingClientRect().right > edge + 1);
+      const more = region.nextElementSibling;
+      const isAtEnd = region.scrollLeft + region.clientWidth >= region.scrollWidth - 1;
+      more.hidden = region.scrollWidth <= region.clientWidth + 1;
+      more.textContent = isAtEnd ? "\u2190 scroll back" : `scroll for ${hidden.length} more columns \u2192`;
+    }
+  };
+  document.querySelectorAll(".scroll").forEach((region) => region.addEventListener("scroll", say, { passive: true }));
+  addEventListener("resize", say);
+  say();
 
   // Tables: a click on a heading sorts by it, the best first, another click turns it round.
   for (const table of document.querySelectorAll("table")) {
@@ -71,12 +122,14 @@
         const steps = bytes[2 * i] + 256 * bytes[2 * i + 1];
         return steps === FAILED ? NaN : steps / 10;
       });
-      const { data, fullest } = NetworkMap.traces(map, cables, shares, "#1c2430");
+      const { data, fullest } = NetworkMap.traces(map, cables, shares, colour("ink", false));
       part("said").textContent = `fullest link: ${fullest.toFixed(1)}%`;
       Plotly.react(chart, data, NetworkMap.layout, NetworkMap.options);
     };
     part("case").addEventListener("change", show);
     part("scheme").addEventListener("change", show);
     later(chart, show);
+    drawn.set(chart, () => { if (!draw.has(chart)) show(); });
   }
+  idle(drawNext);
 })();
