@@ -217,7 +217,8 @@ def cold(report: Report, problem: Any, name: str, aim: str) -> None:
 
 def forward(report: Report, problem: Any, name: str, aim: str) -> None:
     """Time the forward pass of FlowGNN in evaluation mode."""
-    from teal.nn import FlowGnnConfig, TealModel
+    from teal.nn.flow_gnn_config import FlowGnnConfig
+    from teal.nn.teal_model import TealModel
 
     model = TealModel(FlowGnnConfig(problem.paths.num_paths)).to(DEVICE).eval()
     narrow = problem.row(0).to(torch.float32)
@@ -229,7 +230,8 @@ def training(report: Report, problem: Any, name: str, aim: str) -> None:
     """Time one optimiser step of the learner ``direct`` over the whole batch."""
     from teal.learning.direct import direct_loss
     from teal.learning.losses import bound_loss
-    from teal.nn import FlowGnnConfig, TealModel
+    from teal.nn.flow_gnn_config import FlowGnnConfig
+    from teal.nn.teal_model import TealModel
 
     narrow = problem.to(torch.float32)
     model = TealModel(FlowGnnConfig(problem.paths.num_paths)).to(DEVICE)

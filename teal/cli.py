@@ -26,6 +26,7 @@ from teal.config import (
     TrafficConvertConfig,
     TrafficGenerateConfig,
     TrainConfig,
+    WarmUpConfig,
 )
 from teal.errors import InputError, TealError
 
@@ -51,10 +52,13 @@ _Command = (
     | Annotated[ReportConfig, subcommand("report")]
     | Annotated[PlanConfig, subcommand("plan")]
     | Annotated[ServeConfig, subcommand("serve")]
+    | Annotated[WarmUpConfig, subcommand("warm-up")]
     | Annotated[_Paths, subcommand("paths", description="Compute or improve the candidate paths of a network.")]
     | Annotated[_Traffic, subcommand("traffic", description="Describe, generate or convert traffic matrices.")]
 )
 
+# Commands that call no kernels, or compile them themselves.
+_WITHOUT_KERNELS = (ReportConfig, TrafficConfig, TrafficConvertConfig, WarmUpConfig)
 _RACE_TABLE_GAP = 0.01  # certified gap, 1%; the table of a race shows the time that each start needs to reach it
 _TABLE_WIDTH = 160  # characters of a line where the output is no terminal; wide enough for all columns
 _MIN_DEMAND = 1e-300  # Gbit/s, instead of 0 as a divisor
@@ -98,7 +102,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(config: object, notify: Notify) -> int:
+    if not isinstance(config, _WITHOUT_KERNELS):
+        from teal.studies.warm_up import compile_first
+
+        compile_first(notify)
     match config:
+        case WarmUpConfig():
+            return _warm_up(config)
         case TrainConfig():
             return _train(config, notify)
         case PretrainConfig():
@@ -128,6 +138,14 @@ def _run(config: object, notify: Notify) -> int:
         case TrafficConfig():
             return _describe_traffic(config)
     raise AssertionError(config)
+
+
+def _warm_up(config: WarmUpConfig) -> int:
+    from teal.studies.warm_up import run_warm_up
+
+    run_warm_up(config)
+    print("all kernels are compiled for this machine")
+    return _EXIT_OK
 
 
 def _resume_hint(config: object) -> str:

@@ -33,7 +33,7 @@ ORDERS = {
     "problem": ("problem", "allocation", "feasibility", "bounds", "assessment"),
     "evaluation": (
         "calibration", "instance", "cases", "online", "rows", "runner", "evaluate", "race", "plan", "solve", "sharded",
-        "allocate", "next_interval",
+        "allocate", "next_interval", "warm_up",
     ),
 }  # fmt: skip
 MAX_TOP_LEVEL_ENTRIES = 26

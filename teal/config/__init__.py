@@ -14,6 +14,7 @@ from teal.config.serve import ServeConfig
 from teal.config.solve import SolveConfig
 from teal.config.traffic import TrafficConfig, TrafficConvertConfig, TrafficGenerateConfig
 from teal.config.train import TrainConfig
+from teal.config.warm_up import WarmUpConfig
 
 __all__ = [
     "AllocateConfig",
@@ -33,5 +34,6 @@ __all__ = [
     "TrafficConvertConfig",
     "TrafficGenerateConfig",
     "TrainConfig",
+    "WarmUpConfig",
     "seconds",
 ]

@@ -21,7 +21,7 @@ from teal.problem.bounds import gap
 from teal.runtime.arrays import FloatArray
 from teal.runtime.memory import describe
 from teal.schemes.price_gnn import starter_for
-from teal.solvers.pdhg import Stop, solve
+from teal.solvers.pdhg import Stop, prepare, solve
 from teal.solvers.pdhg.dense import bytes_needed
 from teal.spec import parse_spec
 
@@ -124,6 +124,7 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
         _ = problem.paths.packed  # computed here, so that its time counts as building
     model = starter_for(config.model, problem.paths)
     build_s = instance.paths_s + time.perf_counter() - begin
+    prepare(problem, gap=config.gap)
     deadline = seconds(config.deadline) if config.deadline else math.inf
     begin = time.perf_counter()
     result = solve(

@@ -24,7 +24,9 @@ from teal.learning.noise import Noise, RowStreams
 from teal.learning.peers import Peers, SingleProcess
 from teal.network import Split, TrafficMatrices
 from teal.network.traffic import spread
-from teal.nn import FlowGnnConfig, TealModel, checkpoint
+from teal.nn import checkpoint
+from teal.nn.flow_gnn_config import FlowGnnConfig
+from teal.nn.teal_model import TealModel
 from teal.problem import Problem
 from teal.runtime.arrays import Int64Array
 from teal.runtime.memory import available_on

@@ -21,6 +21,7 @@ from teal.network.topology import Topology
 from teal.network.trie import Trie
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.memory import require
+from teal.runtime.parallel import threads_for
 from teal.runtime.storage import cache_dir, content_key
 
 _FORMAT = 3  # part of every cache key: raise it when the search or the file changes
@@ -35,6 +36,8 @@ _BYTES_FIXED = 1 << 29  # 512 MiB, of the interpreter and the libraries
 # Sources in a call of the search kernel: enough for all threads, and so many more that a call takes about _CALL_S
 # seconds, since progress is reported and a search can be ended between two calls.
 _LEAST_SOURCES, _MOST_SOURCES, _CALL_S = 8, 64, 0.5
+# Demands x links from which on a search uses all threads, 0.1 s: their form of it takes seconds to compile.
+_MIN_PARALLEL_VISITS = 20_000_000
 _TIMED_S = 0.2  # seconds of a search that is long enough for an estimate of the time of all pairs
 _POTENTIAL_RANGE = 1e-6  # least weight over the largest potential, from which on rounding cannot reorder nodes
 _POTENTIAL_MARGIN = 1e-9  # relative; keeps A*'s potential a lower bound in spite of rounding
@@ -234,16 +237,13 @@ def _search(
     demand_ptr = np.append(starts, len(pairs)).astype(np.int32)
     tail, head = topology.link_source, topology.link_target
     graph = make_graph(topology.num_nodes, tail, head)
-    if method is PathMethod.YEN:
-        method_code = path_search.YEN
-    elif weight is PathWeight.HOPS:
-        method_code = path_search.HOPS_DISJOINT
-    else:
-        method_code = path_search.WEIGHTED_DISJOINT
+    by_hops = method is not PathMethod.YEN and weight is PathWeight.HOPS
+    search = path_search.search_by_hops if by_hops else path_search.search_by_weight
+    search = path_search.search_yen if method is PathMethod.YEN else search
     # potential[t, v]: a lower bound on the weight of the paths from v to t, found in the reversed graph; not used by
     # the search by hops.
     potential = np.zeros((1, 1))
-    if method_code != path_search.HOPS_DISJOINT:
+    if not by_hops:
         every_node = np.arange(topology.num_nodes, dtype=np.int32)
         potential, _ = shortest_trees(topology.num_nodes, head, tail, link_weights, every_node)
         potential *= 1 - _POTENTIAL_MARGIN
@@ -268,10 +268,12 @@ def _search(
             while (counts < 0).any():
                 parent = np.empty((len(chunk), room), dtype=np.int32)
                 link = np.empty((len(chunk), room), dtype=np.int32)
-                path_search.search_sources(
-                    method_code, chunk, ptr, np.ascontiguousarray(pairs[first:last, 1]), num_paths, graph, link_weights,
-                    potential, parent, link, counts, leaf[first:last],
-                )  # fmt: skip
+                targets = np.ascontiguousarray(pairs[first:last, 1])
+                with threads_for(len(pairs) * topology.num_links, least=_MIN_PARALLEL_VISITS):
+                    search(
+                        path_search.Chunk(chunk, ptr, targets, num_paths, link_weights, potential), graph, parent, link,
+                        counts, leaf[first:last],
+                    )  # fmt: skip
                 room = room if (counts >= 0).all() else 2 * room
             offset = sum(map(len, parents))
             for i, own in enumerate(counts):

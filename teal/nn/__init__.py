@@ -1,6 +1,4 @@
-"""The neural networks and their checkpoints.  torch_geometric is imported in this room only."""
+"""The neural networks and their checkpoints.
 
-from teal.nn.price_gnn import PriceGNN, PriceGnnConfig
-from teal.nn.teal_model import FlowGnnConfig, TealModel
-
-__all__ = ["FlowGnnConfig", "PriceGNN", "PriceGnnConfig", "TealModel"]
+torch_geometric is imported in this room only, and only by :mod:`teal.nn.teal_model`: it takes a second and a half.
+"""

@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_origin, get_type_hints
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -21,10 +21,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from teal.errors import InputError
+from teal.nn.flow_gnn_config import FlowGnnConfig
 from teal.nn.price_gnn import PriceGNN, PriceGnnConfig
-from teal.nn.teal_model import FlowGnnConfig, TealModel
 from teal.objectives import Objective, ObjectiveName
 from teal.runtime.storage import atomic_file, file_key
+
+if TYPE_CHECKING:
+    from teal.nn.teal_model import TealModel
 
 FORMAT = 1  # of the folder; raised when older versions of Teal could not read it
 PRICE_GNN_KIND = "price-gnn"  # `kind` in the card of a PriceGNN; the card of a FlowGNN has none
@@ -121,6 +124,8 @@ def load_flow_gnn(folder: Path, device: torch.device | str = "cpu") -> tuple[Tea
     Raises:
         InputError: no checkpoint there, a damaged one, or one of another format.
     """
+    from teal.nn.teal_model import TealModel
+
     fields, weights_hash = _read_card(folder / MODEL_CARD)
     with _one_line(folder / MODEL_CARD, "the description of a model"):
         card = _checked(FlowGnnCard(**(fields | {"model": _checked(FlowGnnConfig(**fields["model"]))})))

@@ -12,12 +12,10 @@ from teal.nn.features import (
     SCALED_LINK_FEATURES,
     SCALED_PATH_FEATURES,
 )
+from teal.nn.flow_gnn_config import FEEDBACK, PUBLISHED, SCALED
 from teal.nn.incidence_conv import IncidenceConv
 from teal.nn.policy import action_splits, bounded_profit
 from teal.pathops import PathOps
-
-# Names of the forms, which FlowGNN describes; each adds one thing to the form before.
-PUBLISHED, SCALED, NONLINEAR, FEEDBACK = FORMS = ("published", "scaled", "nonlinear", "feedback")
 
 
 class FlowGNN(nn.Module):
@@ -40,7 +38,7 @@ class FlowGNN(nn.Module):
         num_paths: K.
         layers: number of layers.
         width: F, except in the form ``published``.
-        form: one of :data:`FORMS`.
+        form: one of :data:`teal.nn.flow_gnn_config.FORMS`.
     """
 
     def __init__(self, num_paths: int, layers: int = 6, width: int = 8, *, form: str = FEEDBACK) -> None:

@@ -2,41 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import torch
 from torch import Tensor, nn
 
-from teal.errors import InputError
 from teal.nn.features import hetero_data
-from teal.nn.flow_gnn import FEEDBACK, FORMS, PUBLISHED, SCALED, FlowGNN
+from teal.nn.flow_gnn import FlowGNN
+from teal.nn.flow_gnn_config import FEEDBACK, PUBLISHED, SCALED, FlowGnnConfig
 from teal.nn.policy import Policy, PriceHead, action_splits, bounded_profit
 from teal.problem import Problem
-
-
-@dataclasses.dataclass(frozen=True)
-class FlowGnnConfig:
-    """Settings that fix the shapes of the weights of FlowGNN and its heads.
-
-    Attributes:
-        num_paths: K, number of candidate paths of each demand.
-        layers: number of message-passing layers of FlowGNN; 6 in the paper.
-        width: features of each link and path in each layer; ignored by the published form, whose width grows by one
-            in each layer.
-        form: one of :data:`teal.nn.flow_gnn.FORMS`, described in :class:`teal.nn.flow_gnn.FlowGNN`.
-    """
-
-    num_paths: int = 4
-    layers: int = 6
-    width: int = 8
-    form: str = FEEDBACK
-
-    def __post_init__(self) -> None:
-        if self.form not in FORMS:
-            raise InputError("model", "form", " or ".join(FORMS), self.form)
-        for field in ("num_paths", "layers", "width"):
-            if not isinstance(getattr(self, field), int) or getattr(self, field) < 1:
-                raise InputError("model", field, "a whole number of at least 1", getattr(self, field))
 
 
 class TealModel(nn.Module):

@@ -6,6 +6,9 @@ Numba's ``workqueue`` layer breaks when two threads start kernels at once, so it
 from __future__ import annotations
 
 import contextlib
+import functools
+import threading
+import types
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
@@ -17,11 +20,12 @@ prange = numba.prange
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
+_state = threading.local()  # is_rehearsing: see on_all_threads
 _MIN_PARALLEL_OPERATIONS = 200_000  # scalar operations, about 0.1 ms: less work is not worth waking a second thread
 
 
 @contextlib.contextmanager
-def threads_for(operations: int, *, torch_too: bool = False) -> Iterator[None]:
+def threads_for(operations: int, *, torch_too: bool = False, least: int = _MIN_PARALLEL_OPERATIONS) -> Iterator[None]:
     """Run the parallel kernels of the block on the calling thread alone if each has few operations.
 
     Waking a team of threads costs more than a kernel of microseconds, and where other processes hold the
@@ -32,8 +36,10 @@ def threads_for(operations: int, *, torch_too: bool = False) -> Iterator[None]:
         operations: scalar operations of one kernel call, approximately.
         torch_too: hold torch to one thread as well.  That setting belongs to the whole process, so use it only
             around work that no other thread interleaves with.
+        least: operations from which on all threads are used; more for what is called seldom, since the form of a kernel
+            that runs on all threads takes seconds to compile.
     """
-    if operations >= _MIN_PARALLEL_OPERATIONS:
+    if is_large(operations, least) or getattr(_state, "is_rehearsing", False):
         yield
         return
     numba_threads, torch_threads = numba.get_num_threads(), 0
@@ -49,6 +55,26 @@ def threads_for(operations: int, *, torch_too: bool = False) -> Iterator[None]:
         numba.set_num_threads(numba_threads)
         if torch_threads:
             torch.set_num_threads(torch_threads)
+
+
+def is_large(operations: int, least: int = _MIN_PARALLEL_OPERATIONS) -> bool:
+    """Whether so many operations run on all threads."""
+    return operations >= least
+
+
+@contextlib.contextmanager
+def on_all_threads() -> Iterator[None]:
+    """Run the form of kernels that uses all threads however little there is to do: to have it compiled."""
+    before, _state.is_rehearsing = getattr(_state, "is_rehearsing", False), True
+    try:
+        yield
+    finally:
+        _state.is_rehearsing = before
+
+
+def is_alone() -> bool:
+    """Whether kernels run on the calling thread alone."""
+    return bool(numba.get_num_threads() == 1)
 
 
 def limit_threads(count: int) -> None:
@@ -69,6 +95,38 @@ def inlined_kernel(function: _F) -> _F:
     return cast(_F, numba.njit(inline="always", error_model="numpy")(function))
 
 
+class _ParallelKernel:
+    """A kernel with ``prange`` loops, compiled for all threads and for one; which of the two runs is decided by a call.
+
+    Without threads a kernel compiles in half the time, and small networks need no other form.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.py_func = function
+        self._on_all = numba.njit(cache=True, nogil=True, parallel=True, error_model="numpy")(function)
+        self.alone = kernel(_renamed(function))
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return (self.alone if is_alone() else self._on_all)(*arguments)
+
+    @property
+    def dispatchers(self) -> tuple[Any, Any]:
+        """Numba's two functions, for kernels that call this one, which must name one of them."""
+        return self._on_all, self.alone
+
+
+def _renamed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A copy with a name of its own, since Numba's cache on disk knows functions by their names."""
+    name = f"{function.__name__}_alone"
+    copy = types.FunctionType(function.__code__, function.__globals__, name, function.__defaults__)
+    copy.__qualname__, copy.__module__ = name, function.__module__
+    return copy
+
+
 def parallel_kernel(function: _F) -> _F:
-    """Compile a kernel whose ``prange`` loops run on all threads; it must not call itself."""
-    return cast(_F, numba.njit(cache=True, nogil=True, parallel=True, error_model="numpy")(function))
+    """Compile a kernel whose ``prange`` loops run on all threads, or alone (see :func:`threads_for`).
+
+    It must be a function of a module, and must not call itself.
+    """
+    return cast(_F, _ParallelKernel(function))

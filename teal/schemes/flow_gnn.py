@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from teal.errors import InputError
-from teal.nn import TealModel
 from teal.nn.checkpoint import FlowGnnCard, check_fits, load_flow_gnn
+from teal.nn.teal_model import TealModel
 from teal.problem import Allocation, Problem, scaled_dual_bound
 from teal.runtime.parallel import threads_for
 from teal.runtime.storage import model_folder

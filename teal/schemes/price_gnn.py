@@ -12,8 +12,8 @@ from torch import Tensor
 
 from teal.errors import InputError
 from teal.network import PathSet
-from teal.nn import PriceGNN
 from teal.nn.checkpoint import is_price_gnn, load_price_gnn
+from teal.nn.price_gnn import PriceGNN
 from teal.problem import Allocation, Problem
 from teal.runtime.parallel import threads_for
 from teal.runtime.storage import model_folder

@@ -28,12 +28,14 @@ from teal.serving.errors import wrong
 from teal.serving.requests import NetworkSpec, NodeLink
 from teal.solvers import pdhg
 from teal.solvers.pdhg import Starter
+from teal.solvers.pdhg.rehearsal import rehearse_for
 from teal.solvers.split_table import admit, table_weights
 from teal.web.layout import drawing
 
 SLICE_S = 0.5  # seconds that the engine works on a request before others may come next; see teal.serving.queue
 _FIXED_SHARE = 0.4  # of the least time for one matrix, that which a batch takes once; measured on GEANT
 _MOST_ROUTES = 100_000  # paths whose names are kept for answers by name
+_REHEARSED_GAP = 1e-2  # target of the calls that compile kernels
 _NEWEST_SHARE = 0.2  # weight of the newest measurement of that time
 
 
@@ -197,6 +199,9 @@ class Served:
 
     def warm_up(self, objective: ObjectiveName) -> None:
         """Solve a matrix that nobody asked for: packs the trie, and measures the least work of an answer."""
+        for count in pdhg.LANES:  # the forms of the kernels for a network of this size
+            is_balanced = Objective(objective).is_balanced
+            rehearse_for(self.paths, count, _REHEARSED_GAP, torch.float32, is_balanced=is_balanced)
         shape = 1, self.paths.num_demands
         pdhg.solve(self.problem(objective, np.full(shape, 1e-6)), gap=0.1, max_iterations=8)
         begin = time.perf_counter()

@@ -13,8 +13,8 @@ from teal.config import PretrainConfig
 from teal.errors import InputError
 from teal.learning.network_pool import NetworkPool, draw_problem, family_of, pool_network, topohub_pool
 from teal.learning.pretrain import Pretrainer
-from teal.nn import PriceGNN
 from teal.nn.checkpoint import load_price_gnn
+from teal.nn.price_gnn import PriceGNN
 from teal.objectives import ObjectiveName
 from teal.problem.assessment import assess
 from teal.schemes.price_gnn import PriceGnnScheme, PriceGnnSchemeConfig

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from teal.errors import InputError
-from teal.nn import PriceGNN, PriceGnnConfig, TealModel
 from teal.nn.checkpoint import (
     MODEL_CARD,
     MODEL_WEIGHTS,
@@ -23,7 +22,9 @@ from teal.nn.checkpoint import (
     save_flow_gnn,
     save_price_gnn,
 )
-from teal.nn.teal_model import FlowGnnConfig
+from teal.nn.flow_gnn_config import FlowGnnConfig
+from teal.nn.price_gnn import PriceGNN, PriceGnnConfig
+from teal.nn.teal_model import TealModel
 
 KINDS = {"flow": load_flow_gnn, "price": load_price_gnn}
 # A value of every kind that JSON has, and some that are too large.

@@ -9,10 +9,11 @@ import torch
 
 from teal.network import PathSet
 from teal.nn.features import explicit_edge_index, hetero_data
-from teal.nn.flow_gnn import FORMS, FlowGNN
+from teal.nn.flow_gnn import FlowGNN
+from teal.nn.flow_gnn_config import FORMS, FlowGnnConfig
 from teal.nn.incidence_conv import IncidenceConv
 from teal.nn.policy import action_splits
-from teal.nn.teal_model import FlowGnnConfig, TealModel
+from teal.nn.teal_model import TealModel
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.testing import random_problem

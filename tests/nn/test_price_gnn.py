@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from baselines.lp_all import LpAll
 from teal.network import all_pairs, compute_paths
-from teal.nn import PriceGNN, PriceGnnConfig
+from teal.nn.price_gnn import PriceGNN, PriceGnnConfig
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.assessment import assess

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from teal.nn import FlowGnnConfig, TealModel
-from teal.nn.flow_gnn import FORMS
+from teal.nn.flow_gnn_config import FORMS, FlowGnnConfig
+from teal.nn.teal_model import TealModel
 from teal.objectives import ObjectiveName
 from teal.problem.allocation import Allocation, Status
 from teal.problem.assessment import assess

@@ -16,8 +16,8 @@ pytest.importorskip("fastapi", reason="needs the service's packages: pip install
 import httpx
 
 from teal.client import AsyncClient
-from teal.nn import PriceGNN, PriceGnnConfig
 from teal.nn.checkpoint import MODEL_CARD, MODEL_WEIGHTS, PriceGnnCard, save_price_gnn
+from teal.nn.price_gnn import PriceGNN, PriceGnnConfig
 from teal.schemes.successive import SuccessivePdhg
 from teal.serving import model as served_model
 from teal.serving import served

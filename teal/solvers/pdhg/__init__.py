@@ -49,6 +49,6 @@ that span many decades.
 from teal.solvers.pdhg.engine import PdhgState, Starter
 from teal.solvers.pdhg.fused import LANES, MAX_LANES
 from teal.solvers.pdhg.search import PdhgResult, Stop
-from teal.solvers.pdhg.solver import solve
+from teal.solvers.pdhg.solver import prepare, solve
 
-__all__ = ["LANES", "MAX_LANES", "PdhgResult", "PdhgState", "Starter", "Stop", "solve"]
+__all__ = ["LANES", "MAX_LANES", "PdhgResult", "PdhgState", "Starter", "Stop", "prepare", "solve"]

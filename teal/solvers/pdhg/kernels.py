@@ -15,9 +15,9 @@ from __future__ import annotations
 import numpy as np
 
 from teal.network.packed import PathScan
-from teal.runtime.arrays import AnyArray, Int64Array
+from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.lanes import fill, larger, load, store, where_above
-from teal.runtime.parallel import inlined_kernel, kernel, parallel_kernel, prange
+from teal.runtime.parallel import inlined_kernel, is_alone, kernel, parallel_kernel, prange
 from teal.solvers.pdhg.engine import (
     MAX_WEIGHT_CHANGE,
     MIN_SQUARED_DISTANCE,
@@ -26,7 +26,7 @@ from teal.solvers.pdhg.engine import (
     RESTART_SUFFICIENT,
 )
 from teal.solvers.pdhg.fused_state import Control, DemandRows, Dual, Primal, ScaledProgram, Scratch
-from teal.solvers.pdhg.simplex import LOWEST, Lanes, dual_simplex, limited_simplex, simplex_shift
+from teal.solvers.pdhg.simplex import LOWEST, Lanes, dual_simplex, simplex_shift
 
 FAILED_PRICE = 1e30  # value per Gbit/s, above every price; the sum over the links of a path still fits float32
 _MAX_PATHS_OF_DEMAND = 256  # entries of scratch for the paths of one demand (their count is one byte)
@@ -154,6 +154,18 @@ def before(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratc
 @kernel
 def after(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int) -> None:
     """The dual step, the fixed-point error, Halpern's average of the y, and whether to restart next."""
+    dual_step = dual_gradient_step(program, dual, control, scratch, width)
+    if program.is_balanced:
+        for l in range(width):
+            dual_simplex(dual.stepped, dual_step, program.live, l, width)
+    average_and_restart(program, dual, control, scratch, width)
+
+
+@kernel
+def dual_gradient_step(
+    program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int
+) -> FloatArray:
+    """Set the y of T(z), of a balanced program before their projection, and loads; returns the step sizes (E, L)."""
     links = len(program.inverse_capacity) // width
     blocks = len(scratch.block_load)
     dual_step = np.empty(links * width)
@@ -167,11 +179,14 @@ def after(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch
         gradient = reflected_load if program.is_balanced else reflected_load - 1
         moved = dual.current[i] + dual_step[i] * gradient
         dual.stepped[i] = moved if program.live[i] > 0 and (program.is_balanced or moved > 0) else 0.0
+    return dual_step
+
+
+@kernel
+def average_and_restart(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int) -> None:
+    """What follows the dual step: fixed-point error, bound, Halpern's average of the y, and whether to restart next."""
+    links, blocks = len(program.inverse_capacity) // width, len(scratch.block_load)
     for l in range(width):
-        if len(program.limits):
-            limited_simplex(dual.stepped, dual_step, program.live, program.limits, program.scenario_width)
-        elif program.is_balanced:
-            dual_simplex(dual.stepped, dual_step, program.live, l, width)
         profit_sum, step_distance, anchor_distance = 0.0, 0.0, 0.0
         for b in range(blocks):
             profit_sum += scratch.block_sums[b, l]
@@ -269,6 +284,44 @@ def step(
 
 
 @kernel
+def value_scale(program: ScaledProgram, scratch: Scratch) -> AnyArray:
+    """(L,) the factor of demand values in the scaled program, in the type of the splits."""
+    scale = program.inverse_scale * 0 if program.is_balanced else program.inverse_scale
+    return scale.astype(scratch.price.dtype)
+
+
+# A compiled function calls either form of a parallel kernel, never a choice of them: hence two loops.
+_step_on_all, _step_alone = step.dispatchers  # type: ignore[attr-defined]
+
+
+@kernel
+def _iterate_on_all(  # type: ignore[no-untyped-def]
+    count, scan, block_ptr, max_slots, program, demands, primal, dual, control, scratch, lanes, h_lanes
+):
+    inverse_scale = value_scale(program, scratch)
+    for i in range(count):
+        is_restarting = before(program, dual, control, scratch, len(lanes))
+        _step_on_all(
+            scan, block_ptr, max_slots, demands, primal, scratch, inverse_scale, program.is_balanced, is_restarting,
+            i == count - 1, lanes, h_lanes,
+        )  # fmt: skip
+        after(program, dual, control, scratch, len(lanes))
+
+
+@kernel
+def _iterate_alone(  # type: ignore[no-untyped-def]
+    count, scan, block_ptr, max_slots, program, demands, primal, dual, control, scratch, lanes, h_lanes
+):
+    inverse_scale = value_scale(program, scratch)
+    for i in range(count):
+        is_restarting = before(program, dual, control, scratch, len(lanes))
+        _step_alone(
+            scan, block_ptr, max_slots, demands, primal, scratch, inverse_scale, program.is_balanced, is_restarting,
+            i == count - 1, lanes, h_lanes,
+        )  # fmt: skip
+        after(program, dual, control, scratch, len(lanes))
+
+
 def iterate(
     count: int,
     scan: PathScan,
@@ -299,18 +352,6 @@ def iterate(
         lanes: a tuple of length L.
         h_lanes: a tuple as long as h has columns, 1 or L.
     """
-    inverse_scale = value_scale(program, scratch)
-    for i in range(count):
-        is_restarting = before(program, dual, control, scratch, len(lanes))
-        step(
-            scan, block_ptr, max_slots, demands, primal, scratch, inverse_scale, program.is_balanced, is_restarting,
-            i == count - 1, lanes, h_lanes,
-        )  # fmt: skip
-        after(program, dual, control, scratch, len(lanes))
-
-
-@kernel
-def value_scale(program: ScaledProgram, scratch: Scratch) -> AnyArray:
-    """(L,) the factor of demand values in the scaled program, in the type of the splits."""
-    scale = program.inverse_scale * 0 if program.is_balanced else program.inverse_scale
-    return scale.astype(scratch.price.dtype)
+    (_iterate_alone if is_alone() else _iterate_on_all)(
+        count, scan, block_ptr, max_slots, program, demands, primal, dual, control, scratch, lanes, h_lanes
+    )

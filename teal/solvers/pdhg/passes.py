@@ -162,7 +162,7 @@ class PathPasses:
         self._value, self._is_balanced, self._arrays, self.best = demand_value, is_balanced, arrays, best
         self._block_ptr = packed.blocks(MIN_BLOCK_WORK, MAX_BLOCKS)
         width, blocks, demands = len(lanes), len(self._block_ptr) - 1, len(packed.scan.path_count)
-        self._operations = OPERATIONS_PER_ENTRY * width * (packed.num_nodes + packed.num_paths)
+        self._operations = operations(packed, width)
         self._links, self._rows, self._real = packed.num_links, packed.num_paths * width, real
         self._block_loads, self._block_requested = np.zeros((2, blocks, self._links * width))  # Gbit/s
         self._block_sums = np.zeros((blocks, width))
@@ -193,11 +193,12 @@ class PathPasses:
         """See Passes: calls without iterations and without sources."""
         self.iterate(0, program, dual, control)
         nothing = program.inverse_capacity
-        certificates.project_round(
-            self._scan, self._block_ptr[:1], self._max_slots, self._live_demand, self._value, nothing, nothing,
-            True, True, self._flows, self._requests, self._block_loads, self._block_requested, self._block_sums,
-            self._lanes,
-        )  # fmt: skip
+        with threads_for(self._operations):
+            certificates.project_round(
+                self._scan, self._block_ptr[:1], self._max_slots, self._live_demand, self._value, nothing, nothing,
+                True, True, self._flows, self._requests, self._block_loads, self._block_requested, self._block_sums,
+                self._lanes,
+            )  # fmt: skip
 
     def measure(self, inverse_capacity: FloatArray, cost: FloatArray) -> Measured:
         """See Passes."""
@@ -224,7 +225,8 @@ class PathPasses:
 
     def put_splits(self, splits: FloatArray) -> None:
         """See Passes."""
-        certificates.pack_splits(self._scan, splits, self._primal.stepped, self._lanes)
+        with threads_for(self._operations):
+            certificates.pack_splits(self._scan, splits, self._primal.stepped, self._lanes)
 
     def respond(
         self, price_plus_cost: Float32Array, sharpness: float, kept: Int64Array, kept_splits: AnyArray, lane: int,
@@ -328,8 +330,14 @@ class PathPasses:
     def _splits_of(self, rows: AnyArray, demand: FloatArray) -> FloatArray:
         """(B, D, K) splits of path rows (P, L); see :func:`certificates.unpack_splits`."""
         splits = np.empty((self._batch, len(self._scan.path_count), self._num_paths))
-        certificates.unpack_splits(self._scan, rows, demand, splits, self._lanes)
+        with threads_for(self._operations):
+            certificates.unpack_splits(self._scan, rows, demand, splits, self._lanes)
         return splits
+
+
+def operations(packed: PackedPaths, width: int) -> int:
+    """Scalar operations of an iteration, approximately, with ``width`` lanes."""
+    return OPERATIONS_PER_ENTRY * width * (packed.num_nodes + packed.num_paths)
 
 
 def make_scratch(links: int, blocks: int, width: int, real: Any) -> Scratch:

@@ -14,8 +14,9 @@ from teal.network.packed import PathScan
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.lanes import fill, load, store, total
 from teal.runtime.parallel import inlined_kernel, kernel, parallel_kernel, prange
-from teal.solvers.pdhg.kernels import flows_up, prices_down
-from teal.solvers.pdhg.simplex import Lanes, simplex_shift
+from teal.solvers.pdhg.fused_state import Control, Dual, ScaledProgram, Scratch
+from teal.solvers.pdhg.kernels import average_and_restart, dual_gradient_step, flows_up, prices_down
+from teal.solvers.pdhg.simplex import Lanes, limited_simplex, simplex_shift
 
 
 class ScenarioRows(NamedTuple):
@@ -131,6 +132,14 @@ def step(
                 p += n
             _loads_of_groups(s, scan, flow, own_loads, groups, lanes)
         own_sums[0], own_sums[1], own_sums[2] = profit, step_distance, anchor_distance
+
+
+@kernel
+def after(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch) -> None:
+    """The links' part of one iteration; see :func:`teal.solvers.pdhg.kernels.after`."""
+    dual_step = dual_gradient_step(program, dual, control, scratch, 1)
+    limited_simplex(dual.stepped, dual_step, program.live, program.limits, program.scenario_width)
+    average_and_restart(program, dual, control, scratch, 1)
 
 
 @parallel_kernel

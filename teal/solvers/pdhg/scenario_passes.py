@@ -10,7 +10,7 @@ from teal.runtime.arrays import Float32Array, FloatArray, Int64Array
 from teal.runtime.parallel import threads_for
 from teal.solvers.pdhg import certificates, kernels, sample, scenario_kernels
 from teal.solvers.pdhg.fused_state import Control, Dual, ScaledProgram
-from teal.solvers.pdhg.passes import MAX_BLOCKS, MIN_BLOCK_WORK, OPERATIONS_PER_ENTRY, Measured, make_scratch
+from teal.solvers.pdhg.passes import MAX_BLOCKS, MIN_BLOCK_WORK, Measured, make_scratch, operations
 
 
 class ScenarioPasses:
@@ -29,7 +29,7 @@ class ScenarioPasses:
         self._problem, self._scan, self._max_slots = problem, packed.scan, packed.max_slots
         self._groups, self._lanes = groups, (0,) * width
         self._block_ptr = packed.blocks(MIN_BLOCK_WORK, MAX_BLOCKS)
-        self._operations = OPERATIONS_PER_ENTRY * groups * width * (packed.num_nodes + packed.num_paths)
+        self._operations = operations(packed, groups * width)
         blocks, self._row = len(self._block_ptr) - 1, packed.num_links * width
         self._current, self._anchor, self._stepped, self._best = np.zeros((4, packed.num_paths))
         self._loads, self._sums = np.zeros((blocks, groups, self._row)), np.zeros((blocks, 3))
@@ -82,7 +82,8 @@ class ScenarioPasses:
     def _path_rows(self, values: FloatArray) -> FloatArray:
         """(1, D, K) as (P,)."""
         rows = np.empty(len(self._scan.end_node))
-        certificates.pack_splits(self._scan, np.ascontiguousarray(values), rows, (0,))
+        with threads_for(self._operations):
+            certificates.pack_splits(self._scan, np.ascontiguousarray(values), rows, (0,))
         return rows
 
     def put_splits(self, splits: FloatArray) -> None:
@@ -122,7 +123,7 @@ class ScenarioPasses:
             is_restarting = kernels.before(program, dual, control, scratch, 1)
             self._step(self._block_ptr, is_restarting=is_restarting)
             scratch.block_load[0], scratch.block_sums[0] = self._loads.sum(0).reshape(-1), self._sums.sum(0)
-            kernels.after(program, dual, control, scratch, 1)
+            scenario_kernels.after(program, dual, control, scratch)
 
     def _step(self, block_ptr: Int64Array, *, is_restarting: bool) -> None:
         scratch = self._scratch
@@ -175,5 +176,6 @@ class ScenarioPasses:
 
     def _splits_of(self, rows: FloatArray) -> FloatArray:
         splits = np.empty((1, *self._problem.paths.leaf.shape))
-        certificates.unpack_splits(self._scan, rows, np.zeros((1, 0)), splits, (0,))
+        with threads_for(self._operations):
+            certificates.unpack_splits(self._scan, rows, np.zeros((1, 0)), splits, (0,))
         return splits

@@ -1,0 +1,167 @@
+"""Compiles the kernels ahead of their first use: each task calls some of them on a network of three nodes.
+
+Numba keeps what it compiles on disk, for this machine and this version of the sources.  Compilation holds a lock, so
+that tasks run in processes, two at a time on two cores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import platform
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from teal.network import PathMethod, PathWeight, all_pairs, compute_paths
+from teal.problem import Allocation, all_paths_bound, assess
+from teal.runtime.parallel import on_all_threads
+from teal.runtime.storage import cache_dir, content_key
+from teal.solvers.pdhg import LANES
+from teal.solvers.pdhg.rehearsal import rehearse, three_nodes
+from teal.solvers.pdhg.scenarios import solve_scenarios
+
+_TASKS: dict[str, Callable[[], None]] = {}
+_FIRST = ("paths", "engine")  # what a first solve needs
+
+
+def _task(function: Callable[[], None]) -> Callable[[], None]:
+    _TASKS[function.__name__.strip("_").replace("_", " ")] = function
+    return function
+
+
+def _forms() -> Iterator[AbstractContextManager[None]]:
+    """Both forms of kernels: on one thread and on all."""
+    yield contextlib.nullcontext()
+    yield on_all_threads()
+
+
+@_task
+def _engine() -> None:
+    rehearse(False, 1, torch.float32, True, False, False)
+
+
+@_task
+def _paths() -> None:
+    problem = three_nodes(is_balanced=False, batch=1)
+    compute_paths(problem.topology, all_pairs(problem.topology), num_paths=2, cache=False)
+    splits, prices = problem.even_splits, torch.ones_like(problem.capacity)
+    assess(problem, Allocation.of_batch(splits, prices, 0.0))
+    all_paths_bound(problem, prices)
+
+
+@_task
+def _engine_for_many_matrices() -> None:
+    for width in LANES[1:]:
+        rehearse(False, width, torch.float32, True, False, False)
+        rehearse(False, width, torch.float32, False, False, False)
+
+
+@_task
+def _engine_for_large_networks() -> None:
+    rehearse(False, 1, torch.float32, True, True, True)
+
+
+@_task
+def _engine_for_many_matrices_of_large_networks() -> None:
+    for width in LANES[1:]:
+        rehearse(False, width, torch.float32, True, True, True)
+
+
+@_task
+def _engine_in_double_precision() -> None:
+    rehearse(False, 1, torch.float64, True, False, False)
+    rehearse(False, 1, torch.float64, True, True, False)
+
+
+@_task
+def _paths_of_large_networks() -> None:
+    with on_all_threads():
+        _paths()
+
+
+@_task
+def _paths_by_weight() -> None:
+    topology = three_nodes(is_balanced=False, batch=1).topology
+    for form in _forms():
+        with form:
+            compute_paths(topology, weight=PathWeight.LATENCY, cache=False)
+            compute_paths(topology, method=PathMethod.YEN, cache=False)
+
+
+@_task
+def _scenarios() -> None:
+    for form in _forms():
+        for count in LANES:
+            with form if count == LANES[0] else contextlib.nullcontext():
+                solve_scenarios(three_nodes(is_balanced=True, batch=count), gap=1e-9, max_iterations=8)
+
+
+@_task
+def _model_for_any_network() -> None:
+    from teal.schemes import make_scheme
+
+    problem = three_nodes(is_balanced=False, batch=1)
+    for form in _forms():
+        with form:
+            make_scheme("price-gnn").solve(problem)
+
+
+def num_tasks(*, everything: bool) -> int:
+    """Number of tasks."""
+    return len(_TASKS if everything else _FIRST)
+
+
+def warm_up(*, everything: bool, workers: int = 0) -> Iterator[str]:
+    """Compile what is missing; yields the name of each task that is done.
+
+    Args:
+        everything: all kernels of the CPU; otherwise those of a first solve.
+        workers: processes; 0 for one per core.
+    """
+    names = list(_TASKS) if everything else list(_FIRST)
+    context = multiprocessing.get_context("spawn")
+    count = min(len(names), workers or os.cpu_count() or 1)
+    with ProcessPoolExecutor(count, mp_context=context, initializer=_ignore_interrupts) as pool:
+        waiting = {pool.submit(run_task, name): name for name in names}
+        for done in as_completed(waiting):
+            done.result()
+            yield waiting[done]
+    _stamp().touch()
+
+
+def is_warm() -> bool:
+    """Whether a first solve of this version on this machine has compiled before."""
+    return _stamp().exists()
+
+
+def run_task(name: str) -> None:
+    """Call the kernels of one task."""
+    _TASKS[name]()
+
+
+def _ignore_interrupts() -> None:
+    """Leave Ctrl-C to the process that started this one."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _stamp() -> Path:
+    """An empty file beside Numba's files, that says that these sources have been compiled on this machine."""
+    import numba
+
+    package = Path(__file__).parents[1]
+    stamps = np.array([source.stat().st_mtime_ns for source in sorted(package.rglob("*.py"))])
+    key = content_key(stamps, numba.__version__, platform.python_version(), platform.node())
+    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or package / "__pycache__")
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):  # an installation of another user: Numba too has a folder elsewhere then
+        folder = cache_dir("kernels")
+    return folder / f"compiled-{key[:32]}"

@@ -1,0 +1,196 @@
+"""Numba kernels that find link-disjoint paths between two nodes.
+
+A path is an array of link numbers; bans are stamps (see :mod:`teal.network.shortest`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from teal.network.shortest import Graph, SearchScratch, best_first, walk_back
+from teal.runtime.arrays import FloatArray, Int64Array, IntArray
+from teal.runtime.parallel import kernel
+
+ZERO = cast(int, np.int64(0))  # not the literal 0, for which, as for any literal, Numba compiles a callee once more
+_NO_STAMP = -2  # a stamp that no entry ever carries: nothing is banned
+
+
+class FoundPaths(NamedTuple):
+    """Up to K paths: ``links`` (K, N) link numbers, ``length`` (K,) number of links, ``weight`` (K,) sum of weights."""
+
+    links: IntArray
+    length: Int64Array
+    weight: FloatArray
+
+
+@kernel
+def empty_paths(num_paths: int, num_nodes: int) -> FoundPaths:
+    """Memory for so many paths."""
+    return FoundPaths(
+        np.empty((num_paths, num_nodes), dtype=np.int32), np.zeros(num_paths, dtype=np.int64), np.empty(num_paths)
+    )
+
+
+class TwoSided(NamedTuple):
+    """Memory of a breadth-first search from both ends; row 0 belongs to the source's side, row 1 to the target's.
+
+    Attributes:
+        seen: (2, N) stamp of the search that reached a node last.
+        into: (2, N) the link by which a node was reached.
+        queue: (2, N) nodes in the order in which they were reached.
+    """
+
+    seen: IntArray
+    into: IntArray
+    queue: IntArray
+
+
+@kernel
+def grow_tree(source: int, graph: Graph, into: IntArray, queue: IntArray) -> None:
+    """Paths of fewest hops from ``source``: ``into`` (N,) receives the link into each node, -1 where there is none."""
+    into[:] = -1
+    queue[0] = source
+    begin, end = 0, 1
+    while begin < end:
+        node = queue[begin]
+        begin += 1
+        for i in range(graph.out_ptr[node], graph.out_ptr[node + 1]):
+            other = graph.head[graph.out_link[i]]
+            if into[other] < 0 and other != source:
+                into[other] = graph.out_link[i]
+                queue[end] = other
+                end += 1
+
+
+@kernel
+def _expand(
+    begin: int,
+    end: int,
+    ptr: IntArray,
+    links: IntArray,
+    far_end: IntArray,
+    banned: IntArray,
+    ban: int,
+    mark: int,
+    search: TwoSided,
+    side: int,
+) -> tuple[int, int]:
+    """Expand ``queue[side, begin:end]`` by one level of breadth-first search.
+
+    Returns:
+        the new end of the queue, and the first node that the other side has seen too, or -1.
+    """
+    last = end
+    for i in range(begin, end):
+        node = search.queue[side, i]
+        for at in range(ptr[node], ptr[node + 1]):
+            link = links[at]
+            other = far_end[link]
+            if banned[link] != ban and search.seen[side, other] != mark:
+                search.seen[side, other], search.into[side, other] = mark, link
+                if search.seen[1 - side, other] == mark:
+                    return last, other
+                search.queue[side, last] = other
+                last += 1
+    return last, -1
+
+
+@kernel
+def _meet(
+    source: int, target: int, graph: Graph, banned: IntArray, ban: int, mark: int, search: TwoSided, path: IntArray
+) -> int:
+    """Write a path of fewest hops without banned links into ``path``; its number of links, 0 if there is none.
+
+    Breadth-first search from both ends.  Each round expands the smaller frontier by one level.  The first node
+    that both sides have seen lies on a shortest path: a shorter one would have met at an earlier level.
+    """
+    search.seen[0, source], search.seen[1, target] = mark, mark
+    search.queue[0, 0], search.queue[1, 0] = source, target
+    begin0, end0, begin1, end1 = ZERO, ZERO + 1, ZERO, ZERO + 1
+    while begin0 < end0 and begin1 < end1:
+        if end0 - begin0 <= end1 - begin1:
+            last, middle = _expand(
+                begin0, end0, graph.out_ptr, graph.out_link, graph.head, banned, ban, mark, search, ZERO
+            )  # fmt: skip
+            begin0, end0 = end0, last
+        else:
+            last, middle = _expand(
+                begin1, end1, graph.in_ptr, graph.in_link, graph.tail, banned, ban, mark, search, ZERO + 1
+            )  # fmt: skip
+            begin1, end1 = end1, last
+        if middle >= 0:
+            return _join(source, target, middle, search.into, graph, path)
+    return 0
+
+
+@kernel
+def _join(source: int, target: int, middle: int, into: IntArray, graph: Graph, path: IntArray) -> int:
+    """Write the links from ``source`` to ``middle`` and on to ``target`` into ``path``; their number."""
+    length = walk_back(source, middle, into[0], graph.tail, path)
+    while middle != target:
+        path[length] = into[1, middle]
+        middle = graph.head[path[length]]
+        length += 1
+    return length
+
+
+@kernel
+def _most_disjoint(source: int, target: int, graph: Graph, max_paths: int) -> int:
+    """No more disjoint paths than links that leave the source or enter the target."""
+    out_degree = graph.out_ptr[source + 1] - graph.out_ptr[source]
+    return min(max_paths, out_degree, graph.in_ptr[target + 1] - graph.in_ptr[target])
+
+
+@kernel
+def disjoint_by_hops(
+    source: int,
+    target: int,
+    tree: IntArray,
+    graph: Graph,
+    stamp: int,
+    banned: IntArray,
+    search: TwoSided,
+    paths: FoundPaths,
+) -> int:
+    """Up to K link-disjoint paths, each of fewest hops without the links of those before it; their number.
+
+    The first path follows ``tree``.  The stamps from ``stamp`` to ``stamp + K`` are used.
+    """
+    max_paths = _most_disjoint(source, target, graph, len(paths.length))
+    for k in range(max_paths):
+        paths.length[k] = 0
+        if k:
+            paths.length[k] = _meet(source, target, graph, banned, stamp, stamp + k, search, paths.links[k])
+        elif tree[target] >= 0:
+            paths.length[k] = walk_back(source, target, tree, graph.tail, paths.links[k])
+        if not paths.length[k]:
+            return k
+        for i in range(paths.length[k]):
+            banned[paths.links[k, i]] = stamp
+    return max_paths
+
+
+@kernel
+def disjoint_by_weight(
+    source: int,
+    target: int,
+    graph: Graph,
+    weight: FloatArray,
+    potential: FloatArray,
+    stamp: int,
+    scratch: SearchScratch,
+    into: IntArray,
+    paths: FoundPaths,
+) -> int:
+    """Up to K link-disjoint paths, each of least weight without the links of those before it; their number."""
+    max_paths = _most_disjoint(source, target, graph, len(paths.length))
+    for k in range(max_paths):
+        total = best_first(source, target, graph, weight, potential, stamp, _NO_STAMP, scratch, into)
+        if not np.isfinite(total):
+            return k
+        paths.length[k] = walk_back(source, target, into, graph.tail, paths.links[k])
+        for i in range(paths.length[k]):
+            scratch.banned_links[paths.links[k, i]] = stamp
+    return max_paths

@@ -1,0 +1,86 @@
+"""Calls every kernel that a solve runs on three nodes first, so that none is compiled while a clock runs.
+
+A kernel is compiled when it is first called with arguments of new types, which takes seconds on a machine that never
+did, and loaded from disk in a tenth of a second after that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import time
+
+import numpy as np
+import torch
+
+from teal.network import PathSet, Topology, all_pairs, compute_paths
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem
+from teal.runtime.parallel import is_large, on_all_threads
+from teal.solvers.pdhg.fused import LANES, MAX_LANES, FusedEngine
+from teal.solvers.pdhg.passes import operations
+from teal.solvers.pdhg.sampled_start import SampledStart, is_faster
+from teal.solvers.pdhg.search import Search
+
+_ITERATIONS = 8  # enough for a gap check, a restart and a refill
+_ANY_SIZE = 1_000_000_000  # demands that a sample may be drawn from
+
+
+def rehearse_for(
+    paths: PathSet, batch: int, gap: float, dtype: torch.dtype, *, is_balanced: bool, same_capacity: bool = True
+) -> None:
+    """Call what the CPU engine calls for matrices on a network, unless this process has done so before.
+
+    Args:
+        paths: candidate paths.
+        batch: number of matrices.
+        gap: target.
+        dtype, is_balanced, same_capacity: as of :func:`rehearse`.
+    """
+    sizes = {min(batch, MAX_LANES), batch % MAX_LANES} - {0}
+    for width in sorted({next(lanes for lanes in LANES if lanes >= size) for size in sizes}):
+        on_all = is_large(operations(paths.packed, width))
+        rehearse(is_balanced, width, dtype, same_capacity, on_all, is_faster(paths, gap))
+
+
+@functools.cache
+def rehearse(
+    is_balanced: bool, width: int, dtype: torch.dtype, same_capacity: bool, on_all: bool, is_sampled: bool
+) -> None:
+    """Call every kernel of one kind of program.
+
+    Args:
+        is_balanced: whether all demand must be carried.
+        width: lanes.
+        dtype: of the splits in the iteration.
+        same_capacity: whether all matrices have the same capacities.
+        on_all: whether kernels run on all threads.
+        is_sampled: whether the engine starts from samples.
+    """
+    problem = three_nodes(is_balanced=is_balanced, batch=width, same_capacity=same_capacity)
+    with on_all_threads() if on_all else contextlib.nullcontext():
+        state = None
+        for _ in ("cold", "warm"):
+            engine = FusedEngine(problem, state, dtype)
+            search = Search(problem, engine, 0.0, _ITERATIONS, None, time.perf_counter(), may_stall=False)
+            state = search.run(math.inf, warm=state is not None).state
+        if is_sampled:
+            sampled = SampledStart(problem, engine, 1e-2, num_demands=_ANY_SIZE)
+            sampled.respond(torch.ones(problem.batch, dtype=torch.bool), math.inf)
+            sampled.correct()
+
+
+def three_nodes(*, is_balanced: bool, batch: int, same_capacity: bool = True) -> Problem:
+    """A triangle with more demand than it can carry; see :func:`rehearse`."""
+    source, target = np.array([0, 1, 2, 1, 2, 0], np.int32), np.array([1, 2, 0, 0, 1, 2], np.int32)
+    topology = Topology(
+        "rehearsal", ("a", "b", "c"), source, target, np.full(6, 2.0), np.ones(6), np.full((3, 2), np.nan)
+    )  # fmt: skip
+    paths = compute_paths(topology, all_pairs(topology), num_paths=2, cache=False)
+    name = ObjectiveName.MAX_LINK_UTILISATION if is_balanced else ObjectiveName.TOTAL_FLOW
+    demand = np.random.default_rng(0).uniform(0.5, 3, (batch, len(paths.pairs)))
+    capacity = np.full((batch, 6), 2.0)
+    if not same_capacity:
+        capacity[-1, 0] = 1.0
+    return Problem.create(topology, paths, Objective(name), demand, capacity=capacity)
