@@ -126,7 +126,7 @@ def test_teal_imports_no_baseline_and_ray_only_in_two_rooms() -> None:
 
 def test_optional_packages_are_imported_where_they_are_used() -> None:
     """The library runs without them: no file imports one at its top, but the one room that needs it."""
-    homes = {"cvxpy": (), "gurobipy": (), "tyro": ("cli.py",), "topohub": (), "torch_geometric": ("nn",)}
+    homes = {"cvxpy": (), "gurobipy": (), "tyro": ("cli",), "topohub": (), "torch_geometric": ("nn",)}
     homes |= {"jaxtyping": (), "beartype": ()}
     homes |= dict.fromkeys(("plotly", "jinja2", "ortools"), ())
     homes |= {"ray": ("serving",), "fastapi": ("serving",), "pydantic": ("serving",), "prometheus_client": ("serving",)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from teal.cli import main
+from teal.cli.commands import COMMANDS
 from teal.evaluation import Row
 from teal.formats.rows import read_csv, write_csv
 from tests.gate import OPEN, PATIENCE_S, Gate
@@ -276,7 +278,7 @@ def test_solve_writes_an_allocation_and_says_what_it_is_worth(
     again = ["--paths", str(paths), "--fail", "1,2", "--carrying", "--objective", "max_concurrent_flow"]
     assert main(["solve", *instance, *again]) == 0
     assert "max_concurrent_flow: 0." in capsys.readouterr().out
-    assert main(["solve", *instance, "--gap", "0", "--max-iterations", "3"]) == 0
+    assert main(["solve", *instance, "--gap", "0", "--max-iterations", "3"]) == 3
     assert "was not reached: stopped by the iteration limit" in capsys.readouterr().err
     assert main(["solve", *instance, "--deadline", "5 s"]) == 2
     assert "--deadline" in capsys.readouterr().err
@@ -293,3 +295,63 @@ def test_help_teaches() -> None:
         assert "usage: teal" in run.stdout
     evaluate = subprocess.run([sys.executable, "evaluate.py", "--help"], cwd=ROOT, capture_output=True, text=True)
     assert "--scheme" in evaluate.stdout
+
+
+def test_version_and_typing_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("teal 0.")
+    for arguments, hint in (
+        (["sovle"], "did you mean solve?"),
+        (["topology", "lst"], "topology list"),
+        (["solve", "--topolgy", "b4"], "did you mean --topology?"),
+        (["solve", "--topology=b4", "--traffic", "gravity:", "--gapp=1"], "did you mean --gap?"),
+        (["solve", "--topology", "topohub:sndlib/gent", "--traffic", "gravity:"], "did you mean sndlib/geant?"),
+    ):
+        assert main(arguments) == 2
+        error = capsys.readouterr().err
+        assert hint in error
+        assert error.count("\n") == 1 or "compiling" in error
+
+
+def test_help_fits_80_columns_and_lists_every_option(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["--help"]) == 0
+    overview = capsys.readouterr().out
+    for name, command in COMMANDS.items():
+        assert f"  {name} " in overview
+        assert main([*name.split(), "--help"]) == 0
+        text = capsys.readouterr().out
+        for field in dataclasses.fields(command.config):
+            assert f"\n  --{field.name.replace('_', '-')}" in text
+        too_long = [line for line in text.splitlines() if len(line) > 80 and "|" not in line]
+        assert not too_long, f"{name}: {too_long}"
+    assert main(["evaluate", "--help"]) == 0
+    groups = [line for line in capsys.readouterr().out.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert groups[0] == "networks and traffic:"
+    assert groups[-1] == "for experts:"
+
+
+def test_networks_are_listed_and_described(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topology", "list", "--match", "SNDLIB"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split() == ["topohub:sndlib/geant", "22", "nodes"] for line in lines)
+    assert main(["topology", "info", "--topology", "topohub:sndlib/geant"]) == 0
+    said = capsys.readouterr().out
+    assert "22 nodes" in said
+    assert "every link is given 100 Gbit/s" in said
+    assert main(["topology", "list", "--match", "nowhere"]) == 2
+
+
+def test_evaluate_prints_tables_of_80_columns_unless_asked_for_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ["evaluate", *B4, "--scheme", "pdhg", "--scheme", "lp-all:solver=highs", "--limit", "2"]
+    common += ["--failures", "1", "--noise", "2", "--out", str(tmp_path / "r")]
+    assert main(common) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines[:-1])) <= 80
+    assert any("certified gap" in line for line in lines)
+    assert main([*common, "--overwrite", "--wide"]) == 0
+    assert "violation" in capsys.readouterr().out

@@ -9,9 +9,11 @@ from teal.config.evaluate import EvaluateConfig
 from teal.config.paths import ImproveConfig, PathsConfig
 from teal.config.plan import PlanConfig
 from teal.config.pretrain import PretrainConfig
+from teal.config.pretrain_hedge import PretrainHedgeConfig
 from teal.config.report import ReportConfig
 from teal.config.serve import ServeConfig
 from teal.config.solve import SolveConfig
+from teal.config.topology import TopologyConfig, TopologyListConfig
 from teal.config.traffic import TrafficConfig, TrafficConvertConfig, TrafficGenerateConfig
 from teal.config.train import TrainConfig
 from teal.config.warm_up import WarmUpConfig
@@ -26,10 +28,13 @@ __all__ = [
     "PathsConfig",
     "PlanConfig",
     "PretrainConfig",
+    "PretrainHedgeConfig",
     "ProgramConfig",
     "ReportConfig",
     "ServeConfig",
     "SolveConfig",
+    "TopologyConfig",
+    "TopologyListConfig",
     "TrafficConfig",
     "TrafficConvertConfig",
     "TrafficGenerateConfig",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 from teal.config.base import InstanceConfig, require
 
@@ -15,6 +17,13 @@ class AllocateConfig(InstanceConfig):
     The history is divided into parts, which are computed in as many processes as there are CPUs (Ray Data); memory
     does not grow with the history.  An interrupted run continues with --resume.
     """
+
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "when to stop": ("gap", "max_iterations"),
+        "history": ("limit", "part", "workers"),
+        "output": ("out", "entries", "figures_only", "resume", "overwrite"),
+        "for experts": ("model", "epsilon", "device"),
+    }
 
     out: Path
     """Folder for the parts (Parquet, one row a matrix), the candidate paths that splits are over, and the figures."""

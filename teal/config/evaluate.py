@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from teal.config.base import InstanceConfig, ProgramConfig, require, seconds
 
@@ -28,9 +29,21 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
     is retrained.  The results are in OUT, with report.html to look at.  An interrupted run continues with --resume.
     """
 
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "schemes": ("scheme", "model", "time_limit"),
+        "matrices": ("split", "limit"),
+        "changes of matrices and networks": (
+            "fail", "failures", "noise", "spatial", "scale", "draws", "seed", "online", "interval",
+        ),
+        "other protocols": ("race", "next_interval", "lead", "lookback"),
+        "output": ("out", "wide", "resume", "overwrite"),
+        "for experts": ("epsilon", "device"),
+    }  # fmt: skip
+
     scheme: tuple[str, ...] = ()
-    """A scheme with its options, such as teal:repair=admm,iterations=5 or lp-all:solver=highs; repeat for more.
-    Default: price-gnn, lp-all and, with the --model of one network, teal."""
+    """A scheme with its options, such as teal:repair=admm,iterations=5 or lp-all:solver=highs; repeat for more; all for
+    every scheme that suits the objective and needs no model.  Default: price-gnn, lp-all and, with the --model of one
+    network, teal."""
     model: tuple[Path, ...] = ()
     """Folder of a trained model, or the name of one that comes with Teal: b4 (for teal), universal (for price-gnn, its
     default).  One for all topologies, or one for each; none for a topology without a model."""
@@ -73,6 +86,8 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
     """Seed of failures, noise, and the flash crowds of --race."""
     out: Path
     """Folder for report.html, results.csv and .parquet, manifest.json and plots; with --race, race.csv and race.png."""
+    wide: bool = False
+    """Print all columns; without it five that fit 80 characters.  The files have all in any case."""
     resume: bool = False
     """Continue the interrupted run in OUT, with the same settings."""
     overwrite: bool = False

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 from teal.config.base import InstanceConfig, require, seconds
 
@@ -11,6 +13,14 @@ from teal.config.base import InstanceConfig, require, seconds
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SolveConfig(InstanceConfig):
     """Allocate one traffic matrix to a certified optimality gap, without an LP solver."""
+
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "matrix": ("index", "fail"),
+        "when to stop": ("gap", "deadline", "max_iterations"),
+        "large networks": ("carrying", "shards", "workers"),
+        "output": ("out", "entries", "min_split", "json", "overwrite"),
+        "for experts": ("model", "epsilon", "device"),
+    }
 
     index: int = 0
     """Number of the matrix, counted from 0."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from teal.config.base import InstanceConfig, require, seconds
 
@@ -13,6 +14,15 @@ from teal.config.base import InstanceConfig, require, seconds
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig(InstanceConfig):
     """Train a model on the first 70% of the matrices; the next 10% decide which weights are kept."""
+
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "training": (
+            "learner", "next_interval", "lead", "time_budget", "max_steps", "seed", "batch_size", "learning_rate",
+            "augment", "workers",
+        ),
+        "validation": ("validate_every", "validation_matrices", "patience", "decay_after"),
+        "for experts": ("width", "layers", "form", "std", "samples", "episodes", "micro_batch", "device", "epsilon"),
+    }  # fmt: skip
 
     out: Path
     """Folder for the checkpoint, the state to resume from, and the TensorBoard log."""

@@ -6,8 +6,10 @@ topohub has positions and link lengths but no capacities.  Every link gets the s
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
+from collections.abc import Iterator
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any
@@ -39,10 +41,38 @@ def _stored(text: str, name: str) -> dict[str, Any]:
     parts = name.split("/")
     file = folder.joinpath(*parts[:-1], f"{parts[-1]}.json")
     if len(parts) not in (2, 3) or not all(re.fullmatch(r"[\w.-]*\w", part) for part in parts) or not file.is_file():
-        hint = "a name such as sndlib/geant, topozoo/Abilene, caida/2024-08/7018, backbone/africa"
+        hint = "a name such as sndlib/geant, topozoo/Abilene, caida/2024-08/7018, backbone/africa (teal topology list)"
+        names = {one.lower(): one for one, _ in stored_files(folder)}
+        near = difflib.get_close_matches(name.lower(), names, n=1)
+        hint += f"; did you mean {names[near[0]]}?" if near else ""
         raise InputError(text, "topology", hint, repr(name))
     data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return data
+
+
+def known_topologies() -> list[tuple[str, int]]:
+    """The name and number of nodes of b4 and every network of topohub, sorted.
+
+    Raises:
+        InputError: topohub is not installed.
+    """
+    files = stored_files(topohub_folder("topohub", "networks"))
+    sizes = ((name, len(json.loads(file.read_text(encoding="utf-8"))["nodes"])) for name, file in files)
+    return [("b4", 12), *sorted((PREFIX + name, size) for name, size in sizes)]
+
+
+def stored_files(folder: Traversable, above: str = "") -> Iterator[tuple[str, Traversable]]:
+    """The name and file of every network in a folder of the package, as ``GROUP/NAME``.
+
+    Args:
+        folder: see :func:`topohub_folder`.
+        above: what the names begin with.
+    """
+    for inner in folder.iterdir():
+        if inner.is_dir():
+            yield from stored_files(inner, f"{above}{inner.name}/")
+        elif inner.name.endswith(".json"):
+            yield f"{above}{inner.name.removesuffix('.json')}", inner
 
 
 def load_topohub(text: str) -> Topology:

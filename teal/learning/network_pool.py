@@ -12,15 +12,13 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator
 from functools import cache, lru_cache
-from importlib.resources.abc import Traversable
 
 import numpy as np
 import torch
 
 from teal.formats import load_topology
-from teal.formats.topohub_names import topohub_folder
+from teal.formats.topohub_names import stored_files, topohub_folder
 from teal.network import PathSet, Topology, all_pairs, compute_paths
 from teal.network.disturbances import flash_crowd
 from teal.objectives import Objective, ObjectiveName
@@ -116,19 +114,11 @@ def network_sizes() -> dict[str, int]:
     """
     data, nodes_by_name = topohub_folder("networks", ""), {}
     for group in GROUP_SHARES:
-        for name, file in sorted(_files(data / group, group)):
+        for name, file in sorted(stored_files(data / group, f"{group}/")):
             nodes = len(json.loads(file.read_text(encoding="utf-8"))["nodes"])
             if nodes >= MIN_NODES:
                 nodes_by_name[name] = nodes
     return nodes_by_name
-
-
-def _files(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
-    for inner in folder.iterdir():
-        if inner.is_dir():
-            yield from _files(inner, f"{name}/{inner.name}")
-        elif inner.name.endswith(".json"):
-            yield f"{name}/{inner.name[:-5]}", inner
 
 
 @cache

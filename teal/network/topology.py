@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Iterable
 
 import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 from teal.errors import InputError
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
@@ -142,6 +144,13 @@ class Topology:
         Candidate paths are valid for every topology with the same key.
         """
         return content_key(self.num_nodes, self.link_source, self.link_target)
+
+    def num_components(self) -> int:
+        """Number of strongly connected parts, over links that have a capacity."""
+        live = self.capacity > 0
+        ends = self.link_source[live], self.link_target[live]
+        graph = csr_array((np.ones(len(ends[0])), ends), shape=(self.num_nodes, self.num_nodes))
+        return int(connected_components(graph, directed=True, connection="strong")[0])
 
     def content_key(self) -> str:
         """Hash of nodes, links, capacities and latencies, which are all that an allocation can depend on."""

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from teal.errors import InputError
 from teal.nn.flow_gnn_config import FlowGnnConfig
+from teal.nn.hedge_gate import HedgeGate, HedgeGateConfig
 from teal.nn.price_gnn import PriceGNN, PriceGnnConfig
 from teal.objectives import Objective, ObjectiveName
 from teal.runtime.storage import atomic_file, file_key
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from teal.nn.teal_model import TealModel
 
 FORMAT = 1  # of the folder; raised when older versions of Teal could not read it
-PRICE_GNN_KIND = "price-gnn"  # `kind` in the card of a PriceGNN; the card of a FlowGNN has none
+# `kind` in the cards of models for any network; the card of a FlowGNN has none.
+PRICE_GNN_KIND, HEDGE_GATE_KIND = "price-gnn", "hedge-gate"
 MODEL_CARD, MODEL_WEIGHTS = "model.json", "model.safetensors"
 MOST_SIZE = 4096  # of any dimension of a model that is read
 _HASH = "weights_sha256"  # key of the weights' hash in the card
@@ -99,6 +101,33 @@ class PriceGnnCard:
     format: int = FORMAT
 
 
+@dataclasses.dataclass(frozen=True)
+class HedgeGateCard:
+    """What the card of a HedgeGate says; such a model serves every network.
+
+    Attributes:
+        model: shapes.
+        histories: number of random histories that it was trained on, every eighth of them for validation.
+        held_out: names of networks that it was not trained on, nor on others of their families.
+        seed: of the training run.
+        step: optimiser steps of these weights.
+        train_s: seconds of training of these weights.
+        validation: mean largest utilisation over that of the mixture, on the histories that were held out.
+        kind: always ``hedge-gate``.
+        format: of the folder.
+    """
+
+    model: HedgeGateConfig
+    histories: int
+    held_out: tuple[str, ...]
+    seed: int
+    step: int
+    train_s: float
+    validation: float
+    kind: str = HEDGE_GATE_KIND
+    format: int = FORMAT
+
+
 def save_flow_gnn(folder: Path, model: TealModel, card: FlowGnnCard) -> None:
     """Write the checkpoint of a FlowGNN."""
     _save(folder, model, card)
@@ -109,7 +138,12 @@ def save_price_gnn(folder: Path, model: PriceGNN, card: PriceGnnCard) -> None:
     _save(folder, model, card)
 
 
-def _save(folder: Path, model: nn.Module, card: FlowGnnCard | PriceGnnCard) -> None:
+def save_hedge_gate(folder: Path, model: HedgeGate, card: HedgeGateCard) -> None:
+    """Write the checkpoint of a HedgeGate."""
+    _save(folder, model, card)
+
+
+def _save(folder: Path, model: nn.Module, card: FlowGnnCard | PriceGnnCard | HedgeGateCard) -> None:
     tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     with atomic_file(folder / MODEL_WEIGHTS) as temporary:
         save_file(tensors, temporary)
@@ -150,6 +184,21 @@ def load_price_gnn(folder: Path, device: torch.device | str = "cpu") -> tuple[Pr
     return model.to(device).eval(), card
 
 
+def load_hedge_gate(folder: Path) -> tuple[HedgeGate, HedgeGateCard]:
+    """Read the checkpoint of a HedgeGate.
+
+    Raises:
+        InputError: no checkpoint there, a damaged one, one of another format or of another kind of model.
+    """
+    fields, weights_hash = _read_card(folder / MODEL_CARD)
+    with _one_line(folder / MODEL_CARD, "the description of a hedge (teal pretrain-hedge)"):
+        config, held_out = _checked(HedgeGateConfig(**fields["model"])), tuple(fields["held_out"])
+        card = _checked(HedgeGateCard(**(fields | {"model": config, "held_out": held_out})))
+        model = HedgeGate(card.model)
+    _load_weights(model, folder, weights_hash)
+    return model.eval(), card
+
+
 @contextlib.contextmanager
 def _one_line(file: Path, expected: str) -> Iterator[None]:
     """Whatever a damaged description brings about becomes an InputError of one line."""
@@ -174,7 +223,11 @@ def _checked(fields: _Fields) -> _Fields:
             good = good and all(isinstance(one, str) for one in value)
         if not good:
             raise ValueError(f"{name}: {type(value).__name__} in place of {plain.__name__}")
-        if isinstance(fields, FlowGnnConfig | PriceGnnConfig) and isinstance(value, int) and not 0 < value <= MOST_SIZE:
+        if (
+            isinstance(fields, FlowGnnConfig | PriceGnnConfig | HedgeGateConfig)
+            and isinstance(value, int)
+            and not 0 < value <= MOST_SIZE
+        ):
             raise ValueError(f"{name}: 1 to {MOST_SIZE}, not {value}")
     return fields
 

@@ -20,19 +20,27 @@ from teal.reports.plots import plot_panels
 from teal.reports.table import time_text
 
 _COLUMNS = ("mean", "p50", "p90", "p99", "worst", "churn", "limit held", "limit - ratio", "time")
+_NARROW = ("mean", "p99", "churn", "limit held", "time")
 
 
-def render_next_interval(summaries: Sequence[NextSummary]) -> Iterator[Table]:
-    """A table for each network: realised over optimum, churn, the stated limit, time."""
+def render_next_interval(summaries: Sequence[NextSummary], *, wide: bool) -> Iterator[Table]:
+    """A table for each network: realised over optimum, churn, the stated limit, time.
+
+    Args:
+        summaries: of all networks.
+        wide: all columns; otherwise those that fit 80 characters.
+    """
     for network in dict.fromkeys((s.topology, s.traffic) for s in summaries):
         own = [s for s in summaries if (s.topology, s.traffic) == network]
         table = Table(title=f"{network[0]}, {network[1]}: {own[0].intervals} intervals, realised / optimum")
         table.title_justify = "left"
-        table.add_column("scheme", no_wrap=True)
-        for column in _COLUMNS:
-            table.add_column(column, justify="right")
+        table.add_column("scheme", no_wrap=wide, overflow="fold")
+        shown = [number for number, column in enumerate(_COLUMNS) if wide or column in _NARROW]
+        for number in shown:
+            table.add_column(_COLUMNS[number], justify="right")
         for s in _from_the_best(own):
-            table.add_row(escape(s.scheme), *(text for text, _ in _cells(s)))
+            cells = _cells(s)
+            table.add_row(escape(s.scheme), *(cells[number][0] for number in shown))
         yield table
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from rich.markup import escape
@@ -16,6 +16,7 @@ from teal.evaluation.cases import Protocol
 from teal.objectives import Objective, ObjectiveName
 from teal.problem.allocation import Status
 
+_BAD = {status.value for status in Status if not status.usable}
 REFERENCE_SCHEME = "lp-all"  # whose optima the others are compared with
 
 
@@ -105,15 +106,24 @@ def by_level(rows: list[Row]) -> dict[tuple[str, str], list[Row]]:
     return groups
 
 
-def render_all(rows: list[Row]) -> Iterator[Table]:
-    """The tables for a terminal: for each network one of the unchanged matrices, then one of the changed ones."""
+def render_all(rows: list[Row], *, wide: bool) -> Iterator[Table]:
+    """The tables for a terminal: for each network one of the unchanged matrices, then of the changed ones.
+
+    Args:
+        rows: at least one.
+        wide: all columns; otherwise those that fit 80 characters.
+    """
     for (topology, traffic), network_rows in by_network(rows).items():
         levels = by_level(network_rows)
         offline = levels.pop((Protocol.OFFLINE.value, ""), [])
         if offline:
-            yield render(summarise(offline), offline[0].objective, f"{topology}, {traffic}")
-        if levels:
-            yield _render_levels(levels, topology)
+            yield render(summarise(offline), offline[0].objective, f"{topology}, {traffic}", wide=wide)
+        if wide:
+            parts = [levels] if levels else []
+        else:
+            protocols = dict.fromkeys(protocol for protocol, _ in levels)
+            parts = [{key: own for key, own in levels.items() if key[0] == protocol} for protocol in protocols]
+        yield from (_render_levels(part, topology) for part in parts)
 
 
 def _render_levels(levels: dict[tuple[str, str], list[Row]], topology: str) -> Table:
@@ -168,32 +178,45 @@ class Quality:
         return 100 * row.satisfied_demand if self.objective.maximises_value else row.value
 
 
-def render(summaries: list[Summary], objective: str, title: str) -> Table:
-    """The table for a terminal, with all columns."""
+def render(summaries: list[Summary], objective: str, title: str, *, wide: bool) -> Table:
+    """The table for a terminal: quality, share of the optimum, gap, time; or all columns."""
     program = Objective(ObjectiveName(objective))
     is_minimised = not program.higher_is_better
     value_column = "mean max link utilisation" if is_minimised else "mean value (Gbit/s)"
     if program.is_balanced and not is_minimised:
         value_column = "mean least share"
     table = Table(title=escape(f"{title}; objective: {objective}"), title_justify="left")
-    table.add_column("scheme", no_wrap=True)
-    columns: tuple[str, ...] = (
-        value_column, "of LP-all, mean", "of LP-all, worst", "satisfied demand", "certified gap",
-        "gap by the best bound", "max violation", "build, median", "solve, median",
-    )  # fmt: skip
-    has_parallel = any(not math.isnan(s.parallel_s) for s in summaries)
-    if has_parallel:
-        columns = (*columns, "in parallel, median")
+    table.add_column("scheme", no_wrap=wide, overflow="fold")
+    quality = "satisfied" if program.maximises_value else "least share" if program.may_shed else "utilisation"
+    columns: dict[str, Callable[[Summary], str]] = {
+        quality: lambda s: percent(s.satisfied_demand) if program.maximises_value else _number(s.value),
+        "of LP-all": lambda s: percent(s.of_optimum),
+        "certified gap": lambda s: percent(s.gap),
+        "time": lambda s: time_text(s.total_s),
+    }
+    if wide:
+        columns = {
+            value_column: lambda s: _number(s.value),
+            "of LP-all, mean": lambda s: percent(s.of_optimum),
+            "of LP-all, worst": lambda s: percent(s.worst),
+            "satisfied demand": lambda s: percent(s.satisfied_demand),
+            "certified gap": lambda s: percent(s.gap),
+            "gap by the best bound": lambda s: percent(s.gap_known),
+            "max violation": lambda s: "-" if math.isnan(s.max_violation) else f"{s.max_violation:.0e}",
+            "build, median": lambda s: time_text(s.build_s),
+            "solve, median": lambda s: time_text(s.solve_s),
+        }
+        if any(not math.isnan(s.parallel_s) for s in summaries):
+            columns["in parallel, median"] = lambda s: time_text(s.parallel_s)
     for column in columns:
         table.add_column(column, justify="right")
-    table.add_column("status")
+    if wide:
+        table.add_column("status")
+    elif failed := [s for s in summaries if _BAD & {part.split(" ", 1)[1] for part in s.status.split(", ")}]:
+        table.caption = escape("; ".join(f"{s.scheme}: {s.status}" for s in failed))
+        table.caption_justify = "left"
     for s in summaries:
-        table.add_row(
-            escape(s.scheme), _number(s.value), percent(s.of_optimum), percent(s.worst), percent(s.satisfied_demand),
-            percent(s.gap), percent(s.gap_known),
-            "-" if math.isnan(s.max_violation) else f"{s.max_violation:.0e}", time_text(s.build_s),
-            time_text(s.solve_s), *([time_text(s.parallel_s)] if has_parallel else []), s.status,
-        )  # fmt: skip
+        table.add_row(escape(s.scheme), *(cell(s) for cell in columns.values()), *([s.status] if wide else []))
     return table
 
 

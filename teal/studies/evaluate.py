@@ -22,7 +22,7 @@ from teal.reports.record import NETWORKS, ROWS, TABLE, UTILISATION, NetworkRecor
 from teal.reports.report import plot_results, write_report
 from teal.runtime.arrays import Int64Array
 from teal.runtime.storage import check_out_folder, content_key, model_folder, remove_files
-from teal.schemes import Scheme, make_scheme
+from teal.schemes import Scheme, make_scheme, scheme_names
 from teal.studies.files import RESUME_HINT, write_files
 from teal.studies.journal import JOURNAL, Journal
 
@@ -80,7 +80,7 @@ class EvaluationStudy:
         by_network: list[dict[str, Scheme]] = []
         for model in self._config.models():
             by_network.append({})
-            for name in self._config.scheme or default_schemes(model):
+            for name in chosen_schemes(self._config, model):
                 try:
                     by_network[-1][name] = make_scheme(name, model)
                 except InputError as error:
@@ -206,6 +206,17 @@ class EvaluationStudy:
         write_files(out, {MANIFEST: partial(write_manifest, settings=self._config, machines=machines)})
         self._journal.remove()  # the results are stored, whether or not plot and report succeed
         write_files(out, {PLOT: partial(plot_results, rows=record.rows), REPORT: partial(write_report, record=record)})
+
+
+def chosen_schemes(config: EvaluateConfig, model: Path | None) -> tuple[str, ...]:
+    """The schemes of a network; ``all`` stands for those that are installed, need no model and suit the objective.
+
+    A scheme that turns out not to suit is left out with a message, as on any network.
+    """
+    if "all" not in config.scheme:
+        return config.scheme or default_schemes(model)
+    known = [name for name in scheme_names() if name != "teal" or model is not None]
+    return tuple(dict.fromkeys([*(name for name in config.scheme if name != "all"), *known]))
 
 
 def default_schemes(model: Path | None) -> tuple[str, ...]:

@@ -246,17 +246,23 @@ def make(spec: Spec, model: Path | None) -> Mixture:
         if not good:
             raise InputError(spec.text, name, expected, options[name])
 
-    def hedges(past: Past) -> dict[str, Hedge]:
-        is_large = past.traffic.num_demands > _MANY_DEMANDS
-        names = (DEFAULT_LARGE if is_large else DEFAULT) if given == "auto" else given
-        return {name: make_hedge(name, model) for name in names.split("+")}
-
     made: dict[str, Hedge] | None = None
     if given != "auto":  # now, so that a fault shows before anything slow
         made = {name: make_hedge(name, model) for name in given.split("+")}
-    return Mixture(
-        hedges if made is None else made, float(options["rate"]), float(options["share"]), int(options["warm_up"])
-    )
+    return Mixture(made or default_hedges, float(options["rate"]), float(options["share"]), int(options["warm_up"]))
+
+
+def default_hedges(past: Past) -> dict[str, Hedge]:
+    """The hedges that suit the size of a network."""
+    from teal.schemes.hedges.registry import make_hedge
+
+    names = DEFAULT_LARGE if past.traffic.num_demands > _MANY_DEMANDS else DEFAULT
+    return {name: make_hedge(name) for name in names.split("+")}
+
+
+def default_mixture() -> Mixture:
+    """``mixture`` without options."""
+    return Mixture(default_hedges)
 
 
 def _is_list(names: str) -> bool:

@@ -22,6 +22,7 @@ _BUILT_IN = (
     "figret",
     "forecast",
     "last",
+    "learned",
     "mixture",
     "peak",
     "residual",

@@ -1,16 +1,14 @@
-"""The command ``teal``: parse the settings, run the command, print its result."""
+"""What each command prints: run the study, print its result, return the exit code."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
-import tyro
 from rich.console import Console
-from tyro.conf import EnumChoicesFromValues, FlagCreatePairsOff, UseAppendAction, subcommand
 
 from teal.config import (
     AllocateConfig,
@@ -19,153 +17,41 @@ from teal.config import (
     PathsConfig,
     PlanConfig,
     PretrainConfig,
+    PretrainHedgeConfig,
     ReportConfig,
     ServeConfig,
     SolveConfig,
+    TopologyConfig,
+    TopologyListConfig,
     TrafficConfig,
     TrafficConvertConfig,
-    TrafficGenerateConfig,
     TrainConfig,
     WarmUpConfig,
 )
-from teal.errors import InputError, TealError
+from teal.errors import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-_DESCRIPTION = """Traffic engineering for wide-area networks: computes exactly feasible allocations and proves how far
-from the optimum they can be.  Example: teal train --topology b4 --traffic gravity:seed=0,count=200,load=4
---calibrate 0.9 --time-budget 1m --out runs/b4"""
-
-_Traffic = (
-    Annotated[TrafficConfig, subcommand("info", description="Describe traffic matrices.")]
-    | Annotated[TrafficGenerateConfig, subcommand("generate", description="Generate traffic matrices into a file.")]
-    | Annotated[TrafficConvertConfig, subcommand("convert", description="Write traffic matrices to another format.")]
-)
-_Paths = Annotated[PathsConfig, subcommand("compute")] | Annotated[ImproveConfig, subcommand("improve")]
-_Command = (
-    Annotated[SolveConfig, subcommand("solve")]
-    | Annotated[AllocateConfig, subcommand("allocate")]
-    | Annotated[TrainConfig, subcommand("train")]
-    | Annotated[PretrainConfig, subcommand("pretrain")]
-    | Annotated[EvaluateConfig, subcommand("evaluate")]
-    | Annotated[ReportConfig, subcommand("report")]
-    | Annotated[PlanConfig, subcommand("plan")]
-    | Annotated[ServeConfig, subcommand("serve")]
-    | Annotated[WarmUpConfig, subcommand("warm-up")]
-    | Annotated[_Paths, subcommand("paths", description="Compute or improve the candidate paths of a network.")]
-    | Annotated[_Traffic, subcommand("traffic", description="Describe, generate or convert traffic matrices.")]
-)
-
-# Commands that call no kernels, or compile them themselves.
-_WITHOUT_KERNELS = (ReportConfig, TrafficConfig, TrafficConvertConfig, WarmUpConfig)
+# Success; no usable result, or a solver failed; a target gap was missed.
+EXIT_OK, EXIT_FAILED, EXIT_GAP = 0, 1, 3
 _RACE_TABLE_GAP = 0.01  # certified gap, 1%; the table of a race shows the time that each start needs to reach it
-_TABLE_WIDTH = 160  # characters of a line where the output is no terminal; wide enough for all columns
+_TABLE_WIDTH, _WIDE_TABLE_WIDTH = 80, 160  # characters of a line where the output is no terminal
+_MOST_CAPACITIES = 6  # different ones that are listed
 _MIN_DEMAND = 1e-300  # Gbit/s, instead of 0 as a divisor
-_EXIT_OK, _EXIT_FAILED, _EXIT_INPUT = 0, 1, 2
-_EXIT_INTERRUPTED = 130  # the exit code of shells for Ctrl-C
 
 Notify = Callable[[str], None]  # prints a message about the progress to the standard error
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command.  Returns the exit code.
-
-    0: success; 1: no usable result, or a solver failed; 2: wrong input, or a file that cannot be read or written; 130:
-    interrupted.
-    """
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    config = None
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-
-    def notify(text: str) -> None:
-        console.print(text, markup=False)
-
-    try:
-        config = tyro.cli(
-            _Command,
-            prog="teal",
-            description=_DESCRIPTION,
-            args=arguments or ["--help"],
-            config=(EnumChoicesFromValues, FlagCreatePairsOff, UseAppendAction, tyro.conf.OmitSubcommandPrefixes),
-        )
-        return _run(config, notify)
-    except TealError as error:
-        print(f"teal: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return _EXIT_INPUT if isinstance(error, InputError) else _EXIT_FAILED
-    except OSError as error:
-        print(f"teal: error: {error.filename or 'system'}: {error.strerror or error}", file=sys.stderr)
-        return _EXIT_INPUT
-    except KeyboardInterrupt:
-        print(f"\nteal: interrupted{_resume_hint(config)}", file=sys.stderr)
-        return _EXIT_INTERRUPTED
-
-
-def _run(config: object, notify: Notify) -> int:
-    if not isinstance(config, _WITHOUT_KERNELS):
-        from teal.studies.warm_up import compile_first
-
-        compile_first(notify)
-    match config:
-        case WarmUpConfig():
-            return _warm_up(config)
-        case TrainConfig():
-            return _train(config, notify)
-        case PretrainConfig():
-            return _pretrain(config)
-        case EvaluateConfig(race=True):
-            return _race(config, notify)
-        case EvaluateConfig(next_interval=True):
-            return _next_interval(config, notify)
-        case EvaluateConfig():
-            return _evaluate(config, notify)
-        case ReportConfig():
-            return _report(config)
-        case PlanConfig():
-            return _plan(config, notify)
-        case ServeConfig():
-            return _serve(config, notify)
-        case AllocateConfig():
-            return _allocate(config, notify)
-        case SolveConfig():
-            return _solve(config, notify)
-        case PathsConfig():
-            return _paths(config)
-        case ImproveConfig():
-            return _improve(config, notify)
-        case TrafficConvertConfig():  # also its subclass TrafficGenerateConfig
-            return _convert_traffic(config)
-        case TrafficConfig():
-            return _describe_traffic(config)
-    raise AssertionError(config)
-
-
-def _warm_up(config: WarmUpConfig) -> int:
+def warm_up(config: WarmUpConfig, _: Notify) -> int:
     from teal.studies.warm_up import run_warm_up
 
     run_warm_up(config)
     print("all kernels are compiled for this machine")
-    return _EXIT_OK
+    return EXIT_OK
 
 
-def _resume_hint(config: object) -> str:
-    """How to continue an interrupted run; ``""`` for a command that cannot be resumed or has saved no state."""
-    if isinstance(config, TrainConfig | PretrainConfig):
-        from teal.learning.run_state import RUN
-
-        state_file = config.out / RUN
-    elif isinstance(config, EvaluateConfig | PlanConfig | AllocateConfig):
-        from teal.studies.journal import JOURNAL
-
-        state_file = config.out / JOURNAL
-    else:
-        return ""
-    if not state_file.exists():
-        return ""
-    return f"; to continue, run the same command with --resume (state in {config.out})"
-
-
-def _train(config: TrainConfig, notify: Notify) -> int:
+def train(config: TrainConfig, notify: Notify) -> int:
     from teal.studies.train import run_train
 
     state = run_train(config, notify)
@@ -173,10 +59,10 @@ def _train(config: TrainConfig, notify: Notify) -> int:
         f"{config.out}: {state.step} steps in {state.elapsed_s:.0f} s, best validation score {state.best:.4f}; "
         f"stopped: {state.reason}; to see its course: tensorboard --logdir {config.out}"
     )
-    return _EXIT_OK
+    return EXIT_OK
 
 
-def _pretrain(config: PretrainConfig) -> int:
+def pretrain(config: PretrainConfig, _: Notify) -> int:
     from teal.studies.pretrain import run_pretrain
 
     trainer = run_pretrain(config)
@@ -184,7 +70,26 @@ def _pretrain(config: PretrainConfig) -> int:
         f"{config.out}: {trainer.step} steps in {trainer.elapsed_s:.0f} s on {len(trainer.networks.train)} networks, "
         f"{len(trainer.networks.held_out)} held out; try it with: teal evaluate --scheme price-gnn --model {config.out}"
     )
-    return _EXIT_OK
+    return EXIT_OK
+
+
+def pretrain_hedge(config: PretrainHedgeConfig, _: Notify) -> int:
+    from teal.studies.pretrain_hedge import run_pretrain_hedge
+
+    trainer = run_pretrain_hedge(config)
+    print(
+        f"{config.out}: {trainer.step} steps in {trainer.elapsed_s:.0f} s; on histories that are held out, largest "
+        f"utilisation {trainer.best:.4f} of the mixture's; try it with: teal evaluate --next-interval --scheme learned "
+        f"--model {config.out}"
+    )
+    return EXIT_OK
+
+
+def evaluate(config: EvaluateConfig, notify: Notify) -> int:
+    """Compare schemes by the protocol that was asked for."""
+    if config.race:
+        return _race(config, notify)
+    return _next_interval(config, notify) if config.next_interval else _evaluate(config, notify)
 
 
 def _evaluate(config: EvaluateConfig, notify: Notify) -> int:
@@ -192,9 +97,9 @@ def _evaluate(config: EvaluateConfig, notify: Notify) -> int:
     from teal.studies.evaluate import REPORT, EvaluationStudy
 
     rows = EvaluationStudy(config, notify).run().rows
-    _print_tables(render_all(rows))
+    _print_tables(render_all(rows, wide=config.wide), wide=config.wide)
     print(f"{config.out / REPORT}: open it in a browser; the rows are in {config.out}/results.csv")
-    return _EXIT_OK if any(row.usable for row in rows) else _EXIT_FAILED
+    return EXIT_OK if any(row.usable for row in rows) else EXIT_FAILED
 
 
 def _race(config: EvaluateConfig, notify: Notify) -> int:
@@ -205,7 +110,7 @@ def _race(config: EvaluateConfig, notify: Notify) -> int:
     runs = run_race(config, notify)
     _print_tables([render_times_to_gap(times_to_gap(runs, _RACE_TABLE_GAP), _RACE_TABLE_GAP)])
     print(", ".join(str(config.out / name) for name in FILES))
-    return _EXIT_OK
+    return EXIT_OK
 
 
 def _next_interval(config: EvaluateConfig, notify: Notify) -> int:
@@ -213,18 +118,18 @@ def _next_interval(config: EvaluateConfig, notify: Notify) -> int:
     from teal.studies.next_interval import FILES, run_next_interval
 
     summaries = run_next_interval(config, notify)
-    _print_tables(render_next_interval(summaries))
+    _print_tables(render_next_interval(summaries, wide=config.wide), wide=config.wide)
     print(", ".join(str(config.out / name) for name in FILES))
-    return _EXIT_OK
+    return EXIT_OK
 
 
-def _print_tables(tables: Iterable[Table]) -> None:
-    console = Console(width=None if sys.stdout.isatty() else _TABLE_WIDTH)
+def _print_tables(tables: Iterable[Table], *, wide: bool = True) -> None:
+    console = Console(width=None if sys.stdout.isatty() else _WIDE_TABLE_WIDTH if wide else _TABLE_WIDTH)
     for table in tables:
         console.print(table)
 
 
-def _report(config: ReportConfig) -> int:
+def report(config: ReportConfig, _: Notify) -> int:
     from teal.studies.report import run_report
 
     written = run_report(config)
@@ -232,10 +137,10 @@ def _report(config: ReportConfig) -> int:
         print(f"{config.out}: {written.rows:,} rows of {written.networks} networks")
     if written.figures:
         print(f"{config.figures}: {len(written.figures)} figures")
-    return _EXIT_OK
+    return EXIT_OK
 
 
-def _serve(config: ServeConfig, notify: Notify) -> int:
+def serve(config: ServeConfig, notify: Notify) -> int:
     try:
         if config.is_one_process:
             from teal.serving.process import run_service
@@ -249,10 +154,10 @@ def _serve(config: ServeConfig, notify: Notify) -> int:
             "teal serve", "", "the optional packages of the service: pip install 'teal-te[serve]'", str(error)
         ) from None
     run_service(config, notify)
-    return _EXIT_OK
+    return EXIT_OK
 
 
-def _plan(config: PlanConfig, notify: Notify) -> int:
+def plan(config: PlanConfig, notify: Notify) -> int:
     from teal.objectives import Objective
     from teal.reports.plan import render_plan
     from teal.studies.plan import FILES, run_plan
@@ -261,20 +166,22 @@ def _plan(config: PlanConfig, notify: Notify) -> int:
     higher_is_better = Objective(config.objective).higher_is_better
     _print_tables(render_plan(outages, config.worst, higher_is_better=higher_is_better))
     print(f"{len(outages):,} cases: " + ", ".join(str(config.out / name) for name in FILES))
-    return _EXIT_OK
+    return EXIT_OK
 
 
-def _solve(config: SolveConfig, notify: Notify) -> int:
+def solve(config: SolveConfig, notify: Notify) -> int:
     from teal.studies.solve import run_solve
 
     report = run_solve(config, notify)
     print(json.dumps(report.to_json(), allow_nan=False) if config.json else report.describe())
     if report.usable and not report.reached:
         notify(f"the target gap of {100 * config.gap:g}% was not reached: stopped by {report.stopped_by}")
-    return _EXIT_OK if report.usable else _EXIT_FAILED
+    if not report.usable:
+        return EXIT_FAILED
+    return EXIT_OK if report.reached else EXIT_GAP
 
 
-def _allocate(config: AllocateConfig, notify: Notify) -> int:
+def allocate(config: AllocateConfig, notify: Notify) -> int:
     from teal.problem import Status
     from teal.studies.allocate import FIGURES_FILE, run_allocate
 
@@ -283,17 +190,19 @@ def _allocate(config: AllocateConfig, notify: Notify) -> int:
     gaps, satisfied = (np.array([getattr(matrix, name) for matrix in usable]) for name in ("gap", "satisfied_demand"))
     unusable = len(matrices) - len(usable)
     print(f"{config.out}: {len(matrices):,} matrices, {unusable:,} of them without a usable allocation")
+    above = int((gaps > config.gap).sum())
     if usable:
-        above = int((gaps > config.gap).sum())
         print(
             f"satisfied demand {100 * satisfied.min():.2f}% to {100 * satisfied.max():.2f}%, "
             f"mean {100 * satisfied.mean():.2f}%; gap {100 * gaps.max():.3f}% at most, "
             f"{above:,} matrices above {100 * config.gap:g}%; all figures in {config.out}/{FIGURES_FILE}"
         )
-    return _EXIT_FAILED if unusable else _EXIT_OK
+    if unusable:
+        return EXIT_FAILED
+    return EXIT_GAP if above else EXIT_OK
 
 
-def _improve(config: ImproveConfig, notify: Notify) -> int:
+def improve(config: ImproveConfig, notify: Notify) -> int:
     from teal.studies.paths import run_improve
 
     before, last = run_improve(config, notify)
@@ -302,10 +211,10 @@ def _improve(config: ImproveConfig, notify: Notify) -> int:
         f"{config.out}: {count:,} paths, {added:,} of them new, at most {last.paths.num_paths} a demand; "
         f"gap to the optimum over all paths {100 * float(last.gap_all_paths.max()):.2f}%"
     )
-    return _EXIT_OK
+    return EXIT_OK
 
 
-def _paths(config: PathsConfig) -> int:
+def paths(config: PathsConfig, _: Notify) -> int:
     from teal.studies.paths import run_compute
 
     topology, paths = run_compute(config)
@@ -317,10 +226,10 @@ def _paths(config: PathsConfig) -> int:
     print(f"pairs of a path and a link: {paths.num_incidences:,}; nodes of the path trie: {paths.trie.num_nodes:,}")
     if config.out:
         print(config.out)
-    return _EXIT_OK
+    return EXIT_OK
 
 
-def _describe_traffic(config: TrafficConfig) -> int:
+def describe_traffic(config: TrafficConfig, _: Notify) -> int:
     from teal.evaluation.instance import describe_traffic
     from teal.formats import load_topology, load_traffic
 
@@ -338,12 +247,48 @@ def _describe_traffic(config: TrafficConfig) -> int:
         print(f"missing matrices: {gap.missing} after {gap.after}")
     for line in traffic.skipped:
         print(f"skipped: {line}")
-    return _EXIT_OK
+    return EXIT_OK
 
 
-def _convert_traffic(config: TrafficConvertConfig) -> int:
+def convert_traffic(config: TrafficConvertConfig, _: Notify) -> int:
     from teal.studies.traffic import run_convert
 
     traffic = run_convert(config)
     print(f"{config.out}: {traffic.num_matrices} matrices of {traffic.num_demands} demands")
-    return _EXIT_OK
+    return EXIT_OK
+
+
+def list_topologies(config: TopologyListConfig, _: Notify) -> int:
+    """Print a name and its size a line."""
+    from teal.formats.topohub_names import known_topologies
+
+    found = [(name, nodes) for name, nodes in known_topologies() if config.match.lower() in name.lower()]
+    if not found:
+        raise InputError("--match", "", "part of a name, such as sndlib or geant", repr(config.match))
+    width = max(len(name) for name, _ in found)
+    for name, nodes in found:
+        print(f"{name:<{width}}  {nodes:>5} nodes")
+    return EXIT_OK
+
+
+def describe_topology(config: TopologyConfig, _: Notify) -> int:
+    """Print what a network consists of, and what was assumed."""
+    from teal.formats import load_topology
+
+    topology = load_topology(config.topology, config.default_capacity)
+    live = topology.capacity > 0
+    print(f"{topology.name}: {topology.num_nodes:,} nodes, {topology.num_links:,} directed links, "
+          f"{len(topology.cables()):,} cables")  # fmt: skip
+    capacities, counts = np.unique(topology.capacity[live], return_counts=True)
+    common = np.argsort(-counts, kind="stable")[:_MOST_CAPACITIES]
+    listed = ", ".join(f"{counts[i]:,} of {capacities[i]:g}" for i in sorted(common))
+    others = f" and {len(capacities) - len(common):,} other values" if len(capacities) > len(common) else ""
+    print(f"capacity, Gbit/s: {listed}{others}")
+    print(f"latency, ms: {topology.latency.min():g} to {topology.latency.max():g}")
+    print(f"nodes with positions: {int(np.isfinite(topology.coordinates).all(1).sum()):,}")
+    parts = topology.num_components()
+    if parts > 1:
+        print(f"not connected: {parts} parts (strongly connected), so that some pairs have no path")
+    for note in topology.notes:
+        print(note)
+    return EXIT_OK

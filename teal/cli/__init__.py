@@ -1,0 +1,127 @@
+"""The command ``teal``: parse the settings, run the command, print its result."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+import tyro
+from rich.console import Console
+from tyro.conf import EnumChoicesFromValues, FlagCreatePairsOff, UseAppendAction
+
+from teal.cli.commands import COMMANDS, Command
+from teal.cli.runners import EXIT_FAILED, EXIT_OK
+from teal.config import AllocateConfig, EvaluateConfig, PlanConfig, PretrainConfig, PretrainHedgeConfig, TrainConfig
+from teal.config.help import check_options, command_help, did_you_mean, overview
+from teal.errors import InputError, TealError
+
+_DESCRIPTION = (
+    "Traffic engineering for wide-area networks: computes exactly feasible allocations and proves how far from the "
+    "optimum they can be.  Example: teal solve --topology b4 --traffic gravity:seed=0,load=8 --gap 0.001"
+)
+_EXIT_CODES = (
+    "Exit codes: 0 success; 1 no usable result, or a solver failed; 2 wrong input; 3 a target gap was missed; "
+    "130 interrupted."
+)
+_PACKAGE = "teal-te"  # name of the package under which it is installed
+_EXIT_INPUT = 2
+_EXIT_INTERRUPTED = 130  # the exit code of shells for Ctrl-C
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.  Returns the exit code.
+
+    0: success; 1: no usable result, or a solver failed; 2: wrong input, or a file that cannot be read or written; 3: a
+    target gap was missed; 130: interrupted.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    config = None
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+
+    def notify(text: str) -> None:
+        console.print(text, markup=False)
+
+    try:
+        if arguments in (["--version"], ["-V"]):
+            sys.stdout.write(f"teal {version(_PACKAGE)}\n")
+            return EXIT_OK
+        name, rest = _command(arguments)
+        if not name:
+            sys.stdout.write(_overview())
+            return EXIT_OK
+        command = COMMANDS[name]
+        if "--help" in rest or "-h" in rest:
+            sys.stdout.write(command_help(name, command.config, _EXIT_CODES))
+            return EXIT_OK
+        check_options(name, command.config, rest)
+        config = tyro.cli(
+            command.config,
+            prog=f"teal {name}",
+            args=rest,
+            config=(EnumChoicesFromValues, FlagCreatePairsOff, UseAppendAction),
+        )
+        return _run(command, config, notify)
+    except TealError as error:
+        print(f"teal: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return _EXIT_INPUT if isinstance(error, InputError) else EXIT_FAILED
+    except OSError as error:
+        print(f"teal: error: {error.filename or 'system'}: {error.strerror or error}", file=sys.stderr)
+        return _EXIT_INPUT
+    except KeyboardInterrupt:
+        print(f"\nteal: interrupted{_resume_hint(config)}", file=sys.stderr)
+        return _EXIT_INTERRUPTED
+
+
+def _command(arguments: list[str]) -> tuple[str, list[str]]:
+    """The command's name, of one or two words, and its arguments; no name if help is asked for.
+
+    Raises:
+        InputError: an unknown name.
+    """
+    if not arguments or arguments[0] in ("--help", "-h"):
+        return "", []
+    two_words = " ".join(arguments[:2])
+    for name, words in ((two_words, 2), (arguments[0], 1)):
+        if name in COMMANDS:
+            return name, arguments[words:]
+    inner = [name for name in COMMANDS if name.startswith(f"{arguments[0]} ")]
+    if inner and len(arguments) > 1 and arguments[1] in ("--help", "-h"):
+        return "", []
+    known = inner if inner else COMMANDS
+    given = two_words if inner else arguments[0]
+    expected = f"a command{did_you_mean(given, known)}" if not inner else "one of: " + ", ".join(inner)
+    raise InputError("teal", "", f"{expected} (teal --help lists them)", repr(given))
+
+
+def _overview() -> str:
+    groups: dict[str, dict[str, type[Any] | str]] = {}
+    for name, command in COMMANDS.items():
+        groups.setdefault(command.group, {})[name] = command.config
+    return overview(_DESCRIPTION, groups)
+
+
+def _run(command: Command, config: Any, notify: Any) -> int:
+    if command.uses_kernels:
+        from teal.studies.warm_up import compile_first
+
+        compile_first(notify)
+    return command.run(config, notify)
+
+
+def _resume_hint(config: object) -> str:
+    """How to continue an interrupted run; ``""`` for a command that cannot be resumed or has saved no state."""
+    if isinstance(config, TrainConfig | PretrainConfig | PretrainHedgeConfig):
+        from teal.learning.run_state import RUN
+
+        state_file = config.out / RUN
+    elif isinstance(config, EvaluateConfig | PlanConfig | AllocateConfig):
+        from teal.studies.journal import JOURNAL
+
+        state_file = config.out / JOURNAL
+    else:
+        return ""
+    if not state_file.exists():
+        return ""
+    return f"; to continue, run the same command with --resume (state in {config.out})"

@@ -1,0 +1,68 @@
+"""The commands: their settings, what runs them, and the group in which ``teal --help`` lists them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from teal.cli import runners
+from teal.config import (
+    AllocateConfig,
+    EvaluateConfig,
+    ImproveConfig,
+    PathsConfig,
+    PlanConfig,
+    PretrainConfig,
+    PretrainHedgeConfig,
+    ReportConfig,
+    ServeConfig,
+    SolveConfig,
+    TopologyConfig,
+    TopologyListConfig,
+    TrafficConfig,
+    TrafficConvertConfig,
+    TrafficGenerateConfig,
+    TrainConfig,
+    WarmUpConfig,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """One command.
+
+    Attributes:
+        config: class of its settings.
+        run: takes settings and a function that prints progress, and returns the exit code.
+        group: heading in ``teal --help``.
+        uses_kernels: whether kernels are compiled before it begins.
+    """
+
+    config: type[Any]
+    run: Callable[[Any, runners.Notify], int]
+    group: str
+    uses_kernels: bool = True
+
+
+_ALLOCATE, _LEARN, _COMPARE, _INPUT = "allocate", "learn", "compare and plan", "look and convert"
+
+COMMANDS = {
+    "solve": Command(SolveConfig, runners.solve, _ALLOCATE),
+    "allocate": Command(AllocateConfig, runners.allocate, _ALLOCATE),
+    "serve": Command(ServeConfig, runners.serve, _ALLOCATE),
+    "evaluate": Command(EvaluateConfig, runners.evaluate, _COMPARE),
+    "report": Command(ReportConfig, runners.report, _COMPARE, uses_kernels=False),
+    "plan": Command(PlanConfig, runners.plan, _COMPARE),
+    "train": Command(TrainConfig, runners.train, _LEARN),
+    "pretrain": Command(PretrainConfig, runners.pretrain, _LEARN),
+    "pretrain-hedge": Command(PretrainHedgeConfig, runners.pretrain_hedge, _LEARN),
+    "topology list": Command(TopologyListConfig, runners.list_topologies, _INPUT, uses_kernels=False),
+    "topology info": Command(TopologyConfig, runners.describe_topology, _INPUT, uses_kernels=False),
+    "traffic info": Command(TrafficConfig, runners.describe_traffic, _INPUT, uses_kernels=False),
+    "traffic generate": Command(TrafficGenerateConfig, runners.convert_traffic, _INPUT, uses_kernels=False),
+    "traffic convert": Command(TrafficConvertConfig, runners.convert_traffic, _INPUT, uses_kernels=False),
+    "paths compute": Command(PathsConfig, runners.paths, _INPUT),
+    "paths improve": Command(ImproveConfig, runners.improve, _INPUT),
+    "warm-up": Command(WarmUpConfig, runners.warm_up, "this machine", uses_kernels=False),
+}

@@ -1,0 +1,179 @@
+"""The text of ``--help``, and what an unknown command or option may have meant.
+
+The text of an option is the docstring of its field.  Fields stand in groups: those of a shared base class by that
+class, and those of a command by its ``GROUPS``.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import enum
+import inspect
+import shutil
+import textwrap
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from teal.config.base import CandidateConfig, NetworkConfig, PathConfig, ProgramConfig
+from teal.config.evaluate import NetworksConfig
+from teal.errors import InputError
+
+_MOST_COLUMNS = 100  # of the text; longer lines are hard to read
+_BY_BASE = {
+    NetworkConfig: "network and traffic",
+    NetworksConfig: "networks and traffic",
+    ProgramConfig: "program",
+    PathConfig: "candidate paths",
+    CandidateConfig: "candidate paths",
+}
+_OUTPUT = ("out", "json", "resume", "overwrite")  # options of these names stand in the last group but one
+_METAVARS = {int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}
+
+
+def command_help(name: str, config: type[Any], epilogue: str = "") -> str:
+    """What ``teal NAME --help`` prints.
+
+    Args:
+        name: of the command.
+        config: its settings.
+        epilogue: printed at the end.
+    """
+    width = _width()
+    required = [f"--{_option(field)} {_metavar(config, field)}" for field in _fields(config) if _is_required(field)]
+    usage = textwrap.fill(" ".join([f"usage: teal {name}", *required, "[options]"]), width, subsequent_indent="    ")
+    lines = [usage, "", *_paragraphs(inspect.getdoc(config) or "", width)]
+    for title, fields in _groups(config).items():
+        lines += ["", f"{title}:"]
+        for field in fields:
+            lines += _option_lines(config, field, width)
+    return "\n".join([*lines, *(["", *_paragraphs(epilogue, width)] if epilogue else [])]) + "\n"
+
+
+def overview(description: str, groups: Mapping[str, Mapping[str, type[Any] | str]]) -> str:
+    """What ``teal --help`` prints.
+
+    Args:
+        description: of the program.
+        groups: commands by group and name, with their settings, or with a description.
+    """
+    width = _width()
+    lines = ["usage: teal COMMAND [options]      teal COMMAND --help      teal --version", ""]
+    lines += _paragraphs(description, width)
+    indent = 2 + max(len(name) for commands in groups.values() for name in commands) + 2
+    for title, commands in groups.items():
+        lines += ["", f"{title}:"]
+        for name, config in commands.items():
+            text = config if isinstance(config, str) else (inspect.getdoc(config) or "").split("\n\n")[0]
+            wrapped = textwrap.wrap(" ".join(text.split()), width - indent)
+            lines.append(f"  {name}".ljust(indent) + wrapped[0])
+            lines += [" " * indent + line for line in wrapped[1:]]
+    return "\n".join(lines) + "\n"
+
+
+def check_options(name: str, config: type[Any], arguments: list[str]) -> None:
+    """Raise InputError for an option that the command does not have, with the nearest one that it has.
+
+    Args:
+        name: of the command.
+        config: its settings.
+        arguments: after the command's name.
+    """
+    known = {f"--{_option(field)}" for field in _fields(config)} | {"--help"}
+    for argument in arguments:
+        given = argument.partition("=")[0].replace("_", "-")
+        if given.startswith("--") and given not in known:
+            raise InputError(argument, "", f"an option of teal {name}{did_you_mean(given, known)}", "another one")
+
+
+def did_you_mean(given: str, known: typing.Iterable[str]) -> str:
+    """``; did you mean NAME?`` with the nearest of the known names, ``""`` if none is near."""
+    near = difflib.get_close_matches(given, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _width() -> int:
+    return min(_MOST_COLUMNS, shutil.get_terminal_size().columns)
+
+
+def _fields(config: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(config)
+
+
+def _option(field: dataclasses.Field[Any]) -> str:
+    return field.name.replace("_", "-")
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _groups(config: type[Any]) -> dict[str, list[dataclasses.Field[Any]]]:
+    """Fields by the titles of their groups, in the order of the page."""
+    own: Mapping[str, tuple[str, ...]] = getattr(config, "GROUPS", {})
+    titles = {name: title for title, names in own.items() for name in names}
+    by_base = {name: title for base, title in _BY_BASE.items() if issubclass(config, base)
+               for name in base.__annotations__}  # fmt: skip
+    found: dict[str, list[dataclasses.Field[Any]]] = {}
+    for field in _fields(config):
+        title = titles.get(field.name) or by_base.get(field.name) or ("output" if field.name in _OUTPUT else "options")
+        found.setdefault(title, []).append(field)
+    last = ("candidate paths", "output", "for experts")
+    order = [*dict.fromkeys([*(t for t in found if t.startswith("network")), *(t for t in own if t not in last)])]
+    order += [title for title in found if title not in (*order, *last)]
+    return {title: found[title] for title in (*order, *last) if title in found}
+
+
+def _option_lines(config: type[Any], field: dataclasses.Field[Any], width: int) -> Iterator[str]:
+    metavar = _metavar(config, field)
+    head = f"  --{_option(field)} {metavar}".rstrip()
+    if _is_required(field):
+        head += "  (required)"
+    elif field.default not in (None, "", (), False, dataclasses.MISSING):
+        default = field.default.value if isinstance(field.default, enum.Enum) else field.default
+        head += f"  (default: {default})"
+    yield from textwrap.wrap(head, width, subsequent_indent="      ", break_long_words=False, break_on_hyphens=False)
+    text = _docstrings(config).get(field.name, "")
+    yield from textwrap.wrap(text, width, initial_indent="      ", subsequent_indent="      ", break_on_hyphens=False)
+
+
+def _metavar(config: type[Any], field: dataclasses.Field[Any]) -> str:
+    kind = typing.get_type_hints(config)[field.name]
+    if isinstance(kind, types.UnionType):
+        kind = next(part for part in typing.get_args(kind) if part is not type(None))
+    repeats = typing.get_origin(kind) is tuple
+    if repeats:
+        kind = typing.get_args(kind)[0]
+    if kind is bool:
+        return ""
+    if typing.get_origin(kind) is Literal:
+        return "|".join(map(str, typing.get_args(kind)))
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return "|".join(str(member.value) for member in kind)
+    return _METAVARS[kind] + (" [repeat for more]" if repeats and not _is_required(field) else "")
+
+
+def _docstrings(config: type[Any]) -> dict[str, str]:
+    """The text under each field, of all base classes."""
+    texts: dict[str, str] = {}
+    for base in reversed(config.__mro__):
+        if not dataclasses.is_dataclass(base):
+            continue
+        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, text in zip(body.body, body.body[1:], strict=False):
+            is_text = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_text:
+                texts[field.target.id] = " ".join(str(text.value.value).split())  # type: ignore[attr-defined]
+    return texts
+
+
+def _paragraphs(text: str, width: int) -> Iterator[str]:
+    for number, paragraph in enumerate(text.split("\n\n")):
+        if number:
+            yield ""
+        yield from textwrap.wrap(" ".join(paragraph.split()), width, break_on_hyphens=False)

@@ -1,0 +1,199 @@
+"""The training of a hedge for any network: a gate over the default mixture, on random histories.
+
+The loss of an interval is the largest utilisation that the splits cause under the matrix that came (a soft maximum of
+the links' utilisations), over that of the mixture.  Every eighth history is held out; the weights kept are those of the
+least mean loss there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from teal.config import PretrainHedgeConfig, seconds
+from teal.errors import InputError
+from teal.learning import run_state
+from teal.learning.hedge_samples import Drawn, Recording, load_recording, record_all
+from teal.learning.loop import Stopwatch, train_until
+from teal.learning.network_pool import NetworkPool, topohub_pool
+from teal.nn import checkpoint
+from teal.nn.hedge_gate import HedgeGate, HedgeGateConfig, gate_inputs
+from teal.problem import Problem
+from teal.schemes.hedges.learned import HISTORY, scenario_sets
+
+HISTORIES = "histories"  # subfolder of the run for what the mixture decided
+_HELD_OUT_ONE_IN = 8  # histories
+_BATCH = 12  # intervals of an optimiser step
+_WARM_UP_STEPS = 30  # in which the learning rate rises
+_SOFTNESS = 0.01  # of the soft maximum, share of the mixture's largest utilisation
+_MAX_GRADIENT_NORM = 1.0
+_VALIDATION_INTERVALS = 3  # of each history that is held out
+_VALIDATE_EVERY = 200  # steps
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Interval:
+    """One interval of a history, to learn from."""
+
+    recording: Recording
+    problem: Problem  # in float32
+    number: int
+
+    def losses(self, model: HedgeGate) -> tuple[Tensor, Tensor]:
+        """Soft and true largest utilisation, both over that of the mixture."""
+        recording, row = self.recording, int(self.recording.rows[self.number])
+        recent = torch.from_numpy(recording.traffic.read(slice(max(0, row - HISTORY), row)))
+        recent = recent[recent.sum(1) > 0]
+        decisions = torch.from_numpy(recording.decisions[self.number])
+        weights, recent_losses = (
+            torch.from_numpy(values[self.number]).to(torch.float32)
+            for values in (recording.weights, recording.recent_losses)
+        )
+        inputs = gate_inputs(
+            self.problem, recent.to(torch.float32), scenario_sets(recent, 1), decisions, weights, recent_losses
+        )
+        came = self.problem.with_demand(torch.from_numpy(recording.traffic.read([row])).to(torch.float32))
+        mixture = torch.einsum("h,hdk->dk", weights, decisions)
+        scale = came.utilisation(mixture[None]).amax()
+        utilisation = came.utilisation(model(inputs, decisions)[None])[0] / scale
+        return _SOFTNESS * torch.logsumexp(utilisation / _SOFTNESS, 0), utilisation.amax()
+
+
+class HedgeTrainer:
+    """Trains one gate.
+
+    Step n draws its intervals from (seed, n) alone, so that a resumed run continues with the same.
+
+    Args:
+        config: the settings.
+        pool: networks; None for those of topohub.
+
+    Attributes:
+        best: least mean loss on the histories that are held out; 1 is the mixture's.
+    """
+
+    def __init__(self, config: PretrainHedgeConfig, pool: NetworkPool | None = None) -> None:
+        self.config, self._pool = config, pool or topohub_pool()
+        torch.manual_seed(config.seed)
+        self.model = HedgeGate(HedgeGateConfig(config.hidden))
+        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.learning_rate)
+        self.step, self.elapsed_s, self.best = 0, 0.0, math.inf
+        self._budget_s = seconds(config.time_budget)
+        self._train: list[list[_Interval]] = []
+        self._held_out: list[list[_Interval]] = []
+
+    def prepare(self, out: Path, progress: Callable[[int, int], None]) -> None:
+        """Run the mixture over the histories, those that were not done before, and load all.
+
+        Args:
+            out: folder of the run.
+            progress: called with the number of histories that are there, and of all.
+        """
+        count, config = self.config.histories, self.config
+        folder = out / HISTORIES
+        folder.mkdir(parents=True, exist_ok=True)
+        sources = [Drawn(self._pool, config.seed, number, config.num_paths) for number in range(count)]
+        files = [folder / f"{number:05}.npz" for number in range(count)]
+        for done, _ in enumerate(record_all(sources, files, config.workers)):
+            progress(done + 1, count)
+        for number, (source, file) in enumerate(zip(sources, files, strict=True)):
+            recording = load_recording(source, file)
+            problem = recording.problem.to(torch.float32)
+            intervals = [_Interval(recording, problem, i) for i in range(len(recording.rows))]
+            (self._train if number % _HELD_OUT_ONE_IN else self._held_out).append(intervals)
+
+    def train(self, out: Path, progress: bool = True) -> None:
+        """Train until the time budget or the step limit; writes a checkpoint whenever the validation is better.
+
+        Raises:
+            KeyboardInterrupt: on Ctrl-C, after the current step is done and the state is written.
+        """
+        stopwatch = Stopwatch(self.elapsed_s)
+
+        def step(bar: Any) -> None:
+            if self.step % _VALIDATE_EVERY == 0:
+                self._validate(out)
+            loss = self.one_step()
+            bar.set_postfix(loss=f"{loss:.4f}", best=f"{self.best:.4f}", refresh=False)
+            self.elapsed_s = stopwatch.elapsed_s()
+
+        train_until(
+            self._is_finished, step, lambda: self._save(out), steps_done=self.step, max_steps=self.config.max_steps,
+            show=progress,
+        )  # fmt: skip
+        self._validate(out)
+
+    def _is_finished(self) -> bool:
+        config = self.config
+        return self.elapsed_s >= self._budget_s or bool(config.max_steps and self.step >= config.max_steps)
+
+    def one_step(self) -> float:
+        """One optimiser step over a few intervals; the mean loss."""
+        config, rng = self.config, np.random.default_rng([self.config.seed, self.step])
+        progress = self.step / config.max_steps if config.max_steps else self.elapsed_s / self._budget_s
+        rate = min(1.0, (self.step + 1) / _WARM_UP_STEPS) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+        for group in self.optimiser.param_groups:
+            group["lr"] = config.learning_rate * rate
+        self.optimiser.zero_grad()
+        total = 0.0
+        for _ in range(_BATCH):
+            intervals = self._train[rng.integers(len(self._train))]
+            soft, largest = intervals[rng.integers(len(intervals))].losses(self.model)
+            (soft / _BATCH).backward()
+            total += float(largest.detach()) / _BATCH
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), _MAX_GRADIENT_NORM)
+        if not bool(torch.isfinite(norm)):
+            expected = "a finite gradient; try a lower --learning-rate"
+            raise InputError("training", f"step {self.step}", expected, float(norm))
+        self.optimiser.step()
+        self.step += 1
+        return total
+
+    @torch.no_grad()
+    def validate(self) -> float:
+        """Mean loss on the histories that are held out; 1 is the mixture's."""
+        means = []
+        for intervals in self._held_out:
+            spread = np.unique(np.linspace(0, len(intervals) - 1, _VALIDATION_INTERVALS).round().astype(int))
+            means.append(np.mean([float(intervals[i].losses(self.model)[1]) for i in spread]))
+        return float(np.mean(means))
+
+    def _validate(self, out: Path) -> None:
+        score = self.validate()
+        if score < self.best:
+            self.best = score
+            card = checkpoint.HedgeGateCard(
+                model=self.model.config, histories=self.config.histories, held_out=self._pool.held_out,
+                seed=self.config.seed, step=self.step, train_s=round(self.elapsed_s, 1), validation=score,
+            )  # fmt: skip
+            checkpoint.save_hedge_gate(out, self.model, card)
+        self._save(out)
+
+    def _save(self, out: Path) -> None:
+        """Write what :meth:`resume` reads."""
+        tensors = run_state.with_prefix("model", self.model.state_dict())
+        tensors |= run_state.optimiser_tensors(self.optimiser)
+        fields = {"step": self.step, "elapsed_s": self.elapsed_s, "best": self.best}
+        run_state.save_run(out, tensors, fields | {"config": dataclasses.asdict(self.model.config)})
+
+    def resume(self, out: Path) -> None:
+        """Continue from what a run in ``out`` wrote.
+
+        Raises:
+            InputError: no state there, or that of a model of other shapes.
+        """
+        tensors, fields = run_state.load_run(out)
+        expected = dataclasses.asdict(self.model.config)
+        if fields.get("config") != expected:
+            where = str(out / run_state.RUN)
+            raise InputError(where, "config", f"the state of a run with {expected}", fields.get("config"))
+        self.model.load_state_dict(run_state.without_prefix("model", tensors))
+        run_state.load_optimiser(self.optimiser, tensors)
+        self.step, self.elapsed_s, self.best = int(fields["step"]), float(fields["elapsed_s"]), float(fields["best"])

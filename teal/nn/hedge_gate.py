@@ -1,0 +1,184 @@
+"""A model that corrects a mixture of hedges: for any network, any history and any list of hedges.
+
+With x_h[d, k] the splits of hedge h, w[h] the weights of the mixture, and z = sum_h w[h] x_h the mixture:
+
+1. Gate: w[d, h] is proportional to w[h] exp(g[d, h]), so that each demand has weights of its own; g is a perceptron of
+   what is known about the demand, the hedge, and both.
+2. Prices: for each of J sets of scenarios (the newest matrix, the last matrices, a forecast and its past errors), the
+   share of the link e in the largest utilisations of the scenarios,
+
+       y_j[e] = mean over s of softmax over e of (u_s[e](z) / (SHARPNESS max u_s)),
+
+   is a price y_j[e] / c[e]; p_j[d, k] is its sum over a path, less the mean over the demand's splits, over the mean
+   over all demand.
+3. Correction: with m[d, k] = sum_h w[d, h] x_h[d, k] and g = exp(-sum_j r_j[d] p_j[d, k]), x[d, k] is proportional to
+   m g + FLOOR max(0, g - 1): a step of mirror descent on a mean of the scenario programs, whose step sizes r are
+   another perceptron's output.
+
+Both perceptrons end with weights 0 before training, so that the model begins as the mixture.  No input depends on the
+numbers of nodes, links, demands or hedges.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from teal.problem import Problem
+from teal.runtime.shapes import Float
+
+SCENARIO_SETS = 4  # J
+_SHARPNESS = 0.05  # share of the largest utilisation by which a link may be below it and still count
+_FLOOR = 1e-3  # split from which a path that no hedge uses can grow
+_MOST_STEP = 4.0  # of the exponent of a correction
+_LARGEST = 5.0  # of an input, by which outliers are limited
+_DEMAND_INPUTS, _SERIES_INPUTS, _HEDGE_INPUTS, _PAIR_INPUTS = 6, 4, 3, SCENARIO_SETS + 1
+_SHORT = 12  # newest matrices that tell a trend
+
+
+@dataclasses.dataclass(frozen=True)
+class HedgeGateConfig:
+    """Shapes.
+
+    Attributes:
+        hidden: width of the perceptrons.
+    """
+
+    hidden: int = 32
+
+
+class GateInputs(NamedTuple):
+    """What the model computes from; none of it depends on the weights.
+
+    Attributes:
+        gate: (H, D, F) inputs of the gate.
+        step: (D, G) inputs of the step sizes.
+        prices: (J, D, K) p_j.
+        log_weights: (H,) log w.
+        live: (D, K) 1 for live paths, else 0.
+    """
+
+    gate: Float[Tensor, "H D F"]
+    step: Float[Tensor, "D G"]
+    prices: Float[Tensor, "J D K"]
+    log_weights: Float[Tensor, " H"]
+    live: Float[Tensor, "D K"]
+
+
+class HedgeGate(nn.Module):
+    """See the module."""
+
+    def __init__(self, config: HedgeGateConfig) -> None:
+        super().__init__()
+        self.config = config
+        shared = _DEMAND_INPUTS + _SERIES_INPUTS
+        self.gate = _perceptron(shared + _HEDGE_INPUTS + _PAIR_INPUTS, config.hidden, 1)
+        self.step = _perceptron(shared + SCENARIO_SETS, config.hidden, SCENARIO_SETS)
+
+    def forward(self, inputs: GateInputs, decisions: Float[Tensor, "H D K"]) -> Float[Tensor, "D K"]:
+        """Splits; 0 where no path is live.
+
+        Args:
+            inputs: see :func:`gate_inputs`.
+            decisions: splits of the hedges.
+        """
+        weights = (inputs.log_weights[:, None] + self.gate(inputs.gate)[..., 0]).softmax(0)
+        splits = torch.einsum("hd,hdk->dk", weights, decisions)
+        exponent = -torch.einsum("dj,jdk->dk", self.step(inputs.step), inputs.prices)
+        exponent = _MOST_STEP * torch.tanh(exponent / _MOST_STEP)
+        growth = torch.exp(exponent)
+        # A path that no hedge uses may grow, and without a correction all splits stay as they are.
+        moved = inputs.live * (splits * growth + _FLOOR * (growth - 1).clamp(min=0))
+        return splits.sum(-1, keepdim=True) * moved / moved.sum(-1, keepdim=True).clamp(min=1e-30)
+
+
+def gate_inputs(
+    problem: Problem,
+    recent: Float[Tensor, "T D"],
+    scenario_sets: Sequence[Tensor],
+    decisions: Float[Tensor, "H D K"],
+    weights: Float[Tensor, " H"],
+    recent_losses: Float[Tensor, " H"],
+) -> GateInputs:
+    """What the model computes from.
+
+    Args:
+        problem: the network; B = 1, its demand means nothing.
+        recent: the newest matrices, oldest first, Gbit/s.
+        scenario_sets: J sets of matrices (S, D), S of any size.
+        decisions: splits of the hedges.
+        weights: of the mixture.
+        recent_losses: of the hedges, less that of the mixture.
+    """
+    mixture = torch.einsum("h,hdk->dk", weights, decisions)
+    prices, peaked = zip(*(_prices(problem, mixture, one) for one in scenario_sets), strict=True)
+    price = torch.stack(prices)
+    demand, series = _demand_inputs(recent)
+    moved = decisions - mixture
+    distance = moved.abs().sum(-1) / 2
+    mean = recent.mean(0)
+    pair = torch.cat([torch.einsum("hdk,jdk->hdj", moved, price), distance[..., None]], -1)
+    log_weights = weights.clamp(min=1e-6).log()
+    apart = (distance * mean).sum(1) / mean.sum().clamp(min=1e-30)
+    hedge = torch.stack([(log_weights - log_weights.mean()) / 3, 10 * recent_losses, 5 * apart], -1)
+    hedges, demands = distance.shape
+    shared = torch.cat([demand, series.expand(demands, -1)], -1)
+    gate = torch.cat([shared.expand(hedges, -1, -1), hedge[:, None].expand(-1, demands, -1), pair], -1)
+    step = torch.cat([shared, torch.stack(peaked).expand(demands, -1)], -1)
+    limit = (-_LARGEST, _LARGEST)
+    return GateInputs(
+        gate.clamp(*limit), step.clamp(*limit), price.clamp(*limit), log_weights, problem.path_mask[0].to(mixture)
+    )
+
+
+def _prices(problem: Problem, splits: Tensor, scenarios: Tensor) -> tuple[Tensor, Tensor]:
+    """(D, K) p_j of the module, and how much the scenarios agree: largest mean utilisation over the mean largest."""
+    several = problem.rows(torch.zeros(len(scenarios), dtype=torch.long)).with_demand(scenarios)
+    utilisation = several.utilisation(splits.expand(len(scenarios), -1, -1))
+    largest = utilisation.amax(1, keepdim=True).clamp(min=1e-30)
+    share = (utilisation / (_SHARPNESS * largest)).softmax(1).mean(0)
+    price = problem.ops.path_sum((share * problem.inverse_capacity[0])[None])[0]
+    own = (splits * price).sum(-1, keepdim=True)
+    volume = scenarios.mean(0)
+    typical = (volume * own[:, 0]).sum() / volume.sum().clamp(min=1e-30)
+    agreement = (utilisation / largest).mean(0).amax()
+    return (price - own) / typical.clamp(min=1e-30), agreement
+
+
+def _demand_inputs(recent: Tensor) -> tuple[Tensor, Tensor]:
+    """(D, 6) of each demand and (4,) of the series, without units."""
+    tiny = 1e-30
+    mean = recent.mean(0).clamp(min=tiny)
+    relative = recent / mean
+    centred = relative - 1
+    spread = centred.square().mean(0)
+    product = (centred[1:] * centred[:-1]).sum(0) / centred[:-1].square().sum(0).clamp(min=tiny)
+    last = relative[-_SHORT:]
+    demand = torch.stack(
+        [
+            (mean / mean.mean()).log() / 3, spread.sqrt(), product, relative[-1] - 1, last.mean(0) - 1,
+            last.amax(0) - 1,
+        ],
+        -1,
+    )  # fmt: skip
+    volume = mean / mean.sum()
+    total = recent.sum(1) / mean.sum()
+    series = torch.stack(
+        [
+            (volume * spread.sqrt()).sum(), (volume * product).sum(), total[-1] - 1,
+            torch.tensor(len(recent)).to(mean).log() / 5,
+        ]
+    )  # fmt: skip
+    return demand, series
+
+
+def _perceptron(inputs: int, hidden: int, outputs: int) -> nn.Module:
+    """Three layers, of which the last begins with weights 0."""
+    last = nn.Linear(hidden, outputs)
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.SiLU(), nn.Linear(hidden, hidden), nn.SiLU(), last)
