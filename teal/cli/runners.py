@@ -233,8 +233,8 @@ def describe_traffic(config: TrafficConfig, _: Notify) -> int:
     from teal.evaluation.instance import describe_traffic
     from teal.formats import load_topology, load_traffic
 
-    topology = load_topology(config.topology, config.default_capacity)
-    traffic = load_traffic(config.traffic, topology, progress=True)
+    topology = load_topology(config.topology, config.default_capacity, config.attributes)
+    traffic = load_traffic(config.traffic, topology, progress=True, unit=config.traffic_unit)
     print(describe_traffic(traffic))
     mean = traffic.mean()
     largest_tenth = np.sort(mean)[::-1][: max(1, round(len(mean) / 10))]
@@ -275,7 +275,7 @@ def describe_topology(config: TopologyConfig, _: Notify) -> int:
     """Print what a network consists of, and what was assumed."""
     from teal.formats import load_topology
 
-    topology = load_topology(config.topology, config.default_capacity)
+    topology = load_topology(config.topology, config.default_capacity, config.attributes)
     live = topology.capacity > 0
     print(f"{topology.name}: {topology.num_nodes:,} nodes, {topology.num_links:,} directed links, "
           f"{len(topology.cables()):,} cables")  # fmt: skip

@@ -49,6 +49,11 @@ class ProgramConfig(CandidateConfig):
     demand in the median training matrix.  Without it demands are not scaled."""
     default_capacity: float | None = None
     """Capacity of links whose file gives none, Gbit/s; without it such a file is refused."""
+    attributes: str = ""
+    """Names of the attributes of links in a .json or .graphml file, where they are others than capacity (Gbit/s) and
+    latency (ms): capacity=bandwidth,latency=delay,capacity_unit=Mbit/s."""
+    traffic_unit: str = ""
+    """Unit of the rates in a .csv, .parquet or .npz file, such as Mbit/s; Gbit/s by default."""
     device: str = "auto"
     """auto (a GPU if there is one), cpu or cuda."""
 

@@ -16,6 +16,9 @@ class PathsConfig(PathConfig):
     """As in train."""
     traffic: str | None = None
     """As in train: paths only for the pairs that it has.  Default: all pairs."""
+    attributes: str = ""
+    """Names of the attributes of links in a .json or .graphml file, where they are others than capacity (Gbit/s) and
+    latency (ms): capacity=bandwidth,latency=delay,capacity_unit=Mbit/s."""
     default_capacity: float | None = None
     """Capacity of links whose file gives none, Gbit/s."""
     out: Path | None = None

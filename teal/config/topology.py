@@ -21,3 +21,6 @@ class TopologyConfig:
     """A node-link .json, .graphml or SNDlib .xml file, topohub:GROUP/NAME[,capacity=GBPS], or b4."""
     default_capacity: float | None = None
     """Capacity of links whose file gives none, Gbit/s."""
+    attributes: str = ""
+    """Names of the attributes of links in a .json or .graphml file, where they are others than capacity (Gbit/s) and
+    latency (ms): capacity=bandwidth,latency=delay,capacity_unit=Mbit/s."""

@@ -98,11 +98,11 @@ def load_instance(
 
 def load_network(config: InstanceConfig, notify: Callable[[str], None]) -> tuple[Topology, TrafficMatrices]:
     """Load network and traffic; arguments as of :func:`load_instance`."""
-    topology = load_topology(config.topology, config.default_capacity)
+    topology = load_topology(config.topology, config.default_capacity, config.attributes)
     notify(f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} directed links")
     for note in topology.notes:
         notify(note)
-    traffic = load_traffic(config.traffic, topology, progress=True)
+    traffic = load_traffic(config.traffic, topology, progress=True, unit=config.traffic_unit)
     notify(describe_traffic(traffic))
     return topology, traffic
 

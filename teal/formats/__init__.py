@@ -9,8 +9,10 @@ from teal.formats import gravity, topohub_names
 from teal.formats.graphml import read_graphml
 from teal.formats.node_link import read_node_link
 from teal.formats.npz import read_npz, write_npz
+from teal.formats.records import parse_attributes
 from teal.formats.sndlib import is_sndlib, read_sndlib_topology, read_sndlib_traffic
 from teal.formats.tables import read_table, write_table
+from teal.formats.units import gbps_per_unit
 from teal.network import Topology, TrafficMatrices
 from teal.runtime.storage import packaged
 
@@ -27,12 +29,13 @@ def is_named(text: str) -> bool:
     return text.startswith(topohub_names.PREFIX) or text.lower() in BUILT_IN
 
 
-def load_topology(text: str, default_capacity: float | None = None) -> Topology:
+def load_topology(text: str, default_capacity: float | None = None, attributes: str = "") -> Topology:
     """The topology of a file or name.
 
     Args:
         text: a node-link ``.json``, ``.graphml`` or SNDlib ``.xml`` file; ``topohub:GROUP/NAME``; ``b4``.
         default_capacity: Gbit/s for links whose file gives none; None to refuse such files.
+        attributes: names of the attributes of links in a .json or .graphml file, such as ``capacity=bandwidth``.
 
     Raises:
         InputError: no such file or name, or a fault in it.
@@ -41,37 +44,48 @@ def load_topology(text: str, default_capacity: float | None = None) -> Topology:
         return topohub_names.load_topohub(text)
     if text.lower() in BUILT_IN:
         return read_node_link(packaged(BUILT_IN[text.lower()]))
+    names = parse_attributes(attributes)
     path = Path(text).expanduser()
     if not path.is_file():
         raise InputError(text, "topology", _EXPECTED_TOPOLOGY, "no such file or name")
     match path.suffix.lower():
         case ".json":
-            return read_node_link(path, default_capacity)
+            return read_node_link(path, default_capacity, names)
         case ".graphml":
-            return read_graphml(path, default_capacity)
+            return read_graphml(path, default_capacity, names)
         case ".xml" if is_sndlib(path):
             return read_sndlib_topology(path, default_capacity)
     raise InputError(text, "topology", _EXPECTED_TOPOLOGY, f"another kind of file ({path.suffix or 'no suffix'})")
 
 
-def load_traffic(text: str, topology: Topology, progress: bool = False) -> TrafficMatrices:
+def load_traffic(text: str, topology: Topology, progress: bool = False, unit: str = "") -> TrafficMatrices:
     """The traffic matrices of a file, folder or name, over the nodes of ``topology``.
+
+    Args:
+        text: see the message of the error for another one.
+        topology: the network.
+        progress: show bars.
+        unit: of the rates in a .csv, .parquet or .npz file, such as ``Mbit/s``; "" for Gbit/s.
 
     Raises:
         InputError: no such file or name, or a fault in it.
     """
+    path = Path(text).expanduser()
+    is_archive = path.is_dir() or (path.name.lower().endswith((".tgz", ".tar.gz", ".tar")) and path.is_file())
+    if unit and (is_archive or text.partition(":")[0] == "gravity"):
+        raise InputError("--traffic-unit", "", f"nothing for {text}, which has a unit of its own", repr(unit))
     if text.partition(":")[0] == "gravity":
         return gravity.generate_traffic(text, topology, progress)
-    path = Path(text).expanduser()
-    if path.is_dir() or (path.name.lower().endswith((".tgz", ".tar.gz", ".tar")) and path.is_file()):
+    if is_archive:
         return read_sndlib_traffic(path, topology, progress)
     if not path.is_file():
         raise InputError(text, "traffic", _EXPECTED_TRAFFIC, "no such file or name")
+    factor = gbps_per_unit(unit, "--traffic-unit") if unit else 1.0
     match path.suffix.lower():
         case ".npz":
-            return read_npz(path, topology)
+            return read_npz(path, topology).scaled(factor)
         case ".csv" | ".parquet":
-            return read_table(path, topology, progress)
+            return read_table(path, topology, progress).scaled(factor)
     raise InputError(text, "traffic", _EXPECTED_TRAFFIC, f"another kind of file ({path.suffix or 'no suffix'})")
 
 

@@ -1,8 +1,9 @@
 """GraphML as in the Internet Topology Zoo.
 
 The name of a node is its ``label`` if all labels are distinct, else its id; its position is ``Longitude`` and
-``Latitude``.  Capacity is ``capacity`` (Gbit/s) or the Zoo's ``LinkSpeedRaw`` (bit/s).  Most Zoo files have it for few
-links or none; ``default_capacity`` gives that of the others.
+``Latitude``.  Capacity is ``capacity`` (Gbit/s), the Zoo's ``LinkSpeedRaw`` (bit/s), or its ``LinkSpeed`` in
+``LinkSpeedUnits`` (K, M, G or T).  Most Zoo files have it for few links or none; ``default_capacity`` gives that of the
+others.
 """
 
 from __future__ import annotations
@@ -14,23 +15,35 @@ from xml.etree.ElementTree import ParseError
 import networkx as nx
 
 from teal.errors import InputError
-from teal.formats.records import LinkRecord, number, topology_from_records
+from teal.formats.records import Attributes, LinkRecord, number, topology_from_records
+from teal.formats.units import gbps_per_unit
 from teal.network import Topology
 
+_ZOO_UNITS = {"K": 1e-6, "M": 1e-3, "G": 1.0, "T": 1e3}  # Gbit/s of LinkSpeedUnits
 
-def read_graphml(path: Path, default_capacity: float | None = None) -> Topology:
+
+def read_graphml(path: Path, default_capacity: float | None = None, attributes: Attributes | None = None) -> Topology:
     """Read a topology from a GraphML file.
+
+    Args:
+        path: of the file.
+        default_capacity: Gbit/s of links without capacity; None refuses them.
+        attributes: names of the attributes of links; None for those above.
 
     Raises:
         InputError: not GraphML, or what :func:`topology_from_records` refuses.
     """
-    where = str(path)
+    where, names = str(path), attributes or Attributes()
+    notes: tuple[str, ...] = ()
+    unit = gbps_per_unit(names.capacity_unit or "Gbit/s", where)
     try:
         graph: Any = nx.read_graphml(path)
     except (ParseError, nx.NetworkXError, LookupError, ValueError) as error:
         raise InputError(where, "", "a GraphML file", f"{type(error).__name__}: {error}") from None
     labels = {node: str(data.get("label", node)) for node, data in graph.nodes(data=True)}
     if len(set(labels.values())) < len(labels):
+        doubled = next(label for label in labels.values() if list(labels.values()).count(label) > 1)
+        notes = (f"two nodes have the label {doubled!r}: the ids of the file are the names of all nodes.",)
         labels = {node: str(node) for node in labels}
     nodes: dict[str, tuple[float, float] | None] = {}
     for node, data in graph.nodes(data=True):
@@ -43,12 +56,21 @@ def read_graphml(path: Path, default_capacity: float | None = None) -> Topology:
     for source, target, data in graph.edges(data=True):
         field = f"edge {labels[source]}-{labels[target]}"
         capacity = None
-        if "capacity" in data:
-            capacity = number(data["capacity"], where, f"{field}: capacity")
+        if names.capacity in data:
+            capacity = number(data[names.capacity], where, f"{field}: {names.capacity}") * unit
         elif "LinkSpeedRaw" in data:
             capacity = number(data["LinkSpeedRaw"], where, f"{field}: LinkSpeedRaw") * 1e-9
-        latency = number(data["latency"], where, f"{field}: latency") if "latency" in data else None
-        records.append(LinkRecord(labels[source], labels[target], capacity, latency, field))
+        elif "LinkSpeed" in data and str(data.get("LinkSpeedUnits", "")).upper() in _ZOO_UNITS:
+            speed = number(data["LinkSpeed"], where, f"{field}: LinkSpeed")
+            capacity = speed * _ZOO_UNITS[str(data["LinkSpeedUnits"]).upper()]
+        latency = number(data[names.latency], where, f"{field}: {names.latency}") if names.latency in data else None
+        records.append(LinkRecord(labels[source], labels[target], capacity, latency, field, tuple(map(str, data))))
     return topology_from_records(
-        path.stem, where, nodes, records, directed=graph.is_directed(), default_capacity=default_capacity
+        path.stem,
+        where,
+        nodes,
+        records,
+        directed=graph.is_directed(),
+        default_capacity=default_capacity,
+        notes=notes,
     )

@@ -14,19 +14,22 @@ from pathlib import Path
 from typing import Any
 
 from teal.errors import InputError
-from teal.formats.records import LinkRecord, number, topology_from_records
+from teal.formats.records import Attributes, LinkRecord, number, topology_from_records
 from teal.formats.units import gbps_per_unit
 from teal.network import Topology
 
 _FARTHEST = 1e6  # of any coordinate; other data sets have some that are no degrees
 
 
-def read_node_link(path: Path, default_capacity: float | None = None) -> Topology:
+def read_node_link(
+    path: Path, default_capacity: float | None = None, attributes: Attributes | None = None
+) -> Topology:  # fmt: skip
     """Read a topology from a node-link JSON file.
 
     Args:
         path: of the file.
         default_capacity: Gbit/s (not in the file's ``capacity_unit``) of links without capacity; None refuses them.
+        attributes: names of the attributes of links; None for the usual ones.
 
     Raises:
         InputError: not JSON, not node-link, or what :func:`topology_from_records` refuses.
@@ -35,17 +38,19 @@ def read_node_link(path: Path, default_capacity: float | None = None) -> Topolog
         data = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InputError(str(path), "", "a JSON file", f"invalid JSON: {error}") from None
-    return topology_from_node_link(data, path.stem, str(path), default_capacity)
+    return topology_from_node_link(data, path.stem, str(path), default_capacity, attributes)
 
 
-def topology_from_node_link(data: Any, name: str, where: str, default_capacity: float | None = None) -> Topology:
+def topology_from_node_link(
+    data: Any, name: str, where: str, default_capacity: float | None = None, attributes: Attributes | None = None
+) -> Topology:  # fmt: skip
     """Build a topology from parsed node-link JSON.
 
     Args:
         data: the parsed JSON.
         name: of the topology.
         where: file or other origin, for messages.
-        default_capacity: see :func:`read_node_link`.
+        default_capacity, attributes: see :func:`read_node_link`.
 
     Raises:
         InputError: not node-link, or what :func:`topology_from_records` refuses.
@@ -56,7 +61,8 @@ def topology_from_node_link(data: Any, name: str, where: str, default_capacity: 
     if not isinstance(links, list):
         raise InputError(where, "links", "a list of links (networkx node-link data)", "none or no list")
     graph = data.get("graph") if isinstance(data.get("graph"), dict) else {}
-    gbps_per_file_unit = gbps_per_unit(str((graph or {}).get("capacity_unit", "Gbit/s")), where)
+    names = attributes or Attributes()
+    gbps_per_file_unit = gbps_per_unit(names.capacity_unit or str((graph or {}).get("capacity_unit", "Gbit/s")), where)
     nodes: dict[str, tuple[float, float] | None] = {}
     for i, node in enumerate(data["nodes"]):
         if not isinstance(node, dict) or "id" not in node:
@@ -69,14 +75,17 @@ def topology_from_node_link(data: Any, name: str, where: str, default_capacity: 
         field = f"links[{i}]"
         if not isinstance(link, dict) or "source" not in link or "target" not in link:
             raise InputError(where, field, "a link with source and target", repr(link)[:80])
-        capacity = link.get("capacity")
+        capacity = link.get(names.capacity)
         records.append(
             LinkRecord(
                 str(link["source"]),
                 str(link["target"]),
-                None if capacity is None else number(capacity, where, f"{field}: capacity") * gbps_per_file_unit,
-                number(link["latency"], where, f"{field}: latency") if "latency" in link else None,
+                None
+                if capacity is None
+                else number(capacity, where, f"{field}: {names.capacity}") * gbps_per_file_unit,
+                number(link[names.latency], where, f"{field}: {names.latency}") if names.latency in link else None,
                 f"{field} ({link['source']}->{link['target']})",
+                tuple(str(key) for key in link if key not in ("source", "target", "key", names.latency)),
             )
         )
     return topology_from_records(

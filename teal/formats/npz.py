@@ -119,11 +119,16 @@ class _Reordered:
         return self._rates.read(rows)[:, self._order]
 
 
+def _write_rows(rates: RateFile | RateArray, values: npt.NDArray[np.generic]) -> None:
+    for row in range(len(values)):
+        rates.write(row, values[row][None].astype(np.float64))
+
+
 def _rates(path: Path, content: str) -> Rates:
     """The rates of the file: in place if they are stored uncompressed, else unpacked row by row (see the module).
 
     Raises:
-        ValueError: an array that is not two-dimensional or not in C order, or a truncated file.
+        ValueError: an array that is not two-dimensional, or a truncated file.
     """
     with zipfile.ZipFile(path) as archive:
         entry = archive.getinfo("rates.npy")
@@ -132,8 +137,10 @@ def _rates(path: Path, content: str) -> Rates:
             header = stream.tell()
             if len(shape) != 2 or dtype.kind not in "fiu":
                 raise ValueError(f"rates must be numbers, T x D, are {dtype} of shape {shape}")
-            if fortran and min(shape) > 1:
-                raise ValueError("rates must be in C order (np.ascontiguousarray), are in Fortran order")
+            if fortran and min(shape) > 1:  # column by column: no row can be read alone
+                with np.load(path, allow_pickle=False) as stored:
+                    values = stored["rates"]
+                return make_rates((shape[0], shape[1]), content, lambda rates: _write_rows(rates, values))
             if entry.compress_type != zipfile.ZIP_STORED:
 
                 def unpack(rates: RateFile | RateArray) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from teal.errors import InputError
-from teal.formats.units import fibre_latency_ms, great_circle_km
+from teal.formats.units import fibre_latency_ms, gbps_per_unit, great_circle_km
 from teal.network import Topology
 
 _DEFAULT_LATENCY_MS = 1.0  # of a link whose latency and coordinates are unknown
@@ -25,6 +25,7 @@ class LinkRecord:
         capacity: Gbit/s; None if the file has none.
         latency: ms; None to derive it from the coordinates.
         field: its place in the file, for messages.
+        others: names of its other attributes, for messages.
     """
 
     source: str
@@ -32,6 +33,40 @@ class LinkRecord:
     capacity: float | None
     latency: float | None
     field: str
+    others: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Attributes:
+    """Names of the attributes of links in a file, where they differ from the usual ones.
+
+    Attributes:
+        capacity: of the capacity.
+        latency: of the latency, ms.
+        capacity_unit: unit of the capacity, such as Mbit/s; "" for the one that the file says, or Gbit/s.
+    """
+
+    capacity: str = "capacity"
+    latency: str = "latency"
+    capacity_unit: str = ""
+
+
+def parse_attributes(text: str) -> Attributes:
+    """The attributes that ``capacity=bandwidth,latency=delay,capacity_unit=Mbit/s`` names; any of them may be left out.
+
+    Raises:
+        InputError: another text.
+    """
+    parts = dict(part.strip().split("=", 1) for part in text.split(",") if part.count("=") == 1)
+    known = {field.name for field in dataclasses.fields(Attributes)}
+    if len(parts) != len([part for part in text.split(",") if part.strip()]) or not set(parts) <= known:
+        raise InputError(
+            "--attributes", "", "such as capacity=bandwidth,latency=delay,capacity_unit=Mbit/s", repr(text)
+        )
+    attributes = Attributes(**parts)
+    if attributes.capacity_unit:
+        gbps_per_unit(attributes.capacity_unit, "--attributes")
+    return attributes
 
 
 def topology_from_records(
@@ -81,7 +116,13 @@ def topology_from_records(
         link_capacity = record.capacity
         if link_capacity is None:
             if default_capacity is None:
-                raise InputError(where, f"{record.field}: capacity", "a capacity > 0", "none")
+                others = f"none among {', '.join(record.others)}" if record.others else "none"
+                raise InputError(
+                    where, f"{record.field}: capacity",
+                    "a capacity > 0 (--default-capacity GBPS gives one to all such links, --attributes capacity=NAME "
+                    "names the attribute)",
+                    others,
+                )  # fmt: skip
             link_capacity, assumed = default_capacity, assumed + 1
         if not math.isfinite(link_capacity) or link_capacity <= 0:
             raise InputError(where, f"{record.field}: capacity", "a capacity > 0", link_capacity)
@@ -97,6 +138,11 @@ def topology_from_records(
             ends.append(pair)
             capacity.append(link_capacity)
             latency.append(delay)
+    if not directed and (both := _both_directions(ends)):
+        notes += (
+            f'{both} pairs of nodes have links in both directions in a file without "directed": true; each was read '
+            "as a cable of its own, so that these capacities may count twice.",
+        )
     if loops:
         notes += (f"{loops} links from a node to itself were dropped.",)
     if assumed:
@@ -114,6 +160,12 @@ def topology_from_records(
         origin=where,
         notes=notes,
     )
+
+
+def _both_directions(ends: list[tuple[int, int]]) -> int:
+    """Number of pairs of nodes with a link in each direction, of undirected links, each of which is listed twice."""
+    listed = set(ends[::2])
+    return sum((b, a) in listed for a, b in listed if a < b)
 
 
 def number(text: object, where: str, field: str, expected: str = "a number") -> float:

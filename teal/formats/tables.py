@@ -3,6 +3,9 @@
 A timestamp is ISO 8601 or seconds since 1970, UTC.  Rows may come in any order, though sorted by
 timestamp is much faster; a pair that a timestamp does not name has rate 0.  Files are read in batches, twice.
 
+Names of columns are matched without case and spaces around them.  The delimiter of a CSV file is a comma, a semicolon
+or a tab, whichever its first line has most of; where it is no comma, rates may have a decimal comma.
+
 A fifth column, ``endpoint``, says that a row is the demand of one pair of endpoints (a host, a prefix, a tunnel) at the
 two nodes: the rates of all endpoints of a pair of nodes are added, so that paths and time of a solve do not depend on
 the number of endpoints.  An allocation gives all endpoints of a pair the same splits.
@@ -10,7 +13,8 @@ the number of endpoints.  An allocation gives all endpoints of a pair the same s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +25,15 @@ from teal.errors import InputError
 from teal.formats.rate_store import RateArray, RateFile, make_rates
 from teal.network import Topology, TrafficMatrices
 from teal.network.traffic import usual_interval
-from teal.runtime.arrays import FloatArray, Int64Array
+from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.storage import atomic_file, content_key, file_key
 
 _BATCH_ROWS = 1 << 20  # rows of a table in memory at a time
 _COLUMNS = ("timestamp", "source", "target", "rate")
 _ENDPOINT = "endpoint"  # optional column
+_MOST_FAULTS = 10  # that are listed
+_FIRST_LINE = 2  # of the rows of a CSV file, after that of the names
+_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _Batch = tuple[Int64Array, Int64Array, FloatArray]  # timestamp, source * N + target, rate
 
 
@@ -91,65 +98,150 @@ def read_table(path: Path, topology: Topology, progress: bool = False) -> Traffi
 def _has_endpoints(path: Path) -> bool:
     """Whether the table has the optional column ``endpoint``; false if it cannot be read: the reader then says why."""
     import pyarrow as pa
-    import pyarrow.csv as csv
     import pyarrow.parquet as pq
 
     try:
         if path.suffix.lower() == ".parquet":
-            return _ENDPOINT in pq.read_schema(path).names
-        with csv.open_csv(path) as reader:
-            return _ENDPOINT in reader.schema.names
+            return _ENDPOINT in map(_plain, pq.read_schema(path).names)
+        with _open_csv(path) as reader:
+            return _ENDPOINT in map(_plain, reader.schema.names)
     except (pa.ArrowException, OSError):
         return False
 
 
+def _plain(name: str) -> str:
+    """The name of a column as it is matched."""
+    return name.strip().strip("\ufeff").lower()
+
+
+def _delimiter(path: Path) -> str:
+    """Of a CSV file, by its first line."""
+    with path.open(encoding="utf-8", errors="replace") as stream:
+        first_line = stream.readline()
+    return max(",;\t", key=first_line.count)
+
+
+def _open_csv(path: Path) -> Any:
+    """A reader of a CSV file in batches; all columns but the time are text."""
+    import pyarrow as pa
+    import pyarrow.csv as csv
+
+    with path.open(encoding="utf-8", errors="replace") as stream:
+        names = stream.readline().rstrip("\r\n").split(_delimiter(path))
+    quoted = [name.strip().strip('"') for name in names] + names
+    text = {name: pa.string() for name in quoted if _plain(name) in ("source", "target", "rate")}
+    return csv.open_csv(
+        path, parse_options=csv.ParseOptions(delimiter=_delimiter(path)),
+        convert_options=csv.ConvertOptions(column_types=text),
+    )  # fmt: skip
+
+
+class _Faults:
+    """What is wrong in a table: the first faults with their lines, and how many there are.
+
+    Args:
+        where: the file.
+        first_line: of the first row; None for a Parquet file, whose rows are counted from 0.
+    """
+
+    def __init__(self, where: str, first_line: int | None) -> None:
+        self._where, self._first_line = where, first_line
+        self._row = 0  # of the batch's first row in the file
+        self._found: list[str] = []
+        self._count, self._expected = 0, ""
+
+    def next_batch(self, rows: int) -> None:
+        """The rows of the batch that was just read have been looked at."""
+        self._row += rows
+
+    def add(self, is_bad: BoolArray, expected: str, describe: Callable[[int], str]) -> None:
+        """Note the rows of the batch that are bad.
+
+        Args:
+            is_bad: of each row.
+            expected: what should be there.
+            describe: says what is there, of a row of the batch.
+        """
+        rows = np.flatnonzero(is_bad)
+        if not len(rows):
+            return
+        self._expected = self._expected or expected
+        self._count += len(rows)
+        for row in rows[: _MOST_FAULTS - len(self._found)].tolist():
+            place = self._row + row
+            line = f"row {place}" if self._first_line is None else f"line {self._first_line + place}"
+            self._found.append(f"{line}: {describe(row)}")
+
+    def check(self) -> None:
+        """Raise InputError if anything was found."""
+        if self._count:
+            more = f"; and {self._count - len(self._found):,} more" if self._count > len(self._found) else ""
+            raise InputError(self._where, "", self._expected, "; ".join(self._found) + more)
+
+
 def _batches(path: Path, topology: Topology) -> Iterator[_Batch]:
-    """The table in batches of (timestamp, source * N + target, rate) arrays, checked."""
+    """The table in batches of (timestamp, source * N + target, rate) arrays, checked.
+
+    Raises:
+        InputError: at the end, with the first faults of the whole table.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
-    import pyarrow.csv as csv
     import pyarrow.parquet as pq
 
     where, names = str(path), pa.array(list(topology.node_names), pa.string())
+    is_csv = path.suffix.lower() != ".parquet"
+    has_decimal_comma = is_csv and _delimiter(path) != ","
+    faults = _Faults(where, _FIRST_LINE if is_csv else None)
     batches: Any
     try:
-        if path.suffix.lower() == ".parquet":
-            batches = pq.ParquetFile(path).iter_batches(_BATCH_ROWS)
-        else:
-            text = {column: pa.string() for column in ("source", "target", "rate")}
-            batches = csv.open_csv(path, convert_options=csv.ConvertOptions(column_types=text))
+        batches = _open_csv(path) if is_csv else pq.ParquetFile(path).iter_batches(_BATCH_ROWS)
         for batch in batches:
+            columns = {_plain(name): batch.column(number) for number, name in enumerate(batch.schema.names)}
             for column in _COLUMNS:
-                if column not in batch.schema.names:
+                if column not in columns:
                     raise InputError(where, column, "columns " + ", ".join(_COLUMNS), ", ".join(batch.schema.names))
-            ends = []
+            ends, is_known = [], np.ones(batch.num_rows, dtype=bool)
             for column in ("source", "target"):
-                node = batch.column(column).cast(pa.string())
+                node = pc.utf8_trim_whitespace(columns[column].cast(pa.string()))
                 at = pc.index_in(node, value_set=names)
-                if at.null_count:
-                    unknown = node[pc.index(at.is_null(), True).as_py()]
-                    raise InputError(where, column, f"a node of {topology.name}", repr(unknown.as_py()))
-                ends.append(at.to_numpy(zero_copy_only=False).astype(np.int64))
-            rate = _rates(batch.column("rate"), where, pa)
-            if (ends[0] == ends[1]).any():
-                node = topology.node_names[ends[0][np.argmax(ends[0] == ends[1])]]
-                raise InputError(where, "target", "a node other than the source", repr(node))
-            stamp = _seconds(batch.column("timestamp"), where, pa)
+                unknown = at.is_null().to_numpy(zero_copy_only=False)
+                expected = f"a {column} that is a node of {topology.name}"
+                faults.add(unknown, expected, partial(_said, column, node))
+                ends.append(at.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64))
+                is_known &= ~unknown
+            rate = _rates(columns["rate"], has_decimal_comma, faults, pa)
+            faults.add(
+                is_known & (ends[0] == ends[1]), "a target other than the source", partial(_said, "target", node)
+            )
+            stamp = _seconds(columns["timestamp"], where, pa)
+            faults.next_batch(batch.num_rows)
             yield stamp, ends[0] * topology.num_nodes + ends[1], rate
     except (pa.ArrowException, OSError, KeyError) as error:
         first_line = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(where, "", "a table of " + ", ".join(_COLUMNS), first_line) from None
+    faults.check()
 
 
-def _rates(column: Any, where: str, pa: Any) -> FloatArray:
-    try:
-        rate = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    except pa.ArrowInvalid as error:
-        raise InputError(where, "rate", "numbers", str(error).splitlines()[0]) from None
+def _said(name: str, column: Any, row: int) -> str:
+    """What a row of a column says, for a message."""
+    return f"{name} {column[row].as_py()!r}"
+
+
+def _rates(column: Any, has_decimal_comma: bool, faults: _Faults, pa: Any) -> FloatArray:
+    """Rates, 0 where there is a fault."""
+    import pyarrow.compute as pc
+
+    text = column
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        text = pc.utf8_trim_whitespace(column)
+        text = pc.replace_substring(text, ",", ".") if has_decimal_comma else text
+        is_number = pc.match_substring_regex(text, _NUMBER).fill_null(False)
+        column = pc.if_else(is_number, text, "nan")
+    rate = column.cast(pa.float64()).fill_null(float("nan")).to_numpy(zero_copy_only=False)
     bad = ~(np.isfinite(rate) & (rate >= 0))
-    if bad.any():
-        raise InputError(where, f"rate, row {int(np.argmax(bad))} of its batch", "a finite rate >= 0", rate[bad][0])
-    return rate
+    faults.add(bad, "a finite rate >= 0", partial(_said, "rate", text))
+    return np.where(bad, 0.0, rate)
 
 
 def _seconds(column: Any, where: str, pa: Any) -> Int64Array:

@@ -27,7 +27,7 @@ def run_compute(config: PathsConfig) -> tuple[Topology, PathSet]:
     """
     if config.out:
         check_out_file(config.out, (".csv",), overwrite=config.overwrite)
-    topology = load_topology(config.topology, config.default_capacity)
+    topology = load_topology(config.topology, config.default_capacity, config.attributes)
     pairs = load_traffic(config.traffic, topology, progress=True).pairs if config.traffic else None
     paths = compute_paths(
         topology, pairs, num_paths=config.num_paths, method=config.path_method, weight=config.path_weight,

@@ -73,7 +73,7 @@ def test_sndlib_without_a_unit_is_read_in_mbit_per_second_with_a_note(tmp_path: 
     [
         ({"unit": "<unit>FURLONGS</unit>"}, "unit: expected one of"),
         ({"target": "Z"}, "link L: target: expected a node of the file, found 'Z'"),
-        ({"modules": ""}, "link L: capacity: expected a capacity > 0, found none"),
+        ({"modules": ""}, "link L: capacity: expected a capacity > 0 (--default-capacity"),
         ({"modules": INSTALLED.replace("2500.0", "0")}, "link L: capacity: expected a capacity > 0, found 0.0"),
         ({"modules": INSTALLED.replace("2500.0", "many")}, "expected a number, found 'many'"),
     ],
@@ -110,7 +110,10 @@ def test_node_link_json_gives_names_capacities_latencies_and_coordinates(tmp_pat
     ("changes", "words"),
     [
         ({"links": [{"source": 0, "target": 7, "capacity": 5}]}, "links[0] (0->7): target"),
-        ({"links": [{"source": 0, "target": 1}]}, "links[0] (0->1): capacity: expected a capacity > 0, found none"),
+        (
+            {"links": [{"source": 0, "target": 1}]},
+            "links[0] (0->1): capacity: expected a capacity > 0 (--default-capacity",
+        ),
         ({"links": [{"source": 0, "target": 1, "capacity": 0}]}, "capacity: expected a capacity > 0, found 0"),
         ({"links": [{"source": 0, "target": 1, "capacity": -2}]}, "found -2"),
         ({"links": [{"source": 0, "target": 1, "capacity": float("nan")}]}, "found nan"),
@@ -199,3 +202,42 @@ def test_published_sndlib_topologies_have_their_published_sizes(
 ) -> None:
     topology = load_topology(str(public_data / "sndlib" / f"{name}.xml"))
     assert (topology.num_nodes, topology.num_links) == (nodes, links)
+
+
+def test_attributes_of_other_names_are_read_and_the_error_lists_them(tmp_path: Path) -> None:
+    link = {"source": "a", "target": "b", "bandwidth": 4000, "delay": 3}
+    (tmp_path / "x.json").write_text(json.dumps({"nodes": [{"id": "a"}, {"id": "b"}], "links": [link]}))
+    with pytest.raises(InputError, match="none among bandwidth, delay"):
+        load_topology(str(tmp_path / "x.json"))
+    mapping = "capacity=bandwidth,latency=delay,capacity_unit=Mbit/s"
+    topology = load_topology(str(tmp_path / "x.json"), attributes=mapping)
+    assert topology.capacity.tolist() == [4, 4]
+    assert topology.latency.tolist() == [3, 3]
+    for wrong in ("bandwidth", "speed=1", "capacity=bandwidth,x"):
+        with pytest.raises(InputError, match="--attributes"):
+            load_topology(str(tmp_path / "x.json"), attributes=wrong)
+
+
+def test_link_speeds_of_the_zoo_are_read_in_their_units(tmp_path: Path) -> None:
+    keys = "".join(
+        f'<key attr.name="{name}" attr.type="string" for="edge" id="e{i}"/>'
+        for i, name in enumerate(("LinkSpeed", "LinkSpeedUnits"))
+    )
+    graph = GRAPHML.format(second="Lyon", extra="").replace('<data key="d3">1e10</data>', "", 1)
+    graph = graph.replace('target="1">', 'target="1"><data key="e0">622</data><data key="e1">M</data>', 1)
+    (tmp_path / "x.graphml").write_text(graph.replace("<graph ", f"{keys}<graph ", 1))
+    assert load_topology(str(tmp_path / "x.graphml")).capacity.tolist() == [0.622, 0.622]
+
+
+def test_what_is_likely_a_misreading_is_said(tmp_path: Path) -> None:
+    links = [{"source": a, "target": b, "capacity": 1} for a, b in ("ab", "ba", "bc")]
+    data = {"nodes": [{"id": name} for name in "abc"], "links": links}
+    (tmp_path / "x.json").write_text(json.dumps(data))
+    assert any(
+        "1 pairs of nodes have links in both directions" in note
+        for note in load_topology(str(tmp_path / "x.json")).notes
+    )
+    (tmp_path / "x.json").write_text(json.dumps({"directed": True, **data}))
+    assert not load_topology(str(tmp_path / "x.json")).notes
+    (tmp_path / "x.graphml").write_text(GRAPHML.format(second="Paris", extra=""))
+    assert "two nodes have the label 'Paris'" in load_topology(str(tmp_path / "x.graphml"), default_capacity=1).notes[0]

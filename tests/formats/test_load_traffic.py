@@ -189,12 +189,12 @@ def test_traffic_tables_in_any_order_are_read_and_missing_rates_are_zero(tmp_pat
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ("0,n0,n1,-1", "rate, row 0 of its batch: expected a finite rate >= 0, found -1"),
-        ("0,n0,n1,nan", "found nan"),
+        ("0,n0,n1,-1", "expected a finite rate >= 0, found line 2: rate '-1'"),
+        ("0,n0,n1,nan", "found line 2: rate 'nan'"),
         ("0,n0,n1,", "rate"),
-        ("0,n0,n1,x", "rate: expected numbers"),
-        ("0,n0,mars,1", "target: expected a node of test, found 'mars'"),
-        ("0,n0,n0,1", "a node other than the source"),
+        ("0,n0,n1,1\n0,n1,n0,x", "found line 3: rate 'x'"),
+        ("0,n0,mars,1", "a target that is a node of test, found line 2: target 'mars'"),
+        ("0,n0,n0,1", "a target other than the source, found line 2: target 'n0'"),
         ("0,n0,n1,1\n0,n0,n1,2", "each source and target once"),
         ("soon,n0,n1,1", "timestamp"),
         (",n0,n1,1\n300,n0,n1,2", "timestamp: expected a time in every row"),
@@ -297,3 +297,46 @@ def test_published_sndlib_archives_have_their_published_sizes(
     topology = load_topology(str(public_data / "sndlib" / f"{name}.xml"))
     traffic = load_traffic(str(public_data / "sndlib" / archive), topology)
     assert (traffic.num_matrices, traffic.num_demands, len(traffic.skipped)) == (matrices, demands, skipped)
+
+
+def test_the_first_ten_faults_of_a_table_are_listed_with_their_lines_and_counted(tmp_path: Path) -> None:
+    rows = [f"{300 * i},n0,{'mars' if i % 3 == 0 else 'n1'},{-1 if i % 3 == 1 else 2}" for i in range(40)]
+    (tmp_path / "x.csv").write_text("timestamp,source,target,rate\n" + "\n".join(rows) + "\n")
+    with pytest.raises(InputError) as caught:
+        load_traffic(str(tmp_path / "x.csv"), _topology())
+    message = str(caught.value)
+    assert message.count("line ") == 10
+    assert "line 2: target 'mars'" in message
+    assert f"and {14 + 13 - 10} more" in message
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        (" Timestamp ,SOURCE,target, Rate", "0, n0 ,n1, 1.5"),
+        ("timestamp;source;target;rate", "0;n0;n1;1,5"),
+        ("timestamp\tsource\ttarget\trate", "0\tn0\tn1\t1.5"),
+        ('"timestamp","source","target","rate"', '0,"n0","n1","1.5"'),
+    ],
+)
+def test_csv_of_other_countries_and_spreadsheets_is_read(tmp_path: Path, header: str, row: str) -> None:
+    (tmp_path / "x.csv").write_text(f"{header}\n{row}\n")
+    traffic = load_traffic(str(tmp_path / "x.csv"), _topology())
+    assert traffic.read([0]).tolist() == [[1.5]]
+
+
+def test_rates_in_another_unit_are_converted(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("timestamp,source,target,rate\n0,n0,n1,1500\n")
+    assert load_traffic(str(tmp_path / "x.csv"), _topology(), unit="Mbit/s").read([0]).tolist() == [[1.5]]
+    with pytest.raises(InputError, match="unit of its own"):
+        load_traffic("gravity:", _topology(), unit="Mbit/s")
+    with pytest.raises(InputError, match="bytes"):
+        load_traffic(str(tmp_path / "x.csv"), _topology(), unit="MB/s")
+
+
+def test_npz_in_fortran_order_is_read(tmp_path: Path) -> None:
+    rates = np.asfortranarray([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    sources, targets = np.array(["n0", "n1"]), np.array(["n1", "n0"])
+    stamps = np.array([0, 300, 600])
+    np.savez(tmp_path / "x.npz", rates=rates, timestamps=stamps, sources=sources, targets=targets)
+    np.testing.assert_array_equal(load_traffic(str(tmp_path / "x.npz"), _topology()).read(slice(None)), rates)
