@@ -174,6 +174,8 @@ def solve(config: SolveConfig, notify: Notify) -> int:
 
     report = run_solve(config, notify)
     print(json.dumps(report.to_json(), allow_nan=False) if config.json else report.describe())
+    if hint := report.unit_hint():
+        notify(hint)
     if report.usable and not report.reached:
         notify(f"the target gap of {100 * config.gap:g}% was not reached: stopped by {report.stopped_by}")
     if not report.usable:

@@ -44,8 +44,12 @@ class SolveConfig(InstanceConfig):
     workers: int = 0
     """Ray processes that share the parts (on the cluster of RAY_ADDRESS, or here); 0: this process alone."""
     out: Path | None = None
-    """Write splits and flows per path to this .parquet or .csv file; with --shards or --workers to Parquet files in
-    this folder."""
+    """Write the allocation to this file: .json, for each ingress router what to install; .parquet or .csv, a row for
+    each path.  With --shards or --workers to Parquet files in this folder."""
+    entries: int = 0
+    """Round splits to whole-number weights that sum to this number, as switches have them, 1 to 255; 0 for splits."""
+    min_split: float = 0.0
+    """Least share of a demand on a path; smaller ones go to its other paths.  What that costs is printed."""
     json: bool = False
     """Print one JSON object instead of text."""
     overwrite: bool = False
@@ -57,9 +61,13 @@ class SolveConfig(InstanceConfig):
         require(self, "gap", "a number in [0, 1)", 0 <= self.gap < 1)
         require(self, "max_iterations", "a whole number of at least 0", self.max_iterations >= 0)
         require(self, "carrying", "no --calibrate, which needs all pairs", not (self.carrying and self.calibrate))
+        require(self, "entries", "0 to 255", 0 <= self.entries <= 255)
+        require(self, "min_split", "a number in [0, 1)", 0 <= self.min_split < 1)
         require(self, "shards", "a whole number of at least 1", self.shards >= 1)
         require(self, "workers", "a whole number of at least 0", self.workers >= 0)
         if self.is_sharded:
+            require(self, "entries", "0 with --shards and --workers", not self.entries)
+            require(self, "min_split", "0 with --shards and --workers", not self.min_split)
             require(self, "calibrate", "nothing with --shards and --workers", self.calibrate is None)
             require(self, "paths", "nothing with --shards and --workers, which find their own", self.paths is None)
             require(self, "model", "none with --shards and --workers", self.model in ("auto", "none"))

@@ -104,6 +104,9 @@ def load_network(config: InstanceConfig, notify: Callable[[str], None]) -> tuple
         notify(note)
     traffic = load_traffic(config.traffic, topology, progress=True, unit=config.traffic_unit)
     notify(describe_traffic(traffic))
+    missing = topology.num_nodes * (topology.num_nodes - 1) - traffic.num_demands
+    if missing:
+        notify(f"{missing:,} of {missing + traffic.num_demands:,} pairs of nodes are not in the traffic: no demand")
     return topology, traffic
 
 

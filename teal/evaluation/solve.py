@@ -23,8 +23,11 @@ from teal.runtime.memory import describe
 from teal.schemes.price_gnn import starter_for
 from teal.solvers.pdhg import Stop, prepare, solve
 from teal.solvers.pdhg.dense import bytes_needed
+from teal.solvers.split_table import admit, without_small
 from teal.spec import parse_spec
 
+# Satisfied demand and largest utilisation below which units are more likely wrong than networks so loaded.
+_LEAST_SATISFIED, _LEAST_UTILISATION = 0.01, 0.001
 _REPORT_EVERY_S = 2.0  # seconds between two progress messages
 # What ended a search, for messages.
 STOPPED_BY = {
@@ -48,7 +51,7 @@ class SolveFigures(Figures):
         solve_s: seconds to solve.
         bound_s: seconds for ``gap_all_paths``.
         status: feasible, or infeasible (the validator's verdict).
-        reached: whether the target gap was reached.
+        reached: whether the target gap was reached, before splits were rounded to whole numbers.
         stopped_by: what ended the search if it was not.
     """
 
@@ -73,6 +76,15 @@ class SolveFigures(Figures):
         values = {name: getattr(self, name) for name in names}
         finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
         return {"objective": self.objective.name.value, **finite}
+
+    def unit_hint(self) -> str:
+        """What to check if demand and capacity seem to be in different units; ``""`` if they do not."""
+        ask = "is the unit right (--traffic-unit Mbit/s, --attributes capacity_unit=Mbit/s)?"
+        if self.satisfied_demand < _LEAST_SATISFIED:
+            return f"only {100 * self.satisfied_demand:.3g}% of the demand is satisfied: {ask}"
+        if 0 < self.max_link_utilisation < _LEAST_UTILISATION:
+            return f"the fullest link is at {100 * self.max_link_utilisation:.2g}% of its capacity: {ask}"
+        return ""
 
     def describe(self) -> str:
         """The same in a few lines of text."""
@@ -136,7 +148,10 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
         report=Progress(notify),
     )
     solve_s = time.perf_counter() - begin
-    allocation = Allocation(result.splits, result.prices, (Status.FEASIBLE,), (0.0,), (solve_s,))
+    splits = installable(problem, result.splits, config.min_split, config.entries)
+    if splits is not result.splits:
+        notify(_cost_of_rounding(problem, result.splits, splits))
+    allocation = Allocation(splits, result.prices, (Status.FEASIBLE,), (0.0,), (solve_s,))
     assessment = assess(problem, allocation)
     begin = time.perf_counter()
     bound_all_paths = all_paths_bound(problem, result.prices)
@@ -144,17 +159,31 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
     return SolveReport(
         problem=problem,
         objective=problem.objective,
-        splits=result.splits[0],
+        splits=splits[0],
         gap_all_paths=float(gap(problem, result.value, bound_all_paths)[0]),
         iterations=result.iterations,
         build_s=build_s,
         solve_s=solve_s,
         bound_s=bound_s,
         status=assessment.status[0].value,
-        reached=bool(assessment.gap[0] <= config.gap),
+        reached=bool(result.gap[0] <= config.gap),
         stopped_by=STOPPED_BY[result.stopped_by[0]],
         **vars(assessment.figures(0)),
     )
+
+
+def installable(problem: Problem, splits: Tensor, min_split: float, entries: int) -> Tensor:
+    """Splits (B, D, K) without those below ``min_split`` and in the ratios of tables of so many ``entries``, if any."""
+    if min_split:
+        splits = without_small(problem, splits, min_split)
+    return admit(problem, splits, entries) if entries else splits
+
+
+def _cost_of_rounding(problem: Problem, before: Tensor, after: Tensor) -> str:
+    old, new = float(problem.value(before)[0]), float(problem.value(after)[0])
+    change = (new - old) / old if old else 0.0
+    unit = " Gbit/s" if problem.objective.maximises_value else ""
+    return f"--min-split and --entries: {old:.6g}{unit} become {new:.6g}{unit} ({100 * change:+.3f}%)"
 
 
 def capacity_in_force(config: SolveConfig, topology: Topology, notify: Callable[[str], None]) -> FloatArray | None:

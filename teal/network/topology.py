@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
@@ -95,6 +96,16 @@ class Topology:
     def link_name(self, link: int) -> str:
         """``source->target`` of a link, for messages."""
         return f"{self.node_names[self.link_source[link]]}->{self.node_names[self.link_target[link]]}"
+
+    def link_names(self) -> list[str]:
+        """Distinct names of all links: ``source->target``, with ``#1``, ``#2``, ... where several are parallel."""
+        names = [self.link_name(link) for link in range(self.num_links)]
+        count, seen = Counter(names), Counter[str]()
+        for link, name in enumerate(names):
+            if count[name] > 1:
+                seen[name] += 1
+                names[link] = f"{name}#{seen[name]}"
+        return names
 
     def node_index(self) -> dict[str, int]:
         """Name to index of every node."""

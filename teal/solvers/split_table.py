@@ -11,6 +11,7 @@ from torch import Tensor
 
 from teal.errors import InputError
 from teal.problem import Problem
+from teal.solvers.projection import project
 
 _MIN_TOTAL = 1e-9  # share of a demand: splits that sum to less define no ratio, and the demand is not admitted
 
@@ -41,6 +42,27 @@ def table_weights(splits: Tensor, entries: int) -> Tensor:
 def in_table(splits: Tensor, entries: int) -> Tensor:
     """(B, D, K) splits with the same sum a demand, in the ratios of :func:`table_weights`."""
     return table_weights(splits, entries) * (splits.sum(-1, keepdim=True).clamp(max=1) / entries)
+
+
+def without_small(problem: Problem, splits: Tensor, least: float) -> Tensor:
+    """A feasible allocation (B, D, K) without splits below ``least``; the other paths of a demand take up its share.
+
+    Args:
+        problem: B matrices.
+        splits: (B, D, K), feasible.
+        least: share of a demand, in [0, 1).
+    """
+
+    def dropped(given: Tensor) -> Tensor:
+        return torch.where(given >= least, given, 0)
+
+    kept, total = dropped(splits), splits.sum(-1, keepdim=True)
+    scaled = kept * (total / kept.sum(-1, keepdim=True).clamp(min=_MIN_TOTAL))
+    if not problem.objective.may_shed:
+        is_empty = (kept.sum(-1, keepdim=True) <= 0) & (total > 0)  # all were small: the largest takes everything
+        largest = torch.zeros_like(splits).scatter_(-1, splits.argmax(-1, keepdim=True), 1.0)
+        return torch.where(is_empty, largest * total, scaled)
+    return dropped(project(problem, scaled))  # what no longer fits is cut, which may leave a split below the least
 
 
 def admit(problem: Problem, splits: Tensor, entries: int, refill: int = 6) -> Tensor:

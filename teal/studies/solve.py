@@ -10,6 +10,7 @@ from teal.evaluation.sharded import PART_FILES, Workers, part_file, solve_sharde
 from teal.evaluation.solve import SolveFigures, solve_matrix
 from teal.formats.allocations import ALLOCATION_SUFFIXES, write_allocation
 from teal.runtime.storage import check_out_file, check_out_folder, remove_files
+from teal.solvers.split_table import table_weights
 
 
 def run_solve(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigures:
@@ -26,7 +27,12 @@ def run_solve(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigure
     if config.out:
         problem = report.problem
         demand, splits = problem.demand[0].cpu().numpy(), report.splits.cpu().numpy()
-        rows = write_allocation(config.out, problem.topology, problem.paths, demand, splits)
+        weights = None
+        if config.entries:
+            weights = table_weights(report.splits[None], config.entries)[0].cpu().numpy()
+        rows = write_allocation(
+            config.out, problem.topology, problem.paths, demand, splits, weights, report.to_json()
+        )  # fmt: skip
         notify(f"{config.out}: {rows:,} paths that carry traffic")
     return report
 

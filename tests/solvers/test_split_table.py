@@ -12,11 +12,12 @@ from baselines.lp_all import LpAll
 from teal.errors import InputError
 from teal.network import compute_paths
 from teal.objectives import Objective, ObjectiveName
-from teal.problem import Problem
+from teal.problem import Allocation, Problem
 from teal.problem.feasibility import violations
+from teal.solvers import pdhg
 from teal.solvers.projection import project
-from teal.solvers.split_table import admit, in_table, table_weights
-from teal.testing import make_topology, random_problem
+from teal.solvers.split_table import admit, in_table, table_weights, without_small
+from teal.testing import assert_feasible, make_topology, random_problem
 
 
 def test_table_weights_equal_largest_remainders_computed_by_hand() -> None:
@@ -68,3 +69,19 @@ def test_capacity_freed_by_admission_is_filled_again() -> None:
     splits = admit(problem, torch.ones(problem.path_mask.shape).double(), 16)
     assert problem.flows(splits).flatten().tolist() == pytest.approx([2.0, 1.0])
     torch.testing.assert_close(splits, project(problem, torch.ones_like(splits)))
+
+
+@pytest.mark.parametrize("objective", list(ObjectiveName))
+def test_no_split_is_below_the_least_and_nothing_overflows(objective: ObjectiveName) -> None:
+    for seed in range(6):
+        problem = random_problem(seed, objective=objective, batch=2)
+        splits = pdhg.solve(problem, gap=1e-3).splits
+        for least in (0.0, 0.1, 0.4, 0.9):
+            kept = without_small(problem, splits, least)
+            assert_feasible(problem, Allocation.of_batch(kept, None, 0.0))
+            assert not bool(((kept > 0) & (kept < least * (1 - 1e-9))).any())
+            if not problem.objective.may_shed:
+                torch.testing.assert_close(kept.sum(-1), splits.sum(-1))
+        sign = 1 if problem.objective.higher_is_better else -1
+        gain = sign * (problem.value(without_small(problem, splits, 0.0)) - problem.value(splits))
+        assert float(gain.min()) >= -1e-9 * float(problem.value(splits).max())
