@@ -1,7 +1,7 @@
 """The public API: what ``import teal`` offers, loaded on first use (``teal --help`` need not wait for torch)."""
 
 from .errors import InputError, SolverError, TealError
-from .formats import load_topology, load_traffic, save_traffic
+from .formats import load_topology, load_traffic, save_topology, save_traffic
 from .network import PathMethod, PathSet, PathWeight, Topology, TrafficMatrices, compute_paths
 from .network.shards import PathSearch
 from .objectives import Objective, ObjectiveName
@@ -19,6 +19,7 @@ from .problem import (
     scaled_dual_bound,
     violations,
 )
+from .reports import plot
 from .schemes import Follower, Scheme, make_scheme, register_scheme, scheme_names
 from .schemes.hedges import Hedge, Past, hedge_names, make_hedge, register_hedge
 from .solvers.pdhg import PdhgResult, PdhgState, Starter, solve
@@ -67,9 +68,11 @@ __all__ = [
     "make_hedge",
     "make_path_ops",
     "make_scheme",
+    "plot",
     "project",
     "register_hedge",
     "register_scheme",
+    "save_topology",
     "save_traffic",
     "scaled_dual_bound",
     "scheme_names",

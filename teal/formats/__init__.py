@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 from teal.errors import InputError
 from teal.formats import gravity, topohub_names
+from teal.formats.frames import topology_from_graph, traffic_from_frame
 from teal.formats.graphml import read_graphml
-from teal.formats.node_link import read_node_link
+from teal.formats.node_link import read_node_link, topology_to_node_link
 from teal.formats.npz import read_npz, write_npz
 from teal.formats.records import parse_attributes
 from teal.formats.sndlib import is_sndlib, read_sndlib_topology, read_sndlib_traffic
 from teal.formats.tables import read_table, write_table
 from teal.formats.units import gbps_per_unit
 from teal.network import Topology, TrafficMatrices
-from teal.runtime.storage import packaged
+from teal.runtime.storage import atomic_file, packaged
 
-__all__ = ["TRAFFIC_SUFFIXES", "is_named", "load_topology", "load_traffic", "save_traffic"]
+__all__ = ["TRAFFIC_SUFFIXES", "is_named", "load_topology", "load_traffic", "save_topology", "save_traffic"]
 
 TRAFFIC_SUFFIXES = (".npz", ".csv", ".parquet")
 BUILT_IN = {"b4": "data/b4.json"}
@@ -29,17 +32,20 @@ def is_named(text: str) -> bool:
     return text.startswith(topohub_names.PREFIX) or text.lower() in BUILT_IN
 
 
-def load_topology(text: str, default_capacity: float | None = None, attributes: str = "") -> Topology:
-    """The topology of a file or name.
+def load_topology(text: Any, default_capacity: float | None = None, attributes: str = "") -> Topology:
+    """The topology of a file or name, or of a networkx graph.
 
     Args:
-        text: a node-link ``.json``, ``.graphml`` or SNDlib ``.xml`` file; ``topohub:GROUP/NAME``; ``b4``.
+        text: a node-link ``.json``, ``.graphml`` or SNDlib ``.xml`` file; ``topohub:GROUP/NAME``; ``b4``; or a graph.
         default_capacity: Gbit/s for links whose file gives none; None to refuse such files.
         attributes: names of the attributes of links in a .json or .graphml file, such as ``capacity=bandwidth``.
 
     Raises:
         InputError: no such file or name, or a fault in it.
     """
+    if not isinstance(text, str | Path):
+        return topology_from_graph(text, default_capacity, parse_attributes(attributes))
+    text = str(text)
     if text.startswith(topohub_names.PREFIX):
         return topohub_names.load_topohub(text)
     if text.lower() in BUILT_IN:
@@ -58,11 +64,11 @@ def load_topology(text: str, default_capacity: float | None = None, attributes: 
     raise InputError(text, "topology", _EXPECTED_TOPOLOGY, f"another kind of file ({path.suffix or 'no suffix'})")
 
 
-def load_traffic(text: str, topology: Topology, progress: bool = False, unit: str = "") -> TrafficMatrices:
-    """The traffic matrices of a file, folder or name, over the nodes of ``topology``.
+def load_traffic(text: Any, topology: Topology, progress: bool = False, unit: str = "") -> TrafficMatrices:
+    """The traffic matrices of a file, folder or name, or of a pandas frame, over the nodes of ``topology``.
 
     Args:
-        text: see the message of the error for another one.
+        text: an SNDlib archive (.tgz or folder); a .npz, .csv or .parquet file; ``gravity:...``; or a frame.
         topology: the network.
         progress: show bars.
         unit: of the rates in a .csv, .parquet or .npz file, such as ``Mbit/s``; "" for Gbit/s.
@@ -70,6 +76,9 @@ def load_traffic(text: str, topology: Topology, progress: bool = False, unit: st
     Raises:
         InputError: no such file or name, or a fault in it.
     """
+    if not isinstance(text, str | Path):
+        return traffic_from_frame(text, topology).scaled(gbps_per_unit(unit, "unit") if unit else 1.0)
+    text = str(text)
     path = Path(text).expanduser()
     is_archive = path.is_dir() or (path.name.lower().endswith((".tgz", ".tar.gz", ".tar")) and path.is_file())
     if unit and (is_archive or text.partition(":")[0] == "gravity"):
@@ -87,6 +96,18 @@ def load_traffic(text: str, topology: Topology, progress: bool = False, unit: st
         case ".csv" | ".parquet":
             return read_table(path, topology, progress).scaled(factor)
     raise InputError(text, "traffic", _EXPECTED_TRAFFIC, f"another kind of file ({path.suffix or 'no suffix'})")
+
+
+def save_topology(path: Path | str, topology: Topology) -> None:
+    """Write a network as node-link JSON, which :func:`load_topology` reads back.
+
+    Raises:
+        InputError: another suffix than .json.
+    """
+    if Path(path).suffix.lower() != ".json":
+        raise InputError(str(path), "out", "a .json file", repr(Path(path).suffix))
+    with atomic_file(Path(path)) as temporary:
+        temporary.write_text(json.dumps(topology_to_node_link(topology)) + "\n", encoding="utf-8")
 
 
 def save_traffic(path: Path, traffic: TrafficMatrices, topology: Topology) -> None:

@@ -37,6 +37,17 @@ class PathSet:
     key: str
     topology_key: str
 
+    def __repr__(self) -> str:
+        return f"PathSet({int(self.mask.sum()):,} paths of {self.num_demands:,} demands, K = {self.num_paths})"
+
+    def links_of(self, demand: int, k: int) -> list[int]:
+        """Numbers of the links along a path, from its source; empty where there is no path."""
+        links, node = [], int(self.leaf[demand, k])
+        while node >= 0:
+            links.append(int(self.trie.link[node]))
+            node = int(self.trie.parent[node])
+        return links[::-1]
+
     @property
     def num_demands(self) -> int:
         """D."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -96,6 +97,19 @@ class Topology:
     def link_name(self, link: int) -> str:
         """``source->target`` of a link, for messages."""
         return f"{self.node_names[self.link_source[link]]}->{self.node_names[self.link_target[link]]}"
+
+    def __repr__(self) -> str:
+        return f"Topology({self.name!r}: {self.num_nodes} nodes, {self.num_links} directed links)"
+
+    def to_frame(self) -> Any:
+        """A pandas frame, a row for each link: name, source, target, capacity (Gbit/s), latency (ms)."""
+        import pandas as pd
+
+        names = np.array(self.node_names, dtype=object)
+        return pd.DataFrame({
+            "link": self.link_names(), "source": names[self.link_source], "target": names[self.link_target],
+            "capacity": self.capacity, "latency": self.latency,
+        })  # fmt: skip
 
     def link_names(self) -> list[str]:
         """Distinct names of all links: ``source->target``, with ``#1``, ``#2``, ... where several are parallel."""

@@ -61,6 +61,10 @@ class TrafficMatrices:
     key: str = ""
     origin: str = ""
 
+    def __repr__(self) -> str:
+        when = f"{self.timestamps[0]} to {self.timestamps[-1]}"
+        return f"TrafficMatrices({self.name!r}: {self.num_matrices} matrices of {self.num_demands} demands, {when})"
+
     def __post_init__(self) -> None:
         where = self.origin or self.name
         if self.rates.shape != (len(self.timestamps), len(self.pairs)):

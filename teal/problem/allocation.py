@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import zipfile
+from collections import Counter
 from enum import StrEnum
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from teal.errors import InputError
 from teal.network import PathSet
+from teal.problem.problem import Problem
+from teal.runtime.archives import check_npz
 from teal.runtime.shapes import Float
+from teal.runtime.storage import atomic_file
 
 
 class Status(StrEnum):
@@ -49,6 +59,69 @@ class Allocation:
     solve_s: tuple[float, ...]
     parallel_s: tuple[float | None, ...] = ()
     paths: PathSet | None = None
+
+    def __repr__(self) -> str:
+        count = Counter(status.value for status in self.status)
+        how = ", ".join(f"{number} {status}" for status, number in count.items())
+        prices = "with prices" if self.prices is not None else "without prices"
+        return f"Allocation({how}; splits {tuple(self.splits.shape)}, {prices})"
+
+    def to_frame(self, problem: Problem) -> Any:
+        """A pandas frame, a row for each path that carries traffic.
+
+        Columns: matrix, source, target, k, nodes, split (share of the demand), flow (Gbit/s).
+
+        Args:
+            problem: that the allocation is for.
+        """
+        import pandas as pd
+
+        paths = self.paths or problem.paths
+        splits, demand = self.splits.cpu().numpy(), problem.demand.cpu().numpy()
+        matrix, d, k = np.nonzero((splits > 0) & (demand > 0)[..., None] & paths.mask)
+        names = np.array(problem.topology.node_names, dtype=object)
+        links = [paths.links_of(int(i), int(j)) for i, j in zip(d, k, strict=True)]
+        target = problem.topology.link_target
+        nodes = [[names[paths.pairs[i, 0]], *names[target[along]]] for i, along in zip(d, links, strict=True)]
+        split = splits[matrix, d, k]
+        return pd.DataFrame({
+            "matrix": matrix, "source": names[paths.pairs[d, 0]], "target": names[paths.pairs[d, 1]], "k": k,
+            "nodes": nodes, "split": split, "flow": split * demand[matrix, d],
+        })  # fmt: skip
+
+    def save(self, file: Path | str) -> None:
+        """Write everything but paths of its own to a .npz file, which :meth:`load` reads.
+
+        Raises:
+            InputError: an allocation over paths of its own.
+        """
+        if self.paths is not None:
+            raise InputError(str(file), "allocation", "splits over the problem's paths", "paths of its own")
+        prices = np.zeros((0, 0)) if self.prices is None else self.prices.cpu().numpy()
+        with atomic_file(Path(file)) as temporary, temporary.open("wb") as stream:
+            np.savez(
+                stream, splits=self.splits.cpu().numpy(), prices=prices,
+                status=np.array([status.value for status in self.status]), build_s=np.array(self.build_s),
+                solve_s=np.array(self.solve_s),
+            )  # fmt: skip
+
+    @classmethod
+    def load(cls, file: Path | str) -> Allocation:
+        """What :meth:`save` wrote.
+
+        Raises:
+            InputError: no such file, or another one.
+        """
+        try:
+            check_npz(Path(file))
+            with np.load(file, allow_pickle=False) as stored:
+                prices = torch.from_numpy(stored["prices"]) if stored["prices"].size else None
+                return cls(
+                    torch.from_numpy(stored["splits"]), prices, tuple(map(Status, stored["status"].tolist())),
+                    tuple(stored["build_s"].tolist()), tuple(stored["solve_s"].tolist()),
+                )  # fmt: skip
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise InputError(str(file), "", "an allocation that was saved", error) from None
 
     @classmethod
     def of_batch(cls, splits: Tensor, prices: Tensor | None, seconds: float) -> Allocation:

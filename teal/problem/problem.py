@@ -107,6 +107,12 @@ class Problem:
             ops,
         )
 
+    def __repr__(self) -> str:
+        return (
+            f"Problem({self.topology.name!r}, {self.objective.name.value}: {self.batch} matrices of "
+            f"{self.paths.num_demands} demands, K = {self.paths.num_paths}, on {self.demand.device})"
+        )
+
     @property
     def batch(self) -> int:
         """B."""

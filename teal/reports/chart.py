@@ -1,4 +1,4 @@
-"""A chart as data, which :mod:`teal.reports.interactive` draws on a page and :mod:`teal.reports.plots` in a file."""
+"""A chart as data, which :mod:`teal.reports.interactive` draws on a page and :mod:`teal.reports.image` in a file."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from teal.network.traffic import spread
 from teal.objectives import ObjectiveName
 from teal.reports.chart import Chart, Series
 from teal.reports.charts import MAX_POINTS, distribution
+from teal.reports.image import plot_panels
 from teal.reports.page import Cell, Column, Section, write_page
-from teal.reports.plots import plot_panels
 from teal.reports.table import time_text
 
 _COLUMNS = ("mean", "p50", "p90", "p99", "worst", "churn", "limit held", "limit - ratio", "time")

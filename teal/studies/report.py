@@ -12,8 +12,8 @@ from teal.errors import InputError
 from teal.evaluation.next_interval import NextRow
 from teal.formats.rows import read_csv
 from teal.reports.chart import Chart
+from teal.reports.image import save_charts
 from teal.reports.next_interval import figures_of_intervals, write_next_interval_report
-from teal.reports.plots import save_charts
 from teal.reports.record import ROWS, Record
 from teal.reports.report import figures_of, write_report
 from teal.runtime.storage import atomic_file, check_out_file, check_out_folder

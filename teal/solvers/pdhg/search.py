@@ -87,6 +87,11 @@ class PdhgResult:
     state: PdhgState
     stopped_by: tuple[Stop, ...]
 
+    def __repr__(self) -> str:
+        value, gap = (", ".join(f"{x:.6g}" for x in part[:4].tolist()) for part in (self.value, self.gap))
+        more = ", ..." if len(self.value) > 4 else ""
+        return f"PdhgResult(value {value}{more}; gap {gap}{more}; {self.iterations} iterations, {self.solve_s:.3g} s)"
+
     def rows(self, rows: Tensor) -> PdhgResult:
         """The results of some of the matrices, by their numbers."""
         tensors: dict[str, Any] = {field: getattr(self, field)[rows] for field in TENSORS}
