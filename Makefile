@@ -3,23 +3,36 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-for-demo
+# Where torch comes from.  Without a GPU, TORCH_INDEX=https://download.pytorch.org/whl/cpu saves gigabytes of CUDA.
+TORCH_INDEX ?=
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test test-system check docs install constraints clean
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+# The venv with torch, of which there is a build of its own for machines without a GPU, and the LP baselines.
+$(DEMO_STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[baselines,dev,docs,ray,serve]'
+	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	$(PIP) -e '.[baselines]'
 	touch $@
 
-# B4, a minute of training, then Teal beside LP-all with HiGHS and with Gurobi.
+$(STAMP): $(DEMO_STAMP)
+	$(PIP) -e '.[baselines,dev,docs,ray,serve]'
+	touch $@
+
+# B4: half a minute of COMA* on FlowGNN, then beside LP-all with HiGHS and Gurobi, which are as fast on 12 nodes.  Then
+# UsCarrier, 158 nodes, where they are not, with the model for any network and the first-order engine.
 DEMO := --topology b4 --traffic gravity:seed=0,count=400,load=4 --calibrate 0.9
-demo: install
-	$(BIN)/teal train $(DEMO) --time-budget 1m --out runs/demo/model --overwrite
+LARGE := --topology topohub:topozoo/UsCarrier --traffic gravity:seed=0,count=50,load=8
+demo: $(DEMO_STAMP)
+	$(BIN)/teal train $(DEMO) --learner coma --time-budget 30s --out runs/demo/model --overwrite
 	$(BIN)/teal evaluate $(DEMO) --model runs/demo/model --scheme teal --scheme lp-all:solver=highs \
-		--scheme lp-all:solver=gurobi --out runs/demo/results --overwrite
+		--scheme lp-all:solver=gurobi --limit 40 --out runs/demo/b4 --overwrite
+	$(BIN)/teal evaluate $(LARGE) --scheme price-gnn --scheme pdhg --scheme lp-all:solver=highs --limit 5 \
+		--out runs/demo/uscarrier --overwrite
 
 check: install
 	$(BIN)/ruff check .

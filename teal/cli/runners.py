@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,9 +59,15 @@ def train(config: TrainConfig, notify: Notify) -> int:
     state = run_train(config, notify)
     print(
         f"{config.out}: {state.step} steps in {state.elapsed_s:.0f} s, best validation score {state.best:.4f}; "
-        f"stopped: {state.reason}; to see its course: tensorboard --logdir {config.out}"
+        f"stopped: {state.reason}{_tensorboard_hint(config.out)}"
     )
     return EXIT_OK
+
+
+def _tensorboard_hint(out: Path) -> str:
+    if importlib.util.find_spec("tensorboard") is None:
+        return "; with pip install tensorboard, its course is logged too"
+    return f"; to see its course: tensorboard --logdir {out}"
 
 
 def pretrain(config: PretrainConfig, _: Notify) -> int:

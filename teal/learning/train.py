@@ -67,6 +67,15 @@ class _NoLog:
         """Ignore a value."""
 
 
+def _log_of(folder: Path, step: int) -> contextlib.AbstractContextManager[Any]:
+    """The TensorBoard log from a step on; none without the package tensorboard."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return contextlib.nullcontext(_NoLog())
+    return SummaryWriter(str(folder), purge_step=step)
+
+
 class Trainer:
     """Trains one model on one network.
 
@@ -129,17 +138,11 @@ class Trainer:
         Raises:
             KeyboardInterrupt: on Ctrl-C, after the current step is done and the state is written.
         """
-        from torch.utils.tensorboard import SummaryWriter
-
         is_lead = self.peers.rank == 0
         out.mkdir(parents=True, exist_ok=True)
         stopwatch = Stopwatch(self.state.elapsed_s)
         self.state.reason = ""
-        with (
-            SummaryWriter(str(out / TENSORBOARD), purge_step=self.state.step)
-            if is_lead
-            else contextlib.nullcontext(_NoLog()) as log
-        ):
+        with _log_of(out / TENSORBOARD, self.state.step) if is_lead else contextlib.nullcontext(_NoLog()) as log:
 
             def prepare(bar: Any) -> None:
                 if self.state.step == 0:

@@ -2,4 +2,6 @@
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submodules=["plot"])  # matplotlib takes a third of a second
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__, submodules=["plot"]
+)  # matplotlib takes a third of a second
