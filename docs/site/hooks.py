@@ -16,7 +16,7 @@ _OUTSIDE = {"../ARCHITECTURE.md": "architecture.md", "../data/README.md": "forma
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Put ``teal X --help`` in the place of ``<!-- help: X -->``; turn links to files of the repository into names."""
-    markdown = re.sub(r"<!-- help: ([a-z ]+) -->", lambda found: _help(found[1]), markdown)
+    markdown = re.sub(r"<!-- help: ([a-z -]+) -->", lambda found: _help(found[1]), markdown)
     markdown = re.sub(r"\]\(docs/", "](", markdown)  # of pages that are included from outside
 
     def link(found: re.Match[str]) -> str:
