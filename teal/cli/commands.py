@@ -10,6 +10,7 @@ from teal.cli import runners
 from teal.config import (
     AllocateConfig,
     EvaluateConfig,
+    ExportConfig,
     ImproveConfig,
     PathsConfig,
     PlanConfig,
@@ -50,6 +51,7 @@ _ALLOCATE, _LEARN, _COMPARE, _INPUT = "allocate", "learn", "compare and plan", "
 COMMANDS = {
     "solve": Command(SolveConfig, runners.solve, _ALLOCATE),
     "allocate": Command(AllocateConfig, runners.allocate, _ALLOCATE),
+    "export": Command(ExportConfig, runners.export, _ALLOCATE, uses_kernels=False),
     "serve": Command(ServeConfig, runners.serve, _ALLOCATE),
     "evaluate": Command(EvaluateConfig, runners.evaluate, _COMPARE),
     "report": Command(ReportConfig, runners.report, _COMPARE, uses_kernels=False),

@@ -15,6 +15,7 @@ from rich.console import Console
 from teal.config import (
     AllocateConfig,
     EvaluateConfig,
+    ExportConfig,
     ImproveConfig,
     PathsConfig,
     PlanConfig,
@@ -210,6 +211,19 @@ def allocate(config: AllocateConfig, notify: Notify) -> int:
     if unusable:
         return EXIT_FAILED
     return EXIT_GAP if above else EXIT_OK
+
+
+def export(config: ExportConfig, notify: Notify) -> int:
+    from teal.studies.export import run_export
+
+    exported = run_export(config)
+    for reason in exported.reasons:
+        notify(f"left out: {reason}")
+    print(
+        f"{config.out}: {exported.admitted:.6g} of {exported.admitted_before:.6g} Gbit/s, {exported.left_out:,} paths "
+        f"left out; fullest link at {100 * exported.utilisation:.4g}%, not {100 * exported.utilisation_before:.4g}%"
+    )
+    return EXIT_OK
 
 
 def improve(config: ImproveConfig, notify: Notify) -> int:

@@ -6,6 +6,7 @@ The command line is made from these: the docstring of a field is its text in ``-
 from teal.config.allocate import AllocateConfig
 from teal.config.base import CandidateConfig, InstanceConfig, PathConfig, ProgramConfig, seconds
 from teal.config.evaluate import EvaluateConfig
+from teal.config.export import ExportConfig
 from teal.config.paths import ImproveConfig, PathsConfig
 from teal.config.plan import PlanConfig
 from teal.config.pretrain import PretrainConfig
@@ -22,6 +23,7 @@ __all__ = [
     "AllocateConfig",
     "CandidateConfig",
     "EvaluateConfig",
+    "ExportConfig",
     "ImproveConfig",
     "InstanceConfig",
     "PathConfig",

@@ -94,8 +94,7 @@ def compute_paths(
         raise InputError("paths", "K", f"at least 1 path a demand and at most {MAX_PATHS}", num_paths)
     pairs = all_pairs(topology) if pairs is None else np.ascontiguousarray(pairs, dtype=np.int32)
     check_pairs(topology, pairs)
-    link_weights = _link_weights(topology, weight)
-    request = _Request(topology, num_paths, method, weight, link_weights)
+    request = _Request(topology, num_paths, method, weight, link_weights(topology, weight))
     key = request.key(pairs)
     file = _cache_file(key) if cache else None
     if file is not None and file.exists():
@@ -112,7 +111,7 @@ def compute_paths(
 
 def search_key(topology: Topology, pairs: IntArray, num_paths: int, method: PathMethod, weight: PathWeight) -> str:
     """Content key of a search's inputs; arguments as of :func:`compute_paths`."""
-    return _Request(topology, num_paths, method, weight, _link_weights(topology, weight)).key(pairs)
+    return _Request(topology, num_paths, method, weight, link_weights(topology, weight)).key(pairs)
 
 
 def all_pairs(topology: Topology) -> IntArray:
@@ -149,7 +148,7 @@ def estimated_seconds(
 
     Twice as many pairs are searched until that takes a fifth of a second; two pairs are searched in any case.
     """
-    request = _Request(topology, num_paths, method, weight, _link_weights(topology, weight))
+    request = _Request(topology, num_paths, method, weight, link_weights(topology, weight))
     pairs = all_pairs(topology)
     count, earlier_s, seconds = 1, 0.0, 0.0
     while seconds < _TIMED_S and count < len(pairs):
@@ -207,7 +206,8 @@ def _check_memory(request: _Request, pairs: IntArray) -> None:
     require(f"paths of {len(pairs):,} pairs, K = {num_paths}", needed, remedy)
 
 
-def _link_weights(topology: Topology, weight: PathWeight) -> FloatArray:
+def link_weights(topology: Topology, weight: PathWeight) -> FloatArray:
+    """(E,) what shortest paths minimise; infinite for a failed link with inverse capacity."""
     if weight is PathWeight.HOPS:
         return np.ones(topology.num_links)
     if weight is PathWeight.LATENCY:

@@ -1,0 +1,202 @@
+"""Allocations in the form in which routers take them: SR policies, and next-hop groups.
+
+Both read the .json file of an allocation (:mod:`teal.formats.allocations`).
+
+- ``sr-policy``: for each demand a policy with one segment list a path and a weight; see :mod:`teal.network.segments`.
+  A path whose list is longer than the maximum SID depth (MSD), and those beyond the N heaviest of a policy, are left
+  out.
+- ``wcmp``: for each node and target a group of links with weights, as destination-based forwarding has them (WCMP; Zhou
+  et al., EuroSys 2014).  With f[t, e] the flow to target t on link e, link e out of node v has the weight f[t, e] / sum
+  over the links out of v.  Every link then carries what the allocation says, less what flows to a target run in a
+  circle: those are left out, since destination-based forwarding would never deliver them.
+
+Where something is left out, the admitted rate of the demand falls by the share of its paths; under
+max_link_utilisation, which carries all demand, its other paths take it up.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import networkx as nx
+
+from teal.errors import InputError
+from teal.network import Topology
+from teal.network.segments import Igp, Segment, segment_list
+from teal.objectives import ObjectiveName
+
+_LEAST_FLOW = 1e-12  # share of a target's flow that counts as none
+
+
+@dataclasses.dataclass(frozen=True)
+class Exported:
+    """What was exported.
+
+    Attributes:
+        data: as JSON.
+        left_out: number of paths that could not be expressed.
+        reasons: for up to ten of them.
+        admitted_before, admitted: Gbit/s, of the allocation and of what was exported.
+        utilisation_before, utilisation: largest of a link, likewise.
+    """
+
+    data: dict[str, Any]
+    left_out: int
+    reasons: tuple[str, ...]
+    admitted_before: float
+    admitted: float
+    utilisation_before: float
+    utilisation: float
+
+
+def sr_policies(allocation: dict[str, Any], topology: Topology, igp: Igp, msd: int, max_lists: int) -> Exported:
+    """SR policies of an allocation.
+
+    Args:
+        allocation: the parsed .json file.
+        topology: its network.
+        igp: shortest paths of the network.
+        msd: most segments of a list.
+        max_lists: most lists of a policy.
+
+    Raises:
+        InputError: links that the network does not have.
+    """
+    keeps_all = _keeps_all(allocation)
+    policies: list[dict[str, Any]] = []
+    reasons: list[str] = []
+    left_out, admitted, before = 0, 0.0, 0.0
+    loads, loads_before = [0.0] * topology.num_links, [0.0] * topology.num_links
+    for router, demand, paths in _demands(allocation, topology):
+        kept: list[tuple[dict[str, Any], list[Segment]]] = []
+        for path in sorted(paths, key=lambda one: -one["rate"]):
+            _add(loads_before, path["numbers"], path["rate"])
+            before += path["rate"]
+            segments = segment_list(igp, topology, path["numbers"])
+            if len(segments) <= msd and len(kept) < max_lists:
+                kept.append((path, segments))
+                continue
+            left_out += 1
+            why = f"{len(segments)} segments" if len(segments) > msd else f"more than {max_lists} lists"
+            if len(reasons) < _MOST_REASONS:
+                reasons.append(f"{' '.join(path['nodes'])}: {why}")
+        total, carried = sum(path["rate"] for path in paths), sum(path["rate"] for path, _ in kept)
+        factor = total / carried if keeps_all and carried > 0 else 1.0
+        for path, _ in kept:
+            _add(loads, path["numbers"], path["rate"] * factor)
+        admitted += carried * factor
+        policies.append({
+            "headend": router, "endpoint": demand["target"], "rate": carried * factor,
+            "segment_lists": [
+                {"weight": path["rate"] / carried, "segments": [_named(one, topology) for one in segments]}
+                for path, segments in kept
+            ],
+        })  # fmt: skip
+    data = {"format": "sr-policy", "topology": topology.name, "unit": "Gbit/s", "msd": msd, "policies": policies}
+    return Exported(data, left_out, tuple(reasons), before, admitted, _largest(loads_before, topology),
+                    _largest(loads, topology))  # fmt: skip
+
+
+def next_hop_groups(allocation: dict[str, Any], topology: Topology) -> Exported:
+    """Next-hop groups of an allocation, for destination-based forwarding.
+
+    Args:
+        allocation: the parsed .json file.
+        topology: its network.
+
+    Raises:
+        InputError: links that the network does not have.
+    """
+    flows: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    rates: dict[str, dict[str, float]] = defaultdict(dict)
+    loads, loads_before, admitted = [0.0] * topology.num_links, [0.0] * topology.num_links, 0.0
+    for router, demand, paths in _demands(allocation, topology):
+        rates[router][demand["target"]] = demand["admitted"]
+        for path in paths:
+            admitted += path["rate"]
+            _add(loads_before, path["numbers"], path["rate"])
+            for link in path["numbers"]:
+                flows[demand["target"]][link] += path["rate"]
+    names, groups = topology.link_names(), []
+    for target, by_link in flows.items():
+        largest = max(by_link.values())
+        used = {link: flow for link, flow in by_link.items() if flow > _LEAST_FLOW * largest}
+        used = _without_circles(used, topology)
+        by_node: dict[int, dict[int, float]] = defaultdict(dict)
+        for link, flow in used.items():
+            loads[link] += flow
+            by_node[int(topology.link_source[link])][link] = flow
+        for node, own in sorted(by_node.items()):
+            total = sum(own.values())
+            groups.append({
+                "node": topology.node_names[node], "target": target,
+                "next_hops": [{"link": names[link], "weight": flow / total} for link, flow in sorted(own.items())],
+            })  # fmt: skip
+    data = {"format": "wcmp", "topology": topology.name, "unit": "Gbit/s", "admitted": rates, "groups": groups}
+    largest_before, largest_after = _largest(loads_before, topology), _largest(loads, topology)
+    return Exported(data, 0, (), admitted, admitted, largest_before, largest_after)
+
+
+_MOST_REASONS = 10  # paths that could not be expressed and are named
+
+
+def _keeps_all(allocation: dict[str, Any]) -> bool:
+    objective = allocation.get("figures", {}).get("objective")
+    return bool(objective == ObjectiveName.MAX_LINK_UTILISATION.value)
+
+
+def _demands(
+    allocation: dict[str, Any], topology: Topology
+) -> Iterator[tuple[str, dict[str, Any], list[dict[str, Any]]]]:
+    """Router, demand, and its paths with the numbers of their links."""
+    number = {name: link for link, name in enumerate(topology.link_names())}
+    try:
+        for router, demands in allocation["routers"].items():
+            for demand in demands:
+                paths = []
+                for path in demand["paths"]:
+                    unknown = [name for name in path["links"] if name not in number]
+                    if unknown:
+                        raise InputError("allocation", "links", f"links of {topology.name}", repr(unknown[0]))
+                    paths.append({**path, "numbers": [number[name] for name in path["links"]]})
+                yield router, demand, paths
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError("allocation", "", "what teal solve --out X.json writes", repr(error)) from None
+
+
+def _add(loads: list[float], links: list[int], rate: float) -> None:
+    for link in links:
+        loads[link] += rate
+
+
+def _largest(loads: list[float], topology: Topology) -> float:
+    return max((load / c for load, c in zip(loads, topology.capacity.tolist(), strict=True) if c > 0), default=0.0)
+
+
+def _named(segment: Segment, topology: Topology) -> dict[str, str]:
+    if segment.kind == "node":
+        return {"node": topology.node_names[segment.number]}
+    return {"adjacency": topology.link_names()[segment.number]}
+
+
+def _without_circles(flows: dict[int, float], topology: Topology) -> dict[int, float]:
+    """The flow to one target on each link, without those that run in a circle, which deliver nothing.
+
+    From each circle the least flow on its links is subtracted, until there is none.
+    """
+    graph = nx.MultiDiGraph()
+    for link, flow in flows.items():
+        graph.add_edge(int(topology.link_source[link]), int(topology.link_target[link]), key=link, flow=flow)
+    while True:
+        try:
+            circle = nx.find_cycle(graph)
+        except nx.NetworkXNoCycle:
+            return {key: data["flow"] for _, _, key, data in graph.edges(keys=True, data=True)}
+        least = min(graph.edges[edge]["flow"] for edge in circle)
+        for edge in circle:
+            graph.edges[edge]["flow"] -= least
+            if graph.edges[edge]["flow"] <= 0:
+                graph.remove_edge(*edge)
