@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,15 +59,18 @@ def allocate(config: AllocateConfig, parts: Sequence[int]) -> Iterator[tuple[int
         settings = dataclasses.replace(config, out=config.out.resolve(), device="cuda" if on_gpu else "cpu")
         # One block a part: Ray Data hands out blocks, and repeats those of a process that died.
         dataset = data.from_items([{"part": part} for part in parts], override_num_blocks=len(parts))
-        allocated = dataset.map(
-            _Worker,
-            fn_constructor_args=(settings, max(1, cpus // workers), str(Path.cwd())),
-            compute=data.ActorPoolStrategy(size=workers),
-            num_cpus=_CPUS_PER_WORKER,
-            num_gpus=1 if on_gpu else 0,
-            max_restarts=_MAX_RETRIES,
-            max_task_retries=_MAX_RETRIES,
-        )
+        with warnings.catch_warnings():
+            # Ray warns of arguments without a name of their own; for restarts it has no other.
+            warnings.filterwarnings("ignore", message=".*ray_remote_args")
+            allocated = dataset.map(
+                _Worker,
+                fn_constructor_args=(settings, max(1, cpus // workers), str(Path.cwd())),
+                compute=data.ActorPoolStrategy(size=workers),
+                num_cpus=_CPUS_PER_WORKER,
+                num_gpus=1 if on_gpu else 0,
+                max_restarts=_MAX_RETRIES,
+                max_task_retries=_MAX_RETRIES,
+            )
         try:
             for row in allocated.iter_rows():
                 yield int(row["part"]), [AllocatedMatrix(**matrix) for matrix in json.loads(row["matrices"])]
