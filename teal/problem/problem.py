@@ -274,14 +274,15 @@ class Problem:
         least = torch.where(self.path_mask, path_cost, torch.inf).amin(-1)
         return torch.where(self.routable, least, unroutable)
 
-    def with_demand(self, demand: Tensor) -> Problem:
+    def with_demand(self, demand: Tensor | AnyArray) -> Problem:
         """The same network under other matrices, (B, D), with the capacities of the first matrix.  Not validated."""
         capacity = self.capacity[:1].expand(len(demand), -1)
-        return dataclasses.replace(self, demand=demand.to(self.demand), capacity=capacity)
+        return dataclasses.replace(self, demand=torch.as_tensor(demand).to(self.demand), capacity=capacity)
 
-    def with_capacity(self, capacity: Tensor) -> Problem:
+    def with_capacity(self, capacity: Tensor | AnyArray) -> Problem:
         """The same matrices under other capacities, (E,) or (B, E): failures, upgrades.  Not validated."""
-        return dataclasses.replace(self, capacity=capacity.to(self.capacity).expand(self.batch, -1))
+        capacity = torch.as_tensor(capacity).to(self.capacity)
+        return dataclasses.replace(self, capacity=capacity.expand(self.batch, -1))
 
     def with_paths(self, paths: PathSet) -> Problem:
         """The same matrices over other candidate paths of the same demands.  Not validated.
