@@ -32,7 +32,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_contains_data_models_and_baselines(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     for needed in (
-        "teal/cli.py",
+        "teal/cli/__init__.py",
         "teal/py.typed",
         "teal/__init__.pyi",
         "baselines/lp_all.py",
