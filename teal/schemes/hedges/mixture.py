@@ -188,7 +188,8 @@ class Mixture:
             check_npz(file)
             with np.load(file, allow_pickle=False) as stored:
                 names, weights, sums = (stored[name] for name in ("names", "weights", "sums"))
-                losses, recent = stored["losses"], stored["recent_losses"]
+                losses = stored["losses"]
+                recent = stored["recent_losses"] if "recent_losses" in stored else np.zeros_like(losses)
         except (EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile):
             raise InputError(str(file), "", "what a mixture has learnt", "another file") from None
         shapes = (weights.shape, losses.shape, recent.shape, sums.shape)
