@@ -18,7 +18,7 @@ def run_warm_up(config: WarmUpConfig) -> None:
 def compile_first(notify: Callable[[str], None]) -> None:
     """Compile what a first solve needs, unless that was done before; announced, since it takes a while."""
     if not is_warm():
-        notify("compiling for this machine, about 15 s, once (teal warm-up compiles everything ahead)")
+        notify("compiling for this machine, about 12 s, once (teal warm-up compiles everything ahead)")
         _run(everything=False, workers=0)
 
 

@@ -14,12 +14,12 @@ import time
 import numpy as np
 import torch
 
-from teal.network import PathSet, Topology, all_pairs, compute_paths
+from teal.network import PathSet, Topology, Trie, all_pairs
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.runtime.parallel import is_large, on_all_threads
 from teal.solvers.pdhg.fused import LANES, MAX_LANES, FusedEngine
-from teal.solvers.pdhg.passes import operations
+from teal.solvers.pdhg.passes import InMemory, PathPasses, operations
 from teal.solvers.pdhg.sampled_start import SampledStart, is_faster
 from teal.solvers.pdhg.search import Search
 
@@ -71,13 +71,50 @@ def rehearse(
             sampled.correct()
 
 
+def rehearse_checks(problem: Problem) -> None:
+    """Call what gap checks call, and no iteration.
+
+    Args:
+        problem: B = 1, to maximise a value.
+    """
+    passes = PathPasses(
+        problem.paths.packed, problem.paths.num_paths, 1, (0,), (0,), np.ones(1), False, np.float32, InMemory()
+    )
+    passes.put_demand(problem.demand.numpy())
+    capacity = problem.capacity[0].numpy()
+    passes.measure(1 / capacity, np.zeros_like(capacity))
+    passes.put_splits(problem.even_splits.numpy())
+    passes.certify(np.zeros_like(capacity), is_repairing=True)
+    passes.project_round(np.zeros_like(capacity), capacity, is_first=True, is_last=False)
+    passes.keep([0])
+    passes.best_splits()
+
+
+def _paths_of_triangle(topology: Topology) -> PathSet:
+    """The direct path and the one over the third node, of every pair: without the kernels of the path search."""
+    number = {ends: link for link, ends in enumerate(zip(topology.link_source, topology.link_target, strict=True))}
+    parent: list[int] = []
+    link: list[int] = []
+    leaf: list[list[int]] = []
+    for source in range(3):
+        x, y = (node for node in range(3) if node != source)
+        first = len(parent)  # trie nodes of a source: to x, to y, over x to y, over y to x
+        parent += [-1, -1, first, first + 1]
+        link += [number[source, x], number[source, y], number[x, y], number[y, x]]
+        leaf += [[first, first + 3], [first + 1, first + 2]]
+    trie = Trie(np.array(parent, np.int32), np.array(link, np.int32), np.array([0, 4, 8, 12], np.int32))
+    demand_ptr = np.array([0, 2, 4, 6], np.int32)
+    key = topology.graph_key()
+    return PathSet(all_pairs(topology), np.array(leaf, np.int32), trie, demand_ptr, topology.num_links, key, key)
+
+
 def three_nodes(*, is_balanced: bool, batch: int, same_capacity: bool = True) -> Problem:
     """A triangle with more demand than it can carry; see :func:`rehearse`."""
     source, target = np.array([0, 1, 2, 1, 2, 0], np.int32), np.array([1, 2, 0, 0, 1, 2], np.int32)
     topology = Topology(
         "rehearsal", ("a", "b", "c"), source, target, np.full(6, 2.0), np.ones(6), np.full((3, 2), np.nan)
     )  # fmt: skip
-    paths = compute_paths(topology, all_pairs(topology), num_paths=2, cache=False)
+    paths = _paths_of_triangle(topology)
     name = ObjectiveName.MAX_LINK_UTILISATION if is_balanced else ObjectiveName.TOTAL_FLOW
     demand = np.random.default_rng(0).uniform(0.5, 3, (batch, len(paths.pairs)))
     capacity = np.full((batch, 6), 2.0)

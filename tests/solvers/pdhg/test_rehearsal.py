@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from teal.network import compute_paths
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.runtime import parallel
 from teal.solvers.pdhg import certificates, kernels, prepare, sample, solve
+from teal.solvers.pdhg.rehearsal import three_nodes
 from teal.testing import random_problem
 
 MODULES = (kernels, certificates, sample)
@@ -45,6 +47,15 @@ def test_a_solve_compiles_nothing_that_was_not_rehearsed(
     result = solve(problem, gap=gap, max_iterations=60)
     solve(problem, gap=gap, max_iterations=60, warm_start=result)
     assert _compiled() == before
+
+
+def test_the_paths_of_the_triangle_are_those_that_a_search_finds() -> None:
+    problem = three_nodes(is_balanced=False, batch=1)
+    found = compute_paths(problem.topology, num_paths=2, cache=False)
+    np.testing.assert_array_equal(problem.paths.pairs, found.pairs)
+    for demand in range(6):
+        for k in range(2):
+            assert problem.paths.links_of(demand, k) == found.links_of(demand, k)
 
 
 def test_large_networks_rehearse_the_form_for_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
