@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache, partial
 
 from baselines.linear_program import LinearProgram, LpSettings, LpSolution, solve_program
+from teal.runtime.interrupts import ignore_interrupts
 
 
 def solve_all(programs: Sequence[LinearProgram], settings: LpSettings, workers: int = 0) -> list[LpSolution]:
@@ -36,9 +36,4 @@ def _pool(workers: int) -> ProcessPoolExecutor:
     # A forkserver, as the threads of torch and Numba do not survive a fork of this process.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["baselines.linear_program"])
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupts)
-
-
-def _ignore_interrupts() -> None:
-    """Ignore SIGINT in a worker: the parent process handles Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=ignore_interrupts)

@@ -9,7 +9,7 @@ from teal.config.base import require
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WarmUpConfig:
-    """Compile all kernels for this machine, about a minute, once; other commands then start at once.
+    """Compile all kernels for this machine, a minute or two, once; other commands then start at once.
 
     Without it, a command compiles what it needs when it first runs.  What is compiled is kept beside the installed
     sources, or in the folder that NUMBA_CACHE_DIR names.

@@ -7,12 +7,9 @@ that tasks run in processes, two at a time on two cores.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import platform
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +18,7 @@ import torch
 from teal.network import PathMethod, PathWeight, all_pairs, compute_paths
 from teal.problem import Allocation, all_paths_bound, assess
 from teal.runtime.parallel import on_all_threads
+from teal.runtime.processes import call_all
 from teal.runtime.storage import cache_dir, content_key
 from teal.solvers.pdhg import LANES
 from teal.solvers.pdhg.rehearsal import rehearse, rehearse_checks, three_nodes
@@ -35,16 +33,10 @@ def _task(function: Callable[[], None]) -> Callable[[], None]:
     return function
 
 
-def _forms() -> Iterator[AbstractContextManager[None]]:
-    """Both forms of kernels: on one thread and on all."""
-    yield contextlib.nullcontext()
-    yield on_all_threads()
-
-
 # The first two take about as long as each other: each begins with what the other one comes to last.
 @_task
 def _engine() -> None:
-    rehearse(False, 1, torch.float32, True, False, False)
+    rehearse(1, torch.float32)
     problem = three_nodes(is_balanced=False, batch=1)
     all_paths_bound(problem, torch.ones_like(problem.capacity))
 
@@ -61,25 +53,25 @@ def _paths() -> None:
 @_task
 def _engine_for_many_matrices() -> None:
     for width in LANES[1:]:
-        rehearse(False, width, torch.float32, True, False, False)
-        rehearse(False, width, torch.float32, False, False, False)
+        for same_capacity in (True, False):
+            rehearse(width, torch.float32, same_capacity=same_capacity)
 
 
 @_task
 def _engine_for_large_networks() -> None:
-    rehearse(False, 1, torch.float32, True, True, True)
+    rehearse(1, torch.float32, on_all=True, is_sampled=True)
 
 
 @_task
 def _engine_for_many_matrices_of_large_networks() -> None:
     for width in LANES[1:]:
-        rehearse(False, width, torch.float32, True, True, True)
+        rehearse(width, torch.float32, on_all=True, is_sampled=True)
 
 
 @_task
 def _engine_in_double_precision() -> None:
-    rehearse(False, 1, torch.float64, True, False, False)
-    rehearse(False, 1, torch.float64, True, True, False)
+    for on_all in (False, True):
+        rehearse(1, torch.float64, on_all=on_all)
 
 
 @_task
@@ -91,17 +83,17 @@ def _paths_of_large_networks() -> None:
 @_task
 def _paths_by_weight() -> None:
     topology = three_nodes(is_balanced=False, batch=1).topology
-    for form in _forms():
-        with form:
+    for on_all in (False, True):
+        with on_all_threads(on_all):
             compute_paths(topology, weight=PathWeight.LATENCY, cache=False)
             compute_paths(topology, method=PathMethod.YEN, cache=False)
 
 
 @_task
 def _scenarios() -> None:
-    for form in _forms():
+    for on_all in (False, True):
         for count in LANES:
-            with form if count == LANES[0] else contextlib.nullcontext():
+            with on_all_threads(on_all):
                 solve_scenarios(three_nodes(is_balanced=True, batch=count), gap=1e-9, max_iterations=8)
 
 
@@ -110,8 +102,8 @@ def _model_for_any_network() -> None:
     from teal.schemes import make_scheme
 
     problem = three_nodes(is_balanced=False, batch=1)
-    for form in _forms():
-        with form:
+    for on_all in (False, True):
+        with on_all_threads(on_all):
             make_scheme("price-gnn").solve(problem)
 
 
@@ -128,13 +120,7 @@ def warm_up(*, everything: bool, workers: int = 0) -> Iterator[str]:
         workers: processes; 0 for one per core.
     """
     names = list(_TASKS) if everything else list(_FIRST)
-    context = multiprocessing.get_context("spawn")
-    count = min(len(names), workers or os.cpu_count() or 1)
-    with ProcessPoolExecutor(count, mp_context=context, initializer=_ignore_interrupts) as pool:
-        waiting = {pool.submit(run_task, name): name for name in names}
-        for done in as_completed(waiting):
-            done.result()
-            yield waiting[done]
+    yield from (names[done] for done in call_all(run_task, [(name,) for name in names], workers=workers))
     _stamp().touch()
 
 
@@ -146,13 +132,6 @@ def is_warm() -> bool:
 def run_task(name: str) -> None:
     """Call the kernels of one task."""
     _TASKS[name]()
-
-
-def _ignore_interrupts() -> None:
-    """Leave Ctrl-C to the process that started this one."""
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _stamp() -> Path:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
-import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +14,8 @@ from teal.learning.network_pool import NetworkPool
 from teal.network import TrafficMatrices
 from teal.problem import Problem
 from teal.runtime.archives import check_npz
-from teal.runtime.arrays import Float32Array, FloatArray
+from teal.runtime.arrays import Float32Array, FloatArray, Int64Array
+from teal.runtime.processes import call_all
 from teal.runtime.storage import atomic_file
 from teal.schemes.hedges import Past, make_hedge
 from teal.schemes.hedges.mixture import DEFAULT, Mixture
@@ -45,7 +43,7 @@ class Recording:
 
     problem: Problem
     traffic: TrafficMatrices
-    rows: FloatArray
+    rows: Int64Array
     decisions: Float32Array
     weights: FloatArray
     recent_losses: FloatArray
@@ -105,26 +103,9 @@ def record_all(sources: Sequence[Drawn], files: Sequence[Path], workers: int) ->
         workers: processes; 0 for one per core.
     """
     missing = [number for number, file in enumerate(files) if not file.exists()]
-    yield from (number for number in range(len(files)) if number not in missing)
-    if not missing:
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers or os.cpu_count() or 1, mp_context=context, initializer=_one_thread) as pool:
-        waiting = {pool.submit(record, sources[number], files[number]): number for number in missing}
-        for done in as_completed(waiting):
-            done.result()
-            yield waiting[done]
-
-
-def _one_thread() -> None:
-    """Processes share the cores, and leave Ctrl-C to the one that started them."""
-    import signal
-
-    import numba
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    numba.set_num_threads(1)
-    torch.set_num_threads(1)
+    yield from sorted(set(range(len(files))) - set(missing))
+    calls = [(sources[number], files[number]) for number in missing]
+    yield from (missing[done] for done in call_all(record, calls, workers=workers, threads=1))
 
 
 def load_recording(source: Drawn, file: Path) -> Recording:

@@ -13,6 +13,11 @@ class Interrupted(KeyboardInterrupt):
     """A signal arrived and the work reached a place where it may stop; its files and state are consistent."""
 
 
+def ignore_interrupts() -> None:
+    """Leave Ctrl-C to the process that started this one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 @contextlib.contextmanager
 def interrupts_wait() -> Iterator[Callable[[], None]]:
     """Delay SIGINT and SIGTERM; yields a callable that raises Interrupted if a signal has arrived.

@@ -63,9 +63,14 @@ def is_large(operations: int, least: int = _MIN_PARALLEL_OPERATIONS) -> bool:
 
 
 @contextlib.contextmanager
-def on_all_threads() -> Iterator[None]:
-    """Run the form of kernels that uses all threads however little there is to do: to have it compiled."""
-    before, _state.is_rehearsing = getattr(_state, "is_rehearsing", False), True
+def on_all_threads(enabled: bool = True) -> Iterator[None]:
+    """Run the form of kernels that uses all threads however little there is to do: to have it compiled.
+
+    Args:
+        enabled: false to leave the choice of the form as it is.
+    """
+    before = getattr(_state, "is_rehearsing", False)
+    _state.is_rehearsing = before or enabled
     try:
         yield
     finally:

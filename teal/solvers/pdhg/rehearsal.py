@@ -6,7 +6,6 @@ did, and loaded from disk in a tenth of a second after that.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import time
@@ -41,25 +40,34 @@ def rehearse_for(
     sizes = {min(batch, MAX_LANES), batch % MAX_LANES} - {0}
     for width in sorted({next(lanes for lanes in LANES if lanes >= size) for size in sizes}):
         on_all = is_large(operations(paths.packed, width))
-        rehearse(is_balanced, width, dtype, same_capacity, on_all, is_faster(paths, gap))
+        rehearse(
+            width, dtype, is_balanced=is_balanced, same_capacity=same_capacity, on_all=on_all,
+            is_sampled=is_faster(paths, gap),
+        )  # fmt: skip
 
 
 @functools.cache
 def rehearse(
-    is_balanced: bool, width: int, dtype: torch.dtype, same_capacity: bool, on_all: bool, is_sampled: bool
+    width: int,
+    dtype: torch.dtype,
+    *,
+    is_balanced: bool = False,
+    same_capacity: bool = True,
+    on_all: bool = False,
+    is_sampled: bool = False,
 ) -> None:
     """Call every kernel of one kind of program.
 
     Args:
-        is_balanced: whether all demand must be carried.
         width: lanes.
         dtype: of the splits in the iteration.
+        is_balanced: whether all demand must be carried.
         same_capacity: whether all matrices have the same capacities.
         on_all: whether kernels run on all threads.
         is_sampled: whether the engine starts from samples.
     """
     problem = three_nodes(is_balanced=is_balanced, batch=width, same_capacity=same_capacity)
-    with on_all_threads() if on_all else contextlib.nullcontext():
+    with on_all_threads(on_all):
         state = None
         for _ in ("cold", "warm"):
             engine = FusedEngine(problem, state, dtype)
