@@ -6,6 +6,8 @@ exit code 1.  Any other exception is a bug in Teal.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class TealError(Exception):
     """Base of every error that Teal raises on purpose."""
@@ -33,3 +35,12 @@ class InputError(TealError):
 
 class SolverError(TealError):
     """A solver failed: it is not installed, has no licence, or the model is too large."""
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """``; did you mean NAME?`` with the nearest of the known names, whatever their case; ``""`` if none is near."""
+    import difflib  # only where something is wrong
+
+    by_lower = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(given.lower(), by_lower, n=1)
+    return f"; did you mean {by_lower[near[0]]}?" if near else ""

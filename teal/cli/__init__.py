@@ -14,8 +14,8 @@ from tyro.conf import EnumChoicesFromValues, FlagCreatePairsOff, UseAppendAction
 from teal.cli.commands import COMMANDS, Command
 from teal.cli.runners import EXIT_FAILED, EXIT_OK
 from teal.config import AllocateConfig, EvaluateConfig, PlanConfig, PretrainConfig, PretrainHedgeConfig, TrainConfig
-from teal.config.help import check_options, command_help, did_you_mean, overview
-from teal.errors import InputError, TealError
+from teal.config.help import check_options, command_help, overview
+from teal.errors import InputError, TealError, did_you_mean
 
 _DESCRIPTION = (
     "Traffic engineering for wide-area networks: computes exactly feasible allocations and proves how far from the "
@@ -89,14 +89,13 @@ def _command(arguments: list[str]) -> tuple[str, list[str]]:
     inner = [name for name in COMMANDS if name.startswith(f"{arguments[0]} ")]
     if inner and len(arguments) > 1 and arguments[1] in ("--help", "-h"):
         return "", []
-    known = inner if inner else COMMANDS
     given = two_words if inner else arguments[0]
-    expected = f"a command{did_you_mean(given, known)}" if not inner else "one of: " + ", ".join(inner)
+    expected = "one of: " + ", ".join(inner) if inner else f"a command{did_you_mean(given, COMMANDS)}"
     raise InputError("teal", "", f"{expected} (teal --help lists them)", repr(given))
 
 
 def _overview() -> str:
-    groups: dict[str, dict[str, type[Any] | str]] = {}
+    groups: dict[str, dict[str, type[Any]]] = {}
     for name, command in COMMANDS.items():
         groups.setdefault(command.group, {})[name] = command.config
     return overview(_DESCRIPTION, groups)

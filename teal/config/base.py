@@ -47,19 +47,31 @@ class ProgramConfig(CandidateConfig):
     calibrate: float | None = None
     """Share in (0, 1): multiply all demands by one factor so that the optimal total flow carries this share of the
     demand in the median training matrix.  Without it demands are not scaled."""
-    default_capacity: float | None = None
-    """Capacity of links whose file gives none, Gbit/s; without it such a file is refused."""
-    attributes: str = ""
-    """Names of the attributes of links in a .json or .graphml file, where they are others than capacity (Gbit/s) and
-    latency (ms): capacity=bandwidth,latency=delay,capacity_unit=Mbit/s."""
-    traffic_unit: str = ""
-    """Unit of the rates in a .csv, .parquet or .npz file, such as Mbit/s; Gbit/s by default."""
     device: str = "auto"
     """auto (a GPU if there is one), cpu or cuda."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NetworkConfig:
+class TopologyFileConfig:
+    """How the file of a network is read."""
+
+    default_capacity: float | None = None
+    """Capacity of links whose file gives none, Gbit/s; without it such a file is refused."""
+    attributes: str = ""
+    """Names of the attributes of links in a .json or .graphml file, where they are others than capacity (Gbit/s) and
+    latency (ms): capacity=bandwidth,latency=delay,capacity_unit=Mbit/s."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrafficFileConfig(TopologyFileConfig):
+    """How the files of a network and its traffic are read."""
+
+    traffic_unit: str = ""
+    """Unit of the rates in a .csv, .parquet or .npz file, such as Mbit/s; Gbit/s by default."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NetworkConfig(TrafficFileConfig):
     """A network and its traffic."""
 
     topology: str

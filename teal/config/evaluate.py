@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from teal.config.base import InstanceConfig, ProgramConfig, require, seconds
+from teal.config.base import InstanceConfig, ProgramConfig, TrafficFileConfig, require, seconds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NetworksConfig:
+class NetworksConfig(TrafficFileConfig):
     """Networks and their traffic."""
 
     topology: tuple[str, ...]
@@ -120,7 +120,8 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
 
     def instances(self) -> list[InstanceConfig]:
         """The settings of each topology."""
-        shared = {f.name: getattr(self, f.name) for f in dataclasses.fields(ProgramConfig)}
+        shared = {f.name: getattr(self, f.name) for base in (ProgramConfig, TrafficFileConfig)
+                  for f in dataclasses.fields(base)}  # fmt: skip
         traffic = self.traffic if len(self.traffic) > 1 else self.traffic * len(self.topology)
         return [
             InstanceConfig(topology=where, traffic=what, **shared)
@@ -128,6 +129,6 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
         ]
 
     def models(self) -> list[Path | None]:
-        """The settings of each topology."""
+        """The model of each topology, None for none; one for all if no more is given."""
         given = [None if str(model) == "none" else model for model in self.model] or [None]
         return given if len(given) > 1 else given * len(self.topology)

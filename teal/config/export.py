@@ -6,12 +6,12 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from teal.config.base import require
+from teal.config.base import TopologyFileConfig, require
 from teal.network.paths import PathWeight
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ExportConfig:
+class ExportConfig(TopologyFileConfig):
     """Write an allocation in the form in which routers take it: SR policies, or WCMP next-hop groups.
 
     What could not be expressed is counted and named, and what that costs is printed.
@@ -30,10 +30,6 @@ class ExportConfig:
     """For sr-policy: maximum SID depth, the most segments of a list."""
     max_lists: int = 16
     """For sr-policy: most segment lists of a policy."""
-    default_capacity: float | None = None
-    """Capacity of links whose file gives none, Gbit/s."""
-    attributes: str = ""
-    """As in solve."""
     out: Path
     """Write to this .json file."""
     overwrite: bool = False

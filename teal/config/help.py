@@ -1,14 +1,13 @@
 """The text of ``--help``, and what an unknown command or option may have meant.
 
-The text of an option is the docstring of its field.  Fields stand in groups: those of a shared base class by that
-class, and those of a command by its ``GROUPS``.
+The text of an option is the docstring of its field.  Fields stand in groups: by the ``GROUPS`` of the command, else by
+the shared base class that they come from, else by their names.
 """
 
 from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import enum
 import inspect
 import shutil
@@ -19,19 +18,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from teal.config.base import CandidateConfig, NetworkConfig, PathConfig, ProgramConfig
-from teal.config.evaluate import NetworksConfig
-from teal.errors import InputError
+from teal.config.base import CandidateConfig, PathConfig, ProgramConfig
+from teal.errors import InputError, did_you_mean
 
 _MOST_COLUMNS = 100  # of the text; longer lines are hard to read
 _BY_BASE = {
-    NetworkConfig: "network and traffic",
-    NetworksConfig: "networks and traffic",
     ProgramConfig: "program",
     PathConfig: "candidate paths",
     CandidateConfig: "candidate paths",
 }
-_OUTPUT = ("out", "json", "resume", "overwrite")  # options of these names stand in the last group but one
+_FIRST = "network and traffic"  # title of the first group
+_LAST = ("candidate paths", "output", "for experts")
+_NETWORK = ("topology", "traffic", "default_capacity", "attributes", "traffic_unit")
+_OUTPUT = ("out", "json", "resume", "overwrite")
+_BY_NAME = dict.fromkeys(_NETWORK, _FIRST) | dict.fromkeys(_OUTPUT, "output")
 _METAVARS = {int: "INT", float: "NUMBER", str: "TEXT", Path: "PATH"}
 
 
@@ -44,22 +44,24 @@ def command_help(name: str, config: type[Any], epilogue: str = "") -> str:
         epilogue: printed at the end.
     """
     width = _width()
-    required = [f"--{_option(field)} {_metavar(config, field)}" for field in _fields(config) if _is_required(field)]
+    kinds, texts = typing.get_type_hints(config), _docstrings(config)
+    needed = [field for field in dataclasses.fields(config) if _is_required(field)]
+    required = [f"--{_option(field)} {_metavar(kinds[field.name], is_required=True)}" for field in needed]
     usage = textwrap.fill(" ".join([f"usage: teal {name}", *required, "[options]"]), width, subsequent_indent="    ")
     lines = [usage, "", *_paragraphs(inspect.getdoc(config) or "", width)]
     for title, fields in _groups(config).items():
         lines += ["", f"{title}:"]
         for field in fields:
-            lines += _option_lines(config, field, width)
+            lines += _option_lines(field, kinds[field.name], texts.get(field.name, ""), width)
     return "\n".join([*lines, *(["", *_paragraphs(epilogue, width)] if epilogue else [])]) + "\n"
 
 
-def overview(description: str, groups: Mapping[str, Mapping[str, type[Any] | str]]) -> str:
+def overview(description: str, groups: Mapping[str, Mapping[str, type[Any]]]) -> str:
     """What ``teal --help`` prints.
 
     Args:
         description: of the program.
-        groups: commands by group and name, with their settings, or with a description.
+        groups: settings of the commands, by group and name.
     """
     width = _width()
     lines = ["usage: teal COMMAND [options]      teal COMMAND --help      teal --version", ""]
@@ -68,7 +70,7 @@ def overview(description: str, groups: Mapping[str, Mapping[str, type[Any] | str
     for title, commands in groups.items():
         lines += ["", f"{title}:"]
         for name, config in commands.items():
-            text = config if isinstance(config, str) else (inspect.getdoc(config) or "").split("\n\n")[0]
+            text = (inspect.getdoc(config) or "").split("\n\n")[0]
             wrapped = textwrap.wrap(" ".join(text.split()), width - indent)
             lines.append(f"  {name}".ljust(indent) + wrapped[0])
             lines += [" " * indent + line for line in wrapped[1:]]
@@ -83,25 +85,15 @@ def check_options(name: str, config: type[Any], arguments: list[str]) -> None:
         config: its settings.
         arguments: after the command's name.
     """
-    known = {f"--{_option(field)}" for field in _fields(config)} | {"--help"}
+    known = {f"--{_option(field)}" for field in dataclasses.fields(config)} | {"--help"}
     for argument in arguments:
         given = argument.partition("=")[0].replace("_", "-")
         if given.startswith("--") and given not in known:
             raise InputError(argument, "", f"an option of teal {name}{did_you_mean(given, known)}", "another one")
 
 
-def did_you_mean(given: str, known: typing.Iterable[str]) -> str:
-    """``; did you mean NAME?`` with the nearest of the known names, ``""`` if none is near."""
-    near = difflib.get_close_matches(given, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
 def _width() -> int:
     return min(_MOST_COLUMNS, shutil.get_terminal_size().columns)
-
-
-def _fields(config: type[Any]) -> tuple[dataclasses.Field[Any], ...]:
-    return dataclasses.fields(config)
 
 
 def _option(field: dataclasses.Field[Any]) -> str:
@@ -119,30 +111,28 @@ def _groups(config: type[Any]) -> dict[str, list[dataclasses.Field[Any]]]:
     by_base = {name: title for base, title in _BY_BASE.items() if issubclass(config, base)
                for name in base.__annotations__}  # fmt: skip
     found: dict[str, list[dataclasses.Field[Any]]] = {}
-    for field in _fields(config):
-        title = titles.get(field.name) or by_base.get(field.name) or ("output" if field.name in _OUTPUT else "options")
+    for field in sorted(dataclasses.fields(config), key=lambda field: not _is_required(field)):
+        title = titles.get(field.name) or by_base.get(field.name) or _BY_NAME.get(field.name, "options")
         found.setdefault(title, []).append(field)
-    last = ("candidate paths", "output", "for experts")
-    order = [*dict.fromkeys([*(t for t in found if t.startswith("network")), *(t for t in own if t not in last)])]
-    order += [title for title in found if title not in (*order, *last)]
-    return {title: found[title] for title in (*order, *last) if title in found}
+    middle = [title for title in dict.fromkeys([*own, *found]) if title not in _LAST]
+    order = dict.fromkeys([_FIRST, *middle, *_LAST])
+    return {title: found[title] for title in order if title in found}
 
 
-def _option_lines(config: type[Any], field: dataclasses.Field[Any], width: int) -> Iterator[str]:
-    metavar = _metavar(config, field)
-    head = f"  --{_option(field)} {metavar}".rstrip()
-    if _is_required(field):
+def _option_lines(field: dataclasses.Field[Any], kind: Any, text: str, width: int) -> Iterator[str]:
+    is_required = _is_required(field)
+    head = f"  --{_option(field)} {_metavar(kind, is_required=is_required)}".rstrip()
+    if is_required:
         head += "  (required)"
     elif field.default not in (None, "", (), False, dataclasses.MISSING):
         default = field.default.value if isinstance(field.default, enum.Enum) else field.default
         head += f"  (default: {default})"
     yield from textwrap.wrap(head, width, subsequent_indent="      ", break_long_words=False, break_on_hyphens=False)
-    text = _docstrings(config).get(field.name, "")
     yield from textwrap.wrap(text, width, initial_indent="      ", subsequent_indent="      ", break_on_hyphens=False)
 
 
-def _metavar(config: type[Any], field: dataclasses.Field[Any]) -> str:
-    kind = typing.get_type_hints(config)[field.name]
+def _metavar(kind: Any, *, is_required: bool) -> str:
+    """What stands for the value of an option of this type."""
     if isinstance(kind, types.UnionType):
         kind = next(part for part in typing.get_args(kind) if part is not type(None))
     repeats = typing.get_origin(kind) is tuple
@@ -154,7 +144,7 @@ def _metavar(config: type[Any], field: dataclasses.Field[Any]) -> str:
         return "|".join(map(str, typing.get_args(kind)))
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return "|".join(str(member.value) for member in kind)
-    return _METAVARS[kind] + (" [repeat for more]" if repeats and not _is_required(field) else "")
+    return _METAVARS[kind] + (" [repeat for more]" if repeats and not is_required else "")
 
 
 def _docstrings(config: type[Any]) -> dict[str, str]:

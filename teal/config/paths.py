@@ -5,22 +5,17 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from teal.config.base import InstanceConfig, PathConfig, require
+from teal.config.base import InstanceConfig, PathConfig, TopologyFileConfig, require
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PathsConfig(PathConfig):
+class PathsConfig(PathConfig, TopologyFileConfig):
     """Compute the candidate paths of a network, store them in the cache, and describe them."""
 
     topology: str
     """As in train."""
     traffic: str | None = None
     """As in train: paths only for the pairs that it has.  Default: all pairs."""
-    attributes: str = ""
-    """Names of the attributes of links in a .json or .graphml file, where they are others than capacity (Gbit/s) and
-    latency (ms): capacity=bandwidth,latency=delay,capacity_unit=Mbit/s."""
-    default_capacity: float | None = None
-    """Capacity of links whose file gives none, Gbit/s."""
     out: Path | None = None
     """Write the paths, node by node, to this .csv file."""
     overwrite: bool = False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from teal.config.base import TopologyFileConfig
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TopologyListConfig:
@@ -14,13 +16,8 @@ class TopologyListConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TopologyConfig:
+class TopologyConfig(TopologyFileConfig):
     """Describe a network: nodes, links, capacities, and what was assumed when it was read."""
 
     topology: str
     """A node-link .json, .graphml or SNDlib .xml file, topohub:GROUP/NAME[,capacity=GBPS], or b4."""
-    default_capacity: float | None = None
-    """Capacity of links whose file gives none, Gbit/s."""
-    attributes: str = ""
-    """Names of the attributes of links in a .json or .graphml file, where they are others than capacity (Gbit/s) and
-    latency (ms): capacity=bandwidth,latency=delay,capacity_unit=Mbit/s."""

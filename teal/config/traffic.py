@@ -5,22 +5,12 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from teal.config.base import NetworkConfig
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrafficConfig:
+class TrafficConfig(NetworkConfig):
     """Describe the traffic matrices of a network."""
-
-    topology: str
-    """As in train."""
-    traffic: str
-    """As in train."""
-    default_capacity: float | None = None
-    """Capacity of links whose file gives none, Gbit/s."""
-    attributes: str = ""
-    """Names of the attributes of links in a .json or .graphml file, where they are others than capacity (Gbit/s) and
-    latency (ms): capacity=bandwidth,latency=delay,capacity_unit=Mbit/s."""
-    traffic_unit: str = ""
-    """Unit of the rates in a .csv, .parquet or .npz file, such as Mbit/s; Gbit/s by default."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import networkx as nx
@@ -29,6 +29,7 @@ from teal.network.segments import Igp, Segment, segment_list
 from teal.objectives import ObjectiveName
 
 _LEAST_FLOW = 1e-12  # share of a target's flow that counts as none
+_MOST_REASONS = 10  # paths that could not be expressed and are named
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +66,7 @@ def sr_policies(allocation: dict[str, Any], topology: Topology, igp: Igp, msd: i
     Raises:
         InputError: links that the network does not have.
     """
-    keeps_all = _keeps_all(allocation)
+    keeps_all, link_names = _keeps_all(allocation), topology.link_names()
     policies: list[dict[str, Any]] = []
     reasons: list[str] = []
     left_out, admitted, before = 0, 0.0, 0.0
@@ -91,7 +92,7 @@ def sr_policies(allocation: dict[str, Any], topology: Topology, igp: Igp, msd: i
         policies.append({
             "headend": router, "endpoint": demand["target"], "rate": carried * factor,
             "segment_lists": [
-                {"weight": path["rate"] / carried, "segments": [_named(one, topology) for one in segments]}
+                {"weight": path["rate"] / carried, "segments": [_named(s, topology, link_names) for s in segments]}
                 for path, segments in kept
             ],
         })  # fmt: skip
@@ -140,9 +141,6 @@ def next_hop_groups(allocation: dict[str, Any], topology: Topology) -> Exported:
     return Exported(data, 0, (), admitted, admitted, largest_before, largest_after)
 
 
-_MOST_REASONS = 10  # paths that could not be expressed and are named
-
-
 def _keeps_all(allocation: dict[str, Any]) -> bool:
     objective = allocation.get("figures", {}).get("objective")
     return bool(objective == ObjectiveName.MAX_LINK_UTILISATION.value)
@@ -176,10 +174,10 @@ def _largest(loads: list[float], topology: Topology) -> float:
     return max((load / c for load, c in zip(loads, topology.capacity.tolist(), strict=True) if c > 0), default=0.0)
 
 
-def _named(segment: Segment, topology: Topology) -> dict[str, str]:
+def _named(segment: Segment, topology: Topology, link_names: Sequence[str]) -> dict[str, str]:
     if segment.kind == "node":
         return {"node": topology.node_names[segment.number]}
-    return {"adjacency": topology.link_names()[segment.number]}
+    return {"adjacency": link_names[segment.number]}
 
 
 def _without_circles(flows: dict[int, float], topology: Topology) -> dict[int, float]:

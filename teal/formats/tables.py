@@ -103,7 +103,7 @@ def _has_endpoints(path: Path) -> bool:
     try:
         if path.suffix.lower() == ".parquet":
             return _ENDPOINT in map(_plain, pq.read_schema(path).names)
-        with _open_csv(path) as reader:
+        with _open_csv(path)[0] as reader:
             return _ENDPOINT in map(_plain, reader.schema.names)
     except (pa.ArrowException, OSError):
         return False
@@ -114,26 +114,22 @@ def _plain(name: str) -> str:
     return name.strip().strip("\ufeff").lower()
 
 
-def _delimiter(path: Path) -> str:
-    """Of a CSV file, by its first line."""
-    with path.open(encoding="utf-8", errors="replace") as stream:
-        first_line = stream.readline()
-    return max(",;\t", key=first_line.count)
-
-
-def _open_csv(path: Path) -> Any:
-    """A reader of a CSV file in batches; all columns but the time are text."""
+def _open_csv(path: Path) -> tuple[Any, str]:
+    """A reader of a CSV file in batches, all columns but the time as text, and the delimiter by the first line."""
     import pyarrow as pa
     import pyarrow.csv as csv
 
     with path.open(encoding="utf-8", errors="replace") as stream:
-        names = stream.readline().rstrip("\r\n").split(_delimiter(path))
-    quoted = [name.strip().strip('"') for name in names] + names
-    text = {name: pa.string() for name in quoted if _plain(name) in ("source", "target", "rate")}
-    return csv.open_csv(
-        path, parse_options=csv.ParseOptions(delimiter=_delimiter(path)),
+        first_line = stream.readline().rstrip("\r\n")
+    delimiter = max(",;\t", key=first_line.count)
+    names = first_line.split(delimiter)
+    unquoted = [name.strip().strip('"') for name in names]
+    text = {name: pa.string() for name in unquoted + names if _plain(name) in ("source", "target", "rate")}
+    reader = csv.open_csv(
+        path, parse_options=csv.ParseOptions(delimiter=delimiter),
         convert_options=csv.ConvertOptions(column_types=text),
     )  # fmt: skip
+    return reader, delimiter
 
 
 class _Faults:
@@ -191,11 +187,10 @@ def _batches(path: Path, topology: Topology) -> Iterator[_Batch]:
 
     where, names = str(path), pa.array(list(topology.node_names), pa.string())
     is_csv = path.suffix.lower() != ".parquet"
-    has_decimal_comma = is_csv and _delimiter(path) != ","
     faults = _Faults(where, _FIRST_LINE if is_csv else None)
     batches: Any
     try:
-        batches = _open_csv(path) if is_csv else pq.ParquetFile(path).iter_batches(_BATCH_ROWS)
+        batches, delimiter = _open_csv(path) if is_csv else (pq.ParquetFile(path).iter_batches(_BATCH_ROWS), ",")
         for batch in batches:
             columns = {_plain(name): batch.column(number) for number, name in enumerate(batch.schema.names)}
             for column in _COLUMNS:
@@ -210,7 +205,7 @@ def _batches(path: Path, topology: Topology) -> Iterator[_Batch]:
                 faults.add(unknown, expected, partial(_said, column, node))
                 ends.append(at.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64))
                 is_known &= ~unknown
-            rate = _rates(columns["rate"], has_decimal_comma, faults, pa)
+            rate = _rates(columns["rate"], delimiter != ",", faults, pa)
             faults.add(
                 is_known & (ends[0] == ends[1]), "a target other than the source", partial(_said, "target", node)
             )

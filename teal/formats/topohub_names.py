@@ -6,7 +6,6 @@ topohub has positions and link lengths but no capacities.  Every link gets the s
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from teal.errors import InputError
+from teal.errors import InputError, did_you_mean
 from teal.formats.records import LinkRecord, topology_from_records
 from teal.formats.units import fibre_latency_ms
 from teal.network import Topology
@@ -42,9 +41,7 @@ def _stored(text: str, name: str) -> dict[str, Any]:
     file = folder.joinpath(*parts[:-1], f"{parts[-1]}.json")
     if len(parts) not in (2, 3) or not all(re.fullmatch(r"[\w.-]*\w", part) for part in parts) or not file.is_file():
         hint = "a name such as sndlib/geant, topozoo/Abilene, caida/2024-08/7018, backbone/africa (teal topology list)"
-        names = {one.lower(): one for one, _ in stored_files(folder)}
-        near = difflib.get_close_matches(name.lower(), names, n=1)
-        hint += f"; did you mean {names[near[0]]}?" if near else ""
+        hint += did_you_mean(name, (one for one, _ in stored_files(folder)))
         raise InputError(text, "topology", hint, repr(name))
     data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return data
