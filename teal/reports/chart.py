@@ -9,6 +9,7 @@ from typing import Any, Literal
 # Okabe and Ito's palette, which people with colour blindness can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 _WIDEST, _NARROWEST, _NARROWER = 3.6, 1.4, 0.6  # line widths, in pixels; each scheme's is narrower than the one before
+SHARE_RANGE = (0.0, 103.0)  # per cent, of an axis of shares: a line at 100% stays clear of the border
 
 Kind = Literal["line", "marked", "points", "mean"]
 Scale = Literal["linear", "log", "category", "time"]

@@ -9,8 +9,9 @@ import numpy as np
 from teal.evaluation import Row
 from teal.evaluation.cases import Protocol
 from teal.network.traffic import spread
-from teal.reports.chart import Chart, Series
-from teal.reports.table import Quality, by_level
+from teal.reports.chart import SHARE_RANGE, Chart, Series
+from teal.reports.groups import by_level, by_scheme
+from teal.reports.table import Quality
 from teal.runtime.arrays import FloatArray
 
 MAX_POINTS = 400  # points of a scheme in a chart; more are thinned out evenly
@@ -37,7 +38,7 @@ class Charts:
         self._rows = [row for row in rows if row.usable]
         self._schemes = list(dict.fromkeys(row.scheme for row in rows))
         self._quality = Quality.of(rows[0].objective)
-        self._levels, self._levels_with_failed = by_level(list(self._rows)), by_level(list(rows))
+        self._levels, self._levels_with_failed = by_level(self._rows), by_level(rows)
 
     def all(self) -> list[Chart]:
         """Every chart for which there are rows."""
@@ -83,13 +84,13 @@ class Charts:
             "gaps", "Gap by the best bound: share of matrices",
             "Upper limit of the distance to the optimum, by the best bound of all schemes.", "gap (%)",
             "share of matrices (%)", self._distribution(rows, lambda r: max(100 * r.gap_known, _MIN_DRAWN_GAP)), "log",
-            (0, 103),
+            SHARE_RANGE,
         )  # fmt: skip
 
     def _times(self, rows: list[Row]) -> Chart:
         return Chart(
             "times", "Time: share of matrices", "Build and solve.", "time (ms)", "share of matrices (%)",
-            self._distribution(rows, lambda r: 1e3 * r.total_s), "log", (0, 103),
+            self._distribution(rows, lambda r: 1e3 * r.total_s), "log", SHARE_RANGE,
         )  # fmt: skip
 
     def _online(self, level: str, rows: list[Row]) -> Chart:
@@ -146,14 +147,6 @@ def distribution(scheme: str, values: FloatArray) -> Series:
     share = 100 * (drawn + 1) / max(1, len(values))
     steps = np.concatenate([[0.0], np.repeat(share, 2)[:-1]]) if len(drawn) else share
     return Series(scheme, "line", np.repeat(values[drawn], 2).tolist(), steps.tolist())
-
-
-def by_scheme(rows: list[Row]) -> dict[str, list[Row]]:
-    """The rows of each scheme, in order of appearance."""
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row.scheme, []).append(row)
-    return groups
 
 
 def _array(rows: Sequence[Row], number: Callable[[Row], float]) -> FloatArray:

@@ -13,8 +13,9 @@ from rich.table import Table
 from teal.evaluation.next_interval import NextRow, NextSummary, summarise
 from teal.network.traffic import spread
 from teal.objectives import ObjectiveName
-from teal.reports.chart import Chart, Series
+from teal.reports.chart import SHARE_RANGE, Chart, Series
 from teal.reports.charts import MAX_POINTS, distribution
+from teal.reports.groups import by_network, by_scheme
 from teal.reports.image import plot_panels
 from teal.reports.page import Cell, Column, Section, write_page
 from teal.reports.table import time_text
@@ -30,9 +31,8 @@ def render_next_interval(summaries: Sequence[NextSummary], *, wide: bool) -> Ite
         summaries: of all networks.
         wide: all columns; otherwise those that fit 80 characters.
     """
-    for network in dict.fromkeys((s.topology, s.traffic) for s in summaries):
-        own = [s for s in summaries if (s.topology, s.traffic) == network]
-        table = Table(title=f"{network[0]}, {network[1]}: {own[0].intervals} intervals, realised / optimum")
+    for (topology, traffic), own in by_network(summaries).items():
+        table = Table(title=escape(f"{topology}, {traffic}: {own[0].intervals} intervals, realised / optimum"))
         table.title_justify = "left"
         table.add_column("scheme", no_wrap=wide, overflow="fold")
         shown = [number for number, column in enumerate(_COLUMNS) if wide or column in _NARROW]
@@ -67,16 +67,14 @@ def charts_of(rows: Sequence[NextRow]) -> list[Chart]:
     """The charts of one network: over time, distributions, and the best scheme within its stated limit."""
     what = "utilisation" if rows[0].objective == ObjectiveName.MAX_LINK_UTILISATION.value else "satisfied demand"
     label = f"realised {what} / optimum"
-    schemes: dict[str, list[NextRow]] = {}
-    for row in rows:
-        schemes.setdefault(row.scheme, []).append(row)
+    schemes = by_scheme(rows)
     charts = [
         Chart("ratio-over-time", f"Realised {what} over the optimum", "Each interval, whose matrix no scheme had seen.",
               "", label, tuple(_over_time(name, own, lambda r: r.ratio) for name, own in schemes.items()), "time"),
         Chart("ratio", "Share of intervals", "Intervals whose ratio is at most so large.", label,
               "share of intervals (%)",
               tuple(distribution(name, np.array([r.ratio for r in own])) for name, own in schemes.items()), "linear",
-              (0, 103)),
+              SHARE_RANGE),
     ]  # fmt: skip
     if any(math.isfinite(row.limit) for row in rows):
         best = _from_the_best(summarise(rows))[0].scheme
@@ -99,21 +97,14 @@ def _over_time(name: str, rows: Sequence[NextRow], number: Callable[[NextRow], f
     return Series(name, "line", [row.timestamp for row in drawn], [v if math.isfinite(v) else None for v in values])
 
 
-def _networks(rows: Sequence[NextRow]) -> dict[tuple[str, str], list[NextRow]]:
-    groups: dict[tuple[str, str], list[NextRow]] = {}
-    for row in rows:
-        groups.setdefault((row.topology, row.traffic), []).append(row)
-    return groups
-
-
 def figures_of_intervals(rows: Sequence[NextRow]) -> dict[str, list[Chart]]:
     """The charts of each network."""
-    return {topology: charts_of(own) for (topology, _), own in _networks(rows).items()}
+    return {topology: charts_of(own) for (topology, _), own in by_network(rows).items()}
 
 
 def plot_next_interval(path: Path, rows: Sequence[NextRow]) -> None:
     """For each network two panels: realised over optimum over time, and its distribution."""
-    plot_panels(path, [(topology, charts_of(own)[:2]) for (topology, _), own in _networks(rows).items()])
+    plot_panels(path, [(topology, charts_of(own)[:2]) for (topology, _), own in by_network(rows).items()])
 
 
 def write_next_interval_report(path: Path, rows: Sequence[NextRow], selections: Mapping[str, str]) -> None:
@@ -125,7 +116,7 @@ def write_next_interval_report(path: Path, rows: Sequence[NextRow], selections: 
         selections: which matrices were measured, in words, by the name of the topology.
     """
     sections = []
-    for (topology, traffic), own in _networks(rows).items():
+    for (topology, traffic), own in by_network(rows).items():
         lines = [(s.scheme, [Cell(*cell) for cell in _cells(s)]) for s in _from_the_best(summarise(own))]
         count = len({row.index for row in own})
         sections.append(

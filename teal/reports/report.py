@@ -9,11 +9,12 @@ from teal.evaluation import Row
 from teal.evaluation.cases import Protocol
 from teal.reports.chart import Chart
 from teal.reports.charts import Charts
+from teal.reports.groups import by_level, by_network
 from teal.reports.image import plot_panels
 from teal.reports.maps import network_map
 from teal.reports.page import Cell, Column, Section, write_page
 from teal.reports.record import Record
-from teal.reports.table import Quality, Summary, by_level, by_network, percent, summarise, time_text
+from teal.reports.table import Quality, Summary, percent, summarise, time_text
 
 
 def write_report(path: Path, record: Record) -> None:

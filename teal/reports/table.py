@@ -15,6 +15,7 @@ from teal.evaluation import Row
 from teal.evaluation.cases import Protocol
 from teal.objectives import Objective, ObjectiveName
 from teal.problem.allocation import Status
+from teal.reports.groups import by_level, by_network
 
 _BAD = {status.value for status in Status if not status.usable}
 REFERENCE_SCHEME = "lp-all"  # whose optima the others are compared with
@@ -88,22 +89,6 @@ def summarise(rows: list[Row]) -> list[Summary]:
             )
         )
     return summaries
-
-
-def by_network(rows: list[Row]) -> dict[tuple[str, str], list[Row]]:
-    """The rows of each (topology, traffic), in order of appearance."""
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.topology, row.traffic), []).append(row)
-    return groups
-
-
-def by_level(rows: list[Row]) -> dict[tuple[str, str], list[Row]]:
-    """The rows of each (protocol, level), in order of appearance."""
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.protocol, row.level), []).append(row)
-    return groups
 
 
 def render_all(rows: list[Row], *, wide: bool) -> Iterator[Table]:
