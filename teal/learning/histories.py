@@ -27,9 +27,7 @@ from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray, IntArray
 
-MAX_NODES = (
-    30  # of a network that histories are drawn on: several hedges solve programs of many matrices for each interval
-)
+MAX_NODES = 30  # of the networks: several hedges solve programs of many matrices for each interval
 _INTERVAL_S = 300
 _START = np.datetime64("2024-01-01T00:00:00", "s")
 # Ranges of the strengths; log-uniform where they span a decade.

@@ -1,13 +1,18 @@
-"""The outline that all training loops share: step until finished, stop between steps on Ctrl-C, save at the end."""
+"""What training loops share: step until finished, stop between steps on Ctrl-C, save at the end; steps and budgets."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch import nn
 from tqdm import tqdm
 
+from teal.errors import InputError
 from teal.runtime.interrupts import Interrupted, interrupts_wait
 
 
@@ -24,6 +29,65 @@ class Stopwatch:
     def elapsed_s(self) -> float:
         """Seconds until now."""
         return time.perf_counter() - self._begin
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """What a run may use up.
+
+    Attributes:
+        time_s: seconds of training, over all sessions.
+        max_steps: 0 for no limit.
+    """
+
+    time_s: float
+    max_steps: int
+
+    def is_used_up(self, step: int, elapsed_s: float) -> bool:
+        """Whether the run is finished after so many steps and seconds."""
+        return elapsed_s >= self.time_s or bool(self.max_steps and step >= self.max_steps)
+
+    def share_used(self, step: int, elapsed_s: float) -> float:
+        """In [0, 1]: of the steps if these are limited, else of the time."""
+        return min(1.0, step / self.max_steps if self.max_steps else elapsed_s / self.time_s)
+
+
+def set_cosine_rate(
+    optimiser: torch.optim.Optimizer,
+    full_rate: float,
+    step: int,
+    share_used: float,
+    *,
+    warm_up_steps: int,
+    final_share: float = 0.0,
+) -> None:
+    """Set the learning rate of a step: it rises linearly to the full rate, times a cosine over the whole run.
+
+    Args:
+        optimiser: whose rate is set.
+        full_rate: the largest learning rate.
+        step: number of the step, from 0.
+        share_used: of the run's budget, in [0, 1].
+        warm_up_steps: in which the rate rises.
+        final_share: of the full rate, at the end of the cosine.
+    """
+    share = min(1.0, (step + 1) / warm_up_steps)
+    share *= final_share + (1 - final_share) * 0.5 * (1 + math.cos(math.pi * share_used))
+    for group in optimiser.param_groups:
+        group["lr"] = full_rate * share
+
+
+def clipped_step(optimiser: torch.optim.Optimizer, model: nn.Module, max_norm: float, step: int) -> None:
+    """Make one step of the optimiser with a gradient of at most ``max_norm``, in the Euclidean norm.
+
+    Raises:
+        InputError: the gradient of this step, by its number, is not finite.
+    """
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    if not bool(torch.isfinite(norm)):
+        expected = "a finite gradient; try a lower --learning-rate"
+        raise InputError("training", f"step {step}", expected, float(norm))
+    optimiser.step()
 
 
 def train_until(

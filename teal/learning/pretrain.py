@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from teal.config import PretrainConfig, seconds
-from teal.errors import InputError
 from teal.learning import run_state
 from teal.learning.coma import Exploration, coma_loss
-from teal.learning.loop import Stopwatch, train_until
+from teal.learning.loop import Budget, Stopwatch, clipped_step, set_cosine_rate, train_until
 from teal.learning.losses import bound_loss, reward, total_demand_value
 from teal.learning.network_pool import NetworkPool, draw_problem, pool_network, topohub_pool
 from teal.learning.noise import Stream
@@ -34,7 +33,7 @@ _DUAL_WEIGHT = 0.3  # of the smoothed dual in the loss, beside the reward
 _MAX_GRADIENT_NORM = 0.1
 _COMA_SAMPLES, _COMA_EPISODES = 5, 4  # of `Exploration`
 _WARM_UP_STEPS = 50  # steps until the learning rate reaches its full value
-_FINAL_RATE = 0.02  # share of the full learning rate at the end of its cosine
+_FINAL_SHARE = 0.02  # share of the full learning rate at the end of its cosine
 _AVERAGE_DECAY = 0.998  # a step: of the exponential mean of the weights, which is what the checkpoint contains
 _SAVE_EVERY_S = 60.0  # seconds between two saves
 
@@ -106,7 +105,8 @@ class Pretrainer:
         self.average = PriceGNN(self.model.config).to(self.device)  # exponential mean of the weights
         self.average.load_state_dict(self.model.state_dict())
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.learning_rate)
-        self.step, self.elapsed_s, self._budget_s = 0, 0.0, seconds(config.time_budget)
+        self.step, self.elapsed_s = 0, 0.0
+        self._budget = Budget(seconds(config.time_budget), config.max_steps)
 
     def train(self, out: Path, progress: bool = True) -> None:
         """Train until the time budget or the step limit; writes to ``out`` every minute and at the end.
@@ -126,22 +126,17 @@ class Pretrainer:
                 last_save = time.perf_counter()
 
         train_until(
-            self._is_finished, step, lambda: self.save(out), steps_done=self.step, max_steps=self.config.max_steps,
-            show=progress,
+            lambda: self._budget.is_used_up(self.step, self.elapsed_s), step, lambda: self.save(out),
+            steps_done=self.step, max_steps=self._budget.max_steps, show=progress,
         )  # fmt: skip
-
-    def _is_finished(self) -> bool:
-        config = self.config
-        return self.elapsed_s >= self._budget_s or bool(config.max_steps and self.step >= config.max_steps)
 
     def one_step(self) -> float:
         """One optimiser step over a few networks; the mean loss."""
         config, rng = self.config, np.random.default_rng([self.config.seed, self.step])
-        progress = self.step / config.max_steps if config.max_steps else self.elapsed_s / self._budget_s
-        rate = min(1.0, (self.step + 1) / _WARM_UP_STEPS)
-        rate *= _FINAL_RATE + (1 - _FINAL_RATE) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
-        for group in self.optimiser.param_groups:
-            group["lr"] = config.learning_rate * rate
+        set_cosine_rate(
+            self.optimiser, config.learning_rate, self.step, self._budget.share_used(self.step, self.elapsed_s),
+            warm_up_steps=_WARM_UP_STEPS, final_share=_FINAL_SHARE,
+        )  # fmt: skip
         self.optimiser.zero_grad(set_to_none=True)
         total = 0.0
         for _ in range(_NETWORKS_PER_STEP):
@@ -156,11 +151,7 @@ class Pretrainer:
                 mean = mean + self._coma_loss(problem, rounds[-1], int(rng.integers(2**31))) / _NETWORKS_PER_STEP
             mean.backward()
             total += float(mean.detach())
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), _MAX_GRADIENT_NORM)
-        if not bool(torch.isfinite(norm)):
-            expected = "a finite gradient; try a lower --learning-rate"
-            raise InputError("training", f"step {self.step}", expected, float(norm))
-        self.optimiser.step()
+        clipped_step(self.optimiser, self.model, _MAX_GRADIENT_NORM, self.step)
         self.step += 1
         new_share = 1 - min(_AVERAGE_DECAY, self.step / (9 + self.step))  # larger in the first steps
         with torch.no_grad():
@@ -194,11 +185,7 @@ class Pretrainer:
         Raises:
             InputError: no state there, or that of a model of other shapes.
         """
-        tensors, fields = run_state.load_run(out)
-        expected = dataclasses.asdict(self.model.config)
-        if fields.get("config") != expected:
-            where = str(out / run_state.RUN)
-            raise InputError(where, "config", f"the state of a run with {expected}", fields.get("config"))
+        tensors, fields = run_state.load_run_of(out, dataclasses.asdict(self.model.config))
         self.model.load_state_dict(run_state.without_prefix("model", tensors))
         self.average.load_state_dict(run_state.without_prefix("average", tensors))
         run_state.load_optimiser(self.optimiser, tensors)

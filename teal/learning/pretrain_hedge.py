@@ -18,15 +18,14 @@ import torch
 from torch import Tensor
 
 from teal.config import PretrainHedgeConfig, seconds
-from teal.errors import InputError
 from teal.learning import run_state
 from teal.learning.hedge_samples import Drawn, Recording, load_recording, record_all
-from teal.learning.loop import Stopwatch, train_until
+from teal.learning.loop import Budget, Stopwatch, clipped_step, set_cosine_rate, train_until
 from teal.learning.network_pool import NetworkPool, topohub_pool
 from teal.nn import checkpoint
-from teal.nn.hedge_gate import HedgeGate, HedgeGateConfig, gate_inputs
+from teal.nn.hedge_gate import HedgeGate, HedgeGateConfig
 from teal.problem import Problem
-from teal.schemes.hedges.learned import HISTORY, scenario_sets
+from teal.schemes.hedges.learned import HISTORY, model_inputs
 
 HISTORIES = "histories"  # subfolder of the run for what the mixture decided
 _HELD_OUT_ONE_IN = 8  # histories
@@ -52,15 +51,10 @@ class _Interval:
         recent = torch.from_numpy(recording.traffic.read(slice(max(0, row - HISTORY), row)))
         recent = recent[recent.sum(1) > 0]
         decisions = torch.from_numpy(recording.decisions[self.number])
-        weights, recent_losses = (
-            torch.from_numpy(values[self.number]).to(torch.float32)
-            for values in (recording.weights, recording.recent_losses)
-        )
-        inputs = gate_inputs(
-            self.problem, recent.to(torch.float32), scenario_sets(recent, 1), decisions, weights, recent_losses
-        )
+        weights, recent_losses = recording.weights[self.number], recording.recent_losses[self.number]
+        inputs = model_inputs(self.problem, recent, 1, decisions, weights, recent_losses)
         came = self.problem.with_demand(torch.from_numpy(recording.traffic.read([row])).to(torch.float32))
-        mixture = torch.einsum("h,hdk->dk", weights, decisions)
+        mixture = torch.einsum("h,hdk->dk", torch.from_numpy(weights).to(decisions), decisions)
         scale = came.utilisation(mixture[None]).amax()
         utilisation = came.utilisation(model(inputs, decisions)[None])[0] / scale
         return _SOFTNESS * torch.logsumexp(utilisation / _SOFTNESS, 0), utilisation.amax()
@@ -85,7 +79,7 @@ class HedgeTrainer:
         self.model = HedgeGate(HedgeGateConfig(config.hidden))
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.learning_rate)
         self.step, self.elapsed_s, self.best = 0, 0.0, math.inf
-        self._budget_s = seconds(config.time_budget)
+        self._budget = Budget(seconds(config.time_budget), config.max_steps)
         self._train: list[list[_Interval]] = []
         self._held_out: list[list[_Interval]] = []
 
@@ -125,22 +119,18 @@ class HedgeTrainer:
             self.elapsed_s = stopwatch.elapsed_s()
 
         train_until(
-            self._is_finished, step, lambda: self._save(out), steps_done=self.step, max_steps=self.config.max_steps,
-            show=progress,
+            lambda: self._budget.is_used_up(self.step, self.elapsed_s), step, lambda: self._save(out),
+            steps_done=self.step, max_steps=self._budget.max_steps, show=progress,
         )  # fmt: skip
         self._validate(out)
-
-    def _is_finished(self) -> bool:
-        config = self.config
-        return self.elapsed_s >= self._budget_s or bool(config.max_steps and self.step >= config.max_steps)
 
     def one_step(self) -> float:
         """One optimiser step over a few intervals; the mean loss."""
         config, rng = self.config, np.random.default_rng([self.config.seed, self.step])
-        progress = self.step / config.max_steps if config.max_steps else self.elapsed_s / self._budget_s
-        rate = min(1.0, (self.step + 1) / _WARM_UP_STEPS) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
-        for group in self.optimiser.param_groups:
-            group["lr"] = config.learning_rate * rate
+        set_cosine_rate(
+            self.optimiser, config.learning_rate, self.step, self._budget.share_used(self.step, self.elapsed_s),
+            warm_up_steps=_WARM_UP_STEPS,
+        )  # fmt: skip
         self.optimiser.zero_grad()
         total = 0.0
         for _ in range(_BATCH):
@@ -148,11 +138,7 @@ class HedgeTrainer:
             soft, largest = intervals[rng.integers(len(intervals))].losses(self.model)
             (soft / _BATCH).backward()
             total += float(largest.detach()) / _BATCH
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), _MAX_GRADIENT_NORM)
-        if not bool(torch.isfinite(norm)):
-            expected = "a finite gradient; try a lower --learning-rate"
-            raise InputError("training", f"step {self.step}", expected, float(norm))
-        self.optimiser.step()
+        clipped_step(self.optimiser, self.model, _MAX_GRADIENT_NORM, self.step)
         self.step += 1
         return total
 
@@ -189,11 +175,7 @@ class HedgeTrainer:
         Raises:
             InputError: no state there, or that of a model of other shapes.
         """
-        tensors, fields = run_state.load_run(out)
-        expected = dataclasses.asdict(self.model.config)
-        if fields.get("config") != expected:
-            where = str(out / run_state.RUN)
-            raise InputError(where, "config", f"the state of a run with {expected}", fields.get("config"))
+        tensors, fields = run_state.load_run_of(out, dataclasses.asdict(self.model.config))
         self.model.load_state_dict(run_state.without_prefix("model", tensors))
         run_state.load_optimiser(self.optimiser, tensors)
         self.step, self.elapsed_s, self.best = int(fields["step"]), float(fields["elapsed_s"]), float(fields["best"])

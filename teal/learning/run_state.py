@@ -39,6 +39,18 @@ def load_run(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, fields
 
 
+def load_run_of(folder: Path, config: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what :func:`save_run` wrote for a model of the shapes ``config``, its field of that name.
+
+    Raises:
+        InputError: no state there, a damaged one, or that of a model of other shapes.
+    """
+    tensors, fields = load_run(folder)
+    if fields.get("config") != config:
+        raise InputError(str(folder / RUN), "config", f"the state of a run with {config}", fields.get("config"))
+    return tensors, fields
+
+
 def with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors under names that begin with ``prefix`` and a dot."""
     return {f"{prefix}.{name}": value for name, value in tensors.items()}

@@ -270,7 +270,7 @@ class _View:
         path_price = self._ops.path_sum(prices)
         if self._is_balanced:
             cheapest = problem.cheapest_path_cost(path_price, unroutable=torch.inf)
-            rate = torch.where(problem.routable, problem.demand, 0)
+            rate = problem.routable_demand
             mean = (rate * torch.where(rate > 0, cheapest, 0)).sum(1) / rate.sum(1).clamp(min=1e-30)
             path_price = path_price / mean.clamp(min=1e-30)[:, None, None]
         profit = -path_price if self._is_balanced else problem.path_value / self.mean_value - path_price

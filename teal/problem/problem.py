@@ -145,6 +145,11 @@ class Problem:
         """(B, D) true where a demand has at least one live path."""
         return self.path_mask.any(-1)
 
+    @property
+    def routable_demand(self) -> Float[Tensor, "B D"]:
+        """(B, D) Gbit/s, 0 for a demand without a live path."""
+        return torch.where(self.routable, self.demand, 0)
+
     @cached_property
     def inverse_capacity(self) -> Float[Tensor, "B E"]:
         """(B, E) 1 / capacity in 1 / (Gbit/s), 0 for a failed link, so that no code divides by a capacity of 0.

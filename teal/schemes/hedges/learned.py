@@ -6,14 +6,16 @@ pretrain-hedge``); no measured series was among them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from teal.nn.checkpoint import load_hedge_gate
-from teal.nn.hedge_gate import HedgeGate, gate_inputs
+from teal.nn.hedge_gate import GateInputs, HedgeGate, gate_inputs
+from teal.problem import Problem
+from teal.runtime.arrays import FloatArray
+from teal.runtime.shapes import Float
 from teal.runtime.storage import model_folder
 from teal.schemes.hedges.mixture import Mixture, default_mixture
 from teal.schemes.hedges.past import Past
@@ -39,30 +41,36 @@ class Learned:
     @torch.no_grad()
     def allocate(self, past: Past) -> Tensor:
         """See Hedge."""
-        decisions = self._mixture.decisions(past)
+        decisions = self._mixture.decisions(past).to(torch.float32)
         recent = past.last(past.most(HISTORY))
-        weights, recent_losses = (
-            torch.from_numpy(values).to(torch.float32)
-            for values in (self._mixture.weights, self._mixture.recent_losses)
-        )
         single = recent.row(0).to(torch.float32)
-        in_float32 = decisions.to(torch.float32)
-        inputs = gate_inputs(
-            single, recent.demand.to(torch.float32), scenario_sets(recent.demand, past.lead), in_float32, weights,
-            recent_losses,
-        )  # fmt: skip
-        return self._model(inputs, in_float32).to(torch.float64)
+        weights, losses = self._mixture.weights, self._mixture.recent_losses
+        inputs = model_inputs(single, recent.demand, past.lead, decisions, weights, losses)
+        return self._model(inputs, decisions).to(torch.float64)
 
 
-def scenario_sets(recent: Tensor, lead: int) -> Sequence[Tensor]:
-    """The sets of scenarios of the model: the newest matrix, the last ones, and a forecast with its past errors.
+def model_inputs(
+    problem: Problem,
+    recent: Float[Tensor, "T D"],
+    lead: int,
+    decisions: Float[Tensor, "H D K"],
+    weights: FloatArray,
+    recent_losses: FloatArray,
+) -> GateInputs:
+    """What the model computes from; its scenarios: the newest matrix, the last ones, a forecast with its past errors.
 
     Args:
-        recent: (T, D) the newest matrices, oldest first, Gbit/s, float64.
+        problem: the network in float32; B = 1, its demand means nothing.
+        recent: the newest matrices, oldest first, Gbit/s, float64.
         lead: intervals from the newest one to the one that is allocated for.
+        decisions: splits of the hedges, float32.
+        weights: (H,) of the mixture.
+        recent_losses: (H,) of the hedges, less that of the mixture.
     """
     forecast = torch.from_numpy(Residual(_LONG).scenarios(recent.numpy(), lead))
-    return [part.to(torch.float32) for part in (recent[-1:], recent[-_SHORT:], recent[-_LONG:], forecast)]
+    scenarios = [part.to(torch.float32) for part in (recent[-1:], recent[-_SHORT:], recent[-_LONG:], forecast)]
+    of_hedges = [torch.from_numpy(values).to(torch.float32) for values in (weights, recent_losses)]
+    return gate_inputs(problem, recent.to(torch.float32), scenarios, decisions, *of_hedges)
 
 
 def make(spec: Spec, model: Path | None) -> Learned:

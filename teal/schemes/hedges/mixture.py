@@ -34,6 +34,7 @@ from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import atomic_file
 from teal.schemes.hedges.past import Hedge, Past
 from teal.solvers import pdhg
+from teal.solvers.pdhg.dropped_flow import excess_and_shed
 from teal.spec import Spec
 
 DEFAULT = "last+peak12+saa12+saa144+residual36+residual144+residual288+static48"
@@ -220,15 +221,11 @@ def _of_flow(
     problem: Problem, splits: Tensor, weights: FloatArray, optimum: float
 ) -> tuple[FloatArray, float, FloatArray]:
     """The same of the flow that is lost, which is convex in the splits too, over the optimum of what is carried."""
-    capacity = problem.capacity[0].numpy()
-    demand = torch.where(problem.routable, problem.demand, 0)
-    loads = problem.with_demand(demand).loads(splits).numpy()
-    shed = (demand * (1 - splits.sum(-1))).sum(1).numpy()
-    mixed = weights @ loads
-    is_full = mixed > capacity
-    gradient = shed + loads[:, is_full].sum(1)
-    loss = weights @ shed + (mixed - capacity)[is_full].sum()
-    losses = shed + np.maximum(loads - capacity, 0).sum(1)
+    excess, shed = (values.numpy() for values in excess_and_shed(problem, splits))
+    mixed = weights @ excess  # the weights sum to 1
+    gradient = shed + excess[:, mixed > 0].sum(1)
+    loss = weights @ shed + mixed.clip(min=0).sum()
+    losses = shed + excess.clip(min=0).sum(1)
     return losses / optimum, float(loss / optimum), gradient / optimum
 
 

@@ -147,7 +147,7 @@ class CudaEngine(DenseEngine):
         scale, buffers, k = self._scale, self._buffers, kernels
         is_balanced = problem.objective.is_balanced
         buffers.splits.copy_(point.splits.expand(3, -1, -1, -1))
-        buffers.demand.copy_(torch.where(problem.routable, problem.demand, 0))
+        buffers.demand.copy_(problem.routable_demand)
         buffers.inverse_capacity_sum.copy_(scale.inverse_capacity_sum[: len(buffers.inverse_capacity_sum), :, 0])
         buffers.demand_value.copy_(problem.demand_value[: len(buffers.demand_value)])
         inverse = problem.inverse_capacity

@@ -102,7 +102,7 @@ def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
 
 def trial_primal_weight(problem: Problem, scale: Scaling) -> Tensor:
     """(B,) the first primal weight, from one trial routing: first paths, or even splits for a balanced program."""
-    demand = torch.where(problem.routable, problem.demand, 0)
+    demand = problem.routable_demand
     squared_primal_distance = (demand * scale.inverse_capacity_sum[..., 0]).sum(1)
     if problem.objective.is_balanced:
         guess = guess_dual(problem.capacity, problem.loads(problem.even_splits), None)

@@ -33,7 +33,7 @@ from torch import Tensor
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
 from teal.runtime.parallel import kernel
-from teal.solvers.pdhg.dense import Point
+from teal.solvers.pdhg.dense import DenseEngine, Point
 from teal.solvers.pdhg.engine import PdhgState
 from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.prox import project_splits
@@ -54,9 +54,10 @@ class DroppedFlowEngine(PlainEngine):
     """
 
     def __init__(self, problem: Problem, limits: FloatArray, state: PdhgState | None) -> None:
-        self._exact = problem = problem.to(torch.float64)
+        problem = problem.to(torch.float64)
+        DenseEngine.__init__(self, problem, torch.ones(1, 1))
         self._limits = torch.from_numpy(limits)
-        self._routable = torch.where(problem.routable[:1], problem.demand, 0)  # (S, D)
+        self._routable = problem.routable_demand  # (S, D)
         self._volume = self._routable.sum(1)
         mask, demand = problem.path_mask[:1], self._routable
         hops = problem.ops.path_sum(torch.ones_like(problem.capacity[:1]))  # (1, D, K)
@@ -76,7 +77,6 @@ class DroppedFlowEngine(PlainEngine):
             prices = state.prices.to(prices).clamp(min=0)
             weights = weights.maximum(prices.amax(1))
         start = Point(splits, self._feasible(torch.cat([prices, weights[:, None]], 1), torch.ones_like(self._row_size)))
-        self._kept: tuple[Tensor, Tensor] | None = None
         self._begin(start, torch.ones(1, dtype=torch.float64))
 
     def _feasible(self, dual: Tensor, step: Tensor) -> Tensor:
@@ -98,9 +98,8 @@ class DroppedFlowEngine(PlainEngine):
 
     def _excess(self, splits: Tensor) -> Tensor:
         """(1, S (E + 1)) gradient of the dual variables: load - c of each link, and what is shed."""
-        problem, several = self._exact.with_demand(self._routable), splits.expand(self._exact.batch, -1, -1)
-        shed = self._volume - (self._routable * splits.sum(-1)).sum(1)
-        return torch.cat([problem.loads(several) - problem.capacity, shed[:, None]], 1).view(1, -1)
+        excess, shed = excess_and_shed(self._exact, splits)
+        return torch.cat([excess, shed[:, None]], 1).view(1, -1)
 
     def _step(self, point: Point, primal_weight: Tensor) -> Point:
         weight = float(primal_weight)
@@ -137,23 +136,23 @@ class DroppedFlowEngine(PlainEngine):
         """(1, S, E)."""
         return self._rows(dual)[0][None]
 
-    def keep(self, is_best_allocation: Tensor, is_best_prices: Tensor) -> None:
-        """See PdhgEngine."""
-        prices = self._prices(self._stepped.dual)
-        assert self._checked_splits is not None
-        splits, kept = self._kept or (self._checked_splits, torch.zeros_like(prices))
-        self._kept = (
-            self._checked_splits if bool(is_best_allocation) else splits,
-            (prices if bool(is_best_prices) else kept),
-        )
-
 
 def lost(problem: Problem, splits: Tensor) -> Tensor:
     """(S,) Gbit/s that splits (1, D, K) lose in each matrix of ``problem``, of the demand with a live path."""
-    demand = torch.where(problem.routable, problem.demand, 0)
-    excess = problem.with_demand(demand).loads(splits.expand(problem.batch, -1, -1)) - problem.capacity
-    shed = (demand * (1 - splits.sum(-1))).sum(1).clamp(min=0)
-    return shed + excess.clamp(min=0).sum(1)
+    excess, shed = excess_and_shed(problem, splits)
+    return shed.clamp(min=0) + excess.clamp(min=0).sum(1)
+
+
+def excess_and_shed(problem: Problem, splits: Tensor) -> tuple[Tensor, Tensor]:
+    """Load - c of each link, (S, E), and what the sources shed, (S,): Gbit/s, of the demand with a live path.
+
+    Args:
+        problem: S matrices.
+        splits: (S, D, K), or (1, D, K) for all of them.
+    """
+    demand = problem.routable_demand
+    loads = problem.ops.link_sum(demand[..., None] * splits)
+    return loads - problem.capacity, (demand * (1 - splits.sum(-1))).sum(1)
 
 
 def tail_mean(losses: Tensor, limits: Tensor) -> Tensor:
