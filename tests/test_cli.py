@@ -332,7 +332,7 @@ def test_help_fits_80_columns_and_lists_every_option(
         assert not too_long, f"{name}: {too_long}"
     assert main(["evaluate", "--help"]) == 0
     groups = [line for line in capsys.readouterr().out.splitlines() if line.endswith(":") and not line.startswith(" ")]
-    assert groups[0] == "networks and traffic:"
+    assert groups[0] == "network and traffic:"
     assert groups[-1] == "for experts:"
 
 

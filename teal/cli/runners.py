@@ -208,6 +208,10 @@ def allocate(config: AllocateConfig, notify: Notify) -> int:
             f"mean {100 * satisfied.mean():.2f}%; gap {100 * gaps.max():.3f}% at most, "
             f"{above:,} matrices above {100 * config.gap:g}%; all figures in {config.out}/{FIGURES_FILE}"
         )
+        if config.entries or config.min_split:
+            exact, value = (sum(getattr(matrix, name) for matrix in usable) for name in ("exact_value", "value"))
+            change = (value - exact) / exact if exact else 0.0
+            print(f"--min-split and --entries changed the sum of all values by {100 * change:+.3f}%")
     if unusable:
         return EXIT_FAILED
     return EXIT_GAP if above else EXIT_OK

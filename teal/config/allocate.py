@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from teal.config.base import InstanceConfig, require
+
+Each = Literal["none", "json", "parquet", "csv"]  # suffixes of a file of one matrix
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,7 +23,7 @@ class AllocateConfig(InstanceConfig):
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "when to stop": ("gap", "max_iterations"),
         "history": ("limit", "part", "workers"),
-        "output": ("out", "entries", "figures_only", "resume", "overwrite"),
+        "output": ("out", "each", "entries", "min_split", "figures_only", "resume", "overwrite"),
         "for experts": ("model", "epsilon", "device"),
     }
 
@@ -35,6 +37,11 @@ class AllocateConfig(InstanceConfig):
     """As in solve."""
     entries: int = 0
     """Write whole-number weights that sum to this number, as switches have them, 1 to 255; 0 for splits."""
+    min_split: float = 0.0
+    """Least share of a demand on a path; smaller ones go to its other paths.  What that costs is printed."""
+    each: Each = "none"
+    """Also write every matrix to a file of its own in OUT/matrices, as `teal solve --out` writes it; json says for each
+    ingress router what to install, and is what `teal export` reads."""
     figures_only: bool = False
     """Write value, bound, gap and the other figures of each matrix, but no splits."""
     part: int = 96
@@ -53,6 +60,8 @@ class AllocateConfig(InstanceConfig):
         """Raise InputError for a number out of its range."""
         require(self, "gap", "a number in [0, 1)", 0 <= self.gap < 1)
         require(self, "entries", "0 to 255", 0 <= self.entries <= 255)
+        require(self, "min_split", "a number in [0, 1)", 0 <= self.min_split < 1)
+        require(self, "each", "none with --figures-only", self.each == "none" or not self.figures_only)
         for field in ("max_iterations", "limit"):
             require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
         require(self, "part", "a whole number of at least 1", self.part >= 1)

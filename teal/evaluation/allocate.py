@@ -12,14 +12,16 @@ import torch
 
 from teal.config import AllocateConfig
 from teal.evaluation.instance import Instance, load_instance
-from teal.formats.allocations import MatrixFile
+from teal.formats.allocations import MatrixFile, finite_only, write_allocation
 from teal.problem import Allocation, Figures, Problem, assess
 from teal.runtime.arrays import AnyArray
 from teal.runtime.storage import atomic_file
 from teal.schemes.price_gnn import starter_for
 from teal.schemes.successive import SuccessivePdhg
 from teal.solvers.pdhg import MAX_LANES
-from teal.solvers.split_table import admit, table_weights
+from teal.solvers.split_table import installable, table_weights
+
+MATRICES = "matrices"  # subfolder of OUT for the files of single matrices
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,16 +33,18 @@ class AllocatedMatrix(Figures):
         timestamp: time of the matrix, ISO 8601.
         status: feasible, or infeasible (the validator's verdict).
         solve_s: seconds; those of matrices that were solved together are divided evenly.
+        exact_value: value before --entries and --min-split changed the splits.
     """
 
     index: int
     timestamp: str
     status: str
     solve_s: float
+    exact_value: float
 
     COLUMNS: ClassVar[tuple[str, ...]] = (
         "index", "timestamp", "value", "bound", "gap", "satisfied_demand", "max_link_utilisation", "max_violation",
-        "status", "solve_s",
+        "status", "solve_s", "exact_value",
     )  # fmt: skip
     """Columns of a file of rows, in this order."""
 
@@ -83,6 +87,8 @@ class HistoryAllocator:
             for first in range(0, len(rows), MAX_LANES):
                 batch, splits = self._allocate_batch(solver, problem, list(rows[first : first + MAX_LANES]))
                 file.add(batch, None if self.config.figures_only else self._stored_form(splits))
+                if self.config.each != "none":
+                    self._write_each(batch, splits)
                 results += batch
             file.close()
         return results
@@ -94,20 +100,34 @@ class HistoryAllocator:
         problem = problem.with_demand(torch.from_numpy(traffic.read(rows)).to(problem.demand))
         begin = time.perf_counter()
         result = solver.solve(problem, gap=config.gap, max_iterations=config.max_iterations, starter=self._starter)
-        splits = admit(problem, result.splits, config.entries) if config.entries else result.splits
+        splits = installable(problem, result.splits, config.min_split, config.entries)
         solve_s = time.perf_counter() - begin
         assessment = assess(problem, Allocation.of_batch(splits, result.prices, solve_s))
+        exact = problem.to(torch.float64).value(result.splits.to(torch.float64))
         allocated = [
             AllocatedMatrix(
                 index=row,
                 timestamp=str(traffic.timestamps[row]),
                 status=assessment.status[place].value,
                 solve_s=solve_s / len(rows),
+                exact_value=float(exact[place]),
                 **vars(assessment.figures(place)),
             )
             for place, row in enumerate(rows)
         ]
         return allocated, splits
+
+    def _write_each(self, matrices: list[AllocatedMatrix], splits: torch.Tensor) -> None:
+        """Write each matrix to a file of its own."""
+        instance, entries = self.instance, self.config.entries
+        weights = table_weights(splits, entries).cpu().numpy() if entries else None
+        for place, matrix in enumerate(matrices):
+            figures = {"objective": instance.objective.name.value, **finite_only(dataclasses.asdict(matrix))}
+            write_allocation(
+                self.config.out / MATRICES / f"{matrix.index:06d}.{self.config.each}",
+                instance.topology, instance.paths, instance.traffic.read([matrix.index])[0],
+                splits[place].double().cpu().numpy(), None if weights is None else weights[place], figures,
+            )  # fmt: skip
 
     def _stored_form(self, splits: torch.Tensor) -> AnyArray:
         """Splits as float32, or the weights of a split table as bytes."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from teal.config import SolveConfig, seconds
 from teal.errors import InputError
 from teal.evaluation.instance import failed_links, load_instance
+from teal.formats.allocations import finite_only
 from teal.network import Topology, TrafficMatrices
 from teal.objectives import Objective
 from teal.problem import Allocation, Figures, Problem, Status, all_paths_bound, assess
@@ -23,7 +24,7 @@ from teal.runtime.memory import describe
 from teal.schemes.price_gnn import starter_for
 from teal.solvers.pdhg import Stop, prepare, solve
 from teal.solvers.pdhg.dense import bytes_needed
-from teal.solvers.split_table import admit, without_small
+from teal.solvers.split_table import installable
 from teal.spec import parse_spec
 
 # Satisfied demand and largest utilisation below which units are more likely wrong than networks so loaded.
@@ -73,9 +74,7 @@ class SolveFigures(Figures):
     def to_json(self) -> dict[str, float | int | str | None]:
         """All figures; numbers that JSON cannot hold become null."""
         names = (*FIGURES, "gap_all_paths", "iterations", "build_s", "solve_s", "bound_s", "status", "reached")
-        values = {name: getattr(self, name) for name in names}
-        finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
-        return {"objective": self.objective.name.value, **finite}
+        return {"objective": self.objective.name.value, **finite_only({name: getattr(self, name) for name in names})}
 
     def unit_hint(self) -> str:
         """What to check if demand and capacity seem to be in different units; ``""`` if they do not."""
@@ -170,13 +169,6 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
         stopped_by=STOPPED_BY[result.stopped_by[0]],
         **vars(assessment.figures(0)),
     )
-
-
-def installable(problem: Problem, splits: Tensor, min_split: float, entries: int) -> Tensor:
-    """Splits (B, D, K) without those below ``min_split`` and in the ratios of tables of so many ``entries``, if any."""
-    if min_split:
-        splits = without_small(problem, splits, min_split)
-    return admit(problem, splits, entries) if entries else splits
 
 
 def _cost_of_rounding(problem: Problem, before: Tensor, after: Tensor) -> str:

@@ -18,17 +18,19 @@ demand), ``k`` and ``nodes``, and files with one row for each matrix.  Their col
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from teal.formats.rows import columns_of
 from teal.network import PathSet, Topology
-from teal.runtime.arrays import FloatArray
+from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.storage import atomic_file
 
 ALLOCATION_SUFFIXES = (".json", ".parquet", ".csv")  # of the files that write_allocation can write
@@ -55,9 +57,13 @@ def write_allocation(
         figures: of the allocation, for a .json file.
     """
     if file.suffix.lower() == ".json":
-        text = json.dumps(allocation_json(topology, paths, demand, splits, weights, figures or {}), allow_nan=False)
-        with atomic_file(file) as temporary:
-            temporary.write_text(text + "\n", encoding="utf-8")
+        head = json.dumps(_head(topology, figures or {}), allow_nan=False).removesuffix("}")
+        with atomic_file(file) as temporary, temporary.open("w", encoding="utf-8") as stream:
+            stream.write(head + ', "routers": {')
+            for number, (router, own) in enumerate(_by_router(topology, paths, demand, splits, weights)):
+                text = json.dumps(own, allow_nan=False)
+                stream.write(f"{', ' if number else ''}{json.dumps(router)}: {text}")
+            stream.write("}}\n")
         return int(((splits > 0) & (demand > 0)[:, None] & paths.mask).sum())
     import pyarrow as pa
     import pyarrow.csv as csv
@@ -105,24 +111,67 @@ def allocation_json(
     Args:
         topology, paths, demand, splits, weights, figures: as of :func:`write_allocation`.
     """
-    columns = {name: column.to_pylist() for name, column in _carrying(topology, paths, demand, splits, weights).items()}
-    of_demand: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in range(len(columns["k"])):
-        entry = {name: columns[name][row] for name in ("nodes", "links", "split")} | {"rate": columns["flow"][row]}
-        if weights is not None:
-            entry["weight"] = columns["weight"][row]
-        of_demand.setdefault((columns["source"][row], columns["target"][row]), []).append(entry)
-    routers: dict[str, list[dict[str, Any]]] = {}
-    for (source, target), rate in zip(paths.pairs.tolist(), demand.tolist(), strict=True):
-        if rate > 0:
-            names = topology.node_names[source], topology.node_names[target]
-            own = of_demand.get(names, [])
-            admitted = sum(entry["rate"] for entry in own)
-            shed = max(0.0, rate - admitted)
-            routers.setdefault(names[0], []).append(
-                {"target": names[1], "demand": rate, "admitted": admitted, "shed": shed, "paths": own}
-            )
-    return {"topology": topology.name, "unit": "Gbit/s", "figures": dict(figures), "routers": routers}
+    return {**_head(topology, figures), "routers": dict(_by_router(topology, paths, demand, splits, weights))}
+
+
+def _head(topology: Topology, figures: Mapping[str, Any]) -> dict[str, Any]:
+    return {"topology": topology.name, "unit": "Gbit/s", "figures": dict(figures)}
+
+
+def _by_router(
+    topology: Topology,
+    paths: PathSet,
+    demand: FloatArray,
+    splits: FloatArray,
+    weights: npt.NDArray[np.integer] | None,
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Each ingress router and its demands."""
+    names, link_names = topology.node_names, np.array(topology.link_names(), dtype=object)
+    node_names = np.array(names, dtype=object)
+    has_demand = demand > 0
+    carries = (splits > 0) & has_demand[:, None] & paths.mask
+    source = paths.pairs[:, 0]
+    first_rows = np.flatnonzero(np.diff(source, prepend=-1))
+    for start, end in itertools.pairwise([*first_rows.tolist(), len(source)]):
+        rows = start + np.flatnonzero(has_demand[start:end])
+        if not len(rows):
+            continue
+        demand_index, k = np.nonzero(carries[rows])
+        along = _along(topology, paths, rows[demand_index], k)
+        nodes, links = node_names[along.nodes].tolist(), link_names[along.links].tolist()
+        node_starts, link_starts = along.node_starts.tolist(), along.link_starts.tolist()
+        split = splits[rows[demand_index], k]
+        rate = split * demand[rows[demand_index]]
+        entries: list[list[dict[str, Any]]] = [[] for _ in rows]
+        for i, (row, share, flow) in enumerate(zip(demand_index.tolist(), split.tolist(), rate.tolist(), strict=True)):
+            entry = {
+                "nodes": nodes[node_starts[i] : node_starts[i + 1]],
+                "links": links[link_starts[i] : link_starts[i + 1]],
+                "split": share,
+                "rate": flow,
+            }
+            if weights is not None:
+                entry["weight"] = int(weights[rows[row], k[i]])
+            entries[row].append(entry)
+        yield (
+            names[source[start]],
+            [
+                {
+                    "target": names[target],
+                    "demand": rate,
+                    "admitted": admitted,
+                    "shed": max(0.0, rate - admitted),
+                    "paths": own,
+                }
+                for target, rate, own in zip(paths.pairs[rows, 1].tolist(), demand[rows].tolist(), entries, strict=True)
+                for admitted in [sum(entry["rate"] for entry in own)]
+            ],
+        )
+
+
+def finite_only(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """``figures``, with null for the numbers that JSON cannot hold."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in figures.items()}
 
 
 def write_candidates(file: Path, topology: Topology, paths: PathSet) -> None:
@@ -183,13 +232,36 @@ def _path_columns(
     import pyarrow as pa
 
     names, link_names = pa.array(topology.node_names), pa.array(topology.link_names())
-    ends = paths.pairs[demand_index]
+    ends, along = paths.pairs[demand_index], _along(topology, paths, demand_index, k)
+
+    def lists(starts: Int64Array, values: Any) -> Any:
+        return pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), values)
+
+    return {
+        "source": names.take(pa.array(ends[:, 0])),
+        "target": names.take(pa.array(ends[:, 1])),
+        "k": pa.array(k.astype(np.int32)),
+        "nodes": lists(along.node_starts, names.take(pa.array(along.nodes))),
+        "links": lists(along.link_starts, link_names.take(pa.array(along.links))),
+    }
+
+
+class _Along(NamedTuple):
+    """Numbers of nodes and links along R paths: those of path i from ``starts[i]`` to ``starts[i + 1]``."""
+
+    node_starts: Int64Array
+    nodes: IntArray
+    link_starts: Int64Array
+    links: IntArray
+
+
+def _along(topology: Topology, paths: PathSet, demand_index: npt.NDArray[Any], k: npt.NDArray[Any]) -> _Along:
     # Nodes and links along each path are filled in from its end; the first node is the source.
     node, length = paths.leaf[demand_index, k].astype(np.int64), paths.hops[demand_index, k].astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(length + 1)])
     link_offsets = np.concatenate([[0], np.cumsum(length)])
     path_nodes, path_links = np.empty(offsets[-1], dtype=np.int32), np.empty(link_offsets[-1], dtype=np.int32)
-    path_nodes[offsets[:-1]] = ends[:, 0]
+    path_nodes[offsets[:-1]] = paths.pairs[demand_index, 0]
     place, link_place = offsets[:-1] + length, link_offsets[:-1] + length - 1
     while len(node):
         path_nodes[place] = topology.link_target[paths.trie.link[node]]
@@ -197,14 +269,4 @@ def _path_columns(
         node, place, link_place = paths.trie.parent[node].astype(np.int64), place - 1, link_place - 1
         is_inside = node >= 0
         node, place, link_place = node[is_inside], place[is_inside], link_place[is_inside]
-
-    def lists(starts: npt.NDArray[np.int64], values: Any) -> Any:
-        return pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), values)
-
-    return {
-        "source": names.take(pa.array(ends[:, 0])),
-        "target": names.take(pa.array(ends[:, 1])),
-        "k": pa.array(k.astype(np.int32)),
-        "nodes": lists(offsets, names.take(pa.array(path_nodes))),
-        "links": lists(link_offsets, link_names.take(pa.array(path_links))),
-    }
+    return _Along(offsets, path_nodes, link_offsets, path_links)

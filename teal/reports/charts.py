@@ -18,10 +18,16 @@ MAX_POINTS = 400  # points of a scheme in a chart; more are thinned out evenly
 _MIN_DRAWN_GAP = 1e-4  # per cent: smaller gaps are drawn at this one, since the axis is logarithmic
 # Axis titles of the charts over levels.
 _LEVEL_TITLES = {
-    Protocol.FAILURES: "links failed, both directions",
-    Protocol.NOISE: "noise, times the variance of changes",
+    Protocol.FAILURES: "number of failed cables",
+    Protocol.NOISE: "noise, as a multiple of the variance of changes",
     Protocol.SPATIAL: "share of the largest tenth of the demands",
-    Protocol.SCALE: "demands times",
+    Protocol.SCALE: "demands multiplied by",
+}
+_CHANGES = {
+    Protocol.FAILURES: "when cables fail",
+    Protocol.NOISE: "under noise",
+    Protocol.SPATIAL: "as demand shifts between pairs",
+    Protocol.SCALE: "as demand grows",
 }
 # Level under which the unchanged matrices appear in these charts.
 _UNCHANGED_LEVEL = {Protocol.FAILURES: "0", Protocol.NOISE: "0", Protocol.SPATIAL: "unchanged", Protocol.SCALE: "1"}
@@ -75,29 +81,33 @@ class Charts:
     def over_time(self, rows: list[Row]) -> Chart:
         """Quality of the unchanged matrices in the order of their times."""
         return Chart(
-            "quality-over-time", f"{self._quality.label.capitalize()} over time", "The matrices as they were measured.",
-            "", self._quality.label, self._timeline(rows), "time",
+            "quality-over-time", f"{self._quality.label.capitalize()} over time",
+            "The unchanged matrices, in the order of their times.", "", self._quality.label,
+            self._timeline(rows), "time",
         )  # fmt: skip
 
     def _gaps(self, rows: list[Row]) -> Chart:
         return Chart(
             "gaps", "Gap by the best bound: share of matrices",
-            "Upper limit of the distance to the optimum, by the best bound of all schemes.", "gap (%)",
+            "Share of the matrices whose certified distance to the optimum, by the best bound of all schemes, is at "
+            f"most this; gaps below {_MIN_DRAWN_GAP:.4f}% are drawn there.", "gap (%)",
             "share of matrices (%)", self._distribution(rows, lambda r: max(100 * r.gap_known, _MIN_DRAWN_GAP)), "log",
             SHARE_RANGE,
         )  # fmt: skip
 
     def _times(self, rows: list[Row]) -> Chart:
         return Chart(
-            "times", "Time: share of matrices", "Build and solve.", "time (ms)", "share of matrices (%)",
+            "times", "Time: share of matrices",
+            "Share of the matrices that are solved within this time; setting up the program is part of it.",
+            "time (ms)", "share of matrices (%)",
             self._distribution(rows, lambda r: 1e3 * r.total_s), "log", SHARE_RANGE,
         )  # fmt: skip
 
     def _online(self, level: str, rows: list[Row]) -> Chart:
         return Chart(
-            "online", f"Online: an interval of {level}",
-            "Until a scheme has computed, its last allocation carries min(new demand, old flow).", "",
-            self._quality.label, self._timeline(rows), "time",
+            "online", f"Online, a new matrix every {level.removesuffix('s')} s",
+            "Until a scheme has computed, its last allocation stays in force and carries demand up to its rates.",
+            "", self._quality.label, self._timeline(rows), "time",
         )  # fmt: skip
 
     def _timeline(self, rows: list[Row]) -> tuple[Series, ...]:
@@ -128,8 +138,8 @@ class Charts:
                 means = [float(v.mean()) if whole else None for v, whole in zip(values, is_complete, strict=True)]
                 series.append(Series(scheme, "marked", list(levels), means))
         return Chart(
-            protocol.value, protocol.value.capitalize(),
-            f"Mean over matrices and draws; {_LEVEL_TITLES[protocol]}. No mark where a scheme failed.",
+            protocol.value, f"{self._quality.label.capitalize()} {_CHANGES[protocol]}",
+            "Mean over matrices and draws. No mark where a scheme failed.",
             _LEVEL_TITLES[protocol], self._quality.label, tuple(series), "category",
         )  # fmt: skip
 

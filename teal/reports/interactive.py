@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from teal.reports.chart import Chart, Series, Styles
 
 _SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
 _DASHES = ("solid", "dash", "dot", "dashdot")
+_MARGIN, _LEAST_MARGIN = 0.04, 0.02  # beside the least and largest value of a logarithmic axis: share, decades
+_FEW_DECADES = 1.5  # up to which an axis has ticks at 1, 2 and 5 too
 _AXIS_TYPES = {"linear": "linear", "log": "log", "category": "category", "time": "date"}
 
 
@@ -18,17 +21,17 @@ def figure(chart: Chart, styles: Styles) -> dict[str, Any]:
         "tickangle": 0,
     }  # fmt: skip
     if chart.x_scale == "log":
-        x_axis |= {"exponentformat": "none", "minor": {"showgrid": True}}
+        x_axis |= {"exponentformat": "none", "minor": {"showgrid": True, "dtick": "D1"}, **_log_range(chart)}
     y_axis: dict[str, Any] = {"title": {"text": chart.y_label}, "automargin": True}
     if chart.y_range is not None:
         y_axis["range"] = list(chart.y_range)
     has_mean = {series.scheme for series in chart.series if series.kind == "mean"}
     return {
-        "data": [_trace(series, styles, is_named=series.kind != "points" or series.scheme not in has_mean)
+        "data": [_trace(series, styles, chart, is_named=series.kind != "points" or series.scheme not in has_mean)
                  for series in chart.series],
         "layout": {
-            "margin": {"l": 58, "r": 10, "t": 10, "b": 46},
-            "hovermode": "closest",
+            "margin": {"l": 58, "r": 10, "t": 28, "b": 46},
+            "hovermode": "closest" if any(series.kind == "points" for series in chart.series) else "x unified",
             "legend": {"orientation": "h", "y": -0.22, "yanchor": "top", "font": {"size": 11}},
             "font": {"size": 12},
             "xaxis": x_axis,
@@ -37,16 +40,28 @@ def figure(chart: Chart, styles: Styles) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _trace(series: Series, styles: Styles, *, is_named: bool) -> dict[str, Any]:
+def _log_range(chart: Chart) -> dict[str, Any]:
+    """Range with a margin, so that no line lies on the border, and ticks: powers of ten, or 1, 2, 5 where few are."""
+    values = [x for series in chart.series for x in series.x if x is not None and x > 0]
+    if not values:
+        return {}
+    low, high = math.log10(min(values)), math.log10(max(values))
+    margin = max(_LEAST_MARGIN, _MARGIN * (high - low))
+    return {"range": [low - margin, high + margin], "dtick": 1 if high - low > _FEW_DECADES else "D2"}
+
+
+def _trace(series: Series, styles: Styles, chart: Chart, *, is_named: bool) -> dict[str, Any]:
     name, colour = series.scheme, styles.colour(series.scheme)
     marker: dict[str, Any] = {"color": colour, "symbol": styles.pick(name, _SYMBOLS)}
+    x = "" if chart.x_scale in ("category", "time") else ", %{x:.3~g}"
+    hover = f"%{{y:.4~g}}{x} {_safe(chart.x_label)}" if x and series.kind == "points" else "%{y:.4~g}"
     trace: dict[str, Any] = {
         "type": "scatter", "name": name, "legendgroup": name, "showlegend": is_named, "x": list(series.x),
-        "y": list(series.y), "marker": marker, "hovertemplate": f"%{{y:.4~g}}, %{{x}}<extra>{_safe(name)}</extra>",
+        "y": list(series.y), "marker": marker, "hovertemplate": hover + f"<extra>{_safe(name)}</extra>",
     }  # fmt: skip
     match series.kind:
         case "points":
-            return trace | {"mode": "markers", "marker": marker | {"size": 4, "opacity": 0.35}}
+            return trace | {"mode": "markers", "marker": marker | {"size": 5, "opacity": 0.6}}
         case "mean":
             return trace | {
                 "mode": "markers",

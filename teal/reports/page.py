@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import math
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +44,12 @@ class Column:
     Attributes:
         label: heading.
         is_number: whether it is sorted and aligned as numbers.
+        most_is_best: whether the largest number is the best, which a first click puts on top.
     """
 
     label: str
     is_number: bool = True
+    most_is_best: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,7 +57,7 @@ class Section:
     """One network on the page.
 
     Attributes:
-        title: its name.
+        title: name of the network.
         facts: a line about the network.
         traffic: name of the traffic.
         columns: of the table, after the one of the scheme.
@@ -61,6 +65,7 @@ class Section:
         notes: of failed schemes.
         charts: in their order.
         map: see :func:`teal.reports.maps.network_map`; None for no map.
+        is_one_of_several: whether another section has the same network, under other traffic.
     """
 
     title: str
@@ -71,6 +76,12 @@ class Section:
     charts: Sequence[Chart]
     notes: Sequence[str] = ()
     map: dict[str, Any] | None = None
+    is_one_of_several: bool = False
+
+    @property
+    def name(self) -> str:
+        """Title, with the traffic where the page has several of one network."""
+        return f"{self.title}, {self.traffic}" if self.is_one_of_several else self.title
 
 
 def write_page(path: Path, heading: str, introduction: str, sections: Sequence[Section]) -> None:
@@ -95,6 +106,7 @@ def write_page(path: Path, heading: str, introduction: str, sections: Sequence[S
         heading=heading,
         introduction=introduction.split("`"),
         sections=sections,
+        made=f"{version('teal-te')} on {datetime.date.today().isoformat()}",
         style=(_ASSETS / "report.css").read_text(encoding="utf-8"),
         script=(_ASSETS / "report.js").read_text(encoding="utf-8"),
         plotly=plotly_js(),

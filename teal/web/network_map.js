@@ -63,6 +63,9 @@ const NetworkMap = (() => {
     });
   };
 
+  // Of a chart so wide and high, what is left for the drawing beside margins and legend.
+  const inside = ({ width, height }) => ({ width: width - 20, height: height - 100 });
+
   const traces = (whole, cables, shares, ink, size = { width: 900, height: 480 }) => {
     const map = size.width < NARROW ? { ...whole, x: squeezed(whole.x), y: squeezed(whole.y) } : whole;
     const failed = { name: "failed", color: ink, width: 1.6, dash: "dot" };
@@ -115,8 +118,9 @@ const NetworkMap = (() => {
     uirevision: "stay",
   };
   const options = {
-    responsive: true, displaylogo: false, scrollZoom: true, modeBarButtonsToRemove: ["select2d", "lasso2d"],
+    responsive: true, displaylogo: false, scrollZoom: true, // No button sends the network to a server of Plotly's.
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "sendDataToCloud", "sendChartToCloud"],
   };
 
-  return { cablesOf, linkName, traces, layout, options };
+  return { cablesOf, linkName, inside, traces, layout, options };
 })();

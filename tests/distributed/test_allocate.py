@@ -83,6 +83,33 @@ def test_weights_and_figures_alone(tmp_path: Path) -> None:
         assert fine.gap <= 0.01
 
 
+def test_each_matrix_has_a_file_of_its_own_with_what_routers_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["allocate", *SETTINGS, "--workers", "0", "--limit", "22"]
+    command += ["--out", str(tmp_path / "out")]
+    assert main([*command, "--each", "json", "--min-split", "0.1"]) == 3  # what it costs is in the gap
+    assert "--min-split and --entries changed the sum of all values by -" in capsys.readouterr().out
+    files = sorted((tmp_path / "out" / "matrices").iterdir())
+    assert [file.name for file in files] == [f"{index:06d}.json" for index in range(22)]
+    for figures, file in zip(_figures(tmp_path / "out"), files, strict=True):
+        written = json.loads(file.read_text())
+        demands = [demand for router in written["routers"].values() for demand in router]
+        assert sum(demand["admitted"] for demand in demands) == pytest.approx(float(figures["value"]), rel=1e-9)
+        assert float(figures["value"]) <= float(figures["exact_value"]) * (1 + 1e-6)
+        for demand in demands:
+            assert all(path["split"] >= 0.1 for path in demand["paths"])
+    export = ["export", "--allocation", str(files[3]), "--topology", "b4", "--format", "sr-policy"]
+    assert main([*export, "--out", str(tmp_path / "sr.json")]) == 0
+    assert main([*command, "--limit", "2", "--each", "csv", "--entries", "16", "--overwrite"]) == 0
+    assert [file.name for file in sorted((tmp_path / "out" / "matrices").iterdir())] == ["000000.csv", "000001.csv"]
+    with (tmp_path / "out" / "matrices" / "000001.csv").open() as stream:
+        weights: dict[tuple[str, str], int] = {}
+        for row in csv.DictReader(stream):
+            weights[row["source"], row["target"]] = weights.get((row["source"], row["target"]), 0) + int(row["weight"])
+    assert set(weights.values()) == {16}
+
+
 def test_a_part_does_not_depend_on_what_came_before(tmp_path: Path) -> None:
     run_allocate(_config(tmp_path / "all"), print)
     (tmp_path / "one").mkdir()

@@ -3,7 +3,9 @@
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
   const figures = read("figures");
   const maps = read("maps");
-  const options = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+  const options = { ...NetworkMap.options, responsive: false, scrollZoom: false };  // a wheel scrolls the page
+  // A finger scrolls the page too, instead of zooming.
+  const dragging = matchMedia("(pointer: coarse)").matches ? { dragmode: false } : {};
 
   // Charts are drawn when they come into view, the others while nothing else happens, and all before printing.
   const draw = new Map();
@@ -27,15 +29,20 @@
   // Colours of the page, light or dark; paper is light.
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const colour = (name, printing) => printing
-    ? { ink: "#1c2430", line: "#d9dde3" }[name]
+    ? { ink: "#1c2430", line: "#d9dde3", paper: "#fff" }[name]
     : getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
   const BLACK = "#000000";
+  const CLEAR = "rgba(0,0,0,0)";
+  const surface = (ink, printing) => ({
+    paper_bgcolor: CLEAR, plot_bgcolor: CLEAR, modebar: { bgcolor: CLEAR, color: ink, activecolor: ink },
+    hoverlabel: { bgcolor: colour("paper", printing), bordercolor: ink, font: { color: ink } },
+  });
   const themed = (figure, printing) => {
     const [ink, line] = [colour("ink", printing), colour("line", printing)];
     const axis = { gridcolor: line, linecolor: line, zerolinecolor: line };
-    const layout = { ...figure.layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-      font: { ...figure.layout.font, color: ink },
-      xaxis: { ...figure.layout.xaxis, ...axis, minor: { ...figure.layout.xaxis.minor, gridcolor: line } },
+    const minor = figure.layout.xaxis.minor;  // given, even empty, it would draw lines of its own
+    const layout = { ...figure.layout, ...surface(ink, printing), font: { ...figure.layout.font, color: ink }, ...dragging,
+      xaxis: { ...figure.layout.xaxis, ...axis, ...(minor ? { minor: { ...minor, gridcolor: line } } : {}) },
       yaxis: { ...figure.layout.yaxis, ...axis } };
     const inked = (part) => part?.color === BLACK ? { ...part, color: ink } : part;
     const data = figure.data.map((trace) => ({ ...trace, marker: inked(trace.marker), line: inked(trace.line) }));
@@ -43,6 +50,13 @@
   };
 
   const drawn = new Map();  // element of each chart that is drawn -> a function that draws it again
+  let isPrinting = false;
+  const widths = new ResizeObserver((entries) => {
+    if (isPrinting) return;
+    for (const { target } of entries) {
+      if (target.clientWidth && target.clientWidth !== target._fullLayout?.width) drawn.get(target)?.(false);
+    }
+  });
   const PRINTED = 660;  // CSS pixels of the width of a printed chart
   for (const [id, figure] of Object.entries(figures)) {
     const element = document.getElementById(id);
@@ -55,16 +69,16 @@
     element.style.minHeight = `${fit(element.clientWidth)}px`;
     const show = (printing) => {
       const { data, layout } = themed(figure, printing);
-      const size = printing ? { width: PRINTED, height: fit(PRINTED), autosize: false }
-        : { height: fit(element.clientWidth) };
+      const width = printing ? PRINTED : element.clientWidth;
+      const size = { width, height: fit(width), autosize: false };
       Plotly.react(element, data, { ...layout, ...size }, options);
     };
-    later(element, () => { drawn.set(element, show); show(false); });
+    later(element, () => { drawn.set(element, show); show(false); widths.observe(element); });
   }
   const drawAgain = (printing) => drawn.forEach((show) => show(printing));
   dark.addEventListener("change", () => drawAgain(false));
-  addEventListener("beforeprint", () => { [...draw.keys()].forEach(make); drawAgain(true); });
-  addEventListener("afterprint", () => drawAgain(false));
+  addEventListener("beforeprint", () => { isPrinting = true; [...draw.keys()].forEach(make); drawAgain(true); });
+  addEventListener("afterprint", () => { isPrinting = false; drawAgain(false); });
 
   // Tables wider than the page say so.
   const say = () => {
@@ -81,12 +95,13 @@
   addEventListener("resize", say);
   say();
 
-  // Tables: a click on a heading sorts by it, the best first, another click turns it round.
+  // Tables: a click on a heading sorts by it, the best first (most is best or least is best), another turns it round.
   for (const table of document.querySelectorAll("table")) {
     const headings = [...table.tHead.rows[0].cells];
     headings.forEach((heading, column) => {
       heading.firstElementChild.addEventListener("click", () => {
-        const up = heading.getAttribute("aria-sort") !== "ascending";
+        const before = heading.getAttribute("aria-sort");
+        const up = before ? before !== "ascending" : heading.dataset.best !== "most";
         for (const other of headings) other.removeAttribute("aria-sort");
         heading.setAttribute("aria-sort", up ? "ascending" : "descending");
         const key = (row) => row.cells[column].dataset.sort ?? row.cells[column].textContent;
@@ -110,7 +125,8 @@
     const chart = figure.querySelector(".chart");
     map.cases.forEach((name, i) => part("case").add(new Option(name, i)));
     map.schemes.forEach((name, i) => part("scheme").add(new Option(name, i)));
-    const show = () => {
+    const show = (printing) => {
+      part("shown").textContent = `${map.cases[part("case").value]}, ${map.schemes[part("scheme").value]}`;
       const packed = map.utilisation[`${part("case").value}/${part("scheme").value}`];
       if (packed === undefined) {
         part("said").textContent = "This scheme has no allocation of this matrix.";
@@ -122,14 +138,16 @@
         const steps = bytes[2 * i] + 256 * bytes[2 * i + 1];
         return steps === FAILED ? NaN : steps / 10;
       });
-      const { data, fullest } = NetworkMap.traces(map, cables, shares, colour("ink", false));
+      const ink = colour("ink", printing);
+      const size = { width: printing ? PRINTED : chart.clientWidth, height: chart.clientHeight };
+      const { data, fullest } = NetworkMap.traces(map, cables, shares, ink, NetworkMap.inside(size));
       part("said").textContent = `fullest link: ${fullest.toFixed(1)}%`;
-      Plotly.react(chart, data, NetworkMap.layout, NetworkMap.options);
+      const layout = { ...NetworkMap.layout, ...surface(ink, printing), ...size, ...dragging, font: { color: ink } };
+      Plotly.react(chart, data, layout, options);
     };
-    part("case").addEventListener("change", show);
-    part("scheme").addEventListener("change", show);
-    later(chart, show);
-    drawn.set(chart, () => { if (!draw.has(chart)) show(); });
+    part("case").addEventListener("change", () => show(false));
+    part("scheme").addEventListener("change", () => show(false));
+    later(chart, () => { drawn.set(chart, show); show(false); widths.observe(chart); });
   }
   idle(drawNext);
 })();
