@@ -4,7 +4,7 @@ The command line is made from these: the docstring of a field is its text in ``-
 """
 
 from teal.config.allocate import AllocateConfig
-from teal.config.base import CandidateConfig, InstanceConfig, PathConfig, ProgramConfig, seconds
+from teal.config.base import CandidateConfig, InstanceConfig, PathConfig, ProgramConfig, assignments, seconds
 from teal.config.evaluate import EvaluateConfig
 from teal.config.export import ExportConfig
 from teal.config.paths import ImproveConfig, PathsConfig
@@ -42,5 +42,6 @@ __all__ = [
     "TrafficGenerateConfig",
     "TrainConfig",
     "WarmUpConfig",
+    "assignments",
     "seconds",
 ]

@@ -37,13 +37,22 @@ class ProgramConfig(CandidateConfig):
     """The program to solve."""
 
     objective: ObjectiveName = ObjectiveName.TOTAL_FLOW
-    """total_flow, weighted_flow, latency_penalised_flow, max_link_utilisation or max_concurrent_flow."""
+    """total_flow, weighted_flow, latency_penalised_flow, max_link_utilisation, max_concurrent_flow, or priority: the
+    flow of the highest class first, then that of the next one."""
     epsilon: float = 0.5
     """For latency_penalised_flow, in [0, 1): a Gbit/s on a path has the value 1 - EPSILON * latency / largest latency
     of all candidate paths."""
     weights: str = "random:seed=0"
     """For weighted_flow: a CSV file with columns source,target,weight, or random:seed=N (each demand's weight is drawn
     from 1, 2 and 4)."""
+    class_shares: str = ""
+    """Divide every demand among priority classes, the highest first: gold=0.1,silver=0.3,bronze=0.6.  Default: the
+    column class of the traffic, if it has one."""
+    class_order: str = ""
+    """Classes of the traffic's column class, the highest priority first: gold,silver,bronze.  Default: by number, or
+    by name."""
+    latency_limits: str = ""
+    """Largest latency of a path for demands of a class, ms: gold=30,silver=80.  Longer candidate paths are not used."""
     calibrate: float | None = None
     """Share in (0, 1): multiply all demands by one factor so that the optimal total flow carries this share of the
     demand in the median training matrix.  Without it demands are not scaled."""
@@ -85,6 +94,28 @@ class NetworkConfig(TrafficFileConfig):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InstanceConfig(ProgramConfig, NetworkConfig):
     """A network, its traffic, and what to optimise."""
+
+
+def assignments(text: str, option: str) -> dict[str, float]:
+    """The numbers of ``name=number,name=number``, in this order; {} for "".
+
+    Args:
+        text: what was given.
+        option: name of the command-line option, for the message.
+
+    Raises:
+        InputError: any other text.
+    """
+    found: dict[str, float] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, number = part.partition("=")
+        try:
+            found[name.strip()] = float(number)
+        except ValueError:
+            raise InputError(option, "", "name=number,name=number", repr(text)) from None
+        if not equals or not name.strip():
+            raise InputError(option, "", "name=number,name=number", repr(text))
+    return found
 
 
 def require(config: object, field: str, expected: str, good: bool) -> None:

@@ -102,7 +102,8 @@ class HistoryAllocator:
         result = solver.solve(problem, gap=config.gap, max_iterations=config.max_iterations, starter=self._starter)
         splits = installable(problem, result.splits, config.min_split, config.entries)
         solve_s = time.perf_counter() - begin
-        assessment = assess(problem, Allocation.of_batch(splits, result.prices, solve_s))
+        allocation = Allocation.of_batch(splits, result.prices, solve_s)
+        assessment = assess(problem, dataclasses.replace(allocation, class_prices=result.class_prices))
         exact = problem.to(torch.float64).value(result.splits.to(torch.float64))
         allocated = [
             AllocatedMatrix(
@@ -127,6 +128,7 @@ class HistoryAllocator:
                 self.config.out / MATRICES / f"{matrix.index:06d}.{self.config.each}",
                 instance.topology, instance.paths, instance.traffic.read([matrix.index])[0],
                 splits[place].double().cpu().numpy(), None if weights is None else weights[place], figures,
+                instance.traffic.classes,
             )  # fmt: skip
 
     def _stored_form(self, splits: torch.Tensor) -> AnyArray:

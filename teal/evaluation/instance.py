@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from teal.config import CandidateConfig, InstanceConfig
+from teal.config import CandidateConfig, InstanceConfig, ProgramConfig, assignments
 from teal.errors import InputError
 from teal.evaluation.calibration import calibration_factor
 from teal.formats import load_topology, load_traffic
 from teal.network import PathSet, Split, Topology, TrafficMatrices, compute_paths
+from teal.network.classes import class_paths
 from teal.network.path_file import load_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
@@ -58,7 +59,7 @@ class Instance:
         """The problem of matrices (B, D) Gbit/s, in float64, under ``capacity`` (E,) or the topology's."""
         return Problem.create(
             self.topology, self.paths, self.objective, demand,
-            capacity=capacity, weight=self.weight, device=self.device,
+            capacity=capacity, weight=self.weight, classes=self.traffic.classes, device=self.device,
         )  # fmt: skip
 
 
@@ -83,7 +84,7 @@ def load_instance(
     traffic = select(traffic)
     split = traffic.split()
     begin = time.perf_counter()
-    paths = candidate_paths(config, topology, traffic.pairs)
+    paths = paths_of_traffic(config, topology, traffic)
     paths_s = time.perf_counter() - begin
     path_count = paths.mask.sum(1)
     without = int((path_count == 0).sum())
@@ -102,12 +103,33 @@ def load_network(config: InstanceConfig, notify: Callable[[str], None]) -> tuple
     notify(f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} directed links")
     for note in topology.notes:
         notify(note)
-    traffic = load_traffic(config.traffic, topology, progress=True, unit=config.traffic_unit)
+    order = [name.strip() for name in config.class_order.split(",") if name.strip()]
+    traffic = load_traffic(config.traffic, topology, progress=True, unit=config.traffic_unit, class_order=order)
+    if config.class_shares:
+        traffic = traffic.in_classes(assignments(config.class_shares, "--class-shares"))
     notify(describe_traffic(traffic))
-    missing = topology.num_nodes * (topology.num_nodes - 1) - traffic.num_demands
+    if traffic.classes is not None:
+        notify("classes, the highest priority first: " + ", ".join(traffic.classes.names))
+    pairs = topology.num_nodes * (topology.num_nodes - 1)
+    missing = pairs - len(np.unique(traffic.pairs, axis=0) if traffic.classes is not None else traffic.pairs)
     if missing:
-        notify(f"{missing:,} of {missing + traffic.num_demands:,} pairs of nodes are not in the traffic: no demand")
+        notify(f"{missing:,} of {pairs:,} pairs of nodes are not in the traffic: no demand")
     return topology, traffic
+
+
+def paths_of_traffic(config: ProgramConfig, topology: Topology, traffic: TrafficMatrices) -> PathSet:
+    """Candidate paths of all demands, within the latency limits of their classes.
+
+    Raises:
+        InputError: see :func:`candidate_paths`; limits of unknown classes, or without classes.
+    """
+    limits = assignments(config.latency_limits, "--latency-limits")
+    if traffic.classes is None:
+        if limits:
+            raise InputError("--latency-limits", "", "traffic with classes", "none")
+        return candidate_paths(config, topology, traffic.pairs)
+    pairs = np.unique(traffic.pairs, axis=0)
+    return class_paths(candidate_paths(config, topology, pairs), topology, traffic.pairs, traffic.classes, limits)
 
 
 def given_weights(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from teal.evaluation.cases import Case
 from teal.evaluation.instance import Instance
-from teal.problem import Allocation, Assessment, Figures, Problem, Status, all_paths_bound
+from teal.problem import Allocation, Assessment, Figures, Problem, Status, all_paths_bound, class_figures
 from teal.problem.bounds import gap
 from teal.runtime.arrays import FloatArray
 
@@ -40,6 +41,7 @@ class Row(Figures):
             there are no subproblems.
         status: optimal, feasible, infeasible (the validator's verdict), time_limit or failed.
         note: why the scheme failed; ``""`` if it did not.
+        classes: under priority, demand, value, bound and gap of each class, as JSON; else ``""``.
     """
 
     scheme: str
@@ -57,11 +59,12 @@ class Row(Figures):
     parallel_s: float
     status: str
     note: str = ""
+    classes: str = ""
 
     COLUMNS: ClassVar[tuple[str, ...]] = (
         "scheme", "topology", "traffic", "protocol", "level", "draw", "index", "timestamp", "objective", "value",
         "satisfied_demand", "bound", "gap", "gap_known", "max_link_utilisation", "max_violation", "build_s", "solve_s",
-        "parallel_s", "status", "note",
+        "parallel_s", "status", "note", "classes",
     )  # fmt: skip
     """Columns of a file of rows, in this order."""
 
@@ -109,10 +112,11 @@ class SchemeResult:
 def make_rows(instance: Instance, case: Case, problem: Problem, results: Mapping[str, SchemeResult]) -> list[Row]:
     """One row for each scheme, with the best bound of all of them in ``gap_known``."""
     best_bound, all_paths = _best_bounds(problem, results)
+    class_gaps = _best_class_gaps(problem, results) if problem.objective.is_lexicographic else {}
     rows = []
     for name, result in results.items():
         (parallel_s,) = result.allocation.parallel_s or (None,)
-        bound = best_bound if result.allocation.paths is None else all_paths
+        bound, classes = best_bound if result.allocation.paths is None else all_paths, result.assessment.classes
         rows.append(
             Row(
                 scheme=name,
@@ -124,16 +128,33 @@ def make_rows(instance: Instance, case: Case, problem: Problem, results: Mapping
                 index=case.index,
                 timestamp=str(instance.traffic.timestamps[case.index]),
                 objective=problem.objective.name.value,
-                gap_known=float(gap(problem, result.assessment.value, bound)[0]),
+                gap_known=class_gaps.get(name, float(gap(problem, result.assessment.value, bound)[0])),
                 build_s=result.allocation.build_s[0],
                 solve_s=result.allocation.solve_s[0],
                 parallel_s=float("nan") if parallel_s is None else parallel_s,
                 status=result.assessment.status[0].value,
                 note=result.note,
+                classes="" if classes is None else json.dumps(classes.lines(0)),
                 **vars(result.assessment.figures(0)),
             )
         )
     return rows
+
+
+def _best_class_gaps(problem: Problem, results: Mapping[str, SchemeResult]) -> dict[str, float]:
+    """The widest gap of a class of each scheme by the best prices of any; bounds depend on what higher classes got."""
+    usable = {name: result for name, result in results.items() if result.assessment.status[0].usable}
+    with_prices = [name for name, result in usable.items() if result.allocation.class_prices is not None]
+    if not with_prices:
+        return {}
+    best = usable[min(with_prices, key=lambda name: float(usable[name].assessment.gap[0]))]
+    found = {}
+    for name, result in usable.items():
+        figures = class_figures(problem, result.allocation.splits, best.allocation.class_prices)
+        own = result.assessment.classes
+        bound = figures.bound if own is None else torch.minimum(figures.bound, own.bound)
+        found[name] = float(dataclasses.replace(figures, bound=bound).gap.max())
+    return found
 
 
 def _best_bounds(problem: Problem, results: Mapping[str, SchemeResult]) -> tuple[Tensor, Tensor]:

@@ -14,6 +14,7 @@ import torch
 from tqdm import tqdm
 
 from teal.config import SolveConfig, seconds
+from teal.errors import InputError
 from teal.evaluation.instance import given_weights, load_network
 from teal.evaluation.solve import (
     STOPPED_BY,
@@ -110,6 +111,8 @@ def solve_sharded(
     """
     config = dataclasses.replace(config, traffic=traffic_up_to_index(config))
     topology, traffic = load_network(config, notify)
+    if traffic.classes is not None:
+        raise InputError("--shards", "", "traffic without classes", "classes")
     traffic = selected(config, traffic)
     objective = Objective(config.objective, config.epsilon)
     weight = given_weights(config, topology, traffic, notify)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,6 +55,7 @@ class SolveFigures(Figures):
         status: feasible, or infeasible (the validator's verdict).
         reached: whether the target gap was reached, before splits were rounded to whole numbers.
         stopped_by: what ended the search if it was not.
+        classes: under priority, demand, value, bound (Gbit/s) and gap of each class, the highest priority first.
     """
 
     objective: Objective
@@ -65,16 +67,19 @@ class SolveFigures(Figures):
     status: str
     reached: bool
     stopped_by: str
+    classes: tuple[Mapping[str, float | str], ...] = ()
 
     @property
     def usable(self) -> bool:
         """Whether there is an allocation that may be installed."""
         return Status(self.status).usable
 
-    def to_json(self) -> dict[str, float | int | str | None]:
+    def to_json(self) -> dict[str, Any]:
         """All figures; numbers that JSON cannot hold become null."""
         names = (*FIGURES, "gap_all_paths", "iterations", "build_s", "solve_s", "bound_s", "status", "reached")
-        return {"objective": self.objective.name.value, **finite_only({name: getattr(self, name) for name in names})}
+        classes = {"classes": [dict(one) for one in self.classes]} if self.classes else {}
+        figures = finite_only({name: getattr(self, name) for name in names})
+        return {"objective": self.objective.name.value, **figures, **classes}
 
     def unit_hint(self) -> str:
         """What to check if demand and capacity seem to be in different units; ``""`` if they do not."""
@@ -93,8 +98,18 @@ class SolveFigures(Figures):
             f"gap {100 * self.gap:.3f}%\n"
             f"satisfied demand {100 * self.satisfied_demand:.2f}%, "
             f"largest link utilisation {self.max_link_utilisation:.4g}, largest violation {self.max_violation:.1g}\n"
-            f"gap to the optimum over all paths {100 * self.gap_all_paths:.3f}%\n"
+            f"{self._last_figures()}\n"
             f"{self.iterations} iterations; build {self.build_s:.3g} s, solve {self.solve_s:.3g} s"
+        )
+
+    def _last_figures(self) -> str:
+        if not self.classes:
+            return f"gap to the optimum over all paths {100 * self.gap_all_paths:.3f}%"
+        width = max(len(str(one["class"])) for one in self.classes)
+        return "\n".join(
+            f"  {one['class']:{width}}  {one['value']:.6g} of {one['demand']:.6g} Gbit/s, bound {one['bound']:.6g}, "
+            f"gap {100 * float(one['gap']):.3f}%"
+            for one in self.classes
         )
 
 
@@ -150,16 +165,19 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
     splits = installable(problem, result.splits, config.min_split, config.entries)
     if splits is not result.splits:
         notify(_cost_of_rounding(problem, result.splits, splits))
-    allocation = Allocation(splits, result.prices, (Status.FEASIBLE,), (0.0,), (solve_s,))
+    allocation = Allocation(
+        splits, result.prices, (Status.FEASIBLE,), (0.0,), (solve_s,), class_prices=result.class_prices
+    )
     assessment = assess(problem, allocation)
-    begin = time.perf_counter()
-    bound_all_paths = all_paths_bound(problem, result.prices)
+    begin, gap_all_paths = time.perf_counter(), math.nan
+    if not problem.objective.is_lexicographic:
+        gap_all_paths = float(gap(problem, result.value, all_paths_bound(problem, result.prices))[0])
     bound_s = time.perf_counter() - begin
     return SolveReport(
         problem=problem,
         objective=problem.objective,
         splits=splits[0],
-        gap_all_paths=float(gap(problem, result.value, bound_all_paths)[0]),
+        gap_all_paths=gap_all_paths,
         iterations=result.iterations,
         build_s=build_s,
         solve_s=solve_s,
@@ -167,6 +185,7 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
         status=assessment.status[0].value,
         reached=bool(result.gap[0] <= config.gap),
         stopped_by=STOPPED_BY[result.stopped_by[0]],
+        classes=() if assessment.classes is None else assessment.classes.lines(0),
         **vars(assessment.figures(0)),
     )
 

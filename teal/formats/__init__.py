@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,9 @@ def load_topology(text: Any, default_capacity: float | None = None, attributes: 
     raise InputError(text, "topology", _EXPECTED_TOPOLOGY, f"another kind of file ({path.suffix or 'no suffix'})")
 
 
-def load_traffic(text: Any, topology: Topology, progress: bool = False, unit: str = "") -> TrafficMatrices:
+def load_traffic(
+    text: Any, topology: Topology, progress: bool = False, unit: str = "", class_order: Sequence[str] = ()
+) -> TrafficMatrices:
     """The traffic matrices of a file, folder or name, or of a pandas frame, over the nodes of ``topology``.
 
     Args:
@@ -72,6 +75,8 @@ def load_traffic(text: Any, topology: Topology, progress: bool = False, unit: st
         topology: the network.
         progress: show bars.
         unit: of the rates in a .csv, .parquet or .npz file, such as ``Mbit/s``; "" for Gbit/s.
+        class_order: names in the column ``class`` of a .csv or .parquet file, the highest priority first; () for their
+            order by number or by name.
 
     Raises:
         InputError: no such file or name, or a fault in it.
@@ -80,6 +85,8 @@ def load_traffic(text: Any, topology: Topology, progress: bool = False, unit: st
         return traffic_from_frame(text, topology).scaled(gbps_per_unit(unit, "unit") if unit else 1.0)
     text = str(text)
     path = Path(text).expanduser()
+    if class_order and path.suffix.lower() not in (".csv", ".parquet"):
+        raise InputError("--class-order", "", f"nothing for {text}, which has no classes", ",".join(class_order))
     is_archive = path.is_dir() or (path.name.lower().endswith((".tgz", ".tar.gz", ".tar")) and path.is_file())
     if unit and (is_archive or text.partition(":")[0] == "gravity"):
         raise InputError("--traffic-unit", "", f"nothing for {text}, which has a unit of its own", repr(unit))
@@ -94,7 +101,7 @@ def load_traffic(text: Any, topology: Topology, progress: bool = False, unit: st
         case ".npz":
             return read_npz(path, topology).scaled(factor)
         case ".csv" | ".parquet":
-            return read_table(path, topology, progress).scaled(factor)
+            return read_table(path, topology, progress, class_order).scaled(factor)
     raise InputError(text, "traffic", _EXPECTED_TRAFFIC, f"another kind of file ({path.suffix or 'no suffix'})")
 
 
@@ -118,6 +125,8 @@ def save_traffic(path: Path, traffic: TrafficMatrices, topology: Topology) -> No
     """
     match path.suffix.lower():
         case ".npz":
+            if traffic.classes is not None:
+                raise InputError(str(path), "out", "a .csv or .parquet file for traffic with classes", ".npz")
             write_npz(path, traffic, topology)
         case ".csv" | ".parquet":
             write_table(path, traffic, topology)

@@ -2,8 +2,9 @@
 
 Of one matrix, as a table: one row for each path that carries traffic, with columns ``source``, ``target``, ``k`` (index
 of the path among the demand's paths, from 0), ``nodes`` and ``links`` (names along the path: lists in Parquet, JSON
-lists in CSV), ``split`` (share of the demand), ``flow`` (Gbit/s) and, if there are any, whole-number ``weight``s.  A
-link is named ``source->target``, parallel ones ``source->target#1``, ``#2``, ... in the order of the file.
+lists in CSV), ``split`` (share of the demand), ``flow`` (Gbit/s) and, if there are any, whole-number ``weight``s and
+the priority ``class``.  A link is named ``source->target``, parallel ones ``source->target#1``, ``#2``, ... in the
+order of the file.
 
 Of one matrix, as JSON: for each ingress router its demands, with the rate that is admitted and shed, and their paths:
 
@@ -29,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from teal.formats.rows import columns_of
-from teal.network import PathSet, Topology
+from teal.network import DemandClasses, PathSet, Topology
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.storage import atomic_file
 
@@ -44,6 +45,7 @@ def write_allocation(
     splits: FloatArray,
     weights: npt.NDArray[np.integer] | None = None,
     figures: Mapping[str, Any] | None = None,
+    classes: DemandClasses | None = None,
 ) -> int:
     """Write the allocation of one matrix.  Returns the number of paths that carry traffic.
 
@@ -55,12 +57,13 @@ def write_allocation(
         splits: (D, K) share of the demand on each path.
         weights: (D, K) whole numbers of split tables; None for none.
         figures: of the allocation, for a .json file.
+        classes: of the demands; None for none.
     """
     if file.suffix.lower() == ".json":
         head = json.dumps(_head(topology, figures or {}), allow_nan=False).removesuffix("}")
         with atomic_file(file) as temporary, temporary.open("w", encoding="utf-8") as stream:
             stream.write(head + ', "routers": {')
-            for number, (router, own) in enumerate(_by_router(topology, paths, demand, splits, weights)):
+            for number, (router, own) in enumerate(_by_router(topology, paths, demand, splits, weights, classes)):
                 text = json.dumps(own, allow_nan=False)
                 stream.write(f"{', ' if number else ''}{json.dumps(router)}: {text}")
             stream.write("}}\n")
@@ -69,7 +72,7 @@ def write_allocation(
     import pyarrow.csv as csv
     import pyarrow.parquet as pq
 
-    columns = _carrying(topology, paths, demand, splits, weights)
+    columns = _carrying(topology, paths, demand, splits, weights, classes)
     if file.suffix.lower() == ".csv":
         for name in ("nodes", "links"):
             columns[name] = pa.array([json.dumps(one) for one in columns[name].to_pylist()])
@@ -85,6 +88,7 @@ def _carrying(
     demand: FloatArray,
     splits: FloatArray,
     weights: npt.NDArray[np.integer] | None,
+    classes: DemandClasses | None,
 ) -> dict[str, Any]:
     """The columns of the paths that carry traffic."""
     import pyarrow as pa
@@ -95,6 +99,8 @@ def _carrying(
     columns["flow"] = pa.array(splits[demand_index, k] * demand[demand_index])
     if weights is not None:
         columns["weight"] = pa.array(weights[demand_index, k])
+    if classes is not None:
+        columns["class"] = pa.array(np.array(classes.names)[classes.of_demand[demand_index]])
     return columns
 
 
@@ -105,13 +111,14 @@ def allocation_json(
     splits: FloatArray,
     weights: npt.NDArray[np.integer] | None,
     figures: Mapping[str, Any],
+    classes: DemandClasses | None = None,
 ) -> dict[str, Any]:
     """What each ingress router installs (see the module); demands of 0 are left out.
 
     Args:
-        topology, paths, demand, splits, weights, figures: as of :func:`write_allocation`.
+        topology, paths, demand, splits, weights, figures, classes: as of :func:`write_allocation`.
     """
-    return {**_head(topology, figures), "routers": dict(_by_router(topology, paths, demand, splits, weights))}
+    return {**_head(topology, figures), "routers": dict(_by_router(topology, paths, demand, splits, weights, classes))}
 
 
 def _head(topology: Topology, figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,49 +131,44 @@ def _by_router(
     demand: FloatArray,
     splits: FloatArray,
     weights: npt.NDArray[np.integer] | None,
+    classes: DemandClasses | None,
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Each ingress router and its demands."""
+    """Each ingress router and its demands, those of higher classes first."""
     names, link_names = topology.node_names, np.array(topology.link_names(), dtype=object)
     node_names = np.array(names, dtype=object)
     has_demand = demand > 0
     carries = (splits > 0) & has_demand[:, None] & paths.mask
-    source = paths.pairs[:, 0]
+    class_of = None if classes is None else np.array(classes.names, dtype=object)[classes.of_demand]
+    by_source = np.argsort(paths.pairs[:, 0], kind="stable")  # sorted already, unless there are classes
+    by_source = by_source[has_demand[by_source]]
+    source = paths.pairs[by_source, 0]
     first_rows = np.flatnonzero(np.diff(source, prepend=-1))
     for start, end in itertools.pairwise([*first_rows.tolist(), len(source)]):
-        rows = start + np.flatnonzero(has_demand[start:end])
-        if not len(rows):
-            continue
+        rows = by_source[start:end]
         demand_index, k = np.nonzero(carries[rows])
         along = _along(topology, paths, rows[demand_index], k)
         nodes, links = node_names[along.nodes].tolist(), link_names[along.links].tolist()
         node_starts, link_starts = along.node_starts.tolist(), along.link_starts.tolist()
         split = splits[rows[demand_index], k]
-        rate = split * demand[rows[demand_index]]
+        flow = split * demand[rows[demand_index]]
         entries: list[list[dict[str, Any]]] = [[] for _ in rows]
-        for i, (row, share, flow) in enumerate(zip(demand_index.tolist(), split.tolist(), rate.tolist(), strict=True)):
+        for i, row in enumerate(demand_index.tolist()):
             entry = {
                 "nodes": nodes[node_starts[i] : node_starts[i + 1]],
                 "links": links[link_starts[i] : link_starts[i + 1]],
-                "split": share,
-                "rate": flow,
+                "split": float(split[i]),
+                "rate": float(flow[i]),
             }
             if weights is not None:
                 entry["weight"] = int(weights[rows[row], k[i]])
             entries[row].append(entry)
-        yield (
-            names[source[start]],
-            [
-                {
-                    "target": names[target],
-                    "demand": rate,
-                    "admitted": admitted,
-                    "shed": max(0.0, rate - admitted),
-                    "paths": own,
-                }
-                for target, rate, own in zip(paths.pairs[rows, 1].tolist(), demand[rows].tolist(), entries, strict=True)
-                for admitted in [sum(entry["rate"] for entry in own)]
-            ],
-        )
+        targets, rates = paths.pairs[rows, 1].tolist(), demand[rows].tolist()
+        demands: list[dict[str, Any]] = []
+        for row, target, rate, own in zip(rows.tolist(), targets, rates, entries, strict=True):
+            admitted = sum(entry["rate"] for entry in own)
+            one = {"target": names[target], "demand": rate, "admitted": admitted, "shed": max(0.0, rate - admitted)}
+            demands.append(one | ({} if class_of is None else {"class": class_of[row]}) | {"paths": own})
+        yield names[source[start]], demands
 
 
 def finite_only(figures: Mapping[str, Any]) -> dict[str, Any]:

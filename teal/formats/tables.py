@@ -9,11 +9,15 @@ or a tab, whichever its first line has most of; where it is no comma, rates may 
 A fifth column, ``endpoint``, says that a row is the demand of one pair of endpoints (a host, a prefix, a tunnel) at the
 two nodes: the rates of all endpoints of a pair of nodes are added, so that paths and time of a solve do not depend on
 the number of endpoints.  An allocation gives all endpoints of a pair the same splits.
+
+A column ``class`` names the priority class of the demand: the demands of a pair of nodes in different classes are
+demands of their own.  Classes are ordered by number if all names are numbers, else by name, the highest priority first,
+unless the caller gives another order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,47 +27,62 @@ from tqdm import tqdm
 
 from teal.errors import InputError
 from teal.formats.rate_store import RateArray, RateFile, make_rates
-from teal.network import Topology, TrafficMatrices
+from teal.network import DemandClasses, Topology, TrafficMatrices
 from teal.network.traffic import usual_interval
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.storage import atomic_file, content_key, file_key
 
 _BATCH_ROWS = 1 << 20  # rows of a table in memory at a time
 _COLUMNS = ("timestamp", "source", "target", "rate")
-_ENDPOINT = "endpoint"  # optional column
+_ENDPOINT, _CLASS = "endpoint", "class"  # optional columns
 _MOST_FAULTS = 10  # that are listed
 _FIRST_LINE = 2  # of the rows of a CSV file, after that of the names
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-_Batch = tuple[Int64Array, Int64Array, FloatArray]  # timestamp, source * N + target, rate
+_Batch = tuple[Int64Array, Int64Array, FloatArray]  # timestamp, (class * N + source) * N + target, rate
 
 
-def read_table(path: Path, topology: Topology, progress: bool = False) -> TrafficMatrices:
+def read_table(
+    path: Path, topology: Topology, progress: bool = False, class_order: Sequence[str] = ()
+) -> TrafficMatrices:
     """Read a CSV or Parquet table.
+
+    Args:
+        path: of the file.
+        topology: network whose nodes it names.
+        progress: whether to show bars.
+        class_order: names of the classes, the highest priority first; () for the default.
 
     Raises:
         InputError: a column missing, an unknown node, a rate that is negative or not a number, a
             timestamp that is none, a (timestamp, source, target) twice without a column ``endpoint``, a demand to its
-            own source.
+            own source; an order that is not that of the classes found.
     """
+    labels: dict[str, int] = {}  # classes in the order in which they first occur, which is that of the codes
     may_repeat = _has_endpoints(path)
-    where, key = str(path), content_key(file_key(path), topology.node_names)
+    where, key = str(path), content_key(file_key(path), topology.node_names, *class_order)
     stamps, pairs_seen = np.zeros(0, np.int64), np.zeros(0, np.int64)
     for stamp, pair, _ in tqdm(
-        _batches(path, topology), desc=f"scanning {path.name}", unit="batch", disable=not progress
+        _batches(path, topology, labels), desc=f"scanning {path.name}", unit="batch", disable=not progress
     ):
         stamps = np.union1d(stamps, stamp)
         pairs_seen = np.union1d(pairs_seen, pair)
     if not len(stamps):
         raise InputError(where, "", "at least one row", "none")
+    names, rank = _ordered(where, list(labels), class_order)
+    square = topology.num_nodes**2
+    codes = rank[pairs_seen // square] * square + pairs_seen % square
+    column_of = np.empty(len(codes), dtype=np.int64)  # of pairs_seen, which is sorted by the order of occurrence
+    column_of[np.argsort(codes)] = np.arange(len(codes))
+    codes.sort()
 
     def fill(rates: RateFile | RateArray) -> None:
         is_begun = np.zeros(len(stamps), dtype=bool)  # matrices of which some rows were read
         for stamp, pair, rate in tqdm(
-            _batches(path, topology), desc=f"reading {path.name}", unit="batch", disable=not progress
+            _batches(path, topology, labels), desc=f"reading {path.name}", unit="batch", disable=not progress
         ):
             order = np.argsort(stamp, kind="stable")
             batch_stamps, starts = np.unique(stamp[order], return_index=True)
-            columns = np.searchsorted(pairs_seen, pair)
+            columns = column_of[np.searchsorted(pairs_seen, pair)]
             for value, part in zip(batch_stamps, np.split(order, starts[1:]), strict=True):
                 row = int(np.searchsorted(stamps, value))
                 filled = rates.read(row).copy() if is_begun[row] else np.full(len(pairs_seen), np.nan)
@@ -83,7 +102,8 @@ def read_table(path: Path, topology: Topology, progress: bool = False) -> Traffi
             rates.write(row, np.nan_to_num(rates.read(row))[None])
 
     times = stamps.astype("datetime64[s]")
-    pairs = np.stack(np.divmod(pairs_seen, topology.num_nodes), 1).astype(np.int32)
+    pairs = np.stack(np.divmod(codes % square, topology.num_nodes), 1).astype(np.int32)
+    ptr = np.searchsorted(codes, np.arange(len(rank) + 1) * square).astype(np.int64)
     return TrafficMatrices(
         name=path.stem,
         pairs=pairs,
@@ -92,7 +112,21 @@ def read_table(path: Path, topology: Topology, progress: bool = False) -> Traffi
         interval_s=usual_interval(times),
         key=key,
         origin=where,
+        classes=DemandClasses(names, ptr) if names else None,
     )
+
+
+def _ordered(where: str, labels: list[str], order: Sequence[str]) -> tuple[tuple[str, ...], Int64Array]:
+    """Names of the classes, the highest priority first, and the rank of each label; no name without classes."""
+    if not labels:
+        if order:
+            raise InputError(where, _CLASS, "a column class, for --class-order", "none")
+        return (), np.zeros(1, np.int64)
+    if order and set(order) != set(labels):
+        raise InputError("--class-order", "", "the classes of the traffic: " + ", ".join(labels), ", ".join(order))
+    is_numbers = all(label.isdecimal() for label in labels)
+    names = tuple(order) or tuple(sorted(labels, key=int if is_numbers else str))
+    return names, np.array([names.index(label) for label in labels], dtype=np.int64)
 
 
 def _has_endpoints(path: Path) -> bool:
@@ -124,7 +158,7 @@ def _open_csv(path: Path) -> tuple[Any, str]:
     delimiter = max(",;\t", key=first_line.count)
     names = first_line.split(delimiter)
     unquoted = [name.strip().strip('"') for name in names]
-    text = {name: pa.string() for name in unquoted + names if _plain(name) in ("source", "target", "rate")}
+    text = {name: pa.string() for name in unquoted + names if _plain(name) in ("source", "target", "rate", _CLASS)}
     reader = csv.open_csv(
         path, parse_options=csv.ParseOptions(delimiter=delimiter),
         convert_options=csv.ConvertOptions(column_types=text),
@@ -175,8 +209,13 @@ class _Faults:
             raise InputError(self._where, "", self._expected, "; ".join(self._found) + more)
 
 
-def _batches(path: Path, topology: Topology) -> Iterator[_Batch]:
-    """The table in batches of (timestamp, source * N + target, rate) arrays, checked.
+def _batches(path: Path, topology: Topology, labels: dict[str, int]) -> Iterator[_Batch]:
+    """The table in batches of (timestamp, (class * N + source) * N + target, rate) arrays, checked.
+
+    Args:
+        path: of the file.
+        topology: network.
+        labels: number of each class; classes that occur for the first time are added.
 
     Raises:
         InputError: at the end, with the first faults of the whole table.
@@ -211,7 +250,14 @@ def _batches(path: Path, topology: Topology) -> Iterator[_Batch]:
             )
             stamp = _seconds(columns["timestamp"], where, pa)
             faults.next_batch(batch.num_rows)
-            yield stamp, ends[0] * topology.num_nodes + ends[1], rate
+            code = ends[0] * topology.num_nodes + ends[1]
+            if _CLASS in columns:
+                given = pc.utf8_trim_whitespace(columns[_CLASS].cast(pa.string()).fill_null("")).dictionary_encode()
+                for label in given.dictionary.to_pylist():
+                    labels.setdefault(label, len(labels))
+                number = np.array([labels[label] for label in given.dictionary.to_pylist()], dtype=np.int64)
+                code += number[given.indices.to_numpy(zero_copy_only=False)] * topology.num_nodes**2
+            yield stamp, code, rate
     except (pa.ArrowException, OSError, KeyError) as error:
         first_line = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(where, "", "a table of " + ", ".join(_COLUMNS), first_line) from None
@@ -260,11 +306,13 @@ def write_table(path: Path, traffic: TrafficMatrices, topology: Topology) -> Non
     import pyarrow.csv as csv
     import pyarrow.parquet as pq
 
-    schema = pa.schema(
-        [("timestamp", pa.timestamp("s")), ("source", pa.string()), ("target", pa.string()), ("rate", pa.float64())]
-    )
     names = np.array(topology.node_names)
-    source, target = (names[traffic.pairs[:, side]] for side in (0, 1))
+    fields = [("timestamp", pa.timestamp("s")), ("source", pa.string()), ("target", pa.string())]
+    columns = [names[traffic.pairs[:, side]] for side in (0, 1)]
+    if traffic.classes is not None:
+        fields.append((_CLASS, pa.string()))
+        columns.append(np.array(traffic.classes.names)[traffic.classes.of_demand])
+    schema = pa.schema([*fields, ("rate", pa.float64())])
     step = max(1, _BATCH_ROWS // traffic.num_demands)
     with atomic_file(path) as temporary:
         writer: Any = (pq.ParquetWriter if path.suffix.lower() == ".parquet" else csv.CSVWriter)(str(temporary), schema)
@@ -272,5 +320,5 @@ def write_table(path: Path, traffic: TrafficMatrices, topology: Topology) -> Non
             for begin in range(0, traffic.num_matrices, step):
                 rates = traffic.read(slice(begin, begin + step))
                 stamps = np.repeat(traffic.timestamps[begin : begin + step], traffic.num_demands)
-                ends = (np.tile(nodes, len(rates)) for nodes in (source, target))
-                writer.write_table(pa.table([stamps, *ends, rates.reshape(-1)], schema=schema))
+                tiled = (np.tile(column, len(rates)) for column in columns)
+                writer.write_table(pa.table([stamps, *tiled, rates.reshape(-1)], schema=schema))

@@ -70,6 +70,28 @@ class PartRates:
         return self._rates.read(rows + self._first)
 
 
+class SharedRates:
+    """Shares of other rates side by side: (T, C D), the first D rates times the first share, and so on.
+
+    Args:
+        rates: (T, D).
+        shares: (C,).
+    """
+
+    def __init__(self, rates: Rates, shares: FloatArray) -> None:
+        self._rates, self._shares = rates, shares
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(T, C D)."""
+        return self._rates.shape[0], self._rates.shape[1] * len(self._shares)
+
+    def read(self, rows: Int64Array) -> FloatArray:
+        """The given rows, (len(rows), C D)."""
+        values = self._rates.read(rows)
+        return (self._shares[:, None] * values[:, None]).reshape(len(values), -1)
+
+
 class FileRates:
     """Rates in a file of consecutive little-endian rows, from ``offset`` on."""
 

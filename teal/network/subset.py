@@ -56,6 +56,19 @@ def cut(packed: PackedPaths, demands: Int64Array, pairs: IntArray, num_paths: in
     return _path_set(pairs, leaf, trie, kept, packed.num_links, topology_key)
 
 
+def first_demands(paths: PathSet, count: int) -> PathSet:
+    """The paths of the first ``count`` demands, which end where the demands of a source end; nothing is copied."""
+    scan = paths.packed.scan
+    sources = int(np.searchsorted(scan.demand_ptr, count))
+    nodes, ends = int(scan.node_ptr[sources]), int(scan.path_ptr[sources])
+    own = PathScan(
+        scan.parent[:nodes], scan.link[:nodes], scan.end_node[:ends], scan.path_count[:count],
+        scan.node_ptr[: sources + 1], scan.demand_ptr[: sources + 1], scan.path_ptr[: sources + 1],
+    )  # fmt: skip
+    trie = Trie(paths.trie.parent[:nodes], paths.trie.link[:nodes], paths.trie.source_ptr[: sources + 1])
+    return _path_set(paths.pairs[:count], paths.leaf[:count], trie, own, paths.num_links, paths.topology_key)
+
+
 def joined(parts: Sequence[PathSet]) -> PathSet:
     """The paths of all parts, which follow each other in the order of their demands.
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from teal.errors import InputError
-from teal.network.rates import ArrayRates, PartRates, Rates
+from teal.network.classes import DemandClasses
+from teal.network.rates import ArrayRates, PartRates, Rates, SharedRates
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.storage import content_key
+
+_SHARE_TOLERANCE = 1e-9  # by which shares of classes may miss a sum of 1, for rounding
 
 
 class Gap(NamedTuple):
@@ -41,14 +44,15 @@ class TrafficMatrices:
 
     Attributes:
         name: short name for tables.
-        pairs: (D, 2) source and target node index, sorted, without repetition.
+        pairs: (D, 2) source and target node index, sorted, without repetition (within each class).
         timestamps: (T,) datetime64[s], strictly increasing.
         rates: the stored rates (T, D) in Gbit/s, before ``scale``.
         interval_s: seconds from one matrix to the next when none is missing; 0 if unknown.
         scale: factor that :meth:`read` applies.
         skipped: one line for each matrix that its publisher left empty or that could not be used.
         key: content key of the matrices before ``scale``, for caches.
-        source: the file or name it came from, for messages.
+        origin: the file or name it came from, for messages.
+        classes: priority classes of the demands, which then stand class by class (see :mod:`teal.network.classes`).
     """
 
     name: str
@@ -60,6 +64,7 @@ class TrafficMatrices:
     skipped: tuple[str, ...] = ()
     key: str = ""
     origin: str = ""
+    classes: DemandClasses | None = None
 
     def __repr__(self) -> str:
         when = f"{self.timestamps[0]} to {self.timestamps[-1]}"
@@ -82,7 +87,8 @@ class TrafficMatrices:
         if not self.scale > 0 or not np.isfinite(self.scale):
             raise InputError(where, "scale", "a positive factor", self.scale)
         order = self.pairs[:, 0].astype(np.int64) * (1 << 32) + self.pairs[:, 1]
-        if (np.diff(order) <= 0).any():
+        blocks = [slice(None)] if self.classes is None else self.classes.of_row
+        if any((np.diff(order[rows]) <= 0).any() for rows in blocks):
             raise InputError(where, "demands", "pairs sorted by source and target, each once", "another order")
         if (self.pairs[:, 0] == self.pairs[:, 1]).any():
             raise InputError(where, "demands", "a target other than the source", "a node's demand to itself")
@@ -148,11 +154,13 @@ class TrafficMatrices:
     def carrying(self, row: int) -> TrafficMatrices:
         """One matrix alone, with only those demands that are not 0 in it."""
         rates = self.read([row])
+        carrying = np.flatnonzero(rates[0] > 0)
         return dataclasses.replace(
             self,
-            pairs=self.pairs[rates[0] > 0],
+            pairs=self.pairs[carrying],
+            classes=None if self.classes is None else self.classes.kept(carrying),
             timestamps=self.timestamps[[row]],
-            rates=ArrayRates(rates[:, rates[0] > 0]),
+            rates=ArrayRates(rates[:, carrying]),
             scale=1.0,
             key=content_key(self.key, self.scale, row),
         )
@@ -179,7 +187,29 @@ class TrafficMatrices:
 
     def content_key(self) -> str:
         """Content key of the matrices that :meth:`read` returns."""
-        return content_key(self.key, self.pairs, self.timestamps, self.scale)
+        classes = () if self.classes is None else (self.classes.names, self.classes.ptr)
+        return content_key(self.key, self.pairs, self.timestamps, self.scale, *classes)
+
+    def in_classes(self, shares: Mapping[str, float]) -> TrafficMatrices:
+        """The same demands, each divided among classes.
+
+        Args:
+            shares: of every demand, by name of the class, the highest priority first; they sum to 1.
+
+        Raises:
+            InputError: shares that are negative or do not sum to 1; demands that have classes.
+        """
+        parts = np.array(list(shares.values()), dtype=np.float64)
+        if self.classes is not None:
+            raise InputError(self.origin or self.name, "classes", "demands without classes", "demands with classes")
+        if not (parts >= 0).all() or abs(parts.sum() - 1) > _SHARE_TOLERANCE:
+            raise InputError("classes", "shares", "numbers >= 0 that sum to 1", ", ".join(map(str, parts)))
+        count, demands = len(parts), self.num_demands
+        return dataclasses.replace(
+            self, pairs=np.tile(self.pairs, (count, 1)), rates=SharedRates(self.rates, parts),
+            classes=DemandClasses(tuple(shares), np.arange(count + 1, dtype=np.int64) * demands),
+            key=content_key(self.key, tuple(shares), parts),
+        )  # fmt: skip
 
 
 def spread(rows: Int64Array, limit: int) -> Int64Array:

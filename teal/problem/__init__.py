@@ -4,17 +4,20 @@ from teal.problem.allocation import Allocation, Status
 from teal.problem.assessment import Assessment, Figures, assess
 from teal.problem.bounds import all_paths_bound, dual_bound, scaled_dual_bound
 from teal.problem.feasibility import Violations, violations
+from teal.problem.priority import ClassFigures, class_figures
 from teal.problem.problem import Problem
 
 __all__ = [
     "Allocation",
     "Assessment",
+    "ClassFigures",
     "Figures",
     "Problem",
     "Status",
     "Violations",
     "all_paths_bound",
     "assess",
+    "class_figures",
     "dual_bound",
     "scaled_dual_bound",
     "violations",

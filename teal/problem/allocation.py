@@ -50,6 +50,8 @@ class Allocation:
         parallel_s: of each matrix, seconds that both would take if every independent subproblem had a processor
             to itself; None where a scheme has no such subproblems.
         paths: the paths that the splits are over, if they are not the problem's candidates.
+        class_prices: (B, C, E) under priority, prices for the program of each class (see
+            :mod:`teal.problem.priority`); None where ``prices`` serve for all of them.
     """
 
     splits: Float[Tensor, "B D K"]
@@ -59,6 +61,7 @@ class Allocation:
     solve_s: tuple[float, ...]
     parallel_s: tuple[float | None, ...] = ()
     paths: PathSet | None = None
+    class_prices: Float[Tensor, "B C E"] | None = None
 
     def __repr__(self) -> str:
         count = Counter(status.value for status in self.status)

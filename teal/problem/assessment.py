@@ -10,6 +10,7 @@ from torch import Tensor
 from teal.problem.allocation import Allocation, Status
 from teal.problem.bounds import gap, scaled_dual_bound
 from teal.problem.feasibility import TOLERANCE, check_shape, violations
+from teal.problem.priority import ClassFigures, class_figures
 from teal.problem.problem import Problem
 
 
@@ -18,7 +19,8 @@ class Figures:
     """The figures of one matrix; NaN where there is no allocation that may be installed.
 
     Attributes:
-        value: the objective: Gbit/s of value, largest link utilisation, or least share of a demand that is carried.
+        value: the objective: Gbit/s of value, largest link utilisation, or least share of a demand that is carried;
+            under priority the flow of all classes.
         satisfied_demand: share of all demand that is carried; 1 if there is no demand.
         bound: certified bound on the optimum, by the prices of the scheme.
         gap: how far the optimum may be: (bound - value) / bound, or (value - bound) / value for a minimum.
@@ -45,6 +47,8 @@ class Assessment:
     Attributes:
         status: of the scheme, or infeasible where the validator contradicts it.
         utilisation: (B, E) of the links, whatever the status.
+        classes: under priority, the figures of each class; value and bound are then sums over the classes, in Gbit/s,
+            and the gap is that of the class with the largest one.
     """
 
     status: tuple[Status, ...]
@@ -55,6 +59,7 @@ class Assessment:
     max_link_utilisation: Tensor
     max_violation: Tensor
     utilisation: Tensor
+    classes: ClassFigures | None = None
 
     def figures(self, row: int) -> Figures:
         """The figures of one matrix."""
@@ -90,14 +95,21 @@ def assess(problem: Problem, allocation: Allocation) -> Assessment:
         return torch.where(is_usable, values, torch.nan)
 
     total_demand, carried = problem.demand.sum(1), problem.flows(splits).sum((1, 2))
-    value, bound = problem.value(splits), scaled_dual_bound(problem, prices)
+    classes = None
+    if problem.objective.is_lexicographic:
+        classes = class_figures(problem, splits, prices if allocation.class_prices is None else allocation.class_prices)
+        value, bound, gaps = classes.value.sum(1), classes.bound.sum(1), classes.gap.amax(1)
+    else:
+        value, bound = problem.value(splits), scaled_dual_bound(problem, prices)
+        gaps = gap(problem, value, bound)
     return Assessment(
         status=status,
         value=usable_only(value),
         satisfied_demand=usable_only(torch.where(total_demand > 0, carried / total_demand.clamp(min=1e-300), 1)),
         bound=usable_only(bound),
-        gap=usable_only(gap(problem, value, bound)),
+        gap=usable_only(gaps),
         max_link_utilisation=usable_only(utilisation.amax(1)),
         max_violation=torch.where(is_claimed_usable, largest_violation, torch.nan),
         utilisation=utilisation,
+        classes=classes,
     )

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from teal.errors import InputError
-from teal.network import PathSet, Topology
-from teal.objectives import Objective, ObjectiveName
+from teal.network import DemandClasses, PathSet, Topology
+from teal.network.classes import class_paths
+from teal.network.subset import first_demands
+from teal.objectives import CLASS_RATIO, Objective, ObjectiveName
 from teal.pathops import PathOps, make_path_ops
 from teal.runtime.arrays import AnyArray
 from teal.runtime.shapes import Bool, Float
@@ -37,6 +41,7 @@ class Problem:
         link_cost: (E,) value that one Gbit/s loses on each link:
             v[d, k] = demand_value[d] - sum of link_cost along path (d, k).
         ops: sums of link values along paths, and of path values over links, on the tensors' device.
+        classes: priority classes of the demands (see :mod:`teal.network.classes`); None for none.
     """
 
     topology: Topology
@@ -47,6 +52,7 @@ class Problem:
     demand_value: Float[Tensor, " D"]
     link_cost: Float[Tensor, " E"]
     ops: PathOps
+    classes: DemandClasses | None = None
 
     @classmethod
     def create(
@@ -58,6 +64,7 @@ class Problem:
         *,
         capacity: AnyArray | None = None,
         weight: AnyArray | None = None,
+        classes: DemandClasses | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float64,
         backend: str = "auto",
@@ -71,13 +78,21 @@ class Problem:
             demand: (B, D) or (D,) Gbit/s.
             capacity: (B, E) or (E,) Gbit/s; None for the topology's.
             weight: (D,) value of one Gbit/s of each demand; None for 1 each.  Only weighted_flow uses it.
+            classes: of the demands, which priority needs; :meth:`of_classes` makes them.
             device: where the tensors live.
             dtype: float32 or float64.
             backend: of the path operations (see :func:`teal.pathops.make_path_ops`).
 
         Raises:
-            InputError: paths of another network, a shape that does not fit, or a negative, infinite or NaN entry.
+            InputError: paths of another network, a shape that does not fit, or a negative, infinite or NaN entry;
+                priority without classes.
         """
+        if objective.is_lexicographic:
+            if classes is None:
+                raise InputError("priority", "classes", "demands with classes", "none")
+            weight = CLASS_RATIO ** (len(classes) - 1.0 - classes.of_demand)
+        if classes is not None and int(classes.ptr[-1]) != paths.num_demands:
+            raise InputError("problem", "classes", f"{paths.num_demands} demands", int(classes.ptr[-1]))
         if paths.topology_key != topology.graph_key():
             raise InputError(topology.name, "paths", "paths over this network's links", "those of another network")
         demand = _checked("demand", np.atleast_2d(demand), paths.num_demands)
@@ -105,7 +120,43 @@ class Problem:
             torch.tensor(value, dtype=dtype, device=ops.device),
             torch.tensor(cost, dtype=dtype, device=ops.device),
             ops,
+            classes,
         )
+
+    @classmethod
+    def of_classes(
+        cls,
+        topology: Topology,
+        paths: PathSet,
+        demand: Mapping[str, AnyArray],
+        *,
+        latency_limit_ms: Mapping[str, float] | None = None,
+        **options: Any,
+    ) -> Problem:
+        """A problem of priority classes.
+
+        Args:
+            topology: the network.
+            paths: candidate paths of D pairs.
+            demand: (B, D) or (D,) Gbit/s of each class by its name, the highest priority first.
+            latency_limit_ms: largest latency of a path, by class; classes without one may use all paths.
+            options: capacity, device, dtype and backend, as of :meth:`create`.
+
+        Raises:
+            InputError: see :meth:`create`; a limit of an unknown class.
+        """
+        parts = [np.atleast_2d(np.asarray(part, dtype=np.float64)) for part in demand.values()]
+        for name, part in zip(demand, parts, strict=True):
+            if part.shape != (len(parts[0]), paths.num_demands):
+                raise InputError(
+                    "problem", f"demand[{name!r}]", f"{len(parts[0])} x {paths.num_demands} rates", part.shape
+                )
+        ptr = np.arange(len(parts) + 1, dtype=np.int64) * paths.num_demands
+        classes = DemandClasses(tuple(demand), ptr)
+        pairs = np.tile(paths.pairs, (len(parts), 1))
+        own = class_paths(paths, topology, pairs, classes, latency_limit_ms)
+        objective = Objective(ObjectiveName.PRIORITY)
+        return cls.create(topology, own, objective, np.concatenate(parts, 1), classes=classes, **options)
 
     def __repr__(self) -> str:
         return (
@@ -264,6 +315,17 @@ class Problem:
             share = torch.where(self.routable & (self.demand > 0), splits.sum(-1), torch.inf)
             return share.amin(1).clamp(max=1)
         return self.utilisation(splits).amax(1)
+
+    def upper_classes(self, count: int) -> Problem:
+        """The problem of the demands of the ``count`` highest classes."""
+        if self.classes is None or count == len(self.classes):
+            return self
+        demands = int(self.classes.ptr[count])
+        paths = first_demands(self.paths, demands)
+        return dataclasses.replace(
+            self, paths=paths, demand=self.demand[:, :demands].contiguous(), demand_value=self.demand_value[:demands],
+            ops=make_path_ops(paths, self.ops.device), classes=self.classes.upper(count),
+        )  # fmt: skip
 
     def capacity_value(self, prices: Float[Tensor, "B E"]) -> Float[Tensor, " B"]:
         """(B,) sum over the links of capacity * price: the value of all capacity at these prices."""

@@ -5,6 +5,7 @@ It needs no model and no LP solver.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 from teal.errors import InputError
 from teal.problem import Allocation, Problem
 from teal.solvers import pdhg
+from teal.solvers.pdhg.priority import solve_residual
 from teal.spec import Spec
 
 
@@ -25,11 +27,13 @@ class Pdhg:
         gap: certified gap at which it stops.
         deadline: seconds a batch; 0 for none.
         iterations: number of iterations, at most.
+        form: under priority, joint (classes may be rerouted for lower ones) or residual (each class on what is left).
     """
 
     gap: float = 1e-3
     deadline: float = 0.0
     iterations: int = 10_000
+    form: str = "joint"
 
     def solve(self, problem: Problem) -> Allocation:
         """Solve all matrices together; the time is divided evenly among them."""
@@ -38,8 +42,14 @@ class Pdhg:
     def solve_from(self, problem: Problem, start: pdhg.PdhgResult | None) -> Allocation:
         """The same from the result of another matrix."""
         begin = time.perf_counter()
+        if self.form == "residual":
+            if not problem.objective.is_lexicographic:
+                raise InputError("pdhg", "form=residual", "the objective priority", problem.objective.name.value)
+            splits = solve_residual(problem, pdhg.solve, gap=self.gap, max_iterations=self.iterations)
+            return Allocation.of_batch(splits, None, time.perf_counter() - begin)
         result = self.search(problem, start)
-        return Allocation.of_batch(result.splits, result.prices, time.perf_counter() - begin)
+        allocation = Allocation.of_batch(result.splits, result.prices, time.perf_counter() - begin)
+        return dataclasses.replace(allocation, class_prices=result.class_prices)
 
     def search(self, problem: Problem, start: pdhg.PdhgResult | None = None) -> pdhg.PdhgResult:
         """The result of the search within these limits."""
@@ -75,10 +85,12 @@ class WarmPdhg:
 
 
 def make(spec: Spec, model: Path | None) -> Pdhg | WarmPdhg:
-    """``pdhg[:gap=0.001,deadline=0,iterations=10000,warm=false]``."""
-    options: Any = spec.parse_options(gap=1e-3, deadline=0.0, iterations=10_000, warm=False)
+    """``pdhg[:gap=0.001,deadline=0,iterations=10000,warm=false,form=joint|residual]``."""
+    options: Any = spec.parse_options(gap=1e-3, deadline=0.0, iterations=10_000, warm=False, form="joint")
     warm = options.pop("warm")
     scheme = Pdhg(**options)
+    if scheme.form not in ("joint", "residual"):
+        raise InputError(spec.text, "form", "joint or residual", repr(scheme.form))
     for option in ("gap", "deadline", "iterations"):
         if not 0 <= getattr(scheme, option) < math.inf:
             raise InputError(spec.text, option, "a number >= 0", getattr(scheme, option))

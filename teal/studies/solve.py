@@ -31,7 +31,7 @@ def run_solve(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigure
         if config.entries:
             weights = table_weights(report.splits[None], config.entries)[0].cpu().numpy()
         rows = write_allocation(
-            config.out, problem.topology, problem.paths, demand, splits, weights, report.to_json()
+            config.out, problem.topology, problem.paths, demand, splits, weights, report.to_json(), problem.classes
         )  # fmt: skip
         notify(f"{config.out}: {rows:,} paths that carry traffic")
     return report

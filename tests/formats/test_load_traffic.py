@@ -340,3 +340,32 @@ def test_npz_in_fortran_order_is_read(tmp_path: Path) -> None:
     stamps = np.array([0, 300, 600])
     np.savez(tmp_path / "x.npz", rates=rates, timestamps=stamps, sources=sources, targets=targets)
     np.testing.assert_array_equal(load_traffic(str(tmp_path / "x.npz"), _topology()).read(slice(None)), rates)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_classes_are_read_in_order_and_written_back(tmp_path: Path, suffix: str) -> None:
+    topology = load_topology("b4")
+    rows = ["timestamp;source;target;class;rate", "0;1;2;silver;3", "0;1;2;gold;1", "0;3;1;gold;2", "300;1;2;gold;5"]
+    (tmp_path / "t.csv").write_text("\n".join(rows) + "\n")
+    by_name = load_traffic(tmp_path / "t.csv", topology)
+    assert by_name.classes is not None
+    assert by_name.classes.names == ("gold", "silver")
+    given = load_traffic(tmp_path / "t.csv", topology, class_order=["silver", "gold"])
+    assert given.classes is not None
+    assert given.classes.names == ("silver", "gold")
+    names = [[topology.node_names[n] for n in pair] for pair in given.pairs]
+    assert names == [["1", "2"], ["1", "2"], ["3", "1"]]
+    np.testing.assert_array_equal(given.read([0, 1]), [[3, 1, 2], [0, 5, 0]])
+    save_traffic(tmp_path / f"copy{suffix}", by_name, topology)
+    again = load_traffic(tmp_path / f"copy{suffix}", topology)
+    np.testing.assert_array_equal(again.read([0, 1]), by_name.read([0, 1]))
+    np.testing.assert_array_equal(again.pairs, by_name.pairs)
+    with pytest.raises(InputError, match="the classes of the traffic"):
+        load_traffic(tmp_path / "t.csv", topology, class_order=["gold"])
+    with pytest.raises(InputError, match=r"\.csv or \.parquet"):
+        save_traffic(tmp_path / "copy.npz", by_name, topology)
+    numbered = [row.replace("silver", "2").replace("gold", "10") for row in rows]
+    (tmp_path / "n.csv").write_text("\n".join(numbered) + "\n")
+    classes = load_traffic(tmp_path / "n.csv", topology).classes
+    assert classes is not None
+    assert classes.names == ("2", "10")

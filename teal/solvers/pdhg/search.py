@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from teal.problem import Problem
+from teal.problem import ClassFigures, Problem
 from teal.problem.bounds import from_utilisation
 from teal.problem.bounds import gap as certified_gap
 from teal.runtime.shapes import Float
@@ -75,6 +75,9 @@ class PdhgResult:
         solve_s: wall-clock seconds.
         state: best splits and prices, from which the solve of another matrix can start.
         stopped_by: (B,) what ended the search.
+        class_prices: (B, C, E) under priority, prices of every class's program.
+        classes: under priority, the figures of each class; value and bound are then sums over the classes, and the gap
+            is that of the class with the widest one.
     """
 
     splits: Float[Tensor, "B D K"]
@@ -86,6 +89,8 @@ class PdhgResult:
     solve_s: float
     state: PdhgState
     stopped_by: tuple[Stop, ...]
+    class_prices: Float[Tensor, "B C E"] | None = None
+    classes: ClassFigures | None = None
 
     def __repr__(self) -> str:
         value, gap = (", ".join(f"{x:.6g}" for x in part[:4].tolist()) for part in (self.value, self.gap))

@@ -6,6 +6,8 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ from teal.solvers.pdhg.engine import PdhgEngine, PdhgState, Starter
 from teal.solvers.pdhg.equilibrated import EquilibratedEngine, spans_decades
 from teal.solvers.pdhg.fused import MAX_LANES, FusedEngine
 from teal.solvers.pdhg.plain import PlainEngine
+from teal.solvers.pdhg.priority import solve_in_order
 from teal.solvers.pdhg.reduction import Reduction, is_ordinary
 from teal.solvers.pdhg.rehearsal import rehearse_for
 from teal.solvers.pdhg.sampled_start import SampledStart, is_faster
@@ -90,6 +93,11 @@ def solve(
         raise InputError("solve", "gap", "a number >= 0", gap)
     if engine not in ENGINES:
         raise InputError("solve", "engine", " or ".join(ENGINES), repr(engine))
+    if problem.objective.is_lexicographic:
+        program = partial(solve, engine=engine, dtype=dtype)
+        return solve_in_order(
+            problem, program, gap=gap, deadline=deadline, max_iterations=max_iterations, report=report
+        )
     prepare(problem, gap=gap, engine=engine, dtype=dtype)
     begin = time.perf_counter()
     state = _starting_state(problem, warm_start)
@@ -259,8 +267,9 @@ def _merged(results: list[PdhgResult]) -> PdhgResult:
     def joined(field: str) -> Tensor:
         return torch.cat([getattr(result, field) for result in results])
 
+    tensors: dict[str, Any] = {field: joined(field) for field in TENSORS}
     return PdhgResult(
-        **{field: joined(field) for field in TENSORS},
+        **tensors,
         iterations=max(result.iterations for result in results),
         solve_s=sum(result.solve_s for result in results),
         state=PdhgState(

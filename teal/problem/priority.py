@@ -1,0 +1,145 @@
+r"""Priority classes: the value of each class, and a certified bound on it, from any link prices.
+
+With V_j the flow of class j in an allocation, the program of class c is
+
+    P_c(V) = max sum of x over class c  s.t.  load[e] <= c[e],  sum_k x[d, k] <= demand[d],
+             sum of x over class j >= V_j for every higher class j;
+
+the flows of higher classes may be rerouted as long as their sum stays.  An allocation is lexicographically optimal if
+V_c = P_c(V) for every class c.  For prices p[e] >= 0, with price(d) the least sum of p along a live path of demand d,
+
+    P_c(V) <= sum_e c[e] p[e] + sum over d in c of demand[d] max(0, 1 - price(d))
+              - sum over j < c of Cost_j(V_j),
+
+    Cost_j(V) = min sum over d in j of price(d) f[d]  s.t.  sum f = V, 0 <= f[d] <= demand[d],
+
+what carrying V Gbit/s of class j costs at least at these prices: the demands with the cheapest paths first.  Proof:
+the loads of class c and of the higher classes cost at most the value of all capacity, and those of class j at least
+Cost_j(V_j).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from teal.problem.problem import Problem
+from teal.runtime.shapes import Float
+
+_GUESSES = 60  # halvings of a price in the search for the dearest demands; the last one takes all of them
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClassFigures:
+    """Figures of C classes in B matrices.
+
+    Attributes:
+        names: of the classes, the highest priority first.
+        demand: (B, C) Gbit/s.
+        value: (B, C) Gbit/s that are carried.
+        bound: (B, C) certified bound on P_c(V).
+    """
+
+    names: tuple[str, ...]
+    demand: Float[Tensor, "B C"]
+    value: Float[Tensor, "B C"]
+    bound: Float[Tensor, "B C"]
+
+    def lines(self, row: int) -> tuple[dict[str, float | str], ...]:
+        """Of one matrix: name, demand, value, bound and gap of each class."""
+        figures = (self.demand, self.value, self.bound, self.gap)
+        return tuple(
+            {"class": name, **dict(zip(("demand", "value", "bound", "gap"), numbers, strict=True))}
+            for name, *numbers in zip(self.names, *(figure[row].tolist() for figure in figures), strict=True)
+        )
+
+    @property
+    def gap(self) -> Float[Tensor, "B C"]:
+        """(bound - value) / bound of each class; 0 where both are 0."""
+        return torch.where(self.bound > 0, (self.bound - self.value) / self.bound, 0)
+
+
+def class_figures(problem: Problem, splits: Tensor, prices: Tensor | None) -> ClassFigures:
+    """The figures of an allocation, in float64.
+
+    Args:
+        problem: with classes.
+        splits: (B, D, K).
+        prices: (B, C, E) of the program of each class, or (B, E) that serve for all; None for no prices: the bounds are
+            then the routable demands.
+    """
+    problem = problem.to(torch.float64)
+    assert problem.classes is not None
+    count = len(problem.classes)
+    carried = problem.flows(splits.to(problem.demand)).sum(-1)
+    demand, value = by_class(problem, problem.demand), by_class(problem, carried)
+    bounds = []
+    for number in range(count):
+        own = None if prices is None else prices if prices.ndim == 2 else prices[:, number]
+        bounds.append(class_bound(problem.upper_classes(number + 1), value[:, :number], own))
+    return ClassFigures(problem.classes.names, demand, value, torch.stack(bounds, 1))
+
+
+def by_class(problem: Problem, of_demand: Tensor) -> Tensor:
+    """(B, C) sums of (B, D) over the demands of each class."""
+    assert problem.classes is not None
+    return torch.stack([of_demand[:, rows].sum(1) for rows in problem.classes.of_row], 1)
+
+
+def class_bound(problem: Problem, promised: Tensor, prices: Tensor | None) -> Tensor:
+    """(B,) the bound of the module on the flow of the last class of ``problem``; at most its routable demand.
+
+    Args:
+        problem: of this class and all higher ones, in float64.
+        promised: (B, C - 1) V of the higher classes.
+        prices: (B, E), value of one Gbit/s of this class for each Gbit/s of capacity; None for none.
+    """
+    assert problem.classes is not None
+    demand = torch.where(problem.routable, problem.demand, 0)
+    last = problem.classes.rows(len(problem.classes) - 1)
+    trivial = demand[:, last].sum(1)
+    if prices is None:
+        return trivial
+    prices = torch.nan_to_num(prices.to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0)
+    least = problem.cheapest_path_cost(problem.ops.path_sum(prices), unroutable=0.0)
+    bound = problem.capacity_value(prices) + (demand[:, last] * (1 - least[:, last]).clamp(min=0)).sum(1)
+    for number in range(len(problem.classes) - 1):
+        rows = problem.classes.rows(number)
+        bound = bound - _cost(demand[:, rows], least[:, rows], promised[:, number])
+    return torch.where(bound.isfinite(), torch.minimum(bound, trivial), trivial).clamp(min=0)
+
+
+def _cost(demand: Tensor, price: Tensor, promised: Tensor) -> Tensor:
+    """(B,) Cost_j of the module: all demand at its price, less the dearest demands that need not be carried.
+
+    Args:
+        demand: (B, D) Gbit/s of one class.
+        price: (B, D) of the cheapest path.
+        promised: (B,) V.
+    """
+    spare = (demand.sum(1) - promised).clamp(min=0)
+    total = (demand * price).sum(1)
+    return torch.stack([
+        cost - _dearest(own, own_price, float(rest))
+        for cost, own, own_price, rest in zip(total, demand, price, spare, strict=True)
+    ])  # fmt: skip
+
+
+def _dearest(demand: Tensor, price: Tensor, volume: float) -> Tensor:
+    """() the cost of the dearest ``volume`` Gbit/s, found among the few demands whose prices come near the largest."""
+    if volume <= 0 or not len(demand):
+        return demand.new_zeros(())
+    threshold = float(price.max())
+    for _ in range(_GUESSES):
+        threshold /= 2
+        chosen = price > threshold
+        if float(demand[chosen].sum()) >= volume:
+            break
+    else:
+        chosen = torch.ones_like(price, dtype=torch.bool)
+    own_price, order = price[chosen].sort(descending=True)
+    own = demand[chosen][order]
+    before = own.cumsum(0) - own
+    return (own_price * torch.minimum(own, (volume - before).clamp(min=0))).sum()

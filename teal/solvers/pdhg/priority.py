@@ -1,0 +1,221 @@
+"""Priority classes by a sequence of programs, each certified (see :mod:`teal.problem.priority`).
+
+The program of class c, with the classes above it, is solved as a weighted one: a Gbit/s of a class has r times the
+value of one of the next class, so that by duality the prices p of its solution, in units of class c's value, bound P_c,
+and its splits carry as much of the higher classes as they can.  The allocation is that of the last class's program; the
+programs before it give bounds.  A program is solved to the gap that class c needs, which is smaller than the target in
+the proportion of class c's value to that of all classes together.  Where a class misses its target, what is to blame
+is mended: the program of the class, if its bound is wide; the last program, if it carries too little of the class; or
+r, if the last program is solved so closely that it must be r.
+
+The residual form is simpler: each class gets an allocation of its own on the capacity that higher classes left, and
+these stay where they are.  docs/priority.md has what that costs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from teal.network.subset import of_demands
+from teal.objectives import CLASS_RATIO, Objective, ObjectiveName
+from teal.pathops import make_path_ops
+from teal.problem import Problem
+from teal.problem.priority import ClassFigures, by_class, class_figures
+from teal.solvers.pdhg.engine import PdhgState
+from teal.solvers.pdhg.search import PdhgResult, Stop
+
+_SAFETY = 1.0  # of a program's target: the gap that a class needs, as estimated from demands or values
+_TIGHTER = 0.5  # x the target of a program that was not enough, at most
+_LEAST_TARGET = 1e-7  # relative; float64 sums prove no less
+# The last program is to blame for what a class misses, and not r, if its gap is more than this share of the value that
+# the class would add.
+_BLAME = 0.25
+_RAISED = 4.0  # x r where r is to blame
+_MOST_ROUNDS = 12  # programs that are solved further
+
+
+class SolveProgram(Protocol):
+    """Solves one weighted program; see :func:`teal.solvers.pdhg.solver.solve`."""
+
+    def __call__(
+        self, problem: Problem, *, gap: float, deadline: float, max_iterations: int, warm_start: PdhgState | None
+    ) -> PdhgResult:
+        """Solve all matrices."""
+        ...
+
+
+class _Sequence:
+    """The programs of all classes, and what each has found so far.
+
+    Args:
+        problem: B matrices under priority.
+        solve: for one program.
+        gap: target of every class.
+        end: ``time.perf_counter()`` of the deadline.
+        max_iterations: of a call of ``solve``.
+    """
+
+    def __init__(self, problem: Problem, solve: SolveProgram, gap: float, end: float, max_iterations: int) -> None:
+        assert problem.classes is not None
+        self.problem, self.count, self._gap = problem, len(problem.classes), gap
+        self._solve, self._end, self._max_iterations = solve, end, max_iterations
+        self._uppers = [problem.upper_classes(number + 1) for number in range(self.count)]
+        self._results: list[PdhgResult | None] = [None] * self.count
+        self._ratio = CLASS_RATIO
+        self._target = [self._needed(number, None) for number in range(self.count)]
+        self.iterations = 0
+
+    def _weights(self, number: int) -> list[float]:
+        return [self._ratio ** (number - above) for above in range(number + 1)]
+
+    def _needed(self, number: int, values: Tensor | None) -> float:
+        """Relative gap of the weighted program at which class ``number`` has its target.
+
+        Args:
+            number: of the class.
+            values: (B, C) Gbit/s of the classes; None for their demands.
+        """
+        if values is None:
+            values = by_class(self._uppers[number], self._uppers[number].routable_demand)
+        weighted = (values[:, : number + 1] * values.new_tensor(self._weights(number))).sum(1)
+        share = torch.where(weighted > 0, values[:, number] / weighted.clamp(min=1e-300), 1.0)
+        positive = share[share > 0]
+        return max(_LEAST_TARGET, self._gap * _SAFETY * float(positive.min())) if len(positive) else self._gap
+
+    def solve(self, number: int) -> None:
+        """Solve the program of a class to its target, from its last result or that of the class before."""
+        upper = self._uppers[number]
+        assert upper.classes is not None
+        weights = upper.demand.new_tensor(self._weights(number))
+        value = weights.repeat_interleave(torch.as_tensor(upper.classes.ptr).diff().to(weights.device))
+        objective = Objective(ObjectiveName.WEIGHTED_FLOW)
+        program = dataclasses.replace(upper, objective=objective, demand_value=value, classes=None)
+        result = self._solve(
+            program, gap=self._target[number], deadline=max(0.0, self._end - time.perf_counter()),
+            max_iterations=self._max_iterations, warm_start=self._start(number),
+        )  # fmt: skip
+        self._results[number] = result
+        self.iterations += result.iterations
+
+    def _start(self, number: int) -> PdhgState | None:
+        own = self._results[number]
+        if own is not None:
+            return own.state
+        return None
+
+    def figures(self) -> ClassFigures:
+        """Of the last program's splits, by the prices of every program."""
+        return class_figures(self.problem, self.last.splits, self.prices)
+
+    @property
+    def last(self) -> PdhgResult:
+        """The result of the last class's program."""
+        return self._result(-1)
+
+    def _result(self, number: int) -> PdhgResult:
+        result = self._results[number]
+        assert result is not None
+        return result
+
+    @property
+    def prices(self) -> Tensor:
+        """(B, C, E) of each program, in units of its class's value."""
+        return torch.stack([result.prices for result in self._results if result is not None], 1)
+
+    def improve(self, figures: ClassFigures) -> bool:
+        """Solve one program further, for the class with the widest gap; false if nothing helps any more.
+
+        Args:
+            figures: of the last splits.
+        """
+        number = int(figures.gap.amax(0).argmax())
+        row = int(figures.gap[:, number].argmax())
+        own = self._result(number)
+        found = by_class(self._uppers[number], self._uppers[number].flows(own.splits).sum(-1))[row, number]
+        missing = float(figures.bound[row, number] - figures.value[row, number])
+        is_wide = float(figures.bound[row, number] - found) > missing / 2  # else the last program carries too little
+        if number < self.count - 1 and not is_wide:
+            last = self.last
+            added = missing * self._weights(self.count - 1)[number]
+            is_converged = _BLAME * added > float(last.bound[row] - last.value[row])
+            number = self.count - 1
+            if is_converged:
+                self._ratio *= _RAISED
+        if self._target[number] <= _LEAST_TARGET:
+            return False
+        tighter = max(_LEAST_TARGET, _TIGHTER * self._target[number])
+        self._target[number] = min(self._needed(number, figures.value), tighter)
+        self.solve(number)
+        return True
+
+
+def solve_in_order(
+    problem: Problem,
+    solve: SolveProgram,
+    *,
+    gap: float,
+    deadline: float = math.inf,
+    max_iterations: int = 10_000,
+    report: Callable[[int, float], None] | None = None,
+) -> PdhgResult:
+    """A lexicographic allocation of every matrix, each class certified to ``gap``.
+
+    Args:
+        problem: B matrices under priority.
+        solve: for one weighted program.
+        gap: target of every class: (bound - value) / bound.
+        deadline: seconds from now; each program is begun in any case.
+        max_iterations: of a call of ``solve``.
+        report: called after each program with the iterations done and the widest gap of a class.
+    """
+    begin = time.perf_counter()
+    sequence = _Sequence(problem, solve, gap, begin + deadline, max_iterations)
+    for number in range(sequence.count):
+        sequence.solve(number)
+    figures, stop = sequence.figures(), Stop.GAP
+    for _ in range(_MOST_ROUNDS):
+        widest = float(figures.gap.max())
+        if report is not None:
+            report(sequence.iterations, widest)
+        if widest <= gap or time.perf_counter() - begin > deadline or not sequence.improve(figures):
+            break
+        figures = sequence.figures()
+    if float(figures.gap.max()) > gap:
+        stop = Stop.DEADLINE if time.perf_counter() - begin > deadline else Stop.ITERATIONS
+    gaps = figures.gap.amax(1)
+    return dataclasses.replace(
+        sequence.last, value=figures.value.sum(1), bound=figures.bound.sum(1), gap=gaps, iterations=sequence.iterations,
+        solve_s=time.perf_counter() - begin, class_prices=sequence.prices, classes=figures,
+        stopped_by=tuple(Stop.GAP if one <= gap else stop for one in gaps.tolist()),
+    )  # fmt: skip
+
+
+def solve_residual(problem: Problem, solve: SolveProgram, *, gap: float, max_iterations: int = 10_000) -> Tensor:
+    """(B, D, K) splits of the residual form: each class on the capacity that higher ones left.
+
+    Args:
+        problem: B matrices under priority.
+        solve: for one program.
+        gap: of every class's program.
+        max_iterations: of each program.
+    """
+    assert problem.classes is not None
+    residual, splits = problem.capacity, torch.zeros_like(problem.path_mask, dtype=problem.demand.dtype)
+    for rows in problem.classes.of_row:
+        paths = of_demands(problem.paths, torch.arange(rows.start, rows.stop).numpy())
+        own = dataclasses.replace(
+            problem, paths=paths, ops=make_path_ops(paths, problem.ops.device), demand=problem.demand[:, rows],
+            capacity=residual, demand_value=torch.ones_like(problem.demand_value[rows]), classes=None,
+            objective=Objective(),
+        )  # fmt: skip
+        result = solve(own, gap=gap, deadline=math.inf, max_iterations=max_iterations, warm_start=None)
+        splits[:, rows] = result.splits.to(splits)
+        residual = (residual - own.loads(result.splits.to(own.demand))).clamp(min=0)
+    return splits

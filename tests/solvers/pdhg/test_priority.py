@@ -1,0 +1,77 @@
+"""Priority classes by PDHG, against the sequence of linear programs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import teal
+from baselines.linear_program import LpSettings
+from baselines.lp_priority import solve_in_order
+from teal.errors import InputError
+from teal.solvers import pdhg
+from teal.solvers.pdhg.priority import solve_residual
+
+
+def _problem(name: str, load: float, shares: tuple[float, ...] = (0.1, 0.3, 0.6), count: int = 2) -> teal.Problem:
+    topology = teal.load_topology(name)
+    traffic = teal.load_traffic(f"gravity:seed=1,count={count},load={load}", topology)
+    paths = teal.compute_paths(topology, traffic.pairs, cache=False)
+    demand = traffic.read(slice(None))
+    return teal.Problem.of_classes(topology, paths, {f"class {i}": share * demand for i, share in enumerate(shares)})
+
+
+@pytest.mark.parametrize(
+    ("name", "load"), [("b4", 3.0), ("b4", 10.0), ("topohub:sndlib/abilene", 5.0), ("topohub:sndlib/geant", 8.0)]
+)
+def test_every_class_is_at_its_optimum(name: str, load: float) -> None:
+    problem = _problem(name, load)
+    exact = solve_in_order(problem, LpSettings())
+    optimum = teal.assess(problem, exact).classes
+    found = teal.solve(problem, gap=1e-3)
+    assert found.classes is not None
+    assert optimum is not None
+    assert bool((found.gap <= 1e-3).all())
+    assert set(found.stopped_by) == {"gap"}
+    # The first class may miss its optimum by the gap; what it then leaves is what the others may gain.
+    short = (optimum.value - found.classes.value).clamp(min=0)
+    assert bool((short <= 1.001e-3 * optimum.value + 1e-6).all())
+    assert bool((teal.violations(problem, found.splits).largest <= 1e-9).all())
+
+
+def test_two_equal_classes_share_what_one_class_would_get() -> None:
+    """All demand in the first class: the program of one class."""
+    problem = _problem("b4", 6.0, (1.0, 0.0))
+    found = teal.solve(problem, gap=1e-4)
+    one = teal.Problem.create(
+        problem.topology, teal.compute_paths(problem.topology, cache=False), teal.Objective(),
+        problem.demand[:, : problem.paths.num_demands // 2].numpy(),
+    )  # fmt: skip
+    assert found.classes is not None
+    np.testing.assert_allclose(found.classes.value[:, 0], teal.solve(one, gap=1e-4).value, rtol=2e-4)
+    np.testing.assert_allclose(found.classes.value[:, 1], 0)
+
+
+def test_the_residual_form_keeps_higher_classes_and_costs_lower_ones() -> None:
+    problem = _problem("topohub:sndlib/geant", 8.0)
+    joint = teal.solve(problem, gap=1e-3).classes
+    splits = solve_residual(problem, pdhg.solve, gap=1e-4)
+    assert bool((teal.violations(problem, splits).largest <= 1e-9).all())
+    scheme = teal.make_scheme("pdhg:form=residual,gap=0.0001").solve(problem)
+    residual = teal.assess(problem, scheme).classes
+    assert residual is not None
+    assert joint is not None
+    np.testing.assert_allclose(residual.value[:, 0], joint.value[:, 0], rtol=2e-3)
+    assert bool((residual.value[:, 1:].sum(1) < joint.value[:, 1:].sum(1)).all())
+    base = teal.Problem.create(problem.topology, problem.paths, teal.Objective(), problem.demand.numpy())
+    with pytest.raises(InputError, match="the objective priority"):
+        teal.make_scheme("pdhg:form=residual").solve(base)
+
+
+def test_a_deadline_ends_the_search_with_a_certified_allocation() -> None:
+    found = teal.solve(_problem("b4", 10.0), gap=0.0, deadline=0.0)
+    assert set(found.stopped_by) == {"deadline"}
+    assert found.classes is not None
+    assert bool((found.classes.bound >= found.classes.value * (1 - 1e-9)).all())
+    assert bool(torch.isfinite(found.gap).all())
