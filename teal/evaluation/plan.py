@@ -1,20 +1,23 @@
-"""A planner's sweep: every single cable of a network down, under every matrix, solved by PDHG.
+"""A planner's sweep: every failure of a network under every matrix, solved by PDHG.
 
-Matrices are taken in blocks of as many as PDHG solves together; for each cable a block is solved at once, from its
-state without the failure.  Paths stay as they are: a failure strands a demand whose live paths all use the cable.
+A failure is a cable (all links between two nodes), a group of cables that share a risk, or a pair of cables.  Matrices
+are taken in blocks of as many as PDHG solves together; for each failure a block is solved at once, from its state
+without the failure.  Paths stay as they are: a failure strands a demand whose live paths all use failed links.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 
 from teal.evaluation.instance import Instance
+from teal.network import Topology
 from teal.problem import Allocation, Figures, Problem, assess
 from teal.runtime.arrays import Int64Array
 from teal.solvers import pdhg
@@ -23,28 +26,72 @@ BLOCK = 16  # matrices
 
 
 class SweepPart(NamedTuple):
-    """What is solved at once: a block of matrices with one cable down.
+    """What is solved at once: a block of matrices under one failure.
 
     Attributes:
         first: row of the block's first matrix.
-        cable: number of the cable from 1; 0 for none.
+        failure: its name; ``""`` for none.
     """
 
     first: int
-    cable: int
+    failure: str
+
+
+class Failure(NamedTuple):
+    """Links that fail together.
+
+    Attributes:
+        name: such as ``a - b``; ``""`` for no failure.
+        kind: cable, group, pair, or none.
+        links: their numbers.
+    """
+
+    name: str
+    kind: str
+    links: tuple[int, ...]
+
+
+NO_FAILURE = Failure("", "none", ())
+
+
+def cable_failures(topology: Topology) -> list[Failure]:
+    """One failure for each cable."""
+    names, ends = topology.node_names, (topology.link_source, topology.link_target)
+    return [
+        Failure(" - ".join(names[end[cable[0]]] for end in ends), "cable", tuple(cable)) for cable in topology.cables()
+    ]
+
+
+def group_failures(groups: Mapping[str, Sequence[int]]) -> list[Failure]:
+    """One failure for each group of links, by its name."""
+    return [Failure(name, "group", tuple(links)) for name, links in groups.items()]
+
+
+def pair_failures(cables: Sequence[Failure], cost: Mapping[str, float], limit: int) -> list[Failure]:
+    """Failures of two cables at once, those first whose cables cost most alone.
+
+    Args:
+        cables: the single failures.
+        cost: of each, by its name; pairs are ranked by the sum.
+        limit: number of pairs, at most; 0 for all.
+    """
+    ranked = sorted(itertools.combinations(cables, 2), key=lambda pair: -sum(cost[one.name] for one in pair))
+    return [
+        Failure(f"{a.name} + {b.name}", "pair", (*a.links, *b.links)) for a, b in (ranked[:limit] if limit else ranked)
+    ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outage(Figures):
-    """One matrix with one cable down, or with none.
+    """One matrix under one failure, or under none.
 
     With its figures (see :class:`teal.problem.assessment.Figures`).
 
     Attributes:
         index: row of the matrix in the traffic.
         timestamp: time of the matrix, ISO 8601.
-        a: one end of the cable, whose links are down in both directions; ``""`` for no cable.
-        b: its other end.
+        failure: name of what is down, in both directions; ``""`` for nothing.
+        kind: cable, group, pair, or none.
         value_before: value without the failure, to the same gap.
         stranded: share of all demand that has no live path.
         status: feasible, or infeasible (the validator's verdict).
@@ -52,49 +99,52 @@ class Outage(Figures):
 
     index: int
     timestamp: str
-    a: str
-    b: str
+    failure: str
+    kind: str
     value_before: float
     stranded: float
     status: str
 
     COLUMNS: ClassVar[tuple[str, ...]] = (
-        "index", "timestamp", "a", "b", "value", "satisfied_demand", "bound", "gap", "value_before", "stranded",
-        "max_link_utilisation", "max_violation", "status",
+        "index", "timestamp", "failure", "kind", "value", "satisfied_demand", "bound", "gap", "value_before",
+        "stranded", "max_link_utilisation", "max_violation", "status",
     )  # fmt: skip
     """Columns of a file of rows, in this order."""
 
 
 def outages(
-    instance: Instance, rows: Int64Array, gap: float, done: Collection[SweepPart] = ()
+    instance: Instance,
+    rows: Int64Array,
+    gap: float,
+    failures: Sequence[Failure],
+    done: Collection[SweepPart] = (),
 ) -> Iterator[tuple[SweepPart, list[Outage]]]:
-    """Solve every part that is not ``done``: blocks in order, each without a failure first, then with each cable down.
+    """Solve every part that is not ``done``: blocks in order, in each the failures in order.
 
     Args:
         instance: network, paths, traffic.
         rows: matrices.
         gap: certified gap of every solution.
+        failures: what fails; NO_FAILURE may be among them.
         done: parts of an earlier run.
     """
     topology = instance.topology
-    cables: list[list[int]] = [[], *topology.cables()]
     for begin in range(0, len(rows), BLOCK):
         block = rows[begin : begin + BLOCK]
-        parts = [SweepPart(int(block[0]), number) for number in range(len(cables))]
+        parts = [SweepPart(int(block[0]), failure.name) for failure in failures]
         if all(part in done for part in parts):
             continue
         problem = instance.problem(instance.traffic.read(block))
         before = pdhg.solve(problem, gap=gap)
-        for part, cable in zip(parts, cables, strict=True):
+        for part, failure in zip(parts, failures, strict=True):
             if part in done:
                 continue
-            if not cable:
-                yield part, list(_outages_of(instance, block, problem, before, before.value, ("", "")))
-                continue
-            failed = problem.with_capacity(torch.from_numpy(topology.with_failed_links(cable).capacity))
-            result = pdhg.solve(failed, gap=gap, warm_start=before)
-            ends = tuple(topology.node_names[end[cable[0]]] for end in (topology.link_source, topology.link_target))
-            yield part, list(_outages_of(instance, block, failed, result, before.value, (ends[0], ends[1])))
+            failed, result = problem, before
+            if failure.links:
+                capacity = topology.with_failed_links(list(failure.links)).capacity
+                failed = problem.with_capacity(torch.from_numpy(capacity))
+                result = pdhg.solve(failed, gap=gap, warm_start=before)
+            yield part, list(_outages_of(instance, block, failed, result, before.value, failure))
 
 
 def _outages_of(
@@ -103,17 +153,18 @@ def _outages_of(
     problem: Problem,
     result: pdhg.PdhgResult,
     value_before: torch.Tensor,
-    ends: tuple[str, str],
+    failure: Failure,
 ) -> Iterator[Outage]:
-    assessment = assess(problem, Allocation.of_batch(result.splits, result.prices, result.solve_s))
+    allocation = Allocation.of_batch(result.splits, result.prices, result.solve_s)
+    assessment = assess(problem, dataclasses.replace(allocation, class_prices=result.class_prices))
     total = problem.demand.sum(1)
     stranded = (problem.demand * ~problem.routable).sum(1) / total.clamp(min=1e-300)
     for b, index in enumerate(block.tolist()):
         yield Outage(
             index=index,
             timestamp=str(instance.traffic.timestamps[index]),
-            a=ends[0],
-            b=ends[1],
+            failure=failure.name,
+            kind=failure.kind,
             value_before=float(value_before[b]),
             stranded=float(stranded[b]),
             status=assessment.status[b].value,
@@ -141,43 +192,43 @@ def severity(outage: Outage, higher_is_better: bool) -> tuple[float, float]:
 
 
 @dataclasses.dataclass(frozen=True)
-class CableLoss:
-    """One cable over all matrices.
+class FailureLoss:
+    """One failure over all matrices.
 
     Attributes:
-        a: one end.
-        b: the other end.
+        failure: its name.
+        kind: cable, group or pair.
         mean: mean loss.
         worst: largest loss.
         worst_at: time of the matrix with the largest loss.
         stranded: mean share of the demand that is stranded.
     """
 
-    a: str
-    b: str
+    failure: str
+    kind: str
     mean: float
     worst: float
     worst_at: str
     stranded: float
 
 
-def by_cable(outages: Sequence[Outage], *, higher_is_better: bool) -> list[CableLoss]:
-    """One record a cable, the worst first."""
-    groups: dict[tuple[str, str], list[Outage]] = {}
+def by_failure(outages: Sequence[Outage], *, higher_is_better: bool) -> list[FailureLoss]:
+    """One record a failure, the worst first."""
+    groups: dict[str, list[Outage]] = {}
     for outage in outages:
-        if outage.a:
-            groups.setdefault((outage.a, outage.b), []).append(outage)
-    cables = []
-    for (a, b), group in groups.items():
+        if outage.failure:
+            groups.setdefault(outage.failure, []).append(outage)
+    failures = []
+    for name, group in groups.items():
         worst = max(group, key=lambda o: severity(o, higher_is_better))
         losses = [loss(o, higher_is_better=higher_is_better) for o in group]
-        cable = CableLoss(
-            a=a,
-            b=b,
+        record = FailureLoss(
+            failure=name,
+            kind=worst.kind,
             mean=float(np.mean(losses)),
             worst=loss(worst, higher_is_better=higher_is_better),
             worst_at=worst.timestamp,
             stranded=float(np.mean([o.stranded for o in group])),
         )
-        cables.append((severity(worst, higher_is_better), cable))
-    return [cable for _, cable in sorted(cables, key=lambda item: item[0], reverse=True)]
+        failures.append((severity(worst, higher_is_better), record))
+    return [record for _, record in sorted(failures, key=lambda item: item[0], reverse=True)]

@@ -8,6 +8,7 @@ others.
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import ParseError
@@ -34,17 +35,13 @@ def read_graphml(path: Path, default_capacity: float | None = None, attributes: 
         InputError: not GraphML, or what :func:`topology_from_records` refuses.
     """
     where, names = str(path), attributes or Attributes()
-    notes: tuple[str, ...] = ()
     unit = gbps_per_unit(names.capacity_unit or "Gbit/s", where)
-    try:
-        graph: Any = nx.read_graphml(path)
-    except (ParseError, nx.NetworkXError, LookupError, ValueError) as error:
-        raise InputError(where, "", "a GraphML file", f"{type(error).__name__}: {error}") from None
-    labels = {node: str(data.get("label", node)) for node, data in graph.nodes(data=True)}
-    if len(set(labels.values())) < len(labels):
-        doubled = next(label for label in labels.values() if list(labels.values()).count(label) > 1)
+    graph, labels = labelled_graph(path)
+    notes: tuple[str, ...] = ()
+    count = Counter(str(data.get("label", node)) for node, data in graph.nodes(data=True))
+    ((doubled, times),) = count.most_common(1) or [("", 0)]
+    if times > 1:
         notes = (f"two nodes have the label {doubled!r}: the ids of the file are the names of all nodes.",)
-        labels = {node: str(node) for node in labels}
     nodes: dict[str, tuple[float, float] | None] = {}
     for node, data in graph.nodes(data=True):
         has_position = "Longitude" in data and "Latitude" in data
@@ -74,3 +71,19 @@ def read_graphml(path: Path, default_capacity: float | None = None, attributes: 
         default_capacity=default_capacity,
         notes=notes,
     )
+
+
+def labelled_graph(path: Path) -> tuple[Any, dict[Any, str]]:
+    """The graph of a GraphML file, and the name of each of its nodes.
+
+    Raises:
+        InputError: not GraphML.
+    """
+    try:
+        graph: Any = nx.read_graphml(path)
+    except (ParseError, nx.NetworkXError, LookupError, ValueError) as error:
+        raise InputError(str(path), "", "a GraphML file", f"{type(error).__name__}: {error}") from None
+    labels = {node: str(data.get("label", node)) for node, data in graph.nodes(data=True)}
+    if len(set(labels.values())) < len(labels):
+        labels = {node: str(node) for node in labels}
+    return graph, labels

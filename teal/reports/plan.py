@@ -11,53 +11,57 @@ from matplotlib.figure import Figure
 from rich.markup import escape
 from rich.table import Table
 
-from teal.evaluation.plan import Outage, by_cable, loss, severity
+from teal.evaluation.plan import Outage, by_failure, loss, severity
 from teal.reports.table import percent
 
-_MAX_CABLES = 25  # rows of the plot
+_MAX_FAILURES = 25  # rows of the plot
 
 
 def render_plan(outages: Sequence[Outage], worst: int, *, higher_is_better: bool) -> list[Table]:
-    """A table of the ``worst`` cases, and one of as many cables."""
+    """A table of the ``worst`` cases, and one of as many failures of each kind."""
     change = "lost" if higher_is_better else "utilisation up by"
     cases = Table(title=f"worst cases of {len(outages):,}", title_justify="left")
-    for column in ("cable", "at", change, "stranded", "satisfied demand", "certified gap"):
-        cases.add_column(column, justify="left" if column in ("cable", "at") else "right")
-    failures = sorted((o for o in outages if o.a), key=lambda o: severity(o, higher_is_better))[::-1]
+    for column in ("failure", "at", change, "stranded", "satisfied", "gap"):
+        cases.add_column(column, justify="left" if column in ("failure", "at") else "right")
+    failures = sorted((o for o in outages if o.failure), key=lambda o: severity(o, higher_is_better))[::-1]
     for o in failures[:worst]:
         lost = loss(o, higher_is_better=higher_is_better)
         cases.add_row(
-            escape(f"{o.a} - {o.b}"), o.timestamp, percent(lost), percent(o.stranded), percent(o.satisfied_demand),
+            escape(o.failure), o.timestamp, percent(lost), percent(o.stranded), percent(o.satisfied_demand),
             percent(o.gap),
         )  # fmt: skip
-    cables = Table(title="worst cables", title_justify="left")
-    for column in ("cable", f"{change}, worst", "at", f"{change}, mean", "stranded, mean"):
-        cables.add_column(column, justify="left" if column in ("cable", "at") else "right")
-    for c in by_cable(outages, higher_is_better=higher_is_better)[:worst]:
-        cables.add_row(escape(f"{c.a} - {c.b}"), percent(c.worst), c.worst_at, percent(c.mean), percent(c.stranded))
-    return [cases, cables]
+    tables = [cases]
+    ranked = by_failure(outages, higher_is_better=higher_is_better)
+    for kind in dict.fromkeys(o.kind for o in outages if o.failure):
+        table = Table(title=f"worst {kind}s", title_justify="left")
+        for column in (kind, f"{change}, worst", "at", f"{change}, mean", "stranded, mean"):
+            table.add_column(column, justify="left" if column in (kind, "at") else "right")
+        for c in [one for one in ranked if one.kind == kind][:worst]:
+            table.add_row(escape(c.failure), percent(c.worst), c.worst_at, percent(c.mean), percent(c.stranded))
+        tables.append(table)
+    return tables
 
 
 def plot_plan(path: Path, outages: Sequence[Outage], *, higher_is_better: bool) -> None:
-    """A heat map of what failures cost: cables down, time across; the worst cables only."""
-    cables = by_cable(outages, higher_is_better=higher_is_better)[:_MAX_CABLES]
-    rows = {(cable.a, cable.b): number for number, cable in enumerate(cables)}
+    """A heat map of what failures cost: failures down, time across; the worst ones only."""
+    failures = by_failure(outages, higher_is_better=higher_is_better)[:_MAX_FAILURES]
+    rows = {failure.failure: number for number, failure in enumerate(failures)}
     columns = {index: number for number, index in enumerate(dict.fromkeys(outage.index for outage in outages))}
     times = {outage.index: outage.timestamp for outage in outages}
     lost = np.zeros((len(rows), len(columns)))
     for outage in outages:
-        if (outage.a, outage.b) in rows:
-            cell = rows[outage.a, outage.b], columns[outage.index]
+        if outage.failure in rows:
+            cell = rows[outage.failure], columns[outage.index]
             lost[cell] = 100 * np.nan_to_num(loss(outage, higher_is_better=higher_is_better))
     figure = Figure(figsize=(11, 1.6 + 0.26 * len(rows)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     image = axes.imshow(lost, aspect="auto", interpolation="nearest", cmap="magma_r", vmin=0)
-    axes.set_yticks(range(len(rows)), [f"{a} - {b}" for a, b in rows], fontsize="small")
+    axes.set_yticks(range(len(rows)), list(rows), fontsize="small")
     shown = np.unique(np.linspace(0, len(columns) - 1, 7).round().astype(int)).tolist()
     indices = list(columns)
     axes.set_xticks(shown, [times[indices[i]].replace("T", "\n") for i in shown], fontsize="small")
     label = "of the value lost (%)" if higher_is_better else "largest utilisation up by (%)"
     figure.colorbar(image, ax=axes, label=label, pad=0.01)
-    axes.set_title(f"the {len(rows)} cables whose failure costs most, over {len(columns)} matrices", fontsize="medium")
+    axes.set_title(f"the {len(rows)} failures that cost most, over {len(columns)} matrices", fontsize="medium")
     figure.savefig(path, dpi=140)

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
 from tqdm import tqdm
 
 from teal.config import PlanConfig
-from teal.evaluation.instance import load_instance
-from teal.evaluation.plan import BLOCK, Outage, SweepPart, outages
+from teal.evaluation.instance import Instance, load_instance
+from teal.evaluation.plan import (
+    BLOCK,
+    NO_FAILURE,
+    Failure,
+    Outage,
+    SweepPart,
+    by_failure,
+    cable_failures,
+    group_failures,
+    outages,
+    pair_failures,
+)
+from teal.formats.groups import load_groups
 from teal.formats.rows import from_text, write_csv, write_parquet
 from teal.objectives import Objective
 from teal.reports.manifest import write_manifest
 from teal.reports.plan import plot_plan
+from teal.runtime.arrays import Int64Array
 from teal.runtime.storage import check_out_folder
 from teal.studies.evaluate import rows_of
 from teal.studies.files import RESUME_HINT, instance_key, write_files
@@ -35,17 +50,23 @@ def run_plan(config: PlanConfig, notify: Callable[[str], None]) -> list[Outage]:
     rows = rows_of(instance, config.split)[: config.limit or None]
     journal = Journal(out / JOURNAL, config, resume=config.resume)
     journal.require_content(instance_key(instance), config.topology)
-    done = {SweepPart(*entry["part"]) for entry in journal.entries("outages")}
-    parts = -(-len(rows) // BLOCK) * (1 + len(instance.topology.cables()))
-    with tqdm(total=parts, initial=len(done), desc="failing links", unit=f"link x {BLOCK} matrices") as bar:
-        for part, part_outages in outages(instance, rows, config.gap, done):
-            journal.add("outages", {"part": part, "found": [vars(outage) for outage in part_outages]})
-            bar.update()
-    results = [from_text(Outage, o) for entry in journal.entries("outages") for o in entry["found"]]
+    higher_is_better = Objective(config.objective).higher_is_better
+    cables = cable_failures(instance.topology)
+    groups = group_failures(load_groups(config.groups, instance.topology)) if config.groups else []
+    results = _sweep(instance, rows, config, journal, [NO_FAILURE, *cables, *groups], "failures")
+    if config.pairs:
+        count = math.comb(len(cables), 2)
+        cost = _costs(results, cables, higher_is_better)
+        pairs = pair_failures(cables, cost, config.max_pairs)
+        if len(pairs) < count:
+            notify(
+                f"{len(pairs):,} of {count:,} pairs of cables ({100 * len(pairs) / count:.3g}%): those whose cables "
+                "cost most alone (--max-pairs)"
+            )
+        results = _sweep(instance, rows, config, journal, pairs, "pairs of cables")
     missed = sum(outage.gap > config.gap for outage in results)
     if missed:
         notify(f"{missed:,} of {len(results):,} cases did not reach a gap of {config.gap:g}: see the column gap")
-    higher_is_better = Objective(config.objective).higher_is_better
     write_files(
         out,
         {
@@ -57,3 +78,25 @@ def run_plan(config: PlanConfig, notify: Callable[[str], None]) -> list[Outage]:
     )
     journal.remove()
     return results
+
+
+def _sweep(
+    instance: Instance, rows: Int64Array, config: PlanConfig, journal: Journal, failures: Sequence[Failure], what: str
+) -> list[Outage]:
+    """Solve the parts of these failures that are missing; all outages so far."""
+    done = {SweepPart(*entry["part"]) for entry in journal.entries("outages")}
+    firsts = range(0, len(rows), BLOCK)
+    parts = {SweepPart(int(rows[first]), failure.name) for first in firsts for failure in failures}
+    with tqdm(total=len(parts), initial=len(parts & done), desc=what, unit=f"x {BLOCK} matrices") as bar:
+        for part, part_outages in outages(instance, rows, config.gap, failures, done):
+            journal.add("outages", {"part": part, "found": [vars(outage) for outage in part_outages]})
+            bar.update()
+    return [from_text(Outage, o) for entry in journal.entries("outages") for o in entry["found"]]
+
+
+def _costs(results: Sequence[Outage], cables: Sequence[Failure], higher_is_better: bool) -> dict[str, float]:
+    """Mean cost of each cable's failure alone: of stranded demand and of the value lost."""
+    by_name = {one.failure: one for one in by_failure(results, higher_is_better=higher_is_better)}
+    return {
+        cable.name: float(np.nan_to_num(by_name[cable.name].mean + by_name[cable.name].stranded)) for cable in cables
+    }

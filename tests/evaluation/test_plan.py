@@ -16,7 +16,16 @@ import torch
 from baselines.lp_all import LpAll
 from teal.cli import main
 from teal.evaluation.instance import Instance
-from teal.evaluation.plan import Outage, by_cable, loss, outages
+from teal.evaluation.plan import (
+    NO_FAILURE,
+    Outage,
+    by_failure,
+    cable_failures,
+    group_failures,
+    loss,
+    outages,
+    pair_failures,
+)
 from teal.formats.rows import read_csv
 from teal.network import Topology, TrafficMatrices, all_pairs, compute_paths
 from teal.network.rates import ArrayRates
@@ -40,35 +49,35 @@ def test_value_and_bound_of_every_outage_bracket_the_lp_optimum(seed: int, objec
     rates = np.random.default_rng(seed).lognormal(0, 1, (19, topology.num_nodes * (topology.num_nodes - 1)))
     instance = _instance(topology, rates, objective)
     rows = np.arange(19)  # one full block of 16 matrices and a partial one
-    parts = list(outages(instance, rows, 1e-3))
-    cable_numbers = range(1 + len(topology.cables()))
-    assert [part for part, _ in parts] == [(first, cable) for first in (0, 16) for cable in cable_numbers]
+    failures = [NO_FAILURE, *cable_failures(topology)]
+    parts = list(outages(instance, rows, 1e-3, failures))
+    assert [part for part, _ in parts] == [(first, failure.name) for first in (0, 16) for failure in failures]
     swept = [outage for _, block in parts for outage in block]
     assert len(swept) == 19 * (1 + len(topology.cables()))
-    assert {(o.index, o.a, o.b) for o in swept} >= {(int(i), "", "") for i in rows}
+    assert {(o.index, o.failure) for o in swept} >= {(int(i), "") for i in rows}
     higher = Objective(objective).higher_is_better
     names = topology.node_names
-    outage_of = {(o.index, o.a, o.b): o for o in swept}
+    outage_of = {(o.index, o.failure): o for o in swept}
     for cable in topology.cables()[::3]:
         a, b = names[topology.link_source[cable[0]]], names[topology.link_target[cable[0]]]
         failed = topology.with_failed_links(topology.find_links(a, b))
         for index in (0, 17):
             problem = instance.problem(instance.traffic.read([index]), capacity=failed.capacity)
             optimum = float(assess(problem, LpAll().solve(problem)).value[0])
-            outage = outage_of[index, a, b]
+            outage = outage_of[index, f"{a} - {b}"]
             low, high = sorted((outage.value, outage.bound))
             assert low * (1 - 1e-6) - 1e-9 <= optimum <= high * (1 + 1e-6) + 1e-9
             assert outage.gap <= 1e-3 + 1e-9
             assert outage.status == "feasible"
             stranded = problem.demand[0][~problem.routable[0]].sum() / problem.demand.sum()
             assert outage.stranded == pytest.approx(float(stranded))
-            unfailed = outage_of[index, "", ""]
+            unfailed = outage_of[index, ""]
             assert outage.value_before == pytest.approx(unfailed.value)
             if higher:
                 assert loss(outage, higher_is_better=True) >= -2e-3
-    finished = {part for part, _ in parts} - {(16, 2)}
-    (remaining,) = outages(instance, rows, 1e-3, finished)
-    assert remaining[0] == (16, 2)
+    finished = {part for part, _ in parts} - {(16, failures[2].name)}
+    (remaining,) = outages(instance, rows, 1e-3, failures, finished)
+    assert remaining[0] == (16, failures[2].name)
     assert [o.value for o in remaining[1]] == [o.value for o in dict(parts)[remaining[0]]]
 
 
@@ -76,15 +85,19 @@ def test_outages_of_a_line_of_three_nodes_equal_values_computed_by_hand() -> Non
     # n0 - n1 - n2: without the first cable all demands from and to n0 are stranded.
     topology = make_topology([(0, 1, 10.0), (1, 2, 10.0)], both=True)
     instance = _instance(topology, np.array([[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]]))  # 01 02 10 12 20 21
-    swept = [outage for _, block in outages(instance, np.array([0]), 1e-6) for outage in block]
-    outage_of = {(o.a, o.b): o for o in swept}
+    swept = [
+        outage
+        for _, block in outages(instance, np.array([0]), 1e-6, [NO_FAILURE, *cable_failures(topology)])
+        for outage in block
+    ]
+    outage_of = {o.failure: o for o in swept}
     # Without failures the demands from n2, 11 Gbit/s, exceed the capacity of its link, 10 Gbit/s.
-    assert outage_of["", ""].satisfied_demand == pytest.approx((1 + 2 + 3 + 4 + 10) / 21, abs=1e-4)
-    assert outage_of["n0", "n1"].stranded == pytest.approx(11 / 21)
-    assert outage_of["n0", "n1"].satisfied_demand == pytest.approx(10 / 21, abs=1e-5)
-    assert outage_of["n1", "n2"].satisfied_demand == pytest.approx(4 / 21, abs=1e-5)
-    worst, other = by_cable(swept, higher_is_better=True)
-    assert (worst.a, worst.b) == ("n1", "n2")
+    assert outage_of[""].satisfied_demand == pytest.approx((1 + 2 + 3 + 4 + 10) / 21, abs=1e-4)
+    assert outage_of["n0 - n1"].stranded == pytest.approx(11 / 21)
+    assert outage_of["n0 - n1"].satisfied_demand == pytest.approx(10 / 21, abs=1e-5)
+    assert outage_of["n1 - n2"].satisfied_demand == pytest.approx(4 / 21, abs=1e-5)
+    worst, other = by_failure(swept, higher_is_better=True)
+    assert worst.failure == "n1 - n2"
     assert worst.worst == pytest.approx(1 - 4 / 20, abs=1e-4)
     assert other.mean == pytest.approx(1 - 10 / 20, abs=1e-4)
 
@@ -93,13 +106,17 @@ def test_cables_that_strand_demand_rank_first_under_max_link_utilisation() -> No
     # A triangle with a tail: without n2 - n3 the utilisation falls, because the demands of n3 are stranded.
     topology = make_topology([(0, 1, 10.0), (1, 2, 10.0), (0, 2, 10.0), (2, 3, 1.0)], both=True)
     instance = _instance(topology, np.ones((1, 12)), ObjectiveName.MAX_LINK_UTILISATION)
-    swept = [outage for _, block in outages(instance, np.array([0]), 1e-4) for outage in block]
-    worst, *others = by_cable(swept, higher_is_better=False)
-    assert (worst.a, worst.b) == ("n2", "n3")
+    swept = [
+        outage
+        for _, block in outages(instance, np.array([0]), 1e-4, [NO_FAILURE, *cable_failures(topology)])
+        for outage in block
+    ]
+    worst, *others = by_failure(swept, higher_is_better=False)
+    assert worst.failure == "n2 - n3"
     assert worst.worst < 0 < worst.stranded
     assert all(cable.stranded < worst.stranded for cable in others)
     unknown = dataclasses.replace(swept[3], value=math.nan)
-    assert by_cable([*swept, unknown], higher_is_better=False)[0].a == unknown.a
+    assert by_failure([*swept, unknown], higher_is_better=False)[0].failure == unknown.failure
 
 
 def test_plan_command_lists_the_worst_cases_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,7 +136,8 @@ def test_plan_command_lists_the_worst_cases_and_resumes(tmp_path: Path, capsys: 
     block_rows = [vars(row) for row in rows[:48]]
     entries: list[dict[str, Any]] = [{"settings": settings, "machine": {}}]
     entries += [
-        {"outages": {"part": [0, cable], "found": block_rows[16 * cable : 16 * cable + 16]}} for cable in range(3)
+        {"outages": {"part": [0, block_rows[16 * i]["failure"]], "found": block_rows[16 * i : 16 * i + 16]}}
+        for i in range(3)
     ]
     (out / "journal.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     assert main(command) == 2
@@ -132,3 +150,49 @@ def test_plan_command_lists_the_worst_cases_and_resumes(tmp_path: Path, capsys: 
     )
     assert main([*command, "--resume"]) == 2
     assert "of the interrupted run" in capsys.readouterr().err
+
+
+def test_groups_and_pairs_equal_the_lps_without_these_links(tmp_path: Path) -> None:
+    topology = random_topology(4, 7, 0.5)
+    rates = np.random.default_rng(4).lognormal(0, 1, (2, topology.num_nodes * (topology.num_nodes - 1)))
+    instance = _instance(topology, rates)
+    cables = cable_failures(topology)
+    groups = group_failures({"conduit": [*cables[0].links, *cables[2].links], "duct": list(cables[1].links)})
+    alone = [o for _, block in outages(instance, np.arange(2), 1e-4, [NO_FAILURE, *cables]) for o in block]
+    cost = {one.failure: one.mean for one in by_failure(alone, higher_is_better=True)}
+    pairs = pair_failures(cables, cost, 5)
+    assert len(pairs) == 5
+    worst = sorted(cost, key=lambda name: -cost[name])[:2]
+    assert set(pairs[0].name.split(" + ")) == set(worst)
+    assert len(pair_failures(cables, cost, 0)) == len(cables) * (len(cables) - 1) // 2
+    swept = {
+        (o.index, o.failure): o for _, block in outages(instance, np.arange(2), 1e-4, [*groups, *pairs]) for o in block
+    }
+    for failure in (*groups, *pairs):
+        capacity = topology.with_failed_links(list(failure.links)).capacity
+        for index in range(2):
+            problem = instance.problem(instance.traffic.read([index]), capacity=capacity)
+            optimum = float(assess(problem, LpAll().solve(problem)).value[0])
+            outage = swept[index, failure.name]
+            assert outage.kind == failure.kind
+            assert outage.value <= optimum * (1 + 1e-6)
+            assert outage.bound >= optimum * (1 - 1e-6)
+
+
+def test_the_command_sweeps_groups_and_the_worst_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "groups.csv").write_text("group,source,target\nconduit,1,2\nconduit,1,3\n")
+    out = tmp_path / "plan"
+    command = ["plan", "--topology", "b4", "--traffic", "gravity:seed=0,count=3,load=3", "--out", str(out)]
+    command += ["--groups", str(tmp_path / "groups.csv"), "--pairs", "--max-pairs", "10", "--worst", "4"]
+    assert main(command) == 0
+    said = capsys.readouterr()
+    assert "10 of 171 pairs of cables (5.85%)" in said.err
+    assert "worst groups" in said.out
+    assert "worst pairs" in said.out
+    rows = read_csv(out / "failures.csv", Outage)
+    assert len(rows) == 3 * (1 + 19 + 1 + 10)
+    # Node 1 has these two cables alone, so that all its demand is stranded.
+    assert all(row.stranded > 0 for row in rows if row.kind == "group")
+    (tmp_path / "groups.csv").write_text("group,source,target\nconduit,1,12\n")
+    assert main([*command, "--overwrite"]) == 2
+    assert "line 2" in capsys.readouterr().err
