@@ -86,7 +86,7 @@ class LpAll:
         for b in range(problem.batch):
             begin = time.perf_counter()
             row = problem.row(b)
-            if self.solver in SCALED_SOLVERS and _spans_decades(row):
+            if self.solver in SCALED_SOLVERS and problem.churn is None and _spans_decades(row):
                 result = _solve_scaled(row, LpSettings(self.solver, self.method, self.time_limit))
                 statuses.append(result.status[0])
                 build_s.append(result.build_s[0])
@@ -94,7 +94,7 @@ class LpAll:
                 splits[b], prices[b] = result.splits[0].cpu(), result.prices[0].cpu()  # type: ignore[index]
                 model = None
                 continue
-            if model is None or not torch.equal(row.capacity, problem.capacity[b - 1 : b]):
+            if problem.churn is not None or model is None or not torch.equal(row.capacity, problem.capacity[b - 1 : b]):
                 model = _Model(cvxpy, row)
             model.demand.value = row.demand[0].cpu().numpy()[model.demands]
             status, seconds = self._run(cvxpy, model)
@@ -202,6 +202,9 @@ class _Model:
             goal = cvxpy.Maximize(value @ self.flow)
             self.capacity_rows = utilisation <= 1
             served = by_demand @ self.flow <= self.demand
+            if problem.churn is not None:
+                kept = problem.flows(problem.kept_splits)[0].cpu().numpy().reshape(-1)[self.paths]
+                rows = [cvxpy.sum(cvxpy.pos(self.flow - kept)) <= float(problem.churn_budget[0])]
         elif problem.objective.may_shed:
             alpha = cvxpy.Variable(nonneg=True)
             goal = cvxpy.Maximize(alpha)

@@ -9,6 +9,7 @@ from .pathops import PathOps, make_path_ops
 from .problem import (
     Allocation,
     Assessment,
+    ClassFigures,
     Figures,
     Problem,
     Status,
@@ -16,6 +17,7 @@ from .problem import (
     all_paths_bound,
     assess,
     dual_bound,
+    priority_problem,
     scaled_dual_bound,
     violations,
 )
@@ -32,6 +34,7 @@ __version__: str
 __all__ = [
     "Allocation",
     "Assessment",
+    "ClassFigures",
     "Figures",
     "Follower",
     "Hedge",
@@ -69,6 +72,7 @@ __all__ = [
     "make_path_ops",
     "make_scheme",
     "plot",
+    "priority_problem",
     "project",
     "register_hedge",
     "register_scheme",

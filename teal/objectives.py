@@ -47,6 +47,10 @@ class ObjectiveName(StrEnum):
 CLASS_RATIO = 4.0
 
 
+# The objectives that are one program; priority is a sequence of them.
+SINGLE_PROGRAMS = tuple(name for name in ObjectiveName if name is not ObjectiveName.PRIORITY)
+
+
 @dataclasses.dataclass(frozen=True)
 class Objective:
     """One of the programs above.

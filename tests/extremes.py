@@ -16,7 +16,7 @@ from torch import Tensor
 
 import teal
 from teal.network import compute_paths
-from teal.objectives import Objective, ObjectiveName
+from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.feasibility import TOLERANCE, violations
 from teal.runtime.arrays import AnyArray
@@ -32,7 +32,7 @@ def extreme_problem(seed: int) -> tuple[Problem, str]:
     """The problem of ``seed``, B = 1, and its kind."""
     rng = np.random.default_rng(seed)
     kind = KINDS[seed % len(KINDS)]
-    objective = list(ObjectiveName)[(seed // len(KINDS)) % len(ObjectiveName)]
+    objective = SINGLE_PROGRAMS[(seed // len(KINDS)) % len(SINGLE_PROGRAMS)]
     if kind == "value":
         objective = ObjectiveName.WEIGHTED_FLOW
     topology = random_topology(seed, int(rng.integers(3, 11)), float(rng.uniform(0.25, 0.7)))

@@ -358,32 +358,3 @@ def test_evaluate_prints_tables_of_80_columns_unless_asked_for_all(
     assert any("certified gap" in line for line in lines)
     assert main([*common, "--overwrite", "--wide"]) == 0
     assert "violation" in capsys.readouterr().out
-
-
-def test_solve_and_evaluate_say_what_each_class_gets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    traffic = ["--topology", "b4", "--traffic", "gravity:seed=0,load=8,count=5", "--objective", "priority"]
-    classes = ["--class-shares", "gold=0.1,silver=0.3,bronze=0.6", "--latency-limits", "gold=20"]
-    out = tmp_path / "a.json"
-    assert main(["solve", *traffic, *classes, "--json", "--out", str(out)]) == 0
-    figures = json.loads(capsys.readouterr().out)
-    assert [one["class"] for one in figures["classes"]] == ["gold", "silver", "bronze"]
-    demands = [demand for router in json.loads(out.read_text())["routers"].values() for demand in router]
-    for one in figures["classes"]:
-        admitted = sum(demand["admitted"] for demand in demands if demand["class"] == one["class"])
-        assert admitted == pytest.approx(one["value"], rel=1e-9)
-        assert one["gap"] <= 0.01
-    assert main(["solve", *traffic, *classes]) == 0
-    assert "  silver  " in capsys.readouterr().out
-    results = tmp_path / "results"
-    schemes = ["--scheme", "pdhg", "--scheme", "lp-all", "--scheme", "ecmp", "--limit", "2"]
-    assert main(["evaluate", *traffic, *classes, *schemes, "--out", str(results)]) == 0
-    with (results / "results.csv").open(newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    for row in rows:
-        parts = json.loads(row["classes"])
-        assert sum(part["value"] for part in parts) == pytest.approx(float(row["value"]))
-        assert float(row["gap_known"]) <= float(row["gap"]) + 1e-12
-        assert (float(row["gap_known"]) > 0.1) == (row["scheme"] == "ecmp")
-    assert main(["solve", *traffic]) == 2
-    assert main(["solve", *traffic, "--class-shares", "gold=0.5"]) == 2
-    assert main(["solve", *traffic, *classes, "--shards", "2"]) == 2

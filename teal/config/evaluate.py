@@ -33,7 +33,7 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
         "schemes": ("scheme", "model", "time_limit"),
         "matrices": ("split", "limit"),
         "changes of matrices and networks": (
-            "fail", "failures", "noise", "spatial", "scale", "draws", "seed", "online", "interval",
+            "fail", "failures", "noise", "spatial", "scale", "churn", "draws", "seed", "online", "interval",
         ),
         "other protocols": ("race", "next_interval", "lead", "lookback"),
         "output": ("out", "wide", "resume", "overwrite"),
@@ -61,6 +61,9 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
     """Also evaluate with moved demand; shares of the volume for the largest tenth of the demands: 80,60,40,20%."""
     scale: str = ""
     """Also evaluate with all demands multiplied by factors: 0.5,2,4."""
+    churn: str = ""
+    """Also evaluate where only a share of the volume may move against the optimum of the matrix before: 1,2,5,10%.
+    Schemes that know no limit break it, and are infeasible there."""
     draws: int = 1
     """Number of random draws of failures and noise for each level and matrix."""
     online: bool = False
@@ -111,7 +114,7 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
             require(self, "interval", "a duration above 0", seconds(self.interval, "--interval") > 0)
         require(self, "lead", "a whole number of at least 1", self.lead >= 1)
         require(self, "lookback", "a whole number of at least 0", self.lookback >= 0)
-        incompatible = ("fail", "failures", "noise", "spatial", "scale", "online", "resume")
+        incompatible = ("fail", "failures", "noise", "spatial", "scale", "churn", "online", "resume")
         for mode in ("race", "next_interval"):
             for field in incompatible if getattr(self, mode) else ():
                 expected = f"no value: --{mode.replace('_', '-')} has its own situations"

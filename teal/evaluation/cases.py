@@ -30,6 +30,7 @@ class Protocol(StrEnum):
     NOISE = "noise"
     SPATIAL = "spatial"
     SCALE = "scale"
+    CHURN = "churn"  # the matrix is unchanged, and only a share of the volume may move
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Case:
         index: row of the matrix in the traffic.
         demand: (D,) Gbit/s.
         capacity: (E,) Gbit/s.
+        max_churn: share of the volume that may move against the optimum of the matrix before; None for no limit.
     """
 
     protocol: Protocol
@@ -66,6 +68,7 @@ class Case:
     index: int
     demand: FloatArray
     capacity: FloatArray
+    max_churn: float | None = None
 
     @property
     def key(self) -> str:
@@ -132,7 +135,8 @@ class Cases:
                 raise InputError("--failures", "", expected, level.text)
 
     def __len__(self) -> int:
-        return len(self.rows) * (1 + sum(self._draws(kind) * len(levels) for kind, levels in self.levels.items()))
+        cases = len(self.rows) * (1 + sum(self._draws(kind) * len(levels) for kind, levels in self.levels.items()))
+        return cases - int((self.rows == 0).sum()) * len(self.levels.get(Protocol.CHURN, ()))
 
     def __iter__(self) -> Iterator[Case]:
         variance = self._variance() if self.levels.get(Protocol.NOISE) else np.zeros(0)
@@ -140,6 +144,8 @@ class Cases:
             (demand,) = self.traffic.read([row])
             yield Case(Protocol.OFFLINE, "", 0, row, demand, self.topology.capacity)
             for protocol, levels in self.levels.items():
+                if protocol is Protocol.CHURN and row == 0:
+                    continue  # nothing is in force before the first matrix
                 for level in levels:
                     for draw in range(self._draws(protocol)):
                         yield self._case(protocol, level, draw, row, demand, variance)
@@ -151,6 +157,8 @@ class Cases:
         self, protocol: Protocol, level: Level, draw: int, row: int, demand: FloatArray, variance: FloatArray
     ) -> Case:
         capacity, rng = self.topology.capacity, self._rng(protocol, level, draw, row)
+        if protocol is Protocol.CHURN:
+            return Case(protocol, level.text, draw, row, demand, capacity, level.value)
         if protocol is Protocol.FAILURES:
             cables = len(self.topology.cables())
             count = max(1, round(level.value * cables)) if level.relative else int(level.value)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from teal.errors import InputError
@@ -19,7 +20,9 @@ from teal.evaluation.rows import CaseResult, Row, SchemeResult, make_rows, usabl
 from teal.evaluation.runner import MAX_WARM_UP_S, SchemeRunner
 from teal.problem import Problem
 from teal.schemes import Scheme
+from teal.solvers import pdhg
 
+_GAP_IN_FORCE = 1e-3  # of the allocation of the matrix before, which is in force when a case under churn begins
 _REFRESH_AFTER_S = 0.5  # seconds without an update, after which the progress bar is redrawn for a new text
 
 
@@ -69,6 +72,7 @@ class Evaluation:
         self._capacity = self.instance.topology.capacity
         self._problem: Problem | None = None  # of the last case; others share its path operations
         self._last_before: tuple[int, Problem | None] = (-1, None)  # index of a case, and the problem before it
+        self._last_in_force: tuple[int, Tensor] | None = None  # index of a case, and the splits before it
 
     @property
     def excluded(self) -> dict[str, str]:
@@ -110,7 +114,17 @@ class Evaluation:
         problem = self._problem.with_demand(torch.from_numpy(case.demand[None]))
         if not np.array_equal(case.capacity, problem.capacity[0].cpu().numpy()):
             problem = problem.with_capacity(torch.from_numpy(case.capacity))
+        if case.max_churn is not None:
+            problem = problem.with_churn_limit(self._in_force(case), case.max_churn)
         return problem
+
+    def _in_force(self, case: Case) -> Tensor:
+        """(D, K) splits that are in force when a case begins: the optimum of the matrix before."""
+        if self._last_in_force is None or self._last_in_force[0] != case.index:
+            before = self._before(case)
+            assert before is not None
+            self._last_in_force = case.index, pdhg.solve(before, gap=_GAP_IN_FORCE).splits[0]
+        return self._last_in_force[1]
 
     def _before(self, case: Case) -> Problem | None:
         """The matrix before that of ``case``, on the network before any failure of the case; None for the first."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,8 +15,8 @@ from torch import Tensor
 
 from teal.config import SolveConfig, seconds
 from teal.errors import InputError
-from teal.evaluation.instance import failed_links, load_instance
-from teal.formats.allocations import finite_only
+from teal.evaluation.instance import Instance, failed_links, load_instance
+from teal.formats.allocations import finite_only, read_splits
 from teal.network import Topology, TrafficMatrices
 from teal.objectives import Objective
 from teal.problem import Allocation, Figures, Problem, Status, all_paths_bound, assess
@@ -55,6 +57,7 @@ class SolveFigures(Figures):
         status: feasible, or infeasible (the validator's verdict).
         reached: whether the target gap was reached, before splits were rounded to whole numbers.
         stopped_by: what ended the search if it was not.
+        moved_share: with a limit on churn, share of the routable demand that moves.
         classes: under priority, demand, value, bound (Gbit/s) and gap of each class, the highest priority first.
     """
 
@@ -68,6 +71,7 @@ class SolveFigures(Figures):
     reached: bool
     stopped_by: str
     classes: tuple[Mapping[str, float | str], ...] = ()
+    moved_share: float | None = None
 
     @property
     def usable(self) -> bool:
@@ -79,7 +83,8 @@ class SolveFigures(Figures):
         names = (*FIGURES, "gap_all_paths", "iterations", "build_s", "solve_s", "bound_s", "status", "reached")
         classes = {"classes": [dict(one) for one in self.classes]} if self.classes else {}
         figures = finite_only({name: getattr(self, name) for name in names})
-        return {"objective": self.objective.name.value, **figures, **classes}
+        moved = {} if self.moved_share is None else {"moved_share": self.moved_share}
+        return {"objective": self.objective.name.value, **figures, **classes, **moved}
 
     def unit_hint(self) -> str:
         """What to check if demand and capacity seem to be in different units; ``""`` if they do not."""
@@ -103,6 +108,8 @@ class SolveFigures(Figures):
         )
 
     def _last_figures(self) -> str:
+        if self.moved_share is not None:
+            return f"{100 * self.moved_share:.2f}% of the volume moves"
         if not self.classes:
             return f"gap to the optimum over all paths {100 * self.gap_all_paths:.3f}%"
         width = max(len(str(one["class"])) for one in self.classes)
@@ -142,6 +149,10 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
     capacity = capacity_in_force(config, instance.topology, notify)
     row = 0 if config.carrying else config.index
     problem = instance.problem(instance.traffic.read([row]), capacity=capacity)
+    if config.previous is not None and config.max_churn is not None:
+        problem = problem.with_churn_limit(
+            torch.from_numpy(_splits_in_force(config.previous, instance)), config.max_churn
+        )
     if problem.ops.backend.name == "cuda":
         matrix_bytes, path_bytes = bytes_needed(problem.paths, torch.float32), problem.paths.levels.num_bytes
         needs = f"paths take about {describe(path_bytes)} of its memory, solving {describe(matrix_bytes)}"
@@ -170,7 +181,7 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
     )
     assessment = assess(problem, allocation)
     begin, gap_all_paths = time.perf_counter(), math.nan
-    if not problem.objective.is_lexicographic:
+    if not problem.objective.is_lexicographic and problem.churn is None:
         gap_all_paths = float(gap(problem, result.value, all_paths_bound(problem, result.prices))[0])
     bound_s = time.perf_counter() - begin
     return SolveReport(
@@ -185,9 +196,19 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
         status=assessment.status[0].value,
         reached=bool(result.gap[0] <= config.gap),
         stopped_by=STOPPED_BY[result.stopped_by[0]],
+        moved_share=_moved_share(problem, splits) if problem.churn is not None else None,
         classes=() if assessment.classes is None else assessment.classes.lines(0),
         **vars(assessment.figures(0)),
     )
+
+
+def _splits_in_force(file: Path, instance: Instance) -> FloatArray:
+    """(D, K) splits of a .json file of an allocation over the same candidate paths."""
+    try:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(str(file), "", "a .json file of teal solve --out", error) from None
+    return read_splits(stored, instance.topology, instance.paths, str(file))
 
 
 def _cost_of_rounding(problem: Problem, before: Tensor, after: Tensor) -> str:
@@ -204,6 +225,10 @@ def capacity_in_force(config: SolveConfig, topology: Topology, notify: Callable[
     failed = failed_links(topology, config.fail)
     notify("failed: " + ", ".join(topology.link_name(link) for link in failed))
     return topology.with_failed_links(failed).capacity
+
+
+def _moved_share(problem: Problem, splits: Tensor) -> float:
+    return float(problem.moved(splits.to(problem.demand))[0] / problem.routable_demand.sum().clamp(min=1e-300))
 
 
 class Progress:

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from teal.errors import InputError
 from teal.formats.rows import columns_of
 from teal.network import DemandClasses, PathSet, Topology
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
@@ -169,6 +170,38 @@ def _by_router(
             one = {"target": names[target], "demand": rate, "admitted": admitted, "shed": max(0.0, rate - admitted)}
             demands.append(one | ({} if class_of is None else {"class": class_of[row]}) | {"paths": own})
         yield names[source[start]], demands
+
+
+def read_splits(allocation: Any, topology: Topology, paths: PathSet, where: str) -> FloatArray:
+    """(D, K) splits of the parsed .json file of an allocation; paths that are no candidates are left out.
+
+    Args:
+        allocation: of a network with the same names of links, without classes.
+        topology: the network.
+        paths: candidate paths.
+        where: name of the file, for messages.
+
+    Raises:
+        InputError: another format.
+    """
+    number = {name: link for link, name in enumerate(topology.link_names())}
+    node = topology.node_index()
+    demand_of = {(int(s), int(t)): d for d, (s, t) in enumerate(paths.pairs)}
+    splits = np.zeros(paths.leaf.shape)
+    try:
+        for router, demands in allocation["routers"].items():
+            for demand in demands:
+                d = demand_of.get((node.get(router, -1), node.get(demand["target"], -1)))
+                if d is None:
+                    continue
+                candidates = {tuple(paths.links_of(d, k)): k for k in range(paths.num_paths) if paths.leaf[d, k] >= 0}
+                for path in demand["paths"]:
+                    k = candidates.get(tuple(number.get(link, -1) for link in path["links"]))
+                    if k is not None:
+                        splits[d, k] = path["split"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(where, "", "what teal solve --out X.json writes", repr(error)) from None
+    return splits
 
 
 def finite_only(figures: Mapping[str, Any]) -> dict[str, Any]:

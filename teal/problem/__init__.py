@@ -4,7 +4,7 @@ from teal.problem.allocation import Allocation, Status
 from teal.problem.assessment import Assessment, Figures, assess
 from teal.problem.bounds import all_paths_bound, dual_bound, scaled_dual_bound
 from teal.problem.feasibility import Violations, violations
-from teal.problem.priority import ClassFigures, class_figures
+from teal.problem.priority import ClassFigures, class_figures, priority_problem
 from teal.problem.problem import Problem
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "assess",
     "class_figures",
     "dual_bound",
+    "priority_problem",
     "scaled_dual_bound",
     "violations",
 ]

@@ -7,6 +7,8 @@ For prices p[e] >= 0 and price(d, k), the sum of p over the links of path (d, k)
   optimum >= sum_d demand[d] min_k price(d, k);
 - max_concurrent_flow: optimum <= min(1, 1 / theta) with theta that bound of max_link_utilisation.
 
+- a limit on churn: see :mod:`teal.problem.churn`.
+
 A price above V, the largest value of a Gbit/s, proves no more than V does, since no path over the link is worth using
 at V already; prices of more than a million times V count as V, so that sums stay finite.  A bound that is no number,
 for want of range, counts as infinite (0 for a minimum), which proves nothing.
@@ -23,6 +25,7 @@ import torch
 from torch import Tensor
 
 from teal.network.shortest import shortest_trees
+from teal.problem.churn import profit_under_limit
 from teal.problem.problem import Problem
 
 _SOURCES_AT_A_TIME = 512  # sources whose shortest paths to all nodes are in memory at once
@@ -79,6 +82,14 @@ def _bounds(problem: Problem, prices: Tensor, scales: Tensor) -> Tensor:
         theta = (problem.demand * problem.cheapest_path_cost(path_price)).sum(1)
         theta = torch.where(capacity_value > 0, theta / capacity_value, 0)
         return from_utilisation(problem, _finite(theta)).unsqueeze(0)
+    if problem.churn is not None:
+        profit = torch.where(problem.path_mask, problem.path_value, -torch.inf)
+        terms = [
+            profit_under_limit(problem.demand, profit - scale * path_price, problem.kept_splits, problem.churn_budget)
+            for scale in scales.tolist()
+        ]
+        bounds = scales.to(capacity_value)[:, None] * capacity_value + torch.stack(terms)
+        return torch.where(bounds.isfinite(), bounds, torch.inf)
     if problem.has_link_cost:
         profits = (
             torch.where(problem.path_mask, problem.path_value - scale * path_price, 0).amax(-1)

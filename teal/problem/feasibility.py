@@ -23,17 +23,19 @@ class Violations:
             max_link_utilisation also the largest shortfall of a demand that has a path.
         sign: (B,) largest negative split, sign reversed.
         mask: (B,) largest share sent over a path that is not live.
+        churn: (B,) what moves beyond the limit, as a share of the routable demand.
     """
 
     capacity: Tensor
     demand: Tensor
     sign: Tensor
     mask: Tensor
+    churn: Tensor
 
     @property
     def largest(self) -> Tensor:
-        """(B,) the largest of the four."""
-        return torch.stack([self.capacity, self.demand, self.sign, self.mask]).amax(0)
+        """(B,) the largest of the five."""
+        return torch.stack([self.capacity, self.demand, self.sign, self.mask, self.churn]).amax(0)
 
 
 def check_shape(problem: Problem, splits: Tensor) -> None:
@@ -75,4 +77,12 @@ def violations(problem: Problem, splits: Tensor, loads: Tensor | None = None) ->
         demand=demand_error.amax(1).clamp(min=0),
         sign=(-splits).amax((1, 2)).clamp(min=0),
         mask=torch.where(problem.path_mask, 0, splits.abs()).amax((1, 2)),
+        churn=_beyond_limit(problem, splits),
     )
+
+
+def _beyond_limit(problem: Problem, splits: Tensor) -> Tensor:
+    if problem.churn is None:
+        return torch.zeros_like(problem.demand[:, 0])
+    volume = problem.routable_demand.sum(1).clamp(min=1e-30)
+    return ((problem.moved(splits) - problem.churn_budget) / volume).clamp(min=0)

@@ -21,11 +21,21 @@ Cost_j(V_j).
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from teal.errors import InputError
+from teal.network import DemandClasses, PathSet, Topology
+from teal.network.classes import class_paths
+from teal.network.subset import first_demands
+from teal.objectives import Objective, ObjectiveName
+from teal.pathops import make_path_ops
 from teal.problem.problem import Problem
+from teal.runtime.arrays import AnyArray
 from teal.runtime.shapes import Float
 
 _GUESSES = 60  # halvings of a price in the search for the dearest demands; the last one takes all of them
@@ -61,6 +71,50 @@ class ClassFigures:
         return torch.where(self.bound > 0, (self.bound - self.value) / self.bound, 0)
 
 
+def priority_problem(
+    topology: Topology,
+    paths: PathSet,
+    demand: Mapping[str, AnyArray],
+    *,
+    latency_limit_ms: Mapping[str, float] | None = None,
+    **options: Any,
+) -> Problem:
+    """A problem of priority classes.
+
+    Args:
+        topology: the network.
+        paths: candidate paths of D pairs.
+        demand: (B, D) or (D,) Gbit/s of each class by its name, the highest priority first.
+        latency_limit_ms: largest latency of a path, by class; classes without one may use all paths.
+        options: capacity, device, dtype and backend, as of :meth:`teal.Problem.create`.
+
+    Raises:
+        InputError: see :meth:`teal.Problem.create`; a limit of an unknown class.
+    """
+    parts = [np.atleast_2d(np.asarray(part, dtype=np.float64)) for part in demand.values()]
+    for name, part in zip(demand, parts, strict=True):
+        expected = (len(parts[0]), paths.num_demands)
+        if part.shape != expected:
+            raise InputError("problem", f"demand[{name!r}]", f"{expected[0]} x {expected[1]} rates", part.shape)
+    classes = DemandClasses(tuple(demand), np.arange(len(parts) + 1, dtype=np.int64) * paths.num_demands)
+    own = class_paths(paths, topology, np.tile(paths.pairs, (len(parts), 1)), classes, latency_limit_ms)
+    objective = Objective(ObjectiveName.PRIORITY)
+    return Problem.create(topology, own, objective, np.concatenate(parts, 1), classes=classes, **options)
+
+
+def upper_classes(problem: Problem, count: int) -> Problem:
+    """The problem of the demands of the ``count`` highest classes."""
+    if problem.classes is None or count == len(problem.classes):
+        return problem
+    demands = int(problem.classes.ptr[count])
+    paths = first_demands(problem.paths, demands)
+    return dataclasses.replace(
+        problem, paths=paths, demand=problem.demand[:, :demands].contiguous(),
+        demand_value=problem.demand_value[:demands], ops=make_path_ops(paths, problem.ops.device),
+        classes=problem.classes.upper(count),
+    )  # fmt: skip
+
+
 def class_figures(problem: Problem, splits: Tensor, prices: Tensor | None) -> ClassFigures:
     """The figures of an allocation, in float64.
 
@@ -78,7 +132,7 @@ def class_figures(problem: Problem, splits: Tensor, prices: Tensor | None) -> Cl
     bounds = []
     for number in range(count):
         own = None if prices is None else prices if prices.ndim == 2 else prices[:, number]
-        bounds.append(class_bound(problem.upper_classes(number + 1), value[:, :number], own))
+        bounds.append(class_bound(upper_classes(problem, number + 1), value[:, :number], own))
     return ClassFigures(problem.classes.names, demand, value, torch.stack(bounds, 1))
 
 

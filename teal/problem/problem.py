@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,10 +12,9 @@ from torch import Tensor
 
 from teal.errors import InputError
 from teal.network import DemandClasses, PathSet, Topology
-from teal.network.classes import class_paths
-from teal.network.subset import first_demands
 from teal.objectives import CLASS_RATIO, Objective, ObjectiveName
 from teal.pathops import PathOps, make_path_ops
+from teal.problem.churn import ChurnLimit
 from teal.runtime.arrays import AnyArray
 from teal.runtime.shapes import Bool, Float
 
@@ -42,6 +40,7 @@ class Problem:
             v[d, k] = demand_value[d] - sum of link_cost along path (d, k).
         ops: sums of link values along paths, and of path values over links, on the tensors' device.
         classes: priority classes of the demands (see :mod:`teal.network.classes`); None for none.
+        churn: limit on the volume that moves (see :mod:`teal.problem.churn`); None for none.
     """
 
     topology: Topology
@@ -53,6 +52,7 @@ class Problem:
     link_cost: Float[Tensor, " E"]
     ops: PathOps
     classes: DemandClasses | None = None
+    churn: ChurnLimit | None = None
 
     @classmethod
     def create(
@@ -78,7 +78,7 @@ class Problem:
             demand: (B, D) or (D,) Gbit/s.
             capacity: (B, E) or (E,) Gbit/s; None for the topology's.
             weight: (D,) value of one Gbit/s of each demand; None for 1 each.  Only weighted_flow uses it.
-            classes: of the demands, which priority needs; :meth:`of_classes` makes them.
+            classes: of the demands, which priority needs; :func:`teal.problem.priority.priority_problem` makes them.
             device: where the tensors live.
             dtype: float32 or float64.
             backend: of the path operations (see :func:`teal.pathops.make_path_ops`).
@@ -122,41 +122,6 @@ class Problem:
             ops,
             classes,
         )
-
-    @classmethod
-    def of_classes(
-        cls,
-        topology: Topology,
-        paths: PathSet,
-        demand: Mapping[str, AnyArray],
-        *,
-        latency_limit_ms: Mapping[str, float] | None = None,
-        **options: Any,
-    ) -> Problem:
-        """A problem of priority classes.
-
-        Args:
-            topology: the network.
-            paths: candidate paths of D pairs.
-            demand: (B, D) or (D,) Gbit/s of each class by its name, the highest priority first.
-            latency_limit_ms: largest latency of a path, by class; classes without one may use all paths.
-            options: capacity, device, dtype and backend, as of :meth:`create`.
-
-        Raises:
-            InputError: see :meth:`create`; a limit of an unknown class.
-        """
-        parts = [np.atleast_2d(np.asarray(part, dtype=np.float64)) for part in demand.values()]
-        for name, part in zip(demand, parts, strict=True):
-            if part.shape != (len(parts[0]), paths.num_demands):
-                raise InputError(
-                    "problem", f"demand[{name!r}]", f"{len(parts[0])} x {paths.num_demands} rates", part.shape
-                )
-        ptr = np.arange(len(parts) + 1, dtype=np.int64) * paths.num_demands
-        classes = DemandClasses(tuple(demand), ptr)
-        pairs = np.tile(paths.pairs, (len(parts), 1))
-        own = class_paths(paths, topology, pairs, classes, latency_limit_ms)
-        objective = Objective(ObjectiveName.PRIORITY)
-        return cls.create(topology, own, objective, np.concatenate(parts, 1), classes=classes, **options)
 
     def __repr__(self) -> str:
         return (
@@ -316,17 +281,6 @@ class Problem:
             return share.amin(1).clamp(max=1)
         return self.utilisation(splits).amax(1)
 
-    def upper_classes(self, count: int) -> Problem:
-        """The problem of the demands of the ``count`` highest classes."""
-        if self.classes is None or count == len(self.classes):
-            return self
-        demands = int(self.classes.ptr[count])
-        paths = first_demands(self.paths, demands)
-        return dataclasses.replace(
-            self, paths=paths, demand=self.demand[:, :demands].contiguous(), demand_value=self.demand_value[:demands],
-            ops=make_path_ops(paths, self.ops.device), classes=self.classes.upper(count),
-        )  # fmt: skip
-
     def capacity_value(self, prices: Float[Tensor, "B E"]) -> Float[Tensor, " B"]:
         """(B,) sum over the links of capacity * price: the value of all capacity at these prices."""
         return (self.capacity * prices).sum(1)
@@ -358,9 +312,48 @@ class Problem:
         """
         return dataclasses.replace(self, paths=paths, ops=make_path_ops(paths, self.ops.device))
 
+    def with_churn_limit(self, previous: Tensor, share: float) -> Problem:
+        """The same matrices, of whose routable demand at most ``share`` may move.
+
+        Args:
+            previous: (B, D, K) or (D, K) splits in force.
+            share: in [0, 1].
+
+        Raises:
+            InputError: another shape, a share out of range, or an objective that is not a sum over flows.
+        """
+        if not self.objective.maximises_value or self.objective.is_lexicographic:
+            raise InputError("churn", "objective", "one that maximises a value, not priority", self.objective.name)
+        if not 0 <= share <= 1:
+            raise InputError("churn", "share", "a number in [0, 1]", share)
+        shape = self.path_mask.shape
+        if tuple(previous.shape) not in (tuple(shape), tuple(shape[1:])):
+            raise InputError("churn", "previous", f"splits {tuple(shape)}", tuple(previous.shape))
+        limit = ChurnLimit(previous.to(self.demand.device, torch.float64).expand(shape), share)
+        return dataclasses.replace(self, churn=limit)
+
+    @cached_property
+    def kept_splits(self) -> Float[Tensor, "B D K"]:
+        """(B, D, K) splits in force on live paths, which stay if nothing moves; all splits are kept without a limit."""
+        if self.churn is None:
+            return self.path_mask.to(self.demand)
+        kept = torch.where(self.path_mask, self.churn.previous.to(self.demand).clamp(min=0), 0)
+        return kept / kept.sum(-1, keepdim=True).clamp(min=1)
+
+    @property
+    def churn_budget(self) -> Float[Tensor, " B"]:
+        """(B,) Gbit/s that may move; infinite without a limit."""
+        share = math.inf if self.churn is None else self.churn.share
+        return share * self.routable_demand.sum(1) if share else torch.zeros_like(self.demand[:, 0])
+
+    def moved(self, splits: Float[Tensor, "B D K"]) -> Float[Tensor, " B"]:
+        """(B,) Gbit/s that an allocation moves, against the splits in force."""
+        return self.flows((splits - self.kept_splits).clamp(min=0)).sum((1, 2))
+
     def rows(self, rows: slice | Tensor) -> Problem:
         """The problem of some of the matrices, as a slice or by their numbers."""
-        return dataclasses.replace(self, demand=self.demand[rows], capacity=self.capacity[rows])
+        churn = None if self.churn is None else self.churn.rows(rows)
+        return dataclasses.replace(self, demand=self.demand[rows], capacity=self.capacity[rows], churn=churn)
 
     def row(self, index: int) -> Problem:
         """The problem of one matrix, B = 1."""

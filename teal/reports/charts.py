@@ -22,15 +22,23 @@ _LEVEL_TITLES = {
     Protocol.NOISE: "noise, as a multiple of the variance of changes",
     Protocol.SPATIAL: "share of the largest tenth of the demands",
     Protocol.SCALE: "demands multiplied by",
+    Protocol.CHURN: "volume that may move",
 }
 _CHANGES = {
     Protocol.FAILURES: "when cables fail",
     Protocol.NOISE: "under noise",
     Protocol.SPATIAL: "as demand shifts between pairs",
     Protocol.SCALE: "as demand grows",
+    Protocol.CHURN: "if little may move",
 }
 # Level under which the unchanged matrices appear in these charts.
-_UNCHANGED_LEVEL = {Protocol.FAILURES: "0", Protocol.NOISE: "0", Protocol.SPATIAL: "unchanged", Protocol.SCALE: "1"}
+_UNCHANGED_LEVEL = {
+    Protocol.FAILURES: "0",
+    Protocol.NOISE: "0",
+    Protocol.SPATIAL: "unchanged",
+    Protocol.SCALE: "1",
+    Protocol.CHURN: "no limit",
+}
 
 
 class Charts:

@@ -50,6 +50,7 @@ class EvaluationStudy:
             Protocol.NOISE: parse_levels("--noise", config.noise),
             Protocol.SPATIAL: parse_levels("--spatial", config.spatial, shares=True),
             Protocol.SCALE: parse_levels("--scale", config.scale),
+            Protocol.CHURN: parse_levels("--churn", config.churn, shares=True),
         }
         self._journal: Journal | None = None
         if config.resume:

@@ -21,13 +21,13 @@ from baselines.shortest_path import ShortestPath
 from baselines.teavar import Teavar
 from teal.errors import InputError, SolverError
 from teal.network import compute_paths
-from teal.objectives import Objective, ObjectiveName
+from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.assessment import assess
 from teal.schemes.registry import Scheme
 from teal.testing import assert_batch_equals_loop, assert_feasible, make_topology, random_problem
 
-FLOW_OBJECTIVES = [name for name in ObjectiveName if Objective(name).maximises_value]
+FLOW_OBJECTIVES = [name for name in SINGLE_PROGRAMS if Objective(name).maximises_value]
 LP_OBJECTIVES = [*FLOW_OBJECTIVES, ObjectiveName.MAX_LINK_UTILISATION]
 # Settings with which the decomposition is the whole LP.
 EXACT_SCHEMES: list[Scheme] = [LpTop(alpha=1.0), DemandPinning(alpha=1.0), Pop(replicas=1, workers=1)]

@@ -15,7 +15,7 @@ from baselines.lp_all import LpAll
 from teal.errors import InputError, SolverError
 from teal.formats import load_topology, load_traffic
 from teal.network import compute_paths
-from teal.objectives import Objective, ObjectiveName
+from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.allocation import Status
 from teal.problem.assessment import assess
@@ -52,7 +52,7 @@ def test_lp_all_equals_the_hand_solved_optimum_of_a_triangle(objective: Objectiv
 @settings(max_examples=10)
 @given(
     seed=st.integers(0, 10_000),
-    objective=st.sampled_from(ObjectiveName),
+    objective=st.sampled_from(SINGLE_PROGRAMS),
     failed=st.integers(0, 3),
     idle=st.sampled_from([0.2, 1.0]),
 )

@@ -12,7 +12,7 @@ def test_three_classes_on_one_link() -> None:
     topology = make_topology([(0, 1, 10.0)])
     paths = teal.compute_paths(topology, np.array([[0, 1]], np.int32), num_paths=1, cache=False)
     demand = {"a": np.array([4.0]), "b": np.array([5.0]), "c": np.array([6.0])}
-    problem = teal.Problem.of_classes(topology, paths, demand)
+    problem = teal.priority_problem(topology, paths, demand)
     allocation = teal.make_scheme("lp-all").solve(problem)
     figures = teal.assess(problem, allocation).classes
     assert figures is not None
@@ -25,7 +25,7 @@ def test_a_large_weight_gives_the_same_values() -> None:
     traffic = teal.load_traffic("gravity:seed=2,count=1,load=6", topology)
     paths = teal.compute_paths(topology, traffic.pairs, cache=False)
     demand = traffic.read([0])
-    problem = teal.Problem.of_classes(topology, paths, {"high": 0.4 * demand, "low": 0.6 * demand})
+    problem = teal.priority_problem(topology, paths, {"high": 0.4 * demand, "low": 0.6 * demand})
     figures = teal.assess(problem, teal.make_scheme("lp-all").solve(problem)).classes
     assert figures is not None
     weight = np.repeat([1000.0, 1.0], paths.num_demands)

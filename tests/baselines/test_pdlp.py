@@ -10,7 +10,7 @@ import torch
 from baselines.lp_all import LpAll
 from baselines.pdlp import Pdlp
 from teal.errors import InputError
-from teal.objectives import ObjectiveName
+from teal.objectives import SINGLE_PROGRAMS, ObjectiveName
 from teal.problem.assessment import assess
 from teal.testing import assert_feasible, random_problem
 
@@ -18,7 +18,7 @@ needs_ortools = pytest.mark.skipif(importlib.util.find_spec("ortools") is None, 
 
 
 @needs_ortools
-@pytest.mark.parametrize("objective", [n for n in ObjectiveName if n is not ObjectiveName.MAX_CONCURRENT_FLOW])
+@pytest.mark.parametrize("objective", [n for n in SINGLE_PROGRAMS if n is not ObjectiveName.MAX_CONCURRENT_FLOW])
 @pytest.mark.parametrize("failed", [0, 2, 99])
 def test_pdlp_finds_the_optimum(objective: ObjectiveName, failed: int) -> None:
     problem = random_problem(3, objective=objective, failed=failed)

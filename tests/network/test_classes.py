@@ -8,6 +8,7 @@ import pytest
 import teal
 from teal.errors import InputError
 from teal.network.classes import DemandClasses, class_paths, within_latency
+from teal.problem.priority import upper_classes
 from teal.testing import random_topology
 
 
@@ -36,8 +37,8 @@ def test_the_paths_of_upper_classes_are_the_first_rows() -> None:
     topology = random_topology(1, 6, 0.5)
     paths = teal.compute_paths(topology, num_paths=3, cache=False)
     demand = np.random.default_rng(0).random((2, len(paths.pairs)))
-    problem = teal.Problem.of_classes(topology, paths, {"a": demand, "b": 2 * demand, "c": 3 * demand})
-    upper = problem.upper_classes(2)
+    problem = teal.priority_problem(topology, paths, {"a": demand, "b": 2 * demand, "c": 3 * demand})
+    upper = upper_classes(problem, 2)
     assert upper.paths.num_demands == 2 * len(paths.pairs)
     splits = problem.even_splits.clone()
     splits[:, 2 * len(paths.pairs) :] = 0
@@ -52,9 +53,9 @@ def test_limits_and_names_are_checked() -> None:
     paths = teal.compute_paths(topology, num_paths=2, cache=False)
     demand = np.ones(len(paths.pairs))
     with pytest.raises(InputError, match="a class: gold"):
-        teal.Problem.of_classes(topology, paths, {"gold": demand}, latency_limit_ms={"silver": 3.0})
+        teal.priority_problem(topology, paths, {"gold": demand}, latency_limit_ms={"silver": 3.0})
     with pytest.raises(InputError, match="ms > 0"):
-        teal.Problem.of_classes(topology, paths, {"gold": demand}, latency_limit_ms={"gold": 0.0})
+        teal.priority_problem(topology, paths, {"gold": demand}, latency_limit_ms={"gold": 0.0})
     with pytest.raises(InputError, match="each once"):
         DemandClasses(("a", "a"), np.array([0, 1, 2]))
     with pytest.raises(InputError, match="demands with classes"):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from baselines.lp_all import LpAll
 from teal.network import compute_paths
-from teal.objectives import Objective, ObjectiveName
+from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.assessment import assess
 from teal.problem.bounds import dual_bound, gap, scaled_dual_bound
@@ -21,7 +21,7 @@ from teal.testing import make_topology, random_problem
 
 @given(
     seed=st.integers(0, 10_000),
-    objective=st.sampled_from(ObjectiveName),
+    objective=st.sampled_from(SINGLE_PROGRAMS),
     failed=st.integers(0, 3),
     price_scale=st.sampled_from([0.0, 0.01, 0.3, 5.0]),
 )
@@ -40,7 +40,7 @@ def test_dual_bounds_of_any_prices_hold_for_the_lp_optimum(
     assert (sign * (dual_bound(problem, prices) - scaled_dual_bound(problem, prices)) >= -1e-9 * (1 + optimum)).all()
 
 
-@given(seed=st.integers(0, 10_000), objective=st.sampled_from(ObjectiveName), failed=st.integers(0, 3))
+@given(seed=st.integers(0, 10_000), objective=st.sampled_from(SINGLE_PROGRAMS), failed=st.integers(0, 3))
 def test_lp_duals_certify_the_lp_optimum(seed: int, objective: ObjectiveName, failed: int) -> None:
     problem = random_problem(seed, objective=objective, failed=failed)
     measured = assess(problem, LpAll().solve(problem))

@@ -22,7 +22,7 @@ def _classes_of(seed: int, failed: int = 0) -> teal.Problem:
     shares = rng.dirichlet([1, 2, 3], base.demand.shape).transpose(2, 0, 1)
     demand = {name: share * base.demand.numpy() for name, share in zip("abc", shares, strict=True)}
     limit = {"b": float(np.median(base.topology.latency)) * 3}
-    return teal.Problem.of_classes(
+    return teal.priority_problem(
         base.topology, base.paths, demand, capacity=base.capacity.numpy(), latency_limit_ms=limit
     )
 
@@ -31,7 +31,7 @@ def test_two_classes_on_two_links_by_hand() -> None:
     """a -> c directly (3) or by b (5, then 2): gold 4 from a to c; bronze 4 from a to b and 4 from b to c."""
     topology = make_topology([(0, 2, 3.0), (0, 1, 5.0), (1, 2, 2.0)])
     paths = teal.compute_paths(topology, np.array([[0, 1], [0, 2], [1, 2]], np.int32), num_paths=2, cache=False)
-    problem = teal.Problem.of_classes(topology, paths, {"gold": np.array([0.0, 4, 0]), "bronze": np.array([4.0, 0, 4])})
+    problem = teal.priority_problem(topology, paths, {"gold": np.array([0.0, 4, 0]), "bronze": np.array([4.0, 0, 4])})
     found = teal.solve(problem, gap=1e-6)
     assert found.classes is not None
     # Gold needs 1 Gbit/s of the way by b, which leaves bronze 4 from a to b and 1 from b to c.

@@ -27,7 +27,7 @@ from teal.network.subset import of_demands
 from teal.objectives import CLASS_RATIO, Objective, ObjectiveName
 from teal.pathops import make_path_ops
 from teal.problem import Problem
-from teal.problem.priority import ClassFigures, by_class, class_figures
+from teal.problem.priority import ClassFigures, by_class, class_figures, upper_classes
 from teal.solvers.pdhg.engine import PdhgState
 from teal.solvers.pdhg.search import PdhgResult, Stop
 
@@ -66,7 +66,7 @@ class _Sequence:
         assert problem.classes is not None
         self.problem, self.count, self._gap = problem, len(problem.classes), gap
         self._solve, self._end, self._max_iterations = solve, end, max_iterations
-        self._uppers = [problem.upper_classes(number + 1) for number in range(self.count)]
+        self._uppers = [upper_classes(problem, number + 1) for number in range(self.count)]
         self._results: list[PdhgResult | None] = [None] * self.count
         self._ratio = CLASS_RATIO
         self._target = [self._needed(number, None) for number in range(self.count)]

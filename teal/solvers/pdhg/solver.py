@@ -16,6 +16,7 @@ from teal.errors import InputError
 from teal.problem import Problem
 from teal.problem.bounds import gap as certified_gap
 from teal.problem.bounds import usable_prices
+from teal.solvers.pdhg.churn import ChurnEngine
 from teal.solvers.pdhg.engine import PdhgEngine, PdhgState, Starter
 from teal.solvers.pdhg.equilibrated import EquilibratedEngine, spans_decades
 from teal.solvers.pdhg.fused import MAX_LANES, FusedEngine
@@ -104,6 +105,9 @@ def solve(
     if state is None and starter is not None and not is_faster(problem.paths, gap):
         state = _starting_state(problem, starter.start(problem))
     limits = _Limits(gap, begin + deadline, max_iterations, report, starter)
+    if problem.churn is not None:
+        result = _solve_parts(problem, state, limits, "churn", torch.float64)
+        return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
     if is_ordinary(problem):
         result = _solve_reduced(problem, state, limits, engine, dtype, may_span_decades=False)
         return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
@@ -120,7 +124,7 @@ def prepare(problem: Problem, *, gap: float = 1e-2, engine: str = "auto", dtype:
         problem: B matrices.
         gap, engine, dtype: as of :func:`solve`.
     """
-    if problem.batch and engine in ("auto", "fused") and problem.ops.device.type == "cpu":
+    if problem.churn is None and problem.batch and engine in ("auto", "fused") and problem.ops.device.type == "cpu":
         rehearse_for(
             problem.paths, problem.batch, gap, _real(gap, dtype), is_balanced=problem.objective.is_balanced,
             same_capacity=bool((problem.capacity == problem.capacity[:1]).all()),
@@ -211,6 +215,8 @@ def _solve_parts(
 
 def _engine(problem: Problem, name: str, dtype: torch.dtype) -> tuple[Callable[..., PdhgEngine], int]:
     """The engine's class, and how many matrices it solves at once."""
+    if name == "churn":
+        return ChurnEngine, MAX_LANES
     if name == "equilibrated":
         return EquilibratedEngine, MAX_LANES
     has_cuda_engine = problem.ops.backend.name == "cuda"

@@ -19,7 +19,7 @@ def _problem(name: str, load: float, shares: tuple[float, ...] = (0.1, 0.3, 0.6)
     traffic = teal.load_traffic(f"gravity:seed=1,count={count},load={load}", topology)
     paths = teal.compute_paths(topology, traffic.pairs, cache=False)
     demand = traffic.read(slice(None))
-    return teal.Problem.of_classes(topology, paths, {f"class {i}": share * demand for i, share in enumerate(shares)})
+    return teal.priority_problem(topology, paths, {f"class {i}": share * demand for i, share in enumerate(shares)})
 
 
 @pytest.mark.parametrize(

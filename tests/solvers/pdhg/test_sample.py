@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from teal.objectives import ObjectiveName
+from teal.objectives import SINGLE_PROGRAMS, ObjectiveName
 from teal.problem import Problem
 from teal.solvers.pdhg import sample
 from teal.solvers.pdhg.fused import FusedEngine
@@ -60,7 +60,7 @@ def _response(problem: Problem, prices: torch.Tensor, sharpness: float) -> torch
 @settings(max_examples=20)
 @given(
     seed=st.integers(0, 10_000),
-    objective=st.sampled_from(ObjectiveName),
+    objective=st.sampled_from(SINGLE_PROGRAMS),
     failed=st.sampled_from([0, 2]),
     lanes=st.sampled_from([1, 2]),
 )

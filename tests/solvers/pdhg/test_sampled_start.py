@@ -11,7 +11,7 @@ import torch
 
 import teal
 from teal.network import compute_paths
-from teal.objectives import Objective, ObjectiveName
+from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.feasibility import TOLERANCE, violations
 from teal.solvers import pdhg
@@ -36,7 +36,7 @@ def _every_network_counts_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampled_start, "MAX_SHARE", 0.5)
 
 
-@pytest.mark.parametrize("objective", list(ObjectiveName))
+@pytest.mark.parametrize("objective", SINGLE_PROGRAMS)
 @pytest.mark.parametrize("load", [2.0, 6.0])
 def test_a_start_from_samples_ends_at_the_same_optimum(objective: ObjectiveName, load: float) -> None:
     problem = _problem(objective, load)
@@ -103,7 +103,7 @@ def test_a_deadline_ends_a_start_from_samples() -> None:
     assert 0 < float(result.gap) <= 1
 
 
-@pytest.mark.parametrize("objective", list(ObjectiveName))
+@pytest.mark.parametrize("objective", SINGLE_PROGRAMS)
 def test_matrices_without_demand_and_without_links_are_answered_too(objective: ObjectiveName) -> None:
     problem = _problem(objective, matrices=3)
     demand, capacity = problem.demand.clone(), problem.capacity.clone()

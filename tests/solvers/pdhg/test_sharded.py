@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from teal.errors import InputError
 from teal.network.shards import PathSearch
-from teal.objectives import ObjectiveName
+from teal.objectives import SINGLE_PROGRAMS, ObjectiveName
 from teal.problem import Allocation, Problem, Status, dual_bound
 from teal.runtime.storage import cache_dir
 from teal.solvers import pdhg
@@ -51,7 +51,7 @@ def _check(problem: Problem, result: ShardedResult, splits: np.ndarray) -> None:
 @settings(max_examples=20)
 @given(
     seed=st.integers(0, 10_000),
-    objective=st.sampled_from(ObjectiveName),
+    objective=st.sampled_from(SINGLE_PROGRAMS),
     failed=st.sampled_from([0, 3]),
     count=st.integers(1, 5),
     memory=st.sampled_from([0, 1 << 30]),

@@ -1,0 +1,69 @@
+"""`teal solve` and `teal evaluate` with priority classes, and with a limit on what moves."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from teal.cli import main
+from teal.evaluation import Row
+from teal.formats.rows import read_csv
+
+
+def test_solve_and_evaluate_say_what_each_class_gets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    traffic = ["--topology", "b4", "--traffic", "gravity:seed=0,load=8,count=5", "--objective", "priority"]
+    classes = ["--class-shares", "gold=0.1,silver=0.3,bronze=0.6", "--latency-limits", "gold=20"]
+    out = tmp_path / "a.json"
+    assert main(["solve", *traffic, *classes, "--json", "--out", str(out)]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert [one["class"] for one in figures["classes"]] == ["gold", "silver", "bronze"]
+    demands = [demand for router in json.loads(out.read_text())["routers"].values() for demand in router]
+    for one in figures["classes"]:
+        admitted = sum(demand["admitted"] for demand in demands if demand["class"] == one["class"])
+        assert admitted == pytest.approx(one["value"], rel=1e-9)
+        assert one["gap"] <= 0.01
+    assert main(["solve", *traffic, *classes]) == 0
+    assert "  silver  " in capsys.readouterr().out
+    results = tmp_path / "results"
+    schemes = ["--scheme", "pdhg", "--scheme", "lp-all", "--scheme", "ecmp", "--limit", "2"]
+    assert main(["evaluate", *traffic, *classes, *schemes, "--out", str(results)]) == 0
+    with (results / "results.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    for row in rows:
+        parts = json.loads(row["classes"])
+        assert sum(part["value"] for part in parts) == pytest.approx(float(row["value"]))
+        assert float(row["gap_known"]) <= float(row["gap"]) + 1e-12
+        assert (float(row["gap_known"]) > 0.1) == (row["scheme"] == "ecmp")
+    assert main(["solve", *traffic]) == 2
+    assert main(["solve", *traffic, "--class-shares", "gold=0.5"]) == 2
+    assert main(["solve", *traffic, *classes, "--shards", "2"]) == 2
+
+
+def test_solve_moves_no_more_than_it_may(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    traffic = ["--topology", "b4", "--traffic", "gravity:seed=0,load=8,count=4"]
+    before = tmp_path / "before.json"
+    assert main(["solve", *traffic, "--index", "0", "--out", str(before)]) == 0
+    capsys.readouterr()
+    calm = ["--previous", str(before), "--max-churn"]
+    assert main(["solve", *traffic, "--index", "1", *calm, "0.01", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["moved_share"] <= 0.01 + 1e-9
+    assert main(["solve", *traffic, "--index", "0", *calm, "0", "--json"]) == 0
+    same = json.loads(capsys.readouterr().out)
+    assert same["value"] >= 0.99 * json.loads(before.read_text())["figures"]["value"], "what is in force stays in force"
+    for wrong in ([*calm, "2"], ["--max-churn", "0.1"], [*calm, "0.1", "--entries", "16"]):
+        assert main(["solve", *traffic, *wrong]) == 2
+    results = tmp_path / "results"
+    schemes = ["--scheme", "pdhg", "--scheme", "lp-all", "--split", "all", "--churn", "0.5,2%"]
+    assert main(["evaluate", *traffic, *schemes, "--out", str(results)]) == 0
+    rows = read_csv(results / "results.csv", Row)
+    assert sum(row.protocol == "churn" for row in rows) == 2 * 2 * 3  # not the first matrix
+    value = {(row.scheme, row.index, row.level): row.value for row in rows}
+    for index in (1, 2, 3):
+        for scheme in ("pdhg", "lp-all"):
+            of_level = [value[scheme, index, level] for level in ("0.5%", "2%", "")]
+            assert all(low <= high * 1.001 for low, high in itertools.pairwise(of_level)), "each to a gap of 0.1%"
