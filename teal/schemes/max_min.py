@@ -1,0 +1,54 @@
+"""The scheme ``max-min``: nearly max-min fair rates (see :mod:`teal.solvers.fairness`)."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from teal.errors import InputError
+from teal.problem import Allocation, Problem
+from teal.solvers.fairness import max_min
+from teal.spec import Spec
+
+
+@dataclass(frozen=True)
+class MaxMin:
+    """Max-min fair rates.
+
+    Attributes:
+        by: ``rate`` for equal weights; ``demand`` for weights in proportion to the demands, so that shares are equal.
+        iterations: over the levels; 0 for a number that suits the network.
+        gap: of the program that removes what is left of overload.
+    """
+
+    by: str = "rate"
+    iterations: int = 0
+    gap: float = 5e-3
+
+    def solve(self, problem: Problem) -> Allocation:
+        """Allocate all matrices together; the time is divided evenly among them.
+
+        Raises:
+            InputError: a program that must carry all demand.
+        """
+        if not problem.objective.may_shed:
+            raise InputError("max-min", "objective", "one that may shed demand", problem.objective.name.value)
+        begin = time.perf_counter()
+        weight = problem.demand.clamp(min=1e-30) if self.by == "demand" else None
+        found = max_min(problem, weight, iterations=self.iterations, gap=self.gap)
+        return Allocation.of_batch(found.splits, None, time.perf_counter() - begin)
+
+
+def make(spec: Spec, model: Path | None) -> MaxMin:
+    """``max-min[:by=rate|demand,iterations=0,gap=0.005]``."""
+    options: Any = spec.parse_options(by="rate", iterations=0, gap=5e-3)
+    scheme = MaxMin(**options)
+    if scheme.by not in ("rate", "demand"):
+        raise InputError(spec.text, "by", "rate or demand", repr(scheme.by))
+    if scheme.iterations < 0:
+        raise InputError(spec.text, "iterations", "a whole number of at least 0", scheme.iterations)
+    if not 0 < scheme.gap < 1:
+        raise InputError(spec.text, "gap", "a number in (0, 1)", scheme.gap)
+    return scheme

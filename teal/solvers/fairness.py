@@ -1,0 +1,159 @@
+r"""Weighted max-min fair rates over several paths a demand, by an iteration over levels of links.
+
+An allocation is max-min fair if no rate f[d] / w[d] can be raised without lowering one that is not larger (Bertsekas &
+Gallager, Data Networks, 6.5.2).  The iteration keeps a level r[e] for each link, the rate per weight that it grants:
+
+    level(d, k) = least r[e] along the path,      best(d) = max over k of level(d, k),
+    f[d] = min(demand[d], w[d] best(d)),  divided among its paths in the ratio (level(d, k) / best(d))^q,  q rising,
+    r[e] <- r[e] (load[e] / c[e])^-gamma,         gamma falling.
+
+A link that is overloaded lowers the level of all demands for which it is the bottleneck, a link with room raises it,
+so that at a fixed point every demand below its rate crosses on each of its best paths a full link where nobody has a
+higher level: the condition of a bottleneck.  One iteration is a scan for the least level along the paths and one for
+the loads.  The rates of the later iterations are averaged.  What is left of overload is removed fairly: the averaged
+rates are the demands of a max_concurrent_flow program, which scales all of them alike and routes them anew; unused
+capacity is then filled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem
+from teal.runtime.shapes import Bool, Float
+from teal.solvers import pdhg
+from teal.solvers.projection import project
+
+# Iterations where the caller gives none: on small networks, where they take 20 ms, the rates are closer with more.
+_SMALL, _ITERATIONS_SMALL, _ITERATIONS = 20_000, 150, 60  # paths up to which a network is small
+# Exponent of levels in the division of a demand among its paths, in the first and the last iteration: sharp ones send a
+# demand over its best paths alone, as max-min fairness asks, but oscillate at first.
+_SHARPNESS = (5.0, 60.0)
+_GAMMA, _SLOWING = 0.3, 1 / 8  # first exponent of a level's change, and share of the iterations in which it halves
+_MOST_CHANGE = 4.0  # of a link's utilisation, up or down, that an iteration answers
+_AVERAGED_FROM = 0.5  # share of the iterations before the average begins
+_REFILL = 6  # rounds in which unused capacity is given to demands below their rates
+_TINY = 1e-30  # instead of 0 as a divisor
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FairAllocation:
+    """A max-min fair allocation of B matrices.
+
+    Attributes:
+        splits: (B, D, K), feasible.
+        rates: (B, D) Gbit/s.
+        common_growth: (B,) certified: no allocation gives every demand more than this many times the rates that the
+            iteration found, of which the allocation gives at least ``granted``.
+        granted: (B,) share of those rates that every demand gets.
+    """
+
+    splits: Float[Tensor, "B D K"]
+    rates: Float[Tensor, "B D"]
+    common_growth: Float[Tensor, " B"]
+    granted: Float[Tensor, " B"]
+
+
+def max_min(
+    problem: Problem, weight: Tensor | None = None, *, iterations: int = 0, gap: float = 5e-3
+) -> FairAllocation:
+    """A nearly max-min fair allocation.
+
+    Args:
+        problem: B matrices; the objective is not used.
+        weight: (D,) or (B, D) w, above 0; None for 1 each.
+        iterations: over the levels; 0 for a number that suits the network.
+        gap: of the max_concurrent_flow program at the end.
+    """
+    problem = dataclasses.replace(problem.to(torch.float64), objective=Objective(), churn=None)
+    is_small = problem.paths.leaf.size <= _SMALL
+    flows = fair_flows(problem, weight, iterations or (_ITERATIONS_SMALL if is_small else _ITERATIONS))
+    target = flows.sum(-1)
+    concurrent = dataclasses.replace(
+        problem, objective=Objective(ObjectiveName.MAX_CONCURRENT_FLOW), demand=target,
+        demand_value=torch.zeros_like(problem.demand_value), link_cost=torch.zeros_like(problem.link_cost),
+        classes=None,
+    )  # fmt: skip
+    start = flows / target[..., None].clamp(min=_TINY), torch.zeros_like(problem.capacity)
+    found = pdhg.solve(concurrent, gap=gap, warm_start=start)
+    demand = problem.demand[..., None]
+    splits = torch.where(demand > 0, found.splits * target[..., None] / demand.clamp(min=_TINY), 0)
+    splits = project(problem, splits, refill=_REFILL)
+    return FairAllocation(splits, problem.flows(splits).sum(-1), found.bound, found.value)
+
+
+def fair_flows(problem: Problem, weight: Tensor | None, iterations: int) -> Tensor:
+    """(B, D, K) Gbit/s of the iteration, which may overload links by a few per cent."""
+    weight = torch.ones_like(problem.demand) if weight is None else weight.to(problem.demand).expand_as(problem.demand)
+    highest = (problem.demand / weight).amax(1, keepdim=True).clamp(min=_TINY)
+    level = highest.expand_as(problem.capacity)
+    total, count = torch.zeros_like(problem.even_splits), 0
+    for number in range(iterations):
+        of_path = torch.where(problem.path_mask, -problem.ops.path_max(-level)[0], 0)
+        best = of_path.amax(-1, keepdim=True)
+        sharpness = _SHARPNESS[0] * (_SHARPNESS[1] / _SHARPNESS[0]) ** (number / iterations)
+        share = torch.where(problem.path_mask, (of_path / best.clamp(min=_TINY)) ** sharpness, 0)
+        rate = torch.minimum(problem.demand, weight * best[..., 0])
+        flows = rate[..., None] * share / share.sum(-1, keepdim=True).clamp(min=_TINY)
+        if number >= _AVERAGED_FROM * iterations:
+            total, count = total + flows, count + 1
+        utilisation = problem.ops.link_sum(flows) * problem.inverse_capacity
+        change = utilisation.clamp(min=1 / _MOST_CHANGE, max=_MOST_CHANGE) ** (
+            -_GAMMA / (1 + number / (_SLOWING * iterations))
+        )
+        level = torch.minimum(level * change, highest)
+    return total / max(1, count)
+
+
+def is_bottlenecked(
+    problem: Problem, splits: Tensor, weight: Tensor | None = None, tolerance: float = 0.05
+) -> Bool[Tensor, "B D"]:
+    """(B, D) whether a demand has its bottleneck: it is carried whole, or every live path crosses a full link.
+
+    A link counts as full from 1 - ``tolerance`` of its capacity on, and only if no demand that sends more than
+    ``tolerance`` of its rate over it has a rate per weight above the demand's own by more than ``tolerance``.  The
+    condition is that of max-min fairness for one path a demand, checked without the iteration.
+
+    Args:
+        problem: B matrices.
+        splits: (B, D, K).
+        weight: as of :func:`max_min`.
+        tolerance: relative.
+    """
+    problem = problem.to(torch.float64)
+    flows = problem.flows(splits.to(problem.demand))
+    rates = flows.sum(-1)
+    weight = torch.ones_like(rates) if weight is None else weight.to(rates).expand_as(rates)
+    level = rates / weight
+    full = problem.loads(splits.to(problem.demand)) >= (1 - tolerance) * problem.capacity
+    path, link = (torch.from_numpy(part) for part in problem.paths.incidences())
+    demand = torch.div(path, problem.paths.num_paths, rounding_mode="floor")
+    result = rates >= (1 - tolerance) * problem.demand
+    for b in range(problem.batch):
+        sends = flows[b].reshape(-1)[path] > tolerance * rates[b][demand]
+        highest = torch.zeros_like(problem.capacity[b])
+        highest.scatter_reduce_(0, link[sends], level[b][demand[sends]], "amax")
+        stops = full[b][link] & (level[b][demand] >= (1 - tolerance) * highest[link])
+        stopped = torch.zeros(problem.paths.leaf.size, dtype=torch.bool)
+        stopped[path[stops]] = True
+        every = (stopped.view(problem.paths.leaf.shape) | ~problem.path_mask[b]).all(-1)
+        result[b] |= every
+    return result
+
+
+def fairness(rates: Tensor, reference: Tensor, least: float) -> Tensor:
+    """(B,) geometric mean over the demands of min(f / g, g / f), with f and g at least ``least``.
+
+    The measure of Namyar et al., "Solving Max-Min Fair Resource Allocations Quickly on Large Graphs" (NSDI 2024).
+
+    Args:
+        rates: (B, D) f, Gbit/s.
+        reference: (B, D) g, max-min fair rates.
+        least: Gbit/s below which differences do not count.
+    """
+    f, g = rates.clamp(min=least), reference.clamp(min=least)
+    return torch.minimum(f / g, g / f).log().mean(-1).exp()
