@@ -1,0 +1,83 @@
+"""FFC (Liu et al., SIGCOMM 2014) by one linear program: the reference of :mod:`teal.solvers.protection`.
+
+With a[d, k] reserved on each path and b[d] promised (Gbit/s), L(d, g) the paths of d that survive group g:
+
+    max sum b  s.t.  load[e](a) <= c[e],  b[d] <= demand[d],  b[d] <= sum over L(d, g) of a[d, k] for every g,
+    a, b >= 0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from baselines.linear_program import LinearProgram, LpSettings, solve_program, solver_options
+from baselines.matrix import Matrix, MatrixResult, heuristic_status, per_matrix, require_objective
+from teal.formats.groups import load_groups
+from teal.objectives import ObjectiveName
+from teal.problem import Allocation, Problem
+from teal.solvers.protection import groups_of, surviving_paths
+from teal.spec import Spec
+
+
+@dataclasses.dataclass(frozen=True)
+class Ffc:
+    """See the module.
+
+    Attributes:
+        settings: of the LP solver.
+        groups: file of groups (see :mod:`teal.formats.groups`); "" for every cable.
+    """
+
+    settings: LpSettings
+    groups: str = ""
+
+    def solve(self, problem: Problem) -> Allocation:
+        """The largest promises of every matrix.
+
+        Raises:
+            InputError: another objective than total_flow.
+        """
+        require_objective("ffc", problem.objective, ObjectiveName.TOTAL_FLOW)
+        named = load_groups(Path(self.groups), problem.topology) if self.groups else None
+        survives = surviving_paths(problem, groups_of(problem.topology, named))
+        return per_matrix(problem, lambda matrix: self._solve(matrix, survives))
+
+    def _solve(self, matrix: Matrix, survives: np.ndarray) -> MatrixResult:
+        variables = matrix.path_variables(matrix.routable)
+        width, count, paths = len(variables.path), len(variables.demands), matrix.mask.shape[1]
+        loads = variables.link_incidence(len(matrix.capacity))
+        rows, columns, signs, number = [], [], [], 0
+        first = np.searchsorted(variables.demand_row, np.arange(count))
+        for row, d in enumerate(variables.demands.tolist()):
+            own = variables.path[first[row] : first[row + 1] if row + 1 < count else None] % paths
+            for live in np.unique(survives[:, d][:, own], axis=0):
+                column = first[row] + np.flatnonzero(live)
+                rows += [number] * (len(column) + 1)
+                columns += [*column.tolist(), width + row]
+                signs += [-1.0] * len(column) + [1.0]
+                number += 1
+        promises = sp.csr_array((signs, (rows, columns)), shape=(number, width + count))
+        a_ub = sp.vstack([sp.hstack([loads, sp.csr_array((len(matrix.capacity), count))]), promises], format="csr")
+        demand = matrix.demand[variables.demands]
+        program = LinearProgram(
+            np.concatenate([np.zeros(width), -np.ones(count)]), sp.csr_array(a_ub),
+            np.concatenate([matrix.capacity, np.zeros(number)]),
+            upper=np.concatenate([np.full(width, np.inf), demand]),
+        )  # fmt: skip
+        solution = solve_program(program, self.settings)
+        reserved, promise = solution.x[:width], solution.x[width:]
+        total = np.bincount(variables.demand_row, reserved, minlength=count)
+        share = np.divide(promise, total, out=np.zeros(count), where=total > 0)
+        flow = np.zeros(matrix.mask.shape)
+        flow.reshape(-1)[variables.path] = reserved * np.minimum(share, 1)[variables.demand_row]
+        return MatrixResult(flow, status=heuristic_status(solution.status), solve_s=solution.seconds)
+
+
+def make(spec: Spec, model: Path | None) -> Ffc:
+    """``ffc[:groups=FILE,solver=highs|gurobi,method=auto|simplex|ipm,time_limit=0]``."""
+    options, settings = solver_options(spec, groups="")
+    return Ffc(settings, str(options["groups"]))

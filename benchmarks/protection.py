@@ -1,0 +1,51 @@
+"""Promises that hold under every single cable failure: value, gap, time, and what happens to other allocations.
+
+python benchmarks/protection.py TOPOLOGY LOAD [MATRICES]
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+
+import torch
+
+import teal
+from teal.solvers.protection import bundle_problem, under_failures
+
+_EXACT_UP_TO = 2000  # pairs; above, the LP takes minutes
+_SCHEMES = ("protected", "ffc", "teavar", "pdhg", "ecmp")
+
+
+def main(topology_name: str, load: str, count: str = "3") -> None:
+    """Print the table of one network."""
+    topology = teal.load_topology(topology_name)
+    traffic = teal.load_traffic(f"gravity:seed=0,load={load},count={count}", topology)
+    paths = teal.compute_paths(topology, traffic.pairs)
+    problem = teal.Problem.create(topology, paths, teal.Objective(), traffic.read(slice(None)))
+    has_bundle = bundle_problem(problem, None).ops.mask.any(-1)
+    without = float((problem.demand * ~has_bundle).sum() / problem.demand.sum())
+    print(f"{topology.name}, load {load}, {count} matrices; {100 * without:.2f}% of the demand cannot be protected")
+    print("| scheme | satisfied | fullest link, worst failure | lost, worst failure | time |\n|---|---|---|---|---|")
+    for name in _SCHEMES:
+        if paths.num_demands > _EXACT_UP_TO and name in ("ffc", "teavar"):
+            continue
+        scheme, seconds, splits = teal.make_scheme(name), [], []
+        scheme.solve(problem.row(0))
+        for row in range(problem.batch):
+            begin = time.perf_counter()
+            splits.append(scheme.solve(problem.row(row)).splits)
+            seconds.append(time.perf_counter() - begin)
+        joined = torch.cat(splits)
+        utilisation, lost = under_failures(problem, joined)
+        satisfied = problem.flows(joined).sum((1, 2)) / problem.demand.sum(1)
+        share_lost = (lost / problem.flows(joined).sum((1, 2))).amax()
+        print(
+            f"| `{name}` | {100 * float(satisfied.mean()):.3f}% | {100 * float(utilisation.max()):.1f}% | "
+            f"{100 * float(share_lost):.2f}% | {statistics.median(seconds):.3g} s |"
+        )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,48 @@
+"""Path operations over bundles: several paths of a demand that are reserved together, in fixed proportions.
+
+A bundle j of demand d reserves ``weight[d, j, k]`` Gbit/s on path k for each Gbit/s that it stands for.  To programs
+and engines a bundle is a path: its price is the weighted sum of its paths' prices, its load that of all of them.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from teal.pathops.base import PathOps
+
+
+class BundleOps(PathOps):
+    """See :class:`teal.pathops.PathOps`; K is the number of bundles J here.
+
+    Args:
+        ops: over the paths.
+        weight: (D, J, K), >= 0; a bundle without any weight does not exist.
+    """
+
+    def __init__(self, ops: PathOps, weight: Tensor) -> None:
+        self.paths, self.backend, self.device = ops.paths, ops.backend, ops.device
+        self.ops, self.weight = ops, weight.to(ops.device)
+        self.mask = (self.weight > 0).any(-1)
+        self.hops = torch.einsum("djk,dk->dj", (self.weight > 0).to(ops.hops.dtype), ops.hops)
+
+    def path_sum(self, link_values: Tensor) -> Tensor:
+        """See PathOps: the weighted sum over the paths of a bundle."""
+        return torch.einsum("djk,bdk->bdj", self.weight.to(link_values), self.ops.path_sum(link_values))
+
+    def link_sum(self, path_values: Tensor) -> Tensor:
+        """See PathOps."""
+        return self.ops.link_sum(self.on_paths(path_values))
+
+    def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
+        """See PathOps: the largest over the paths of a bundle."""
+        values, links = self.ops.path_max(link_values)
+        has = (self.weight > 0)[None]
+        spread = torch.where(has, values[:, :, None], -torch.inf)  # (B, D, J, K)
+        largest, at = spread.max(-1)
+        link = links[:, :, None].expand_as(spread).gather(-1, at[..., None])[..., 0]
+        return torch.where(self.mask, largest, 0), torch.where(self.mask, link, -1)
+
+    def on_paths(self, bundles: Tensor) -> Tensor:
+        """(B, D, K) what is reserved on each path, of (B, D, J) bundles."""
+        return torch.einsum("djk,bdj->bdk", self.weight.to(bundles), bundles)

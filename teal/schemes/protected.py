@@ -1,0 +1,49 @@
+"""The scheme ``protected``: promises that hold under the failure of any one cable or group of cables.
+
+See :mod:`teal.solvers.protection`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from teal.errors import InputError
+from teal.formats.groups import load_groups
+from teal.problem import Allocation, Problem
+from teal.solvers.protection import groups_of, protect
+from teal.spec import Spec
+
+
+@dataclasses.dataclass(frozen=True)
+class ProtectedScheme:
+    """Promises that hold.
+
+    Attributes:
+        gap: certified gap of their value; the gap that an evaluation shows is to the optimum without protection.
+        groups: file of groups (see :mod:`teal.formats.groups`); "" for every cable.
+    """
+
+    gap: float = 1e-3
+    groups: str = ""
+
+    def solve(self, problem: Problem) -> Allocation:
+        """Protect all matrices together; the time is divided evenly among them."""
+        groups = load_groups(Path(self.groups), problem.topology) if self.groups else None
+        begin = time.perf_counter()
+        found = protect(problem, groups_of(problem.topology, groups), gap=self.gap)
+        splits = torch.where(problem.demand[..., None] > 0, found.splits, 0)
+        return Allocation.of_batch(splits, None, time.perf_counter() - begin)
+
+
+def make(spec: Spec, model: Path | None) -> ProtectedScheme:
+    """``protected[:gap=0.001,groups=FILE]``."""
+    options: Any = spec.parse_options(gap=1e-3, groups="")
+    scheme = ProtectedScheme(**options)
+    if not 0 < scheme.gap < 1:
+        raise InputError(spec.text, "gap", "a number in (0, 1)", scheme.gap)
+    return scheme

@@ -1,0 +1,108 @@
+"""Promises under failures, against a network solved by hand, linear programs, and a simulation of every failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import linprog
+
+import teal
+from teal.errors import InputError
+from teal.solvers.protection import protect, surviving_paths, under_failures, vertices
+from teal.testing import make_topology, random_problem
+
+
+def _three_paths(demand: float) -> teal.Problem:
+    """a to b over three nodes, 4, 3 and 1 Gbit/s."""
+    links = [(0, 2, 4.0), (2, 1, 4.0), (0, 3, 3.0), (3, 1, 3.0), (0, 4, 1.0), (4, 1, 1.0)]
+    topology = make_topology(links)
+    paths = teal.compute_paths(topology, np.array([[0, 1]], np.int32), num_paths=3, cache=False)
+    return teal.Problem.create(topology, paths, teal.Objective(), np.array([demand]))
+
+
+def test_three_disjoint_paths_by_hand() -> None:
+    # Without the widest path 3 + 1 = 4 are left, and 4 can be promised; unprotected it would be 8.
+    found = protect(_three_paths(10.0), gap=1e-4)
+    assert float(found.value) == pytest.approx(4.0, rel=1e-3)
+    assert float(found.bound) == pytest.approx(4.0, rel=1e-3)
+    assert float(protect(_three_paths(2.0), gap=1e-4).value) == pytest.approx(2.0, rel=1e-3)
+    # If the first two paths share a risk, one is left, of 1 Gbit/s.
+    shared = [[0, 2], [4]]
+    assert float(protect(_three_paths(10.0), shared, gap=1e-4).value) == pytest.approx(1.0, rel=1e-3)
+    everything = protect(_three_paths(10.0), [[0, 2, 4]])
+    assert float(everything.value) == 0.0
+    assert float(everything.unprotected) == 1.0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_cheapest_vertex_is_the_optimum_of_the_covering_program(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sets = rng.random((5, 4)) < 0.6
+    sets[~sets.any(1), 0] = True
+    price = rng.random(4)
+    found = vertices(sets)
+    assert (sets.astype(float) @ found.T >= 1 - 1e-9).all()
+    optimum = linprog(price, -sets.astype(float), -np.ones(5)).fun
+    assert (found @ price).min() == pytest.approx(optimum, abs=1e-9)
+    assert vertices(np.array([[True, False], [False, False]])).shape == (0, 2)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_promises_are_those_of_the_linear_program_and_hold_under_every_failure(seed: int) -> None:
+    base = random_problem(seed, nodes=7, density=0.6, num_paths=4, batch=2)
+    rng = np.random.default_rng(seed)
+    cables = base.topology.cables()
+    groups = [
+        *cables[: len(cables) // 2],
+        [*cables[0], *cables[-1]],
+        rng.permutation(base.topology.num_links)[:3].tolist(),
+    ]
+    found = protect(base, groups, gap=1e-3)
+    used = protect(base, gap=1e-3)
+    optimum = base.value(teal.make_scheme("ffc").solve(base).splits)
+    assert bool((used.value <= optimum * (1 + 1e-6) + 1e-9).all())
+    assert bool((used.bound >= optimum * (1 - 1e-6) - 1e-9).all())
+    assert bool((used.gap <= 1e-3).all())
+    for result, failing in ((found, groups), (used, None)):
+        utilisation, lost = under_failures(base, result.splits, failing)
+        assert float(utilisation.max()) <= 1 + 1e-9
+        assert float(lost.max()) <= 1e-9 * float(base.demand.sum())
+        assert bool((teal.violations(base, result.splits).largest <= 1e-9).all())
+    plain = teal.solve(base, gap=1e-3)
+    utilisation, lost = under_failures(base, plain.splits)
+    assert float(utilisation.max()) > 1.01 or float(lost.max()) > 0, "without protection something breaks"
+
+
+def test_groups_may_come_from_a_file(tmp_path: Path) -> None:
+    problem = _three_paths(10.0)
+    (tmp_path / "g.json").write_text('{"duct": [["n0", "n2"], ["n0", "n3"]], "other": [["n0", "n4"]]}')
+    for scheme in ("protected", "ffc"):
+        allocation = teal.make_scheme(f"{scheme}:groups={tmp_path}/g.json").solve(problem)
+        assert float(problem.value(allocation.splits)) == pytest.approx(1.0, rel=2e-3)
+
+
+def test_wrong_problems_are_refused() -> None:
+    with pytest.raises(InputError, match="objective"):
+        protect(random_problem(1, objective=teal.ObjectiveName.MAX_LINK_UTILISATION))
+    with pytest.raises(InputError, match="at most 6"):
+        protect(random_problem(1, num_paths=7))
+    with pytest.raises(InputError, match="same live links"):
+        protect(random_problem(3, failed=2))
+    with pytest.raises(InputError, match="gap"):
+        teal.make_scheme("protected:gap=2")
+
+
+def test_surviving_paths_are_those_without_a_failed_link() -> None:
+    problem = random_problem(4)
+    groups = problem.topology.cables()[:3]
+    survives = surviving_paths(problem, groups)
+    np.testing.assert_array_equal(survives[0], problem.path_mask[0])
+    for number, links in enumerate(groups, start=1):
+        for d in range(problem.paths.num_demands):
+            for k in range(problem.paths.num_paths):
+                own = problem.paths.links_of(d, k)
+                assert bool(survives[number, d, k]) == (bool(own) and not set(own) & set(links))
+    assert torch.is_tensor(problem.demand)
