@@ -29,7 +29,7 @@ from teal.solvers import pdhg
 from teal.solvers.projection import project
 
 # Iterations where the caller gives none: on small networks, where they take 20 ms, the rates are closer with more.
-_SMALL, _ITERATIONS_SMALL, _ITERATIONS = 20_000, 150, 60  # paths up to which a network is small
+_SMALL, _ITERATIONS_SMALL, _ITERATIONS = 20_000, 150, 100  # paths up to which a network is small
 # Exponent of levels in the division of a demand among its paths, in the first and the last iteration: sharp ones send a
 # demand over its best paths alone, as max-min fairness asks, but oscillate at first.
 _SHARPNESS = (5.0, 60.0)

@@ -39,6 +39,9 @@ _LEAST_TARGET = 1e-7  # relative; float64 sums prove no less
 _BLAME = 0.25
 _RAISED = 4.0  # x r where r is to blame
 _MOST_ROUNDS = 12  # programs that are solved further
+# Share of a link's capacity below which what higher classes leave counts as nothing: remainders of rounding spread
+# the next program over many decades.
+_CLOSED_BELOW = 1e-6
 
 
 class SolveProgram(Protocol):
@@ -218,4 +221,5 @@ def solve_residual(problem: Problem, solve: SolveProgram, *, gap: float, max_ite
         result = solve(own, gap=gap, deadline=math.inf, max_iterations=max_iterations, warm_start=None)
         splits[:, rows] = result.splits.to(splits)
         residual = (residual - own.loads(result.splits.to(own.demand))).clamp(min=0)
+        residual = torch.where(residual > _CLOSED_BELOW * problem.capacity, residual, 0)
     return splits
