@@ -25,6 +25,7 @@ from teal.config import (
     TrafficConvertConfig,
     TrafficGenerateConfig,
     TrainConfig,
+    UpdateConfig,
     WarmUpConfig,
 )
 
@@ -52,6 +53,7 @@ COMMANDS = {
     "solve": Command(SolveConfig, runners.solve, _ALLOCATE),
     "allocate": Command(AllocateConfig, runners.allocate, _ALLOCATE),
     "export": Command(ExportConfig, runners.export, _ALLOCATE, uses_kernels=False),
+    "update": Command(UpdateConfig, runners.update, _ALLOCATE, uses_kernels=False),
     "serve": Command(ServeConfig, runners.serve, _ALLOCATE),
     "evaluate": Command(EvaluateConfig, runners.evaluate, _COMPARE),
     "report": Command(ReportConfig, runners.report, _COMPARE, uses_kernels=False),

@@ -29,6 +29,7 @@ from teal.config import (
     TrafficConfig,
     TrafficConvertConfig,
     TrainConfig,
+    UpdateConfig,
     WarmUpConfig,
 )
 from teal.errors import InputError
@@ -227,6 +228,15 @@ def export(config: ExportConfig, notify: Notify) -> int:
         f"{config.out}: {exported.admitted:.6g} of {exported.admitted_before:.6g} Gbit/s, {exported.left_out:,} paths "
         f"left out; fullest link at {100 * exported.utilisation:.4g}%, not {100 * exported.utilisation_before:.4g}%"
     )
+    return EXIT_OK
+
+
+def update(config: UpdateConfig, _: Notify) -> int:
+    from teal.studies.update import run_update
+
+    planned = run_update(config)
+    shed = "" if planned.kept >= 1 - 1e-6 else f"; up to {100 * (1 - planned.kept):.3g}% of a demand is shed meanwhile"
+    print(f"{config.out}: {planned.steps} step{'s' if planned.steps > 1 else ''}, no link above its capacity{shed}")
     return EXIT_OK
 
 

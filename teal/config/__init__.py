@@ -17,6 +17,7 @@ from teal.config.solve import SolveConfig
 from teal.config.topology import TopologyConfig, TopologyListConfig
 from teal.config.traffic import TrafficConfig, TrafficConvertConfig, TrafficGenerateConfig
 from teal.config.train import TrainConfig
+from teal.config.update import UpdateConfig
 from teal.config.warm_up import WarmUpConfig
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "TrafficConvertConfig",
     "TrafficGenerateConfig",
     "TrainConfig",
+    "UpdateConfig",
     "WarmUpConfig",
     "assignments",
     "seconds",

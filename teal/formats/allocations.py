@@ -172,6 +172,29 @@ def _by_router(
         yield names[source[start]], demands
 
 
+def demands_of(
+    allocation: dict[str, Any], topology: Topology
+) -> Iterator[tuple[str, dict[str, Any], list[dict[str, Any]]]]:
+    """Router, demand, and its paths with the numbers of their links, of the parsed .json file of an allocation.
+
+    Raises:
+        InputError: links that the network does not have, or another format.
+    """
+    number = {name: link for link, name in enumerate(topology.link_names())}
+    try:
+        for router, demands in allocation["routers"].items():
+            for demand in demands:
+                paths = []
+                for path in demand["paths"]:
+                    unknown = [name for name in path["links"] if name not in number]
+                    if unknown:
+                        raise InputError("allocation", "links", f"links of {topology.name}", repr(unknown[0]))
+                    paths.append({**path, "numbers": [number[name] for name in path["links"]]})
+                yield router, demand, paths
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError("allocation", "", "what teal solve --out X.json writes", repr(error)) from None
+
+
 def read_splits(allocation: Any, topology: Topology, paths: PathSet, where: str) -> FloatArray:
     """(D, K) splits of the parsed .json file of an allocation; paths that are no candidates are left out.
 

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import networkx as nx
 
-from teal.errors import InputError
+from teal.formats.allocations import demands_of
 from teal.network import Topology
 from teal.network.segments import Igp, Segment, segment_list
 from teal.objectives import ObjectiveName
@@ -71,7 +71,7 @@ def sr_policies(allocation: dict[str, Any], topology: Topology, igp: Igp, msd: i
     reasons: list[str] = []
     left_out, admitted, before = 0, 0.0, 0.0
     loads, loads_before = [0.0] * topology.num_links, [0.0] * topology.num_links
-    for router, demand, paths in _demands(allocation, topology):
+    for router, demand, paths in demands_of(allocation, topology):
         kept: list[tuple[dict[str, Any], list[Segment]]] = []
         for path in sorted(paths, key=lambda one: -one["rate"]):
             _add(loads_before, path["numbers"], path["rate"])
@@ -114,7 +114,7 @@ def next_hop_groups(allocation: dict[str, Any], topology: Topology) -> Exported:
     flows: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     rates: dict[str, dict[str, float]] = defaultdict(dict)
     loads, loads_before, admitted = [0.0] * topology.num_links, [0.0] * topology.num_links, 0.0
-    for router, demand, paths in _demands(allocation, topology):
+    for router, demand, paths in demands_of(allocation, topology):
         rates[router][demand["target"]] = demand["admitted"]
         for path in paths:
             admitted += path["rate"]
@@ -144,25 +144,6 @@ def next_hop_groups(allocation: dict[str, Any], topology: Topology) -> Exported:
 def _keeps_all(allocation: dict[str, Any]) -> bool:
     objective = allocation.get("figures", {}).get("objective")
     return bool(objective == ObjectiveName.MAX_LINK_UTILISATION.value)
-
-
-def _demands(
-    allocation: dict[str, Any], topology: Topology
-) -> Iterator[tuple[str, dict[str, Any], list[dict[str, Any]]]]:
-    """Router, demand, and its paths with the numbers of their links."""
-    number = {name: link for link, name in enumerate(topology.link_names())}
-    try:
-        for router, demands in allocation["routers"].items():
-            for demand in demands:
-                paths = []
-                for path in demand["paths"]:
-                    unknown = [name for name in path["links"] if name not in number]
-                    if unknown:
-                        raise InputError("allocation", "links", f"links of {topology.name}", repr(unknown[0]))
-                    paths.append({**path, "numbers": [number[name] for name in path["links"]]})
-                yield router, demand, paths
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError("allocation", "", "what teal solve --out X.json writes", repr(error)) from None
 
 
 def _add(loads: list[float], links: list[int], rate: float) -> None:
