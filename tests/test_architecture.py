@@ -32,8 +32,8 @@ TIERS = (
 ORDERS = {
     "problem": ("churn", "problem", "allocation", "feasibility", "bounds", "priority", "assessment"),
     "evaluation": (
-        "calibration", "instance", "cases", "online", "rows", "runner", "evaluate", "race", "plan", "solve", "sharded",
-        "allocate", "next_interval", "warm_up",
+        "calibration", "instance", "cases", "online", "rows", "runner", "evaluate", "race", "plan", "audit", "solve",
+        "sharded", "allocate", "next_interval", "warm_up",
     ),
 }  # fmt: skip
 MAX_TOP_LEVEL_ENTRIES = 26

@@ -9,6 +9,7 @@ from typing import Any
 from teal.cli import runners
 from teal.config import (
     AllocateConfig,
+    AuditConfig,
     EvaluateConfig,
     ExportConfig,
     ImproveConfig,
@@ -58,6 +59,7 @@ COMMANDS = {
     "evaluate": Command(EvaluateConfig, runners.evaluate, _COMPARE),
     "report": Command(ReportConfig, runners.report, _COMPARE, uses_kernels=False),
     "plan": Command(PlanConfig, runners.plan, _COMPARE),
+    "audit": Command(AuditConfig, runners.audit, _COMPARE),
     "train": Command(TrainConfig, runners.train, _LEARN),
     "pretrain": Command(PretrainConfig, runners.pretrain, _LEARN),
     "pretrain-hedge": Command(PretrainHedgeConfig, runners.pretrain_hedge, _LEARN),

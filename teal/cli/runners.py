@@ -14,6 +14,7 @@ from rich.console import Console
 
 from teal.config import (
     AllocateConfig,
+    AuditConfig,
     EvaluateConfig,
     ExportConfig,
     ImproveConfig,
@@ -176,6 +177,19 @@ def plan(config: PlanConfig, notify: Notify) -> int:
     higher_is_better = Objective(config.objective).higher_is_better
     _print_tables(render_plan(outages, config.worst, higher_is_better=higher_is_better))
     print(f"{len(outages):,} cases: " + ", ".join(str(config.out / name) for name in FILES))
+    return EXIT_OK
+
+
+def audit(config: AuditConfig, notify: Notify) -> int:
+    from teal.studies.audit import FILES, run_audit
+
+    result = run_audit(config, notify)
+    first, last = result.generations[0], result.generations[-1]
+    print(
+        f"{config.scheme} loses at least {100 * last.loss:.2f}% ({last.value:.6g} of {last.optimum:.6g} Gbit/s); on "
+        f"the matrices given {100 * first.loss:.2f}%"
+    )
+    print(", ".join(str(config.out / name) for name in FILES))
     return EXIT_OK
 
 

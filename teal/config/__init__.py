@@ -4,6 +4,7 @@ The command line is made from these: the docstring of a field is its text in ``-
 """
 
 from teal.config.allocate import AllocateConfig
+from teal.config.audit import AuditConfig
 from teal.config.base import CandidateConfig, InstanceConfig, PathConfig, ProgramConfig, assignments, seconds
 from teal.config.evaluate import EvaluateConfig
 from teal.config.export import ExportConfig
@@ -22,6 +23,7 @@ from teal.config.warm_up import WarmUpConfig
 
 __all__ = [
     "AllocateConfig",
+    "AuditConfig",
     "CandidateConfig",
     "EvaluateConfig",
     "ExportConfig",

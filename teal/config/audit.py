@@ -1,0 +1,48 @@
+"""Settings of `teal audit`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from teal.config.base import InstanceConfig, require, seconds
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AuditConfig(InstanceConfig):
+    """Search for the demands under which a scheme loses most against the optimum.
+
+    The demands stay near the matrices that are given.  Each loss that is found is proven: the scheme's allocation and a
+    better one exist.  Ctrl-C ends the search with the worst so far.
+    """
+
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "search": ("scheme", "model", "box", "hose", "time_budget", "seed"),
+        "output": ("out", "overwrite"),
+        "for experts": ("epsilon", "device"),
+    }
+
+    scheme: str
+    """The scheme, with its options, as in evaluate."""
+    model: Path | None = None
+    """Folder of a trained model, for schemes that take one."""
+    box: float = 0.5
+    """Demands lie between (1 - BOX) times their least and (1 + BOX) times their largest rate in the matrices."""
+    hose: bool = False
+    """Also keep what each node sends and receives in total within the largest sums of the matrices."""
+    time_budget: str = "1m"
+    """Length of the search: 90s, 10m, 1h."""
+    seed: int = 0
+    """Seed of the search."""
+    out: Path
+    """Folder for worst.csv (a traffic matrix, as evaluate and solve read it), losses.csv, losses.png, manifest.json."""
+    overwrite: bool = False
+    """Replace the results in OUT."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        require(self, "box", "a number of at least 0", self.box >= 0)
+        require(self, "seed", "a whole number of at least 0", self.seed >= 0)
+        seconds(self.time_budget, "--time-budget")

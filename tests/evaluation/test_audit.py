@@ -1,0 +1,112 @@
+"""The search for worst demands, against linear programs and a scheme whose worst case is known."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import teal
+from teal.cli import main
+from teal.evaluation.audit import DemandSet, Generation, audit, demand_set
+from teal.evaluation.instance import Instance
+from teal.formats.rows import read_csv
+
+
+def _instance(count: int = 6) -> Instance:
+    topology = teal.load_topology("b4")
+    traffic = teal.load_traffic(f"gravity:seed=0,count={count},load=2", topology)
+    paths = teal.compute_paths(topology, traffic.pairs, cache=False)
+    return Instance(topology, traffic, paths, teal.Objective(), None, traffic.split(), torch.device("cpu"))
+
+
+class _Forgetful:
+    """Carries nothing of the demand with the given number, and all else optimally."""
+
+    def __init__(self, forgotten: int) -> None:
+        self._forgotten = forgotten
+
+    def solve(self, problem: teal.Problem) -> teal.Allocation:
+        demand = problem.demand.clone()
+        demand[:, self._forgotten] = 0
+        splits = teal.solve(problem.with_demand(demand), gap=1e-4).splits.clone()
+        splits[:, self._forgotten] = 0
+        return teal.Allocation.of_batch(splits, None, 0.0)
+
+
+def test_the_demand_that_a_scheme_forgets_is_found_and_the_loss_is_that_of_the_lp() -> None:
+    instance = _instance()
+    allowed = demand_set(instance, 0.8, hose=False)
+    forgotten, seen = 17, list[Generation]()
+    found = audit(instance, _Forgetful(forgotten), allowed, math.inf, max_matrices=800, report=seen.append)
+    assert tuple(seen) == found.generations
+    losses = [one.loss for one in found.generations]
+    assert losses == sorted(losses)
+    assert losses[-1] > 1.3 * losses[0] > 0
+    assert found.demand[forgotten] / allowed.high[forgotten] > 0.6
+    assert (found.demand >= allowed.low * (1 - 1e-12)).all()
+    assert (found.demand <= allowed.high * (1 + 1e-12)).all()
+    problem = instance.problem(found.demand)
+    exact = float(problem.value(teal.make_scheme("lp-all").solve(problem).splits)[0])
+    own = float(problem.value(_Forgetful(forgotten).solve(problem).splits)[0])
+    assert losses[-1] <= 1 - own / exact + 1e-6, "what is proven is no more than what is true"
+    assert losses[-1] >= 1 - own / exact - 2e-3
+
+
+def test_the_optimum_loses_no_more_than_its_gap() -> None:
+    allowed = demand_set(_instance(2), 1.0, hose=True)
+    found = audit(_instance(2), teal.make_scheme("pdhg:gap=0.005"), allowed, math.inf, max_matrices=200)
+    assert found.generations[-1].loss <= 0.005 + 1e-6
+
+
+def test_points_are_within_box_and_hose() -> None:
+    instance, rng = _instance(), np.random.default_rng(0)
+    allowed = demand_set(instance, 0.5, hose=True)
+    rates = instance.traffic.read(slice(None))
+    np.testing.assert_allclose(allowed.high, 1.5 * rates.max(0))
+    np.testing.assert_allclose(allowed.low, 0.5 * rates.min(0))
+    assert allowed.sends is not None
+    for own in rates:
+        assert (np.bincount(instance.traffic.pairs[:, 0], own) <= allowed.sends * (1 + 1e-12)).all()
+    free = DemandSet(0 * allowed.low, allowed.high, allowed.pairs, allowed.sends, allowed.receives)
+    for _ in range(20):
+        point = free.within(allowed.high * rng.random(len(allowed.high)) * 3)
+        assert (point <= allowed.high * (1 + 1e-12)).all()
+        for side, limit in ((0, free.sends), (1, free.receives)):
+            assert limit is not None
+            assert (np.bincount(free.pairs[:, side], point, minlength=len(limit)) <= limit * (1 + 1e-9)).all()
+
+
+def test_the_command_writes_a_matrix_that_other_commands_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = ["--topology", "b4", "--traffic", "gravity:seed=0,count=4,load=2"]
+    out = tmp_path / "audit"
+    command = ["audit", *network, "--scheme", "ecmp", "--box", "1", "--time-budget", "1s", "--out", str(out)]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "ecmp loses at least" in said
+    generations = read_csv(out / "losses.csv", Generation)
+    assert (out / "losses.png").read_bytes().startswith(b"\x89PNG")
+    again = ["evaluate", "--topology", "b4", "--traffic", str(out / "worst.csv")]
+    again += ["--scheme", "ecmp", "--scheme", "lp-all"]
+    assert main([*again, "--out", str(tmp_path / "check")]) == 0
+    with (tmp_path / "check" / "results.csv").open() as stream:
+        assert generations[-1].loss > 0.2
+        assert len(stream.readlines()) == 3
+    assert main(command) == 2
+    assert main([*command, "--overwrite", "--objective", "max_link_utilisation"]) == 2
+
+
+def test_a_scheme_without_any_allocation_is_an_error() -> None:
+    instance = _instance(1)
+
+    class Overloads:
+        def solve(self, problem: teal.Problem) -> teal.Allocation:
+            return teal.Allocation.of_batch(problem.first_path_splits * 5, None, 0.0)
+
+    with pytest.raises(teal.SolverError, match="no usable allocation"):
+        audit(instance, Overloads(), demand_set(instance, 0.1, hose=False), 1.0)
