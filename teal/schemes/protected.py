@@ -37,7 +37,7 @@ class ProtectedScheme:
         begin = time.perf_counter()
         found = protect(problem, groups_of(problem.topology, groups), gap=self.gap)
         splits = torch.where(problem.demand[..., None] > 0, found.splits, 0)
-        return Allocation.of_batch(splits, None, time.perf_counter() - begin)
+        return Allocation.of_batch(splits, found.prices, time.perf_counter() - begin)
 
 
 def make(spec: Spec, model: Path | None) -> ProtectedScheme:
