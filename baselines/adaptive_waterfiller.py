@@ -19,6 +19,7 @@ from teal.errors import InputError
 from teal.problem import Allocation, Problem
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.parallel import kernel
+from teal.solvers.fairness import require_shedding
 from teal.spec import Spec
 
 _CHANGED = 1e-12  # relative: a link's level that rose by more since it was queued is queued again
@@ -41,8 +42,7 @@ class AdaptiveWaterfiller:
         Raises:
             InputError: a program that must carry all demand.
         """
-        if not problem.objective.may_shed:
-            raise InputError("adaptive-waterfiller", "objective", "one that may shed", problem.objective.name.value)
+        require_shedding("adaptive-waterfiller", problem.objective)
         return per_matrix(problem, self._solve)
 
     def _solve(self, matrix: Matrix) -> MatrixResult:

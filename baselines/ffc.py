@@ -16,10 +16,10 @@ import scipy.sparse as sp
 
 from baselines.linear_program import LinearProgram, LpSettings, solve_program, solver_options
 from baselines.matrix import Matrix, MatrixResult, heuristic_status, per_matrix, require_objective
-from teal.formats.groups import load_groups
+from teal.formats.groups import failing_links
 from teal.objectives import ObjectiveName
 from teal.problem import Allocation, Problem
-from teal.solvers.protection import groups_of, surviving_paths
+from teal.solvers.protection import surviving_paths
 from teal.spec import Spec
 
 
@@ -42,8 +42,7 @@ class Ffc:
             InputError: another objective than total_flow.
         """
         require_objective("ffc", problem.objective, ObjectiveName.TOTAL_FLOW)
-        named = load_groups(Path(self.groups), problem.topology) if self.groups else None
-        survives = surviving_paths(problem, groups_of(problem.topology, named))
+        survives = surviving_paths(problem, failing_links(self.groups, problem.topology))
         return per_matrix(problem, lambda matrix: self._solve(matrix, survives))
 
     def _solve(self, matrix: Matrix, survives: np.ndarray) -> MatrixResult:

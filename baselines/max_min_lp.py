@@ -23,6 +23,7 @@ from baselines.matrix import Array, Matrix, MatrixResult, heuristic_status, per_
 from baselines.path_program import PathProgram, path_program
 from teal.errors import InputError
 from teal.problem import Allocation, Problem, Status
+from teal.solvers.fairness import require_shedding
 from teal.spec import Spec
 
 _POSITIVE_DUAL = 1e-7  # a demand's dual variable from which it holds the level down; they sum to 1
@@ -41,7 +42,7 @@ class ExactMaxMin:
 
     def solve(self, problem: Problem) -> Allocation:
         """The max-min fair rates of every matrix."""
-        _require_shedding(problem)
+        require_shedding("max-min-lp", problem.objective)
         return per_matrix(problem, self._solve)
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
@@ -95,7 +96,7 @@ class GeometricBinner:
 
     def solve(self, problem: Problem) -> Allocation:
         """Nearly max-min fair rates of every matrix."""
-        _require_shedding(problem)
+        require_shedding("geometric-binner", problem.objective)
         return per_matrix(problem, self._solve)
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
@@ -125,11 +126,6 @@ def _by_demand(lp: PathProgram, matrix: Matrix) -> tuple[sp.csr_array, Array]:
     demands, row = np.unique(of_variable, return_inverse=True)
     ones = np.ones(len(row))
     return sp.csr_array((ones, (row, np.arange(len(row)))), shape=(len(demands), len(row))), demands
-
-
-def _require_shedding(problem: Problem) -> None:
-    if not problem.objective.may_shed:
-        raise InputError("max-min", "objective", "one that may shed demand", problem.objective.name.value)
 
 
 def make_exact(spec: Spec, model: Path | None) -> ExactMaxMin:

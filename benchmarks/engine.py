@@ -22,15 +22,15 @@ import csv
 import json
 import math
 import resource
-import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from timing import median_s
 
 NETWORKS = {
     "b4": ("b4", 6),
@@ -47,18 +47,6 @@ SOLVERS = {
     "highs-ipm": 130_000,
     "pdlp": 15_000_000,
 }  # largest number of demands x paths of each solver
-
-
-def median(call: Callable[[], object], repeats: int) -> float:
-    """Median time of a call, s; without warm-up if ``repeats`` is 1."""
-    if repeats > 1:
-        call()
-    times = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times)
 
 
 def load(name: str, data: Path, matrices: int) -> Any:
@@ -95,29 +83,29 @@ def engine(name: str, data: Path) -> Iterator[tuple[str, float, str]]:
     repeats = 3 if large else 9
     first, second = problem.row(0), problem.row(1)
     single = FusedEngine(first, None, torch.float32)
-    iteration = median(lambda: single.advance(1), 20)
+    iteration = median_s(lambda: single.advance(1), 20)
     yield "iteration", iteration, "s"
     moved = 2 * packed.scan.parent.nbytes + packed.scan.end_node.nbytes + 12 * packed.num_paths + 9 * paths.num_demands
     block = torch.zeros(moved // 8)
     target = torch.empty_like(block)
     yield "bytes of an iteration", moved, ""
-    yield "copy", median(lambda: target.copy_(block), 20), "s"
+    yield "copy", median_s(lambda: target.copy_(block), 20), "s"
     if not large:
         rows, columns = paths.incidences()
         index = torch.stack([torch.from_numpy(rows), torch.from_numpy(columns)])
         matrix = torch.sparse_coo_tensor(index, torch.ones(len(rows)), (paths.leaf.size, paths.num_links))
         csr, links = matrix.to_sparse_csr(), torch.rand(paths.num_links, 1)
         del matrix, index, rows, columns
-        product = median(lambda: csr @ links, 9)
+        product = median_s(lambda: csr @ links, 9)
         yield "CSR product", product, "s"
         yield "iteration / CSR product", iteration / product, ""
         batched = FusedEngine(problem, None, torch.float32)
-        per_matrix = median(lambda: batched.advance(1), 9) / problem.batch
+        per_matrix = median_s(lambda: batched.advance(1), 9) / problem.batch
         yield "iteration per matrix of 16", per_matrix, "s"
         yield "iteration per matrix of 16 / CSR product", per_matrix / product, ""
     solve(first, gap=0.5)
     for gap in GAPS if not large else TARGETS:
-        yield f"cold to {gap:g}", median(lambda g=gap: solve(first, gap=g), 1 if large else repeats), "s"  # type: ignore[misc]
+        yield f"cold to {gap:g}", median_s(lambda g=gap: solve(first, gap=g), 1 if large else repeats), "s"  # type: ignore[misc]
         solution = solve(first, gap=gap)
         yield f"cold to {gap:g}, iterations", solution.iterations, ""
         yield f"cold to {gap:g}, reached", float(solution.gap), ""
@@ -127,7 +115,7 @@ def engine(name: str, data: Path) -> Iterator[tuple[str, float, str]]:
         warm = solve(second, gap=gap, warm_start=start)
         yield (
             f"warm to {gap:g}",
-            median(lambda g=gap: solve(second, gap=g, warm_start=start), 1 if large else repeats),  # type: ignore[misc]
+            median_s(lambda g=gap: solve(second, gap=g, warm_start=start), 1 if large else repeats),  # type: ignore[misc]
             "s",
         )
         yield f"warm to {gap:g}, iterations", warm.iterations, ""

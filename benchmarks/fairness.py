@@ -8,11 +8,10 @@ another one.
 
 from __future__ import annotations
 
-import statistics
 import sys
-import time
 
 import torch
+from timing import matrix_by_matrix
 
 import teal
 from teal.solvers.fairness import fairness, is_bottlenecked
@@ -30,14 +29,8 @@ def main(topology_name: str, load: str, count: str = "3", reference: str = "max-
     least = _LEAST * float(topology.capacity.max())
 
     def rates(name: str) -> tuple[torch.Tensor, torch.Tensor, float]:
-        scheme, seconds, splits = teal.make_scheme(name), [], []
-        scheme.solve(problem.row(0))  # compilation
-        for row in range(problem.batch):
-            begin = time.perf_counter()
-            splits.append(scheme.solve(problem.row(row)).splits)
-            seconds.append(time.perf_counter() - begin)
-        joined = torch.cat(splits)
-        return joined, problem.flows(joined).sum(-1), statistics.median(seconds)
+        splits, seconds = matrix_by_matrix(name, problem)
+        return splits, problem.flows(splits).sum(-1), seconds
 
     _, fair, seconds = rates(reference)
     print(f"{topology.name}, load {load}: {problem}")

@@ -7,25 +7,16 @@ Classes gold, silver, bronze have a tenth, three tenths and six tenths of every 
 
 from __future__ import annotations
 
-import statistics
 import sys
-import time
-from collections.abc import Callable
+from functools import partial
+
+from timing import median_s
 
 import teal
 from teal.problem import Assessment
 
 _SHARES = {"gold": 0.1, "silver": 0.3, "bronze": 0.6}
 _REPEATS = 5
-
-
-def _median_s(call: Callable[[], object]) -> float:
-    seconds = []
-    for _ in range(_REPEATS):
-        begin = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - begin)
-    return statistics.median(seconds)
 
 
 def _line(name: str, seconds: float, assessment: Assessment) -> str:
@@ -47,12 +38,12 @@ def main(topology_name: str, load: str, gap: str = "0.01") -> None:
     three = teal.priority_problem(topology, paths, {name: share * demand for name, share in _SHARES.items()})
     print(f"{topology.name}, load {load}, {paths.num_demands:,} pairs, gap {gap}")
     print("| | gold | silver | bronze | time |\n|---|---|---|---|---|")
-    teal.solve(one, gap=float(gap))
-    print(f"| one class | | | | {_median_s(lambda: teal.solve(one, gap=float(gap))):.3g} s |")
+    print(f"| one class | | | | {median_s(lambda: teal.solve(one, gap=float(gap)), _REPEATS):.3g} s |")
     for name in (f"pdhg:gap={gap}", f"pdhg:gap={gap},form=residual"):
         scheme = teal.make_scheme(name)
         allocation = scheme.solve(three)
-        print(_line(f"`{name}`", _median_s(lambda scheme=scheme: scheme.solve(three)), teal.assess(three, allocation)))  # type: ignore[misc]
+        seconds = median_s(partial(scheme.solve, three), _REPEATS)
+        print(_line(f"`{name}`", seconds, teal.assess(three, allocation)))
     if paths.num_demands < 2000:
         allocation = teal.make_scheme("lp-all").solve(three)
         print(_line("`lp-all`", allocation.solve_s[0], teal.assess(three, allocation)))

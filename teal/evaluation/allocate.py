@@ -102,16 +102,14 @@ class HistoryAllocator:
         result = solver.solve(problem, gap=config.gap, max_iterations=config.max_iterations, starter=self._starter)
         splits = installable(problem, result.splits, config.min_split, config.entries)
         solve_s = time.perf_counter() - begin
-        allocation = Allocation.of_batch(splits, result.prices, solve_s)
-        assessment = assess(problem, dataclasses.replace(allocation, class_prices=result.class_prices))
-        exact = problem.to(torch.float64).value(result.splits.to(torch.float64))
+        assessment = assess(problem, Allocation.of_batch(splits, result.prices, solve_s, result.class_prices))
         allocated = [
             AllocatedMatrix(
                 index=row,
                 timestamp=str(traffic.timestamps[row]),
                 status=assessment.status[place].value,
                 solve_s=solve_s / len(rows),
-                exact_value=float(exact[place]),
+                exact_value=float(result.value[place]),
                 **vars(assessment.figures(place)),
             )
             for place, row in enumerate(rows)

@@ -29,7 +29,7 @@ from teal.runtime.arrays import FloatArray
 from teal.schemes import Scheme
 from teal.solvers import pdhg
 
-CHILDREN = 16  # candidates of a generation: as many as PDHG solves together
+CHILDREN = pdhg.MAX_LANES  # candidates of a generation: as many as PDHG solves together
 _GAP = 1e-3  # certified gap of the optimum
 _GROW, _SHRINK = 1.5, 0.93  # of the share of demands that change, after a success and a failure
 _FIRST_SHARE, _MOST = 0.1, 0.5  # of the demands that change at first, and at most
@@ -53,7 +53,7 @@ class DemandSet:
     receives: FloatArray | None = None
 
     def within(self, demand: FloatArray) -> FloatArray:
-        """A point of the set near ``demand`` (D,)."""
+        """A point of the set near ``demand`` (D,); where the hose limit and ``low`` contradict, the limit holds."""
         demand = np.clip(demand, self.low, self.high)
         if self.sends is None or self.receives is None:
             return demand
@@ -63,7 +63,7 @@ class DemandSet:
                 total = np.bincount(node, demand, minlength=len(limit))
                 factor = np.where(total > limit, limit / np.maximum(total, 1e-300), 1.0)
                 demand = demand * factor[node]
-        return np.maximum(demand, self.low) if (self.low == 0).all() else demand
+        return demand
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,8 +13,8 @@ from torch import Tensor
 
 from teal.config import SolveConfig, seconds
 from teal.errors import InputError
-from teal.evaluation.instance import Instance, failed_links, load_instance
-from teal.formats.allocations import finite_only, read_splits
+from teal.evaluation.instance import failed_links, load_instance
+from teal.formats.allocations import finite_only, read_allocation, read_splits
 from teal.network import Topology, TrafficMatrices
 from teal.objectives import Objective
 from teal.problem import Allocation, Figures, Problem, Status, all_paths_bound, assess
@@ -150,9 +148,9 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
     row = 0 if config.carrying else config.index
     problem = instance.problem(instance.traffic.read([row]), capacity=capacity)
     if config.previous is not None and config.max_churn is not None:
-        problem = problem.with_churn_limit(
-            torch.from_numpy(_splits_in_force(config.previous, instance)), config.max_churn
-        )
+        stored, where = read_allocation(config.previous), str(config.previous)
+        in_force = torch.from_numpy(read_splits(stored, instance.topology, problem.paths, where))
+        problem = problem.with_churn_limit(in_force, config.max_churn)
     if problem.ops.backend.name == "cuda":
         matrix_bytes, path_bytes = bytes_needed(problem.paths, torch.float32), problem.paths.levels.num_bytes
         needs = f"paths take about {describe(path_bytes)} of its memory, solving {describe(matrix_bytes)}"
@@ -176,10 +174,7 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
     splits = installable(problem, result.splits, config.min_split, config.entries)
     if splits is not result.splits:
         notify(_cost_of_rounding(problem, result.splits, splits))
-    allocation = Allocation(
-        splits, result.prices, (Status.FEASIBLE,), (0.0,), (solve_s,), class_prices=result.class_prices
-    )
-    assessment = assess(problem, allocation)
+    assessment = assess(problem, Allocation.of_batch(splits, result.prices, solve_s, result.class_prices))
     begin, gap_all_paths = time.perf_counter(), math.nan
     if not problem.objective.is_lexicographic and problem.churn is None:
         gap_all_paths = float(gap(problem, result.value, all_paths_bound(problem, result.prices))[0])
@@ -200,15 +195,6 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
         classes=() if assessment.classes is None else assessment.classes.lines(0),
         **vars(assessment.figures(0)),
     )
-
-
-def _splits_in_force(file: Path, instance: Instance) -> FloatArray:
-    """(D, K) splits of a .json file of an allocation over the same candidate paths."""
-    try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(str(file), "", "a .json file of teal solve --out", error) from None
-    return read_splits(stored, instance.topology, instance.paths, str(file))
 
 
 def _cost_of_rounding(problem: Problem, before: Tensor, after: Tensor) -> str:

@@ -35,6 +35,7 @@ from teal.network import DemandClasses, PathSet, Topology
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.storage import atomic_file
 
+_EXPECTED = "a .json file of teal solve --out"
 ALLOCATION_SUFFIXES = (".json", ".parquet", ".csv")  # of the files that write_allocation can write
 
 
@@ -172,6 +173,21 @@ def _by_router(
         yield names[source[start]], demands
 
 
+def read_allocation(file: Path) -> dict[str, Any]:
+    """The parsed .json file of an allocation.
+
+    Raises:
+        InputError: no such file, or no JSON object.
+    """
+    try:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(str(file), "", _EXPECTED, error) from None
+    if not isinstance(stored, dict):
+        raise InputError(str(file), "", _EXPECTED, type(stored).__name__)
+    return stored
+
+
 def demands_of(
     allocation: dict[str, Any], topology: Topology
 ) -> Iterator[tuple[str, dict[str, Any], list[dict[str, Any]]]]:
@@ -195,7 +211,7 @@ def demands_of(
         raise InputError("allocation", "", "what teal solve --out X.json writes", repr(error)) from None
 
 
-def read_splits(allocation: Any, topology: Topology, paths: PathSet, where: str) -> FloatArray:
+def read_splits(allocation: dict[str, Any], topology: Topology, paths: PathSet, where: str) -> FloatArray:
     """(D, K) splits of the parsed .json file of an allocation; paths that are no candidates are left out.
 
     Args:

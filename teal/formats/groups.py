@@ -49,6 +49,19 @@ def load_groups(path: Path, topology: Topology) -> dict[str, list[int]]:
     return {group: sorted(links) for group, links in groups.items()}
 
 
+def failing_links(file: str, topology: Topology) -> list[list[int]]:
+    """Numbers of the links of each group in a file, or of every cable if there is none.
+
+    Args:
+        file: path; ``""`` for every cable.
+        topology: network whose nodes it names.
+
+    Raises:
+        InputError: see :func:`load_groups`.
+    """
+    return list(load_groups(Path(file), topology).values()) if file else topology.cables()
+
+
 def _rows(path: Path) -> Iterator[tuple[str, str, str, str]]:
     """Place in the file, group, and the two nodes of a cable."""
     where = str(path)

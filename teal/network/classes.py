@@ -8,7 +8,7 @@ class has paths of its own, since a class may have a limit on latency.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -42,6 +42,17 @@ class DemandClasses:
     def __len__(self) -> int:
         return len(self.names)
 
+    @classmethod
+    def of_equal_size(cls, names: Iterable[str], demands: int) -> DemandClasses:
+        """Classes of so many demands each.
+
+        Args:
+            names: of the classes, the highest priority first.
+            demands: of each class.
+        """
+        names = tuple(names)
+        return cls(names, np.arange(len(names) + 1, dtype=np.int64) * demands)
+
     def rows(self, number: int) -> slice:
         """The demands of a class."""
         return slice(int(self.ptr[number]), int(self.ptr[number + 1]))
@@ -52,7 +63,7 @@ class DemandClasses:
         return np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.ptr))
 
     @property
-    def of_row(self) -> list[slice]:
+    def blocks(self) -> list[slice]:
         """The demands of each class, in order."""
         return [self.rows(number) for number in range(len(self))]
 
@@ -106,7 +117,7 @@ def class_paths(
         raise InputError("classes", "demands", "pairs that have paths", "another pair")
     limit_of = latency_limits(classes.names, limits or {})
     parts = []
-    for rows, limit in zip(classes.of_row, limit_of, strict=True):
+    for rows, limit in zip(classes.blocks, limit_of, strict=True):
         within = paths if np.isinf(limit) else within_latency(paths, topology, limit)
         is_whole = rows.stop - rows.start == paths.num_demands and within is paths
         parts.append(within if is_whole else of_demands(within, at[rows]))

@@ -66,12 +66,6 @@ class Igp:
             parent = np.take_along_axis(parent, parent, axis=1)
         return has_one & np.isfinite(self._distance)
 
-    def is_only_path(self, path: list[int]) -> bool:
-        """Whether a path is the only shortest one between its ends."""
-        source, target = self._tail[path[0]], self._head[path[-1]]
-        cost = self._metric[path].sum()
-        return bool(self._has_one[source, target] and cost <= self._distance[source, target] * (1 + _TIE))
-
     def parts(self, path: list[int]) -> Iterator[tuple[int, int]]:
         """Divide a path into the fewest parts that are only shortest paths, or one link that is none.
 

@@ -87,7 +87,7 @@ class TrafficMatrices:
         if not self.scale > 0 or not np.isfinite(self.scale):
             raise InputError(where, "scale", "a positive factor", self.scale)
         order = self.pairs[:, 0].astype(np.int64) * (1 << 32) + self.pairs[:, 1]
-        blocks = [slice(None)] if self.classes is None else self.classes.of_row
+        blocks = [slice(None)] if self.classes is None else self.classes.blocks
         if any((np.diff(order[rows]) <= 0).any() for rows in blocks):
             raise InputError(where, "demands", "pairs sorted by source and target, each once", "another order")
         if (self.pairs[:, 0] == self.pairs[:, 1]).any():
@@ -204,10 +204,9 @@ class TrafficMatrices:
             raise InputError(self.origin or self.name, "classes", "demands without classes", "demands with classes")
         if not (parts >= 0).all() or abs(parts.sum() - 1) > _SHARE_TOLERANCE:
             raise InputError("classes", "shares", "numbers >= 0 that sum to 1", ", ".join(map(str, parts)))
-        count, demands = len(parts), self.num_demands
         return dataclasses.replace(
-            self, pairs=np.tile(self.pairs, (count, 1)), rates=SharedRates(self.rates, parts),
-            classes=DemandClasses(tuple(shares), np.arange(count + 1, dtype=np.int64) * demands),
+            self, pairs=np.tile(self.pairs, (len(parts), 1)), rates=SharedRates(self.rates, parts),
+            classes=DemandClasses.of_equal_size(shares, self.num_demands),
             key=content_key(self.key, tuple(shares), parts),
         )  # fmt: skip
 

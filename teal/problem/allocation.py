@@ -127,7 +127,10 @@ class Allocation:
             raise InputError(str(file), "", "an allocation that was saved", error) from None
 
     @classmethod
-    def of_batch(cls, splits: Tensor, prices: Tensor | None, seconds: float) -> Allocation:
+    def of_batch(
+        cls, splits: Tensor, prices: Tensor | None, seconds: float, class_prices: Tensor | None = None
+    ) -> Allocation:
         """Feasible allocations of matrices that were solved together: ``seconds`` is divided evenly among them."""
         count = len(splits)
-        return cls(splits, prices, (Status.FEASIBLE,) * count, (0.0,) * count, (seconds / count,) * count)
+        times = (0.0,) * count, (seconds / count,) * count
+        return cls(splits, prices, (Status.FEASIBLE,) * count, *times, class_prices=class_prices)

@@ -96,7 +96,7 @@ def priority_problem(
         expected = (len(parts[0]), paths.num_demands)
         if part.shape != expected:
             raise InputError("problem", f"demand[{name!r}]", f"{expected[0]} x {expected[1]} rates", part.shape)
-    classes = DemandClasses(tuple(demand), np.arange(len(parts) + 1, dtype=np.int64) * paths.num_demands)
+    classes = DemandClasses.of_equal_size(demand, paths.num_demands)
     own = class_paths(paths, topology, np.tile(paths.pairs, (len(parts), 1)), classes, latency_limit_ms)
     objective = Objective(ObjectiveName.PRIORITY)
     return Problem.create(topology, own, objective, np.concatenate(parts, 1), classes=classes, **options)
@@ -139,7 +139,7 @@ def class_figures(problem: Problem, splits: Tensor, prices: Tensor | None) -> Cl
 def by_class(problem: Problem, of_demand: Tensor) -> Tensor:
     """(B, C) sums of (B, D) over the demands of each class."""
     assert problem.classes is not None
-    return torch.stack([of_demand[:, rows].sum(1) for rows in problem.classes.of_row], 1)
+    return torch.stack([of_demand[:, rows].sum(1) for rows in problem.classes.blocks], 1)
 
 
 def class_bound(problem: Problem, promised: Tensor, prices: Tensor | None) -> Tensor:
@@ -151,7 +151,7 @@ def class_bound(problem: Problem, promised: Tensor, prices: Tensor | None) -> Te
         prices: (B, E), value of one Gbit/s of this class for each Gbit/s of capacity; None for none.
     """
     assert problem.classes is not None
-    demand = torch.where(problem.routable, problem.demand, 0)
+    demand = problem.routable_demand
     last = problem.classes.rows(len(problem.classes) - 1)
     trivial = demand[:, last].sum(1)
     if prices is None:

@@ -57,7 +57,7 @@ class Section:
     """One network on the page.
 
     Attributes:
-        title: name of the network.
+        title: name of the network, with the traffic where the page has several of one network.
         facts: a line about the network.
         traffic: name of the traffic.
         columns: of the table, after the one of the scheme.
@@ -65,7 +65,6 @@ class Section:
         notes: of failed schemes.
         charts: in their order.
         map: see :func:`teal.reports.maps.network_map`; None for no map.
-        is_one_of_several: whether another section has the same network, under other traffic.
     """
 
     title: str
@@ -76,12 +75,6 @@ class Section:
     charts: Sequence[Chart]
     notes: Sequence[str] = ()
     map: dict[str, Any] | None = None
-    is_one_of_several: bool = False
-
-    @property
-    def name(self) -> str:
-        """Title, with the traffic where the page has several of one network."""
-        return f"{self.title}, {self.traffic}" if self.is_one_of_several else self.title
 
 
 def write_page(path: Path, heading: str, introduction: str, sections: Sequence[Section]) -> None:

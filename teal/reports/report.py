@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 from teal.evaluation import Row
@@ -26,9 +25,7 @@ def write_report(path: Path, record: Record) -> None:
         path: of the file.
         record: of the evaluation, with at least one row; all rows must have one objective.
     """
-    networks = by_network(record.rows)
-    several = _several(networks)
-    sections = [_section(record, rows, is_one_of_several=key[0] in several) for key, rows in networks.items()]
+    sections = [_section(record, title, rows) for title, rows in _by_title(record).items()]
     write_page(
         path, "Traffic engineering, evaluated",
         f"Objective: `{record.rows[0].objective}`. Every allocation was measured by one validator; a gap is certified: "
@@ -38,19 +35,18 @@ def write_report(path: Path, record: Record) -> None:
 
 
 def figures_of(record: Record) -> dict[str, list[Chart]]:
-    """The charts of each network; its name has the traffic too where there are several of one network."""
+    """The charts of each network."""
+    return {title: Charts(rows).all() for title, rows in _by_title(record).items()}
+
+
+def _by_title(record: Record) -> dict[str, list[Row]]:
+    """The rows of each network by its name, which has the traffic too where there are several of one network."""
     networks = by_network(record.rows)
-    several = _several(networks)
+    count = Counter(topology for topology, _ in networks)
     return {
-        f"{topology}, {traffic}" if topology in several else topology: Charts(rows).all()
+        f"{topology}, {traffic}" if count[topology] > 1 else topology: rows
         for (topology, traffic), rows in networks.items()
     }
-
-
-def _several(networks: Iterable[tuple[str, str]]) -> set[str]:
-    """Networks that occur with several traffics."""
-    count = Counter(topology for topology, _ in networks)
-    return {topology for topology, times in count.items() if times > 1}
 
 
 def plot_results(path: Path, rows: list[Row]) -> None:
@@ -63,13 +59,13 @@ def plot_results(path: Path, rows: list[Row]) -> None:
     plot_panels(path, panels)
 
 
-def _section(record: Record, rows: list[Row], *, is_one_of_several: bool) -> Section:
+def _section(record: Record, title: str, rows: list[Row]) -> Section:
     """One network.
 
     Args:
         record: of the evaluation.
+        title: of the section.
         rows: of the network.
-        is_one_of_several: see Section.
     """
     key = rows[0].topology, rows[0].traffic
     networks = [network for network in record.networks if (network.topology, network.traffic) == key]
@@ -82,24 +78,20 @@ def _section(record: Record, rows: list[Row], *, is_one_of_several: bool) -> Sec
         network = networks[0]
         facts = f"{len(network.nodes)} nodes, {len(network.source)} directed links, {network.selection or facts}"
     quality = Quality.of(rows[0].objective)
-    labels = (
-        quality.label, "of LP-all", "own certified gap", "gap by the best bound", "time, median",
-        "if parallel",
-    )  # fmt: skip
     return Section(
-        title=key[0],
+        title=title,
         facts=facts,
         traffic=key[1],
         columns=[
-            *(Column(label, most_is_best=(number == 0 and quality.objective.higher_is_better) or number == 1)
-              for number, label in enumerate(labels)),
+            Column(quality.label, most_is_best=quality.objective.higher_is_better),
+            Column("of LP-all", most_is_best=True),
+            *map(Column, ("own certified gap", "gap by the best bound", "time, median", "if parallel")),
             Column("status", is_number=False),
         ],
         lines=[_line(summary, rows[0].objective) for summary in summarise(offline)],
         charts=Charts(rows).all(),
         notes=[f"{scheme}: {note}" for scheme, note in notes],
         map=network_map(networks[0], record.utilisation, times) if networks else None,
-        is_one_of_several=is_one_of_several,
     )  # fmt: skip
 
 

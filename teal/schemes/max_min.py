@@ -9,7 +9,7 @@ from typing import Any
 
 from teal.errors import InputError
 from teal.problem import Allocation, Problem
-from teal.solvers.fairness import max_min
+from teal.solvers.fairness import max_min, require_shedding
 from teal.spec import Spec
 
 
@@ -33,8 +33,7 @@ class MaxMin:
         Raises:
             InputError: a program that must carry all demand.
         """
-        if not problem.objective.may_shed:
-            raise InputError("max-min", "objective", "one that may shed demand", problem.objective.name.value)
+        require_shedding("max-min", problem.objective)
         begin = time.perf_counter()
         weight = problem.demand.clamp(min=1e-30) if self.by == "demand" else None
         found = max_min(problem, weight, iterations=self.iterations, gap=self.gap)

@@ -5,7 +5,6 @@ It needs no model and no LP solver.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from dataclasses import dataclass
@@ -48,8 +47,7 @@ class Pdhg:
             splits = solve_residual(problem, pdhg.solve, gap=self.gap, max_iterations=self.iterations)
             return Allocation.of_batch(splits, None, time.perf_counter() - begin)
         result = self.search(problem, start)
-        allocation = Allocation.of_batch(result.splits, result.prices, time.perf_counter() - begin)
-        return dataclasses.replace(allocation, class_prices=result.class_prices)
+        return Allocation.of_batch(result.splits, result.prices, time.perf_counter() - begin, result.class_prices)
 
     def search(self, problem: Problem, start: pdhg.PdhgResult | None = None) -> pdhg.PdhgResult:
         """The result of the search within these limits."""

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from teal.errors import InputError
-from teal.formats.groups import load_groups
+from teal.formats.groups import failing_links
 from teal.problem import Allocation, Problem
-from teal.solvers.protection import groups_of, protect
+from teal.solvers.protection import protect
 from teal.spec import Spec
 
 
@@ -33,9 +33,9 @@ class ProtectedScheme:
 
     def solve(self, problem: Problem) -> Allocation:
         """Protect all matrices together; the time is divided evenly among them."""
-        groups = load_groups(Path(self.groups), problem.topology) if self.groups else None
+        groups = failing_links(self.groups, problem.topology)
         begin = time.perf_counter()
-        found = protect(problem, groups_of(problem.topology, groups), gap=self.gap)
+        found = protect(problem, groups, gap=self.gap)
         splits = torch.where(problem.demand[..., None] > 0, found.splits, 0)
         return Allocation.of_batch(splits, found.prices, time.perf_counter() - begin)
 

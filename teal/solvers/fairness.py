@@ -22,6 +22,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from teal.errors import InputError
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.runtime.shapes import Bool, Float
@@ -56,6 +57,12 @@ class FairAllocation:
     rates: Float[Tensor, "B D"]
     common_growth: Float[Tensor, " B"]
     granted: Float[Tensor, " B"]
+
+
+def require_shedding(scheme: str, objective: Objective) -> None:
+    """Raise InputError for a program that must carry all demand, where rates have nothing to be fair about."""
+    if not objective.may_shed:
+        raise InputError(scheme, "objective", "one that may shed demand", objective.name.value)
 
 
 def max_min(

@@ -19,14 +19,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from teal.errors import InputError
-from teal.network import Topology
 from teal.pathops.bundles import BundleOps
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
@@ -185,8 +184,3 @@ def under_failures(
         utilisation.append((load * problem.inverse_capacity).amax(1))
         lost.append((problem.demand * torch.where(left > 0, 0, carried)[..., 0]).sum(1))
     return torch.stack(utilisation), torch.stack(lost)
-
-
-def groups_of(topology: Topology, groups: Mapping[str, Sequence[int]] | None) -> list[list[int]]:
-    """Every cable, or the groups of a file."""
-    return topology.cables() if groups is None else [list(links) for links in groups.values()]

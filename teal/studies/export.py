@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from teal.config import ExportConfig
-from teal.errors import InputError
 from teal.formats import load_topology
+from teal.formats.allocations import read_allocation
 from teal.formats.export import Exported, next_hop_groups, sr_policies
 from teal.network.paths import link_weights
 from teal.network.segments import Igp
@@ -21,12 +21,7 @@ def run_export(config: ExportConfig) -> Exported:
     """
     check_out_file(config.out, (".json",), overwrite=config.overwrite)
     topology = load_topology(config.topology, config.default_capacity, config.attributes)
-    try:
-        allocation = json.loads(config.allocation.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(str(config.allocation), "", "a .json file of teal solve --out", error) from None
-    if not isinstance(allocation, dict):
-        raise InputError(str(config.allocation), "", "a .json file of teal solve --out", type(allocation).__name__)
+    allocation = read_allocation(config.allocation)
     if config.format == "wcmp":
         exported = next_hop_groups(allocation, topology)
     else:

@@ -10,9 +10,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from teal.config import UpdateConfig
-from teal.errors import InputError
 from teal.formats import load_topology
-from teal.formats.allocations import demands_of
+from teal.formats.allocations import demands_of, read_allocation
 from teal.network import Topology
 from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import atomic_file, check_out_folder, remove_files
@@ -55,13 +54,9 @@ def run_update(config: UpdateConfig) -> Update:
 
 def _flows(file: Path, topology: Topology) -> dict[_Key, float]:
     """Gbit/s of each path of an allocation."""
-    try:
-        stored = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(str(file), "", "a .json file of teal solve --out", error) from None
     return {
         ((router, demand["target"], demand.get("class", "")), tuple(path["numbers"])): float(path["rate"])
-        for router, demand, paths in demands_of(stored, topology)
+        for router, demand, paths in demands_of(read_allocation(file), topology)
         for path in paths
     }
 

@@ -99,11 +99,17 @@ def test_lists_are_the_shortest() -> None:
     topology = teal.load_topology("b4")
     igp = Igp(topology, np.ones(topology.num_links))
     paths = teal.compute_paths(topology, num_paths=4, cache=False)
+    graph = nx.DiGraph(zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True))
+
+    def is_only_path(part: list[int]) -> bool:
+        ends = int(topology.link_source[part[0]]), int(topology.link_target[part[-1]])
+        shortest_ones = list(nx.all_shortest_paths(graph, *ends))
+        return len(shortest_ones) == 1 and len(shortest_ones[0]) == len(part) + 1
 
     def shortest(path: list[int]) -> int:
         if not path:
             return 0
-        steps = [1] + [j for j in range(2, len(path) + 1) if igp.is_only_path(path[:j])]
+        steps = [1] + [j for j in range(2, len(path) + 1) if is_only_path(path[:j])]
         return 1 + min(shortest(path[j:]) for j in steps)
 
     longest = 0

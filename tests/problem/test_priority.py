@@ -70,7 +70,7 @@ def test_broken_prices_prove_the_routable_demand() -> None:
     figures = class_figures(problem, problem.even_splits, prices)
     routable = torch.where(problem.routable, problem.demand, 0)
     assert problem.classes is not None
-    for number, rows in enumerate(problem.classes.of_row):
+    for number, rows in enumerate(problem.classes.blocks):
         np.testing.assert_allclose(figures.bound[:, number], routable[:, rows].sum(1))
 
 

@@ -211,7 +211,7 @@ def solve_residual(problem: Problem, solve: SolveProgram, *, gap: float, max_ite
     """
     assert problem.classes is not None
     residual, splits = problem.capacity, torch.zeros_like(problem.path_mask, dtype=problem.demand.dtype)
-    for rows in problem.classes.of_row:
+    for rows in problem.classes.blocks:
         paths = of_demands(problem.paths, torch.arange(rows.start, rows.stop).numpy())
         own = dataclasses.replace(
             problem, paths=paths, ops=make_path_ops(paths, problem.ops.device), demand=problem.demand[:, rows],
