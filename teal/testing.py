@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import torch
 
@@ -13,6 +15,7 @@ from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.allocation import Allocation
 from teal.problem.feasibility import TOLERANCE, violations
+from teal.problem.steps import ValueSteps
 from teal.schemes.registry import Scheme
 
 
@@ -126,3 +129,19 @@ def random_problem(
         row[rng.choice(len(row), min(failed, len(row)), replace=False)] = 0
     weight = rng.choice([1.0, 2.0, 4.0], paths.num_demands)
     return Problem.create(topology, paths, Objective(objective), demand, capacity=capacity, weight=weight)
+
+
+def with_random_steps(problem: Problem, seed: int) -> Problem:
+    """The same problem with values that fall in one to four steps, some of them empty.
+
+    Args:
+        problem: that maximises a value.
+        seed: of the random numbers.
+    """
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(1, 5))
+    parts = rng.random((*problem.demand.shape, count)) * (rng.random((*problem.demand.shape, count)) < 0.7)
+    end = parts.cumsum(-1)
+    end = np.where(end[..., -1:] > 0, end / np.maximum(end[..., -1:], 1e-300), 1.0)
+    level = np.concatenate([[1.0], np.sort(rng.random(count - 1))[::-1]])
+    return dataclasses.replace(problem, steps=ValueSteps(torch.from_numpy(level), torch.from_numpy(end)))

@@ -30,7 +30,7 @@ TIERS = (
 )
 # Rooms whose modules have an order of their own: each imports only from those before it.
 ORDERS = {
-    "problem": ("churn", "problem", "allocation", "feasibility", "bounds", "priority", "assessment"),
+    "problem": ("churn", "steps", "problem", "allocation", "feasibility", "bounds", "priority", "assessment"),
     "evaluation": (
         "calibration", "instance", "cases", "online", "rows", "runner", "evaluate", "race", "plan", "audit", "solve",
         "sharded", "allocate", "next_interval", "warm_up",

@@ -7,7 +7,7 @@ For prices p[e] >= 0 and price(d, k), the sum of p over the links of path (d, k)
   optimum >= sum_d demand[d] min_k price(d, k);
 - max_concurrent_flow: optimum <= min(1, 1 / theta) with theta that bound of max_link_utilisation.
 
-- a limit on churn: see :mod:`teal.problem.churn`.
+- a limit on churn, a value that falls in steps: see :mod:`teal.problem.churn`, :mod:`teal.problem.steps`.
 
 A price above V, the largest value of a Gbit/s, proves no more than V does, since no path over the link is worth using
 at V already; prices of more than a million times V count as V, so that sums stay finite.  A bound that is no number,
@@ -99,7 +99,7 @@ def _bounds(problem: Problem, prices: Tensor, scales: Tensor) -> Tensor:
         cheapest = problem.cheapest_path_cost(path_price)
         value = torch.where(problem.routable, problem.demand_value, 0)
         profits = (value - scale * cheapest for scale in scales.tolist())
-    demand_profit = torch.stack([(problem.demand * profit.clamp(min=0)).sum(1) for profit in profits])
+    demand_profit = torch.stack([(problem.demand * problem.demand_profit(profit)).sum(1) for profit in profits])
     bounds = scales.to(capacity_value)[:, None] * capacity_value + demand_profit
     return torch.where(bounds.isfinite(), bounds, torch.inf)
 

@@ -21,7 +21,7 @@ Cost_j(V_j).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -152,16 +152,37 @@ def class_bound(problem: Problem, promised: Tensor, prices: Tensor | None) -> Te
     """
     assert problem.classes is not None
     demand = problem.routable_demand
-    last = problem.classes.rows(len(problem.classes) - 1)
-    trivial = demand[:, last].sum(1)
     if prices is None:
-        return trivial
-    prices = torch.nan_to_num(prices.to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0)
-    least = problem.cheapest_path_cost(problem.ops.path_sum(prices), unroutable=0.0)
-    bound = problem.capacity_value(prices) + (demand[:, last] * (1 - least[:, last]).clamp(min=0)).sum(1)
-    for number in range(len(problem.classes) - 1):
-        rows = problem.classes.rows(number)
-        bound = bound - _cost(demand[:, rows], least[:, rows], promised[:, number])
+        return demand[:, problem.classes.rows(len(problem.classes) - 1)].sum(1)
+    prices = usable_class_prices(prices)
+    least = problem.cheapest_path_cost(problem.ops.path_sum(prices))
+    blocks = problem.classes.blocks
+    return bound_of_class(
+        problem.capacity_value(prices), [demand[:, rows] for rows in blocks], [least[:, rows] for rows in blocks],
+        promised,
+    )  # fmt: skip
+
+
+def usable_class_prices(prices: Tensor) -> Tensor:
+    """``prices`` in float64; entries that are negative or no numbers are 0."""
+    return torch.nan_to_num(prices.to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0)
+
+
+def bound_of_class(
+    capacity_value: Tensor, demand: Sequence[Tensor], least: Sequence[Tensor], promised: Tensor
+) -> Tensor:
+    """(B,) the bound of the module on the flow of the last of some classes, from what prices make of them.
+
+    Args:
+        capacity_value: (B,) of all links at these prices.
+        demand: for each class (B, n) Gbit/s, 0 without a live path.
+        least: for each class (B, n) price of the cheapest path.
+        promised: (B, at least C - 1) V of the higher classes.
+    """
+    bound = capacity_value + (demand[-1] * (1 - least[-1]).clamp(min=0)).sum(1)
+    for number in range(len(demand) - 1):
+        bound = bound - _cost(demand[number], least[number], promised[:, number])
+    trivial = demand[-1].sum(1)
     return torch.where(bound.isfinite(), torch.minimum(bound, trivial), trivial).clamp(min=0)
 
 

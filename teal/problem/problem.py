@@ -15,6 +15,7 @@ from teal.network import DemandClasses, PathSet, Topology
 from teal.objectives import CLASS_RATIO, Objective, ObjectiveName
 from teal.pathops import PathOps, make_path_ops
 from teal.problem.churn import ChurnLimit
+from teal.problem.steps import ValueSteps
 from teal.runtime.arrays import AnyArray
 from teal.runtime.shapes import Bool, Float
 
@@ -41,6 +42,8 @@ class Problem:
         ops: sums of link values along paths, and of path values over links, on the tensors' device.
         classes: priority classes of the demands (see :mod:`teal.network.classes`); None for none.
         churn: limit on the volume that moves (see :mod:`teal.problem.churn`); None for none.
+        steps: in which the value of a demand falls (see :mod:`teal.problem.steps`), where ``demand_value`` is that of
+            the first step; None for one step.  Of the solvers, only PDHG's fused and plain engines know steps.
     """
 
     topology: Topology
@@ -53,6 +56,7 @@ class Problem:
     ops: PathOps
     classes: DemandClasses | None = None
     churn: ChurnLimit | None = None
+    steps: ValueSteps | None = None
 
     @classmethod
     def create(
@@ -275,11 +279,18 @@ class Problem:
         carried of any demand above 0 that has a live path, at most 1.
         """
         if self.objective.maximises_value:
-            return (self.flows(splits) * self.path_value).sum((1, 2))
+            value = (self.flows(splits) * self.path_value).sum((1, 2))
+            if self.steps is None:
+                return value
+            return value - (self.demand * self.demand_value * self.steps.lost(splits.sum(-1))).sum(1)
         if self.objective.may_shed:
             share = torch.where(self.routable & (self.demand > 0), splits.sum(-1), torch.inf)
             return share.amin(1).clamp(max=1)
         return self.utilisation(splits).amax(1)
+
+    def demand_profit(self, best: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
+        """(B, D) what a Gbit/s of each demand adds to a dual bound, of the profit of its best path: max(0, best)."""
+        return best.clamp(min=0) if self.steps is None else self.steps.profit(best, self.demand_value)
 
     def capacity_value(self, prices: Float[Tensor, "B E"]) -> Float[Tensor, " B"]:
         """(B,) sum over the links of capacity * price: the value of all capacity at these prices."""
@@ -353,7 +364,10 @@ class Problem:
     def rows(self, rows: slice | Tensor) -> Problem:
         """The problem of some of the matrices, as a slice or by their numbers."""
         churn = None if self.churn is None else self.churn.rows(rows)
-        return dataclasses.replace(self, demand=self.demand[rows], capacity=self.capacity[rows], churn=churn)
+        steps = None if self.steps is None else self.steps.rows(rows)
+        return dataclasses.replace(
+            self, demand=self.demand[rows], capacity=self.capacity[rows], churn=churn, steps=steps
+        )
 
     def row(self, index: int) -> Problem:
         """The problem of one matrix, B = 1."""

@@ -20,15 +20,38 @@ def project_splits(splits: Tensor, mask: Tensor, *, maximises_value: bool, slope
     """
     s = mask.to(splits) if slope is None else torch.where(mask, slope, 0)
     point = torch.where(mask, splits, 0)
-    ratio = torch.where(mask, point / s.clamp(min=torch.finfo(s.dtype).tiny), -torch.inf)
-    order = ratio.argsort(-1, descending=True)
-    sums, slopes = point.gather(-1, order).cumsum(-1), s.gather(-1, order).cumsum(-1)
-    excess = torch.where(slopes > 0, (sums - 1) / slopes.clamp(min=torch.finfo(s.dtype).tiny), -torch.inf)
-    shift = excess.amax(-1, keepdim=True)  # t: of all prefixes of the sorted order, the right one gives the largest
-    shift = torch.where(shift.isinf(), 0, shift)  # no path is live
+    shift = _shifts(point, s, mask, point.new_ones(1))
     if maximises_value:
         shift = shift.clamp(min=0)
     return torch.where(mask, (point - shift * s).clamp(min=0), 0)
+
+
+def _shifts(point: Tensor, slope: Tensor, mask: Tensor, sums: Tensor) -> Tensor:
+    """(B, D, C) the t for which max(0, point - t slope) sums to each of ``sums`` (..., C); 0 where no path is live."""
+    tiny = torch.finfo(slope.dtype).tiny
+    order = torch.where(mask, point / slope.clamp(min=tiny), -torch.inf).argsort(-1, descending=True)
+    points, slopes = point.gather(-1, order).cumsum(-1), slope.gather(-1, order).cumsum(-1)
+    excess = (points[..., None] - sums[..., None, :]) / slopes.clamp(min=tiny)[..., None]
+    # Of all prefixes of the sorted order, the right one gives the largest t.
+    shift = torch.where((slopes > 0)[..., None], excess, -torch.inf).amax(-2)
+    return torch.where(shift.isinf(), 0, shift)
+
+
+def project_steps(splits: Tensor, mask: Tensor, end: Tensor, drop: Tensor) -> Tensor:
+    """The step of a demand whose value falls in steps: (B, D, K).
+
+    The minimum of |w - x|^2 / 2 + sum over c of drop[c] (part of sum w in step c) over {w >= 0, sum w <= 1}: by its
+    optimality conditions w = max(0, x - t), t = min over c of max(drop[c], t_c), with t_c such that w sums to end[c].
+
+    Args:
+        splits: (B, D, K) x, after a gradient step with the value of the first step.
+        mask: (B, D, K) live paths; the others get 0.
+        end: (B, D, C) share of the demand at which each step ends.
+        drop: (B, D, C) by which the gradient step of each step is shorter than that of the first; rising.
+    """
+    point = torch.where(mask, splits, 0)
+    shift = torch.maximum(drop, _shifts(point, mask.to(point), mask, end)).amin(-1, keepdim=True)
+    return torch.where(mask, (point - shift).clamp(min=0), 0)
 
 
 def weighted_simplex(point: Tensor, slope: Tensor, total: Tensor | float, live: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from teal.network.packed import PathScan
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.lanes import fill, larger, load, narrow, store, where_above, widen
 from teal.runtime.parallel import kernel, parallel_kernel, prange
+from teal.solvers.pdhg.demand_value import DemandValue, value_lost, value_profit
 from teal.solvers.pdhg.kernels import FAILED_PRICE, flows_up, prices_down
 from teal.solvers.pdhg.simplex import Lanes
 from teal.solvers.projection import MIN_SPLIT_SUM
@@ -42,7 +43,7 @@ class Measurements(NamedTuple):
         full_load: (blocks, E, L) load if every live path carried all of its demand, Gbit/s.
         trial_load: (blocks, E, L) load of a trial routing over live paths, Gbit/s, for
             :func:`teal.solvers.pdhg.engine.guess_dual`.
-        demand_value_sum: (blocks, L) sum over demands of live_demand * max(0, value - cost of the best path), value.
+        demand_value_sum: (blocks, L) the demands' part of the dual bound at prices of 0, value.
     """
 
     inverse_capacity_sum: FloatArray
@@ -56,7 +57,9 @@ class Measurements(NamedTuple):
 def _measure_block(  # type: ignore[no-untyped-def]
     block, scan, block_ptr, max_slots, demand, inverse_capacity, cost, demand_value, is_even, out, lanes, h_lanes
 ):
-    width, h_per_matrix, several_values = len(lanes), len(h_lanes) > 1, len(demand_value) > 1
+    width, h_per_matrix = len(lanes), len(h_lanes) > 1
+    several_values, has_steps = len(demand_value.first) > 1, len(demand_value.drop) > 1
+    drop, end = demand_value.drop, demand_value.end
     inverse_sum, path_cost = np.zeros(max_slots * width), np.zeros(max_slots * width)
     full_flow, trial_flow = np.empty(max_slots * width), np.empty(max_slots * width)
     one = fill(1.0, lanes)
@@ -71,7 +74,7 @@ def _measure_block(  # type: ignore[no-untyped-def]
         p = scan.path_ptr[s]
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
             h, live_paths, best_profit, largest = zero, zero, zero, 0.0
-            value = fill(demand_value[d if several_values else 0], lanes)
+            value = fill(demand_value.first[d if several_values else 0], lanes)
             for k in range(p, p + scan.path_count[d]):
                 node = scan.end_node[k]
                 profit = value - load(path_cost, node, lanes)
@@ -85,6 +88,8 @@ def _measure_block(  # type: ignore[no-untyped-def]
                 out.inverse_capacity_sum[d] = largest if largest > 0 else 1.0
             carried = where_above(live_paths, zero, load(demand, d, lanes), zero)
             store(out.live_demand, d, carried)
+            if has_steps:
+                best_profit = value_profit(drop, end, d, best_profit, value, lanes)
             total = total + carried * best_profit
             even = carried / larger(live_paths, one)
             for k in range(p, p + scan.path_count[d]):
@@ -109,7 +114,7 @@ def measure(
     demand: FloatArray,
     inverse_capacity: FloatArray,
     cost: FloatArray,
-    demand_value: FloatArray,
+    demand_value: DemandValue,
     is_even: bool,
     out: Measurements,
     lanes: Lanes,
@@ -122,7 +127,7 @@ def measure(
         demand: (D, L) Gbit/s.
         inverse_capacity: (E, L) 1 / c, 0 for a failed link.
         cost: (E, L) cost of each link, value per Gbit/s; ``FAILED_PRICE`` for a failed link.
-        demand_value: (D,) value per Gbit/s of each demand, or (1,) if it is the same for all.
+        demand_value: of the demands, in float64.
         is_even: true for a trial routing that spreads each demand evenly over its live paths; false for one that uses
             its first path, and nothing if that has failed.
         out: receives the results; ``full_load`` and ``trial_load`` must be 0 before the call.
@@ -140,7 +145,8 @@ def _certify_block(  # type: ignore[no-untyped-def]
     block, scan, block_ptr, max_slots, demand, demand_value, price_plus_cost, is_balanced, is_repairing, splits,
     flows, loads, profits, lanes,
 ):  # fmt: skip
-    width, several_values = len(lanes), len(demand_value) > 1
+    width, several_values, has_steps = len(lanes), len(demand_value.first) > 1, len(demand_value.drop) > 1
+    drop, end = demand_value.drop, demand_value.end
     path_price, flow = np.zeros(max_slots * width), np.empty(max_slots * width)
     one = fill(1.0, lanes)
     zero, live_profit, tiny = one - one, fill(_LIVE_PROFIT, lanes), fill(MIN_SPLIT_SUM, lanes)
@@ -153,13 +159,15 @@ def _certify_block(  # type: ignore[no-untyped-def]
         flow[: (nodes + 1) * width] = 0
         p = scan.path_ptr[s]
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-            rate, value = load(demand, d, lanes), fill(demand_value[d if several_values else 0], lanes)
+            rate, value = load(demand, d, lanes), fill(demand_value.first[d if several_values else 0], lanes)
             best_profit, total, live_paths = floor, zero, zero
             for k in range(p, p + scan.path_count[d]):
                 profit = value - load(path_price, scan.end_node[k], lanes)
                 is_live = where_above(profit, live_profit, one, zero)
                 best_profit, live_paths = larger(best_profit, profit), live_paths + is_live
                 total = total + is_live * widen(load(splits, k, lanes))
+            if has_steps:
+                best_profit = value_profit(drop, end, d, best_profit, value, lanes)
             profit_sum = profit_sum + where_above(best_profit, live_profit, rate * best_profit, zero)
             # A demand is carried at most once; a balanced program carries all of it, evenly if it has no splits.
             scale = one / larger(total, one)
@@ -187,7 +195,7 @@ def certify(
     block_ptr: Int64Array,
     max_slots: int,
     demand: FloatArray,
-    demand_value: FloatArray,
+    demand_value: DemandValue,
     price_plus_cost: FloatArray,
     is_balanced: bool,
     is_repairing: bool,
@@ -200,12 +208,12 @@ def certify(
     """Compute the demands' part of the dual bound, and flows and loads of the splits.
 
     That part is sum_d demand[d] max(0, max_k(value[d] - path_price[d, k])); in a balanced program, which must carry all
-    demand, without the max with 0.
+    demand, without the max with 0; for values that fall in steps see :mod:`teal.problem.steps`.
 
     Args:
         scan, block_ptr, max_slots, lanes: as of :func:`teal.solvers.pdhg.kernels.iterate`.
         demand: (D, L) Gbit/s, 0 where no path is live.
-        demand_value: (D,) value per Gbit/s of each demand, or (1,) if it is the same for all.
+        demand_value: of the demands, in float64.
         price_plus_cost: (E, L) value per Gbit/s; ``FAILED_PRICE`` for a failed link.
         is_balanced: whether all demand must be carried.
         is_repairing: whether to overwrite ``splits`` with the repaired splits.
@@ -228,7 +236,8 @@ def _project_block(  # type: ignore[no-untyped-def]
     block, scan, block_ptr, max_slots, demand, demand_value, load_ratio, unused, is_first, is_last, flows, requests,
     loads, requested_loads, values, lanes,
 ):  # fmt: skip
-    width, several_values = len(lanes), len(demand_value) > 1
+    width, several_values, has_steps = len(lanes), len(demand_value.first) > 1, len(demand_value.drop) > 1
+    drop, end = demand_value.drop, demand_value.end
     path_ratio, path_unused = np.zeros(max_slots * width), np.empty(max_slots * width)
     flow, requested_flow = np.empty(max_slots * width), np.empty(max_slots * width)
     one = fill(1.0, lanes)
@@ -259,7 +268,10 @@ def _project_block(  # type: ignore[no-untyped-def]
                 store(flow, node, sent)
                 total = total + sent
                 demand_unused = demand_unused + load(path_unused, node, lanes)
-            value = value + total * fill(demand_value[d if several_values else 0], lanes)
+            valued = total
+            if has_steps:
+                valued = total - value_lost(drop, end, d, total, load(demand, d, lanes), lanes)
+            value = value + valued * fill(demand_value.first[d if several_values else 0], lanes)
             if not is_last:
                 unserved = larger(load(demand, d, lanes) - total, zero)
                 share = unserved / larger(demand_unused, tiny)
@@ -281,7 +293,7 @@ def project_round(
     block_ptr: Int64Array,
     max_slots: int,
     demand: FloatArray,
-    demand_value: FloatArray,
+    demand_value: DemandValue,
     load_ratio: FloatArray,
     unused: FloatArray,
     is_first: bool,
@@ -301,7 +313,7 @@ def project_round(
     Args:
         scan, block_ptr, max_slots, lanes: as of :func:`teal.solvers.pdhg.kernels.iterate`.
         demand: (D, L) Gbit/s, 0 where no path is live.
-        demand_value: (D,) value per Gbit/s of each demand, or (1,) if it is the same for all.
+        demand_value: of the demands, in float64.
         load_ratio: (E, L) load of ``flows`` over capacity in the first round, load of ``requests`` over residual
             capacity in the others; 0 on links without load.  A path is divided by the largest ratio on it, if above 1.
         unused: (E, L) capacity that may still be requested, Gbit/s; 0 on failed links.
@@ -311,7 +323,7 @@ def project_round(
         requests: (P, L) Gbit/s, in place.
         loads: receives (blocks, E, L) of the flows, Gbit/s.
         requested_loads: receives (blocks, E, L) of the new requests, Gbit/s.
-        values: receives (blocks, L) sum of flow times demand value, value.
+        values: receives (blocks, L) value of the flows without link costs.
     """
     for b in prange(len(block_ptr) - 1):
         loads[b] = 0

@@ -71,7 +71,8 @@ def scaling(problem: Problem) -> Scaling:
     """Compute the constants."""
     mask, maximises_value = problem.path_mask, problem.objective.maximises_value
     if maximises_value:
-        objective_scale = (problem.demand * (problem.path_value * mask).amax(-1)).sum(1, keepdim=True)
+        best = problem.demand_profit((problem.path_value * mask).amax(-1))
+        objective_scale = (problem.demand * best).sum(1, keepdim=True)
     else:
         objective_scale = problem.utilisation(problem.even_splits).amax(1, keepdim=True)
     objective_scale = torch.where(objective_scale > 0, objective_scale, 1)
@@ -142,7 +143,7 @@ class DenseEngine:
         if exact.objective.is_balanced:
             return torch.zeros(exact.batch, dtype=torch.float64)
         best = torch.where(exact.path_mask, exact.path_value, 0).amax(-1)
-        return (exact.demand * best).sum(1).cpu()
+        return (exact.demand * exact.demand_profit(best)).sum(1).cpu()
 
     def certify(self) -> Tensor:
         """See PdhgEngine."""

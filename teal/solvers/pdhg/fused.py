@@ -15,6 +15,7 @@ from torch import Tensor
 from teal.problem import Problem
 from teal.runtime.arrays import AnyArray, FloatArray
 from teal.solvers.pdhg import kernels
+from teal.solvers.pdhg.demand_value import of_problem
 from teal.solvers.pdhg.engine import PdhgState, guess_dual, initial_primal_weight
 from teal.solvers.pdhg.fused_state import Control, Dual, ScaledProgram
 from teal.solvers.pdhg.passes import InMemory, Passes, PathPasses
@@ -66,13 +67,11 @@ class FusedEngine:
     def _own_passes(self, dtype: torch.dtype) -> PathPasses:
         """Passes over the paths of the problem, in memory."""
         problem = self._problem
-        value = problem.demand_value.numpy()
-        # One entry if all demands have the same value: the kernels then read no value for each demand.
-        value = value[:1] if len(value) and (value == value[0]).all() else value
         same_capacity = bool((problem.capacity == problem.capacity[:1]).all())  # h of all matrices is the same then
         passes = PathPasses(
             problem.paths.packed, problem.paths.num_paths, problem.batch, self._lanes,
-            (0,) if same_capacity else self._lanes, value, self._is_balanced, _NUMPY_DTYPE[dtype], InMemory(),
+            (0,) if same_capacity else self._lanes, of_problem(problem, len(self._lanes)), self._is_balanced,
+            _NUMPY_DTYPE[dtype], InMemory(),
         )  # fmt: skip
         passes.put_demand(problem.demand.numpy())
         return passes

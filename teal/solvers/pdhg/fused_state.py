@@ -16,12 +16,10 @@ class DemandRows(NamedTuple):
     Attributes:
         demand: (D, L) Gbit/s, 0 where no path is live.
         inverse_capacity_sum: (D, L) h, 1/(Gbit/s), or (D, 1) if all matrices have the same capacities.
-        demand_value: (D,) value per Gbit/s of each demand, or (1,) if it is the same for all.
     """
 
     demand: AnyArray
     inverse_capacity_sum: AnyArray
-    demand_value: AnyArray
 
 
 class ScaledProgram(NamedTuple):

@@ -18,6 +18,7 @@ from teal.network.packed import PathScan
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.lanes import fill, larger, load, store, where_above
 from teal.runtime.parallel import inlined_kernel, is_alone, kernel, parallel_kernel, prange
+from teal.solvers.pdhg.demand_value import DemandValue, step_shift, step_shift_of_two, value_profit
 from teal.solvers.pdhg.engine import (
     MAX_WEIGHT_CHANGE,
     MIN_SQUARED_DISTANCE,
@@ -51,13 +52,20 @@ def flows_up(first, nodes, parent, link, flow, loads, lanes):  # type: ignore[no
 
 @kernel
 def _iterate_block(  # type: ignore[no-untyped-def]
-    block, scan, block_ptr, max_slots, demands, primal, scratch, loads, sums, inverse_scale, floor, is_restarting,
-    is_storing, lanes, h_lanes,
+    block, scan, block_ptr, max_slots, demands, worth, primal, scratch, loads, sums, inverse_scale, floor,
+    is_restarting, is_storing, lanes, h_lanes,
 ):  # fmt: skip
     """The primal step and Halpern's average for the demands of one block of sources; arguments as of ``step``."""
     real = scratch.price.dtype.type
-    width, h_per_matrix, several_values = len(lanes), len(h_lanes) > 1, len(demands.demand_value) > 1
-    point, anchor, end_node = primal.current, primal.anchor, scan.end_node
+    width, h_per_matrix = len(lanes), len(h_lanes) > 1
+    several_values, has_steps = len(worth.first) > 1, len(worth.drop) > 1
+    # Locals: Numba counts a reference to each array that is read from a tuple inside a loop, and threads share counts.
+    point, anchor, stepped = primal.current, primal.anchor, primal.stepped
+    rates, inverse_sums, first_value, drop, end = (
+        demands.demand, demands.inverse_capacity_sum, worth.first, worth.drop, worth.end
+    )  # fmt: skip
+    node_ptr, demand_ptr, path_ptr = scan.node_ptr, scan.demand_ptr, scan.path_ptr
+    parent, link, end_node, path_count, price = scan.parent, scan.link, scan.end_node, scan.path_count, scratch.price
     path_price, flow, moved_splits = (
         np.empty(max_slots * width, scratch.price.dtype),
         np.empty(max_slots * width, scratch.price.dtype),
@@ -76,41 +84,48 @@ def _iterate_block(  # type: ignore[no-untyped-def]
     path_price[:width] = 0
     profit_sum, step_distance, anchor_distance = zero, zero, zero
     for s in range(block_ptr[block], block_ptr[block + 1]):
-        first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
-        prices_down(first, nodes, scan.parent, scan.link, scratch.price, path_price, lanes)
+        first, nodes = node_ptr[s], node_ptr[s + 1] - node_ptr[s]
+        prices_down(first, nodes, parent, link, price, path_price, lanes)
         flow[: (nodes + 1) * width] = 0
-        p = scan.path_ptr[s]
-        for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-            n = scan.path_count[d]
+        p = path_ptr[s]
+        for d in range(demand_ptr[s], demand_ptr[s + 1]):
+            n = path_count[d]
             if n == 0:
                 continue
-            demand = load(demands.demand, d, lanes)
-            scaled_value = fill(demands.demand_value[d if several_values else 0], lanes) * inverse_scale
-            if h_per_matrix:
-                h = load(demands.inverse_capacity_sum, d, lanes)
-            else:
-                h = fill(demands.inverse_capacity_sum[d], lanes)
+            demand = load(rates, d, lanes)
+            scaled_value = fill(first_value[d if several_values else 0], lanes) * inverse_scale
+            h = load(inverse_sums, d, lanes) if h_per_matrix else fill(inverse_sums[d], lanes)
             primal_step, metric = inverse_weight / h, demand * h
+            scaled_step = scaled_value * primal_step
             if n == 1:
                 g = scaled_value - load(path_price, end_node[p], lanes)
                 x = load(point, p, lanes) + primal_step * g
-                best_profit, shift = larger(g, floor), larger(x - one, floor)
                 store(moved_splits, 0, x)
+                best_profit, shift = larger(g, floor), larger(x - one, floor)
+                if has_steps:
+                    shift = step_shift_of_two(drop, end, d, x, x - one, scaled_step, lanes)
             elif n == 2:
                 g = scaled_value - load(path_price, end_node[p], lanes)
                 g2 = scaled_value - load(path_price, end_node[p + 1], lanes)
                 x, y = load(point, p, lanes) + primal_step * g, load(point, p + 1, lanes) + primal_step * g2
-                best_profit = larger(larger(g, g2), floor)
-                shift = larger(larger(half * (x + y - one), larger(x, y) - one), floor)
                 store(moved_splits, 0, x)
                 store(moved_splits, 1, y)
+                best_profit = larger(larger(g, g2), floor)
+                shift = larger(larger(half * (x + y - one), larger(x, y) - one), floor)
+                if has_steps:
+                    shift = step_shift_of_two(drop, end, d, x, y, scaled_step, lanes)
             else:
                 best_profit = floor
                 for k in range(n):
                     g = scaled_value - load(path_price, end_node[p + k], lanes)
                     best_profit = larger(g, best_profit)
                     store(moved_splits, k, load(point, p + k, lanes) + primal_step * g)
-                shift = larger(simplex_shift(moved_splits, n, lanes), floor)
+                if has_steps:
+                    shift = step_shift(drop, end, d, moved_splits, n, scaled_step, lanes)
+                else:
+                    shift = larger(simplex_shift(moved_splits, n, one, lanes), floor)
+            if has_steps:
+                best_profit = value_profit(drop, end, d, best_profit, scaled_value, lanes)
             profit_sum = profit_sum + where_above(demand, zero, demand * best_profit, zero)
             for k in range(n):
                 old, new = load(point, p, lanes), larger(load(moved_splits, k, lanes) - shift, zero)
@@ -120,12 +135,12 @@ def _iterate_block(  # type: ignore[no-untyped-def]
                 store(point, p, of_stepped * new + of_current * old + of_anchor * start)
                 if is_special:
                     if is_storing:
-                        store(primal.stepped, p, new)
+                        store(stepped, p, new)
                     if is_restarting:
                         anchor_distance = anchor_distance + metric * (new - start) * (new - start)
                         store(anchor, p, where_above(restarts, half, new, start))
                 p += 1
-        flows_up(first, nodes, scan.parent, scan.link, flow, loads, lanes)
+        flows_up(first, nodes, parent, link, flow, loads, lanes)
     store(sums, 0, profit_sum)
     store(sums, 1, step_distance)
     store(sums, 2, anchor_distance)
@@ -252,6 +267,7 @@ def step(
     block_ptr: Int64Array,
     max_slots: int,
     demands: DemandRows,
+    worth: DemandValue,
     primal: Primal,
     scratch: Scratch,
     inverse_scale: AnyArray,
@@ -264,7 +280,7 @@ def step(
     """The paths' part of one iteration: new splits for the prices and weights in ``scratch``, and their loads.
 
     Args:
-        scan, block_ptr, max_slots, demands, primal, lanes, h_lanes: as of :func:`iterate`.
+        scan, block_ptr, max_slots, demands, worth, primal, lanes, h_lanes: as of :func:`iterate`.
         scratch: prices and weights; ``block_load`` and ``block_sums`` receive the results.
         inverse_scale: (L,) 1 / S in the type of the splits; 0 for a balanced program, whose demands have no value.
         is_balanced: as in the program.
@@ -278,8 +294,8 @@ def step(
     for b in prange(len(block_ptr) - 1):
         block_load[b] = 0
         _iterate_block(
-            b, scan, block_ptr, max_slots, demands, primal, scratch, block_load[b], block_sums[b], inverse_scale,
-            floor, is_restarting, is_storing, lanes, h_lanes,
+            b, scan, block_ptr, max_slots, demands, worth, primal, scratch, block_load[b], block_sums[b],
+            inverse_scale, floor, is_restarting, is_storing, lanes, h_lanes,
         )  # fmt: skip
 
 
@@ -296,28 +312,28 @@ _step_on_all, _step_alone = step.dispatchers  # type: ignore[attr-defined]
 
 @kernel
 def _iterate_on_all(  # type: ignore[no-untyped-def]
-    count, scan, block_ptr, max_slots, program, demands, primal, dual, control, scratch, lanes, h_lanes
+    count, scan, block_ptr, max_slots, program, demands, worth, primal, dual, control, scratch, lanes, h_lanes
 ):
     inverse_scale = value_scale(program, scratch)
     for i in range(count):
         is_restarting = before(program, dual, control, scratch, len(lanes))
         _step_on_all(
-            scan, block_ptr, max_slots, demands, primal, scratch, inverse_scale, program.is_balanced, is_restarting,
-            i == count - 1, lanes, h_lanes,
+            scan, block_ptr, max_slots, demands, worth, primal, scratch, inverse_scale, program.is_balanced,
+            is_restarting, i == count - 1, lanes, h_lanes,
         )  # fmt: skip
         after(program, dual, control, scratch, len(lanes))
 
 
 @kernel
 def _iterate_alone(  # type: ignore[no-untyped-def]
-    count, scan, block_ptr, max_slots, program, demands, primal, dual, control, scratch, lanes, h_lanes
+    count, scan, block_ptr, max_slots, program, demands, worth, primal, dual, control, scratch, lanes, h_lanes
 ):
     inverse_scale = value_scale(program, scratch)
     for i in range(count):
         is_restarting = before(program, dual, control, scratch, len(lanes))
         _step_alone(
-            scan, block_ptr, max_slots, demands, primal, scratch, inverse_scale, program.is_balanced, is_restarting,
-            i == count - 1, lanes, h_lanes,
+            scan, block_ptr, max_slots, demands, worth, primal, scratch, inverse_scale, program.is_balanced,
+            is_restarting, i == count - 1, lanes, h_lanes,
         )  # fmt: skip
         after(program, dual, control, scratch, len(lanes))
 
@@ -329,6 +345,7 @@ def iterate(
     max_slots: int,
     program: ScaledProgram,
     demands: DemandRows,
+    worth: DemandValue,
     primal: Primal,
     dual: Dual,
     control: Control,
@@ -345,6 +362,7 @@ def iterate(
         max_slots: node numbers that the source with most nodes needs.
         program: the scaled program.
         demands: its demands.
+        worth: their values, in the type of the splits.
         primal: splits, in place.
         dual: dual variables and loads, in place.
         control: state of each matrix, in place.
@@ -353,5 +371,5 @@ def iterate(
         h_lanes: a tuple as long as h has columns, 1 or L.
     """
     (_iterate_alone if is_alone() else _iterate_on_all)(
-        count, scan, block_ptr, max_slots, program, demands, primal, dual, control, scratch, lanes, h_lanes
+        count, scan, block_ptr, max_slots, program, demands, worth, primal, dual, control, scratch, lanes, h_lanes
     )

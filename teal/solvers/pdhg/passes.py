@@ -16,6 +16,7 @@ from teal.network.packed import PackedPaths
 from teal.runtime.arrays import AnyArray, Float32Array, FloatArray, Int64Array
 from teal.runtime.parallel import threads_for
 from teal.solvers.pdhg import certificates, kernels, sample
+from teal.solvers.pdhg.demand_value import DemandValue, one_step
 from teal.solvers.pdhg.fused_state import Control, DemandRows, Dual, Primal, ScaledProgram, Scratch
 from teal.solvers.pdhg.simplex import Lanes
 
@@ -146,7 +147,7 @@ class PathPasses:
         batch: B.
         lanes: a tuple of length L; lanes past B hold no demand.
         h_lanes: ``lanes`` if capacities differ between matrices, else of length 1.
-        demand_value: (D,) value per Gbit/s, or (1,) if it is the same for all.
+        demand_value: of the demands, in float64.
         is_balanced: whether all demand must be carried.
         real: NumPy type of the iteration.
         arrays: where all that has the size of the paths or demands is kept.
@@ -154,7 +155,7 @@ class PathPasses:
     """
 
     def __init__(
-        self, packed: PackedPaths, num_paths: int, batch: int, lanes: Lanes, h_lanes: Lanes, demand_value: FloatArray,
+        self, packed: PackedPaths, num_paths: int, batch: int, lanes: Lanes, h_lanes: Lanes, demand_value: DemandValue,
         is_balanced: bool, real: Any, arrays: Arrays, best: int = -1,
     ) -> None:  # fmt: skip
         self._scan, self._max_slots = packed.scan, packed.max_slots
@@ -170,8 +171,8 @@ class PathPasses:
         self._demands = DemandRows(
             demand=arrays("demand", demands * width, real),
             inverse_capacity_sum=arrays("inverse_capacity_sum", demands * len(h_lanes), real),
-            demand_value=demand_value.astype(real),
         )
+        self._worth = demand_value.astype(real)  # the values in the iteration
         self._primal = Primal(*(arrays(name, self._rows, real) for name in Primal._fields))
         self._requests = arrays("requests", self._rows, np.float64)
         self._flows = arrays("flows1" if best == 0 else "flows0", self._rows, np.float64)
@@ -235,10 +236,11 @@ class PathPasses:
         """See Passes."""
         scan, width = self._scan, len(self._lanes)
         sums = np.zeros((len(self._block_ptr) - 1, 2 * self._links if is_summing else 0), np.float32)
+        max_shares = np.diff(scan.path_ptr + len(self._value.drop) * scan.demand_ptr).max(initial=0)
         with threads_for(self._operations):
             sample.respond(
-                scan, self._block_ptr, self._max_slots, int(np.diff(scan.path_ptr + scan.demand_ptr).max(initial=0)),
-                price_plus_cost, np.zeros(1) if self._is_balanced else self._value, np.float32(sharpness),
+                scan, self._block_ptr, self._max_slots, int(max_shares),
+                price_plus_cost, one_step(np.zeros(1)) if self._is_balanced else self._value, np.float32(sharpness),
                 not self._is_balanced, kept, np.searchsorted(kept, scan.demand_ptr), kept_splits, self._live_demand,
                 self._primal.stepped, sums, lane, width, (0, 0),
             )  # fmt: skip
@@ -257,8 +259,8 @@ class PathPasses:
         """See Passes."""
         with threads_for(self._operations):
             kernels.iterate(
-                count, self._scan, self._block_ptr, self._max_slots, program, self._demands, self._primal, dual,
-                control, self.scratch(), self._lanes, self._h_lanes,
+                count, self._scan, self._block_ptr, self._max_slots, program, self._demands, self._worth, self._primal,
+                dual, control, self.scratch(), self._lanes, self._h_lanes,
             )  # fmt: skip
 
     def step(self, price: AnyArray, halpern: AnyArray, inverse_weight: AnyArray, inverse_scale: AnyArray,
@@ -272,8 +274,8 @@ class PathPasses:
         scratch = Scratch(price, halpern, inverse_weight, own.block_load, own.block_sums)
         with threads_for(self._operations):
             kernels.step(
-                self._scan, self._block_ptr, self._max_slots, self._demands, self._primal, scratch, inverse_scale,
-                self._is_balanced, is_restarting, is_storing, self._lanes, self._h_lanes,
+                self._scan, self._block_ptr, self._max_slots, self._demands, self._worth, self._primal, scratch,
+                inverse_scale, self._is_balanced, is_restarting, is_storing, self._lanes, self._h_lanes,
             )  # fmt: skip
         return own.block_load.sum(0, dtype=np.float64), own.block_sums.sum(0, dtype=np.float64)
 

@@ -18,7 +18,7 @@ from teal.solvers.pdhg.engine import (
     RESTART_SUFFICIENT,
     PdhgState,
 )
-from teal.solvers.prox import project_splits, weighted_simplex
+from teal.solvers.prox import project_splits, project_steps, weighted_simplex
 
 
 def step(problem: Problem, scale: Scaling, point: Point, primal_weight: Tensor) -> Point:
@@ -30,7 +30,12 @@ def step(problem: Problem, scale: Scaling, point: Point, primal_weight: Tensor) 
     primal_step = 1 / (primal_weight[..., None] * scale.inverse_capacity_sum)
     moved = point.splits + (scaled_value - scaled_price) * primal_step
     slope = 1 / scale.inverse_capacity_sum if scale.inverse_capacity_sum.shape[-1] > 1 else None
-    splits = project_splits(moved, problem.path_mask, maximises_value=maximises_value, slope=slope)
+    if problem.steps is None:
+        splits = project_splits(moved, problem.path_mask, maximises_value=maximises_value, slope=slope)
+    else:
+        value = problem.demand_value[:, None] / scale.objective_scale[..., None]
+        drop = value * (1 - problem.steps.level.to(value)) * primal_step
+        splits = project_steps(moved, problem.path_mask, problem.steps.end.to(moved), drop)
     utilisation = problem.loads(2 * splits - point.splits) * inverse
     dual_step, live = primal_weight / scale.full_path_utilisation, problem.capacity > 0
     if maximises_value:

@@ -9,7 +9,7 @@ is mended: the program of the class, if its bound is wide; the last program, if 
 r, if the last program is solved so closely that it must be r.
 
 The residual form is simpler: each class gets an allocation of its own on the capacity that higher classes left, and
-these stay where they are.  docs/priority.md has what that costs.
+these stay where they are.  docs/operating.md has what that costs.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ import torch
 from torch import Tensor
 
 from teal.network.subset import of_demands
-from teal.objectives import CLASS_RATIO, Objective, ObjectiveName
+from teal.objectives import CLASS_RATIO, Objective
 from teal.pathops import make_path_ops
 from teal.problem import Problem
-from teal.problem.priority import ClassFigures, by_class, class_figures, upper_classes
+from teal.problem.priority import ClassFigures, by_class
+from teal.solvers.pdhg.class_rows import ClassRows
 from teal.solvers.pdhg.engine import PdhgState
 from teal.solvers.pdhg.search import PdhgResult, Stop
 
@@ -63,59 +64,56 @@ class _Sequence:
         gap: target of every class.
         end: ``time.perf_counter()`` of the deadline.
         max_iterations: of a call of ``solve``.
+        may_merge: whether ``solve`` takes values that fall in steps.
     """
 
-    def __init__(self, problem: Problem, solve: SolveProgram, gap: float, end: float, max_iterations: int) -> None:
+    def __init__(
+        self, problem: Problem, solve: SolveProgram, gap: float, end: float, max_iterations: int, *, may_merge: bool
+    ) -> None:
         assert problem.classes is not None
         self.problem, self.count, self._gap = problem, len(problem.classes), gap
         self._solve, self._end, self._max_iterations = solve, end, max_iterations
-        self._uppers = [upper_classes(problem, number + 1) for number in range(self.count)]
+        self._rows = ClassRows(problem, may_merge=may_merge)
         self._results: list[PdhgResult | None] = [None] * self.count
         self._ratio = CLASS_RATIO
-        self._target = [self._needed(number, None) for number in range(self.count)]
+        demand = by_class(problem, problem.routable_demand)
+        self._target = [self._needed(number, demand) for number in range(self.count)]
         self.iterations = 0
 
     def _weights(self, number: int) -> list[float]:
         return [self._ratio ** (number - above) for above in range(number + 1)]
 
-    def _needed(self, number: int, values: Tensor | None) -> float:
+    def _needed(self, number: int, values: Tensor) -> float:
         """Relative gap of the weighted program at which class ``number`` has its target.
 
         Args:
             number: of the class.
-            values: (B, C) Gbit/s of the classes; None for their demands.
+            values: (B, C) Gbit/s of the classes, or their demands.
         """
-        if values is None:
-            values = by_class(self._uppers[number], self._uppers[number].routable_demand)
         weighted = (values[:, : number + 1] * values.new_tensor(self._weights(number))).sum(1)
         share = torch.where(weighted > 0, values[:, number] / weighted.clamp(min=1e-300), 1.0)
         positive = share[share > 0]
         return max(_LEAST_TARGET, self._gap * _SAFETY * float(positive.min())) if len(positive) else self._gap
 
     def solve(self, number: int) -> None:
-        """Solve the program of a class to its target, from its last result or that of the class before."""
-        upper = self._uppers[number]
-        assert upper.classes is not None
-        weights = upper.demand.new_tensor(self._weights(number))
-        value = weights.repeat_interleave(torch.as_tensor(upper.classes.ptr).diff().to(weights.device))
-        objective = Objective(ObjectiveName.WEIGHTED_FLOW)
-        program = dataclasses.replace(upper, objective=objective, demand_value=value, classes=None)
+        """Solve the program of a class to its target, from its last result if there is one."""
+        own = self._results[number]
         result = self._solve(
-            program, gap=self._target[number], deadline=max(0.0, self._end - time.perf_counter()),
-            max_iterations=self._max_iterations, warm_start=self._start(number),
+            self._rows.program(number, self._ratio), gap=self._target[number],
+            deadline=max(0.0, self._end - time.perf_counter()), max_iterations=self._max_iterations,
+            warm_start=None if own is None else own.state,
         )  # fmt: skip
         self._results[number] = result
         self.iterations += result.iterations
 
-    def _start(self, number: int) -> PdhgState | None:
-        own = self._results[number]
-        if own is not None:
-            return own.state
-        return None
-
     def figures(self) -> ClassFigures:
         """Of the last program's splits, by the prices of every program."""
-        return class_figures(self.problem, self.last.splits, self.prices)
+        return self._rows.figures(self.last.splits, self.prices)
+
+    @property
+    def splits(self) -> Tensor:
+        """(B, D, K) of the last program, for all demands."""
+        return self._rows.splits(self.last.splits)
 
     @property
     def last(self) -> PdhgResult:
@@ -141,7 +139,7 @@ class _Sequence:
         number = int(figures.gap.amax(0).argmax())
         row = int(figures.gap[:, number].argmax())
         own = self._result(number)
-        found = by_class(self._uppers[number], self._uppers[number].flows(own.splits).sum(-1))[row, number]
+        found = self._rows.carried(number, own.splits)[row, number]
         missing = float(figures.bound[row, number] - figures.value[row, number])
         is_wide = float(figures.bound[row, number] - found) > missing / 2  # else the last program carries too little
         if number < self.count - 1 and not is_wide:
@@ -167,6 +165,7 @@ def solve_in_order(
     deadline: float = math.inf,
     max_iterations: int = 10_000,
     report: Callable[[int, float], None] | None = None,
+    may_merge: bool = False,
 ) -> PdhgResult:
     """A lexicographic allocation of every matrix, each class certified to ``gap``.
 
@@ -177,9 +176,10 @@ def solve_in_order(
         deadline: seconds from now; each program is begun in any case.
         max_iterations: of a call of ``solve``.
         report: called after each program with the iterations done and the widest gap of a class.
+        may_merge: whether ``solve`` takes values that fall in steps, so that the classes of a pair are one row.
     """
     begin = time.perf_counter()
-    sequence = _Sequence(problem, solve, gap, begin + deadline, max_iterations)
+    sequence = _Sequence(problem, solve, gap, begin + deadline, max_iterations, may_merge=may_merge)
     for number in range(sequence.count):
         sequence.solve(number)
     figures, stop = sequence.figures(), Stop.GAP
@@ -192,10 +192,11 @@ def solve_in_order(
         figures = sequence.figures()
     if float(figures.gap.max()) > gap:
         stop = Stop.DEADLINE if time.perf_counter() - begin > deadline else Stop.ITERATIONS
-    gaps = figures.gap.amax(1)
+    gaps, splits = figures.gap.amax(1), sequence.splits
     return dataclasses.replace(
-        sequence.last, value=figures.value.sum(1), bound=figures.bound.sum(1), gap=gaps, iterations=sequence.iterations,
-        solve_s=time.perf_counter() - begin, class_prices=sequence.prices, classes=figures,
+        sequence.last, splits=splits, state=PdhgState(splits, sequence.last.prices), value=figures.value.sum(1),
+        bound=figures.bound.sum(1), gap=gaps, iterations=sequence.iterations, solve_s=time.perf_counter() - begin,
+        class_prices=sequence.prices, classes=figures,
         stopped_by=tuple(Stop.GAP if one <= gap else stop for one in gaps.tolist()),
     )  # fmt: skip
 

@@ -82,6 +82,8 @@ class Reduction:
                 demand_value=exact.demand_value / self._value_unit,
                 link_cost=exact.link_cost / self._value_unit,
             )
+        # Then what fits the reduced program fits the original one, whose capacities are at least as large.
+        self._only_capacity = self.problem is usable and usable.demand is original.demand
 
     def reduced(self, state: PdhgState | None) -> PdhgState | None:
         """A starting point of the original program as one of the reduced program."""
@@ -94,14 +96,18 @@ class Reduction:
         if self.problem is self.original:  # also where `usable` had nothing to leave out
             return reduced
         exact = self.original.to(torch.float64)
-        splits = project(exact, reduced.splits * self._share(), _REFILL)
+        if self._only_capacity:
+            splits, state = reduced.splits, reduced.state.splits
+        else:
+            splits = project(exact, reduced.splits * self._share(), _REFILL)
+            state = reduced.state.splits * self._share()
         prices = reduced.prices * self._price_unit()
         if exact.objective.maximises_value:
             prices = torch.where(self._closed, exact.demand_value.amax(), prices)
             prices = _prices_of_all(exact, usable_prices(exact, prices, most=1.0))
         prices = usable_prices(exact, prices)
         value, bound = exact.value(splits), dual_bound(exact, prices)
-        state = PdhgState(reduced.state.splits * self._share(), reduced.state.prices * self._price_unit())
+        start = PdhgState(state, reduced.state.prices * self._price_unit())
         gaps = gap(exact, value, bound)
         # What the reduced program has and this one has not is lost to the range of the numbers.
         stopped_by = tuple(
@@ -109,7 +115,7 @@ class Reduction:
             for stop, own in zip(reduced.stopped_by, gaps.tolist(), strict=True)
         )
         return dataclasses.replace(
-            reduced, splits=splits, prices=prices, value=value, bound=bound, gap=gaps, state=state,
+            reduced, splits=splits, prices=prices, value=value, bound=bound, gap=gaps, state=start,
             stopped_by=stopped_by,
         )  # fmt: skip
 
@@ -132,6 +138,8 @@ def _prices_of_all(problem: Problem, prices: Tensor) -> Tensor:
     demand times the largest profit.
     """
     prices = torch.where(problem.capacity > problem.usable.capacity, 0, prices)
+    if problem.demand is problem.usable.demand:
+        return prices
     exceeds = (problem.demand > problem.bottleneck.sum(-1)) & problem.routable
     profit = torch.where(problem.path_mask, problem.path_value - problem.ops.path_sum(prices), 0)
     profit = torch.where(exceeds[..., None], profit.clamp(min=0), 0).flatten(1)

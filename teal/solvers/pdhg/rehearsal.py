@@ -17,6 +17,7 @@ from teal.network import PathSet, Topology, Trie, all_pairs
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.runtime.parallel import is_large, on_all_threads
+from teal.solvers.pdhg.demand_value import one_step
 from teal.solvers.pdhg.fused import LANES, MAX_LANES, FusedEngine
 from teal.solvers.pdhg.passes import InMemory, PathPasses, operations
 from teal.solvers.pdhg.sampled_start import SampledStart, is_faster
@@ -86,7 +87,15 @@ def rehearse_checks(problem: Problem) -> None:
         problem: B = 1, to maximise a value.
     """
     passes = PathPasses(
-        problem.paths.packed, problem.paths.num_paths, 1, (0,), (0,), np.ones(1), False, np.float32, InMemory()
+        problem.paths.packed,
+        problem.paths.num_paths,
+        1,
+        (0,),
+        (0,),
+        one_step(np.ones(1)),
+        False,
+        np.float32,
+        InMemory(),
     )
     passes.put_demand(problem.demand.numpy())
     capacity = problem.capacity[0].numpy()

@@ -9,7 +9,8 @@ solved, and every demand responds to its prices: it sends the share
 
     w[d, k] = exp(q (v[d, k] - price(d, k))) / (1 + sum_j exp(q (v[d, j] - price(d, j))))
 
-over path k (in a balanced program without the 1, which stands for what is rejected).  Demands that were certain to be
+over path k (in a balanced program without the 1, which stands for what is rejected; where values fall in steps, the sum
+over the steps of their part of the demand times this share).  Demands that were certain to be
 drawn keep the splits of the sample's solution, since they count too much to be left to an average.  By weak duality the
 sample's prices bound the optimum of the whole program, whatever they are.
 
@@ -42,6 +43,7 @@ from teal.problem import Problem
 from teal.runtime.arrays import AnyArray, BoolArray, Float32Array, FloatArray, Int64Array
 from teal.runtime.lanes import load, store
 from teal.runtime.parallel import kernel, parallel_kernel, prange
+from teal.solvers.pdhg.demand_value import DemandValue
 
 _SEED = 20_250_101  # of the random numbers of all draws
 # Differences of a path's profit that matter, over the mean value of a demanded Gbit/s: 0.05 carries up to 2% less where
@@ -50,6 +52,7 @@ TEMPERATURE = 0.005
 _NEVER_CERTAIN = 0.1  # x total demand over n: smaller demands are hardly ever certain to be drawn
 _DAMPING, _LONGEST_STEP = 0.8, 0.3  # of Newton's steps; the second over the mean value of a demanded Gbit/s
 _SHARPEST = 1e20  # q at most: q times a profit is float32
+_REJECTED = np.float32(80)  # a step whose exponent is this much larger than that of every path carries nothing
 _PASSES = 8  # over the demands, in which the set of certain demands settles
 
 
@@ -117,7 +120,7 @@ def answer(sample: Sample, splits: Tensor, prices: Tensor) -> Answer:
     if problem.objective.is_balanced:  # the mean price of a demanded Gbit/s is at most theta / total
         worth = float((problem.capacity[0] * prices[0]).sum()) * float(problem.utilisation(splits).amax())
     else:
-        worth = float((problem.demand * problem.demand_value).sum())
+        worth = float((problem.demand * problem.demand_profit(problem.demand_value.expand_as(problem.demand))).sum())
     size = TEMPERATURE * worth / total if total > 0 else 0.0
     sharpness = min(1 / size, _SHARPEST) if size > 0 else 1.0
     return Answer(own, sharpness, sample.demands[sample.is_certain], splits[0].numpy()[sample.is_certain])
@@ -133,8 +136,11 @@ def draw(problem: Problem, size: int, row: int = 0) -> Sample:
     """
     demand = problem.demand[row].to(torch.float64).numpy()
     demands, chance = choose(demand, size, row)
-    paths, value = subset.of_demands(problem.paths, demands), problem.demand_value[torch.from_numpy(demands)]
-    return of_chosen(problem.row(row), demands, chance, demand[demands], value, paths)
+    own, rows = problem.row(row), torch.from_numpy(demands)
+    if own.steps is not None:
+        own = dataclasses.replace(own, steps=own.steps.demands(rows))
+    paths = subset.of_demands(problem.paths, demands)
+    return of_chosen(own, demands, chance, demand[demands], problem.demand_value[rows], paths)
 
 
 def choose(demand: FloatArray, size: int, row: int = 0) -> tuple[Int64Array, FloatArray]:
@@ -157,7 +163,7 @@ def of_chosen(
     """The sample of the chosen demands.
 
     Args:
-        problem: for network, objective, capacities and costs; B = 1.
+        problem: for network, objective, capacities, costs and the steps of the chosen demands' values; B = 1.
         demands: (n,) numbers.
         chance: (n,) probabilities pi.
         rates: (n,) Gbit/s.
@@ -237,7 +243,7 @@ def respond(
     max_slots: int,
     max_shares: int,
     price_plus_cost: Float32Array,
-    demand_value: FloatArray,
+    demand_value: DemandValue,
     sharpness: np.float32,
     may_reject: bool,
     kept: Int64Array,
@@ -256,9 +262,9 @@ def respond(
         scan: P paths of all D demands.
         block_ptr: (blocks + 1,) sources of each block.
         max_slots: node numbers that the source with most nodes needs.
-        max_shares: paths and demands of the source that has most.
+        max_shares: paths and steps of demands of the source that has most.
         price_plus_cost: (E,) value per Gbit/s; ``FAILED_PRICE`` on a failed link.
-        demand_value: (D,) value per Gbit/s, or (1,) if it is the same for all.
+        demand_value: of the demands.
         sharpness: q, 1/(value per Gbit/s).
         may_reject: whether a demand may be carried in part.
         kept: (n,) numbers of the demands that take their splits from ``kept_splits``, ascending.
@@ -271,7 +277,7 @@ def respond(
         width: number of lanes.
         pair: a tuple of length 2, for load and elasticity as two SIMD lanes.
     """
-    is_summing = sums.shape[1] > 0
+    is_summing, steps = sums.shape[1] > 0, len(demand_value.drop)
     for block in prange(len(block_ptr) - 1):
         cost = np.zeros(max_slots, dtype=np.float32)  # of the path to each node
         share, bits = np.empty(max_shares, dtype=np.float32), np.empty(max_shares, dtype=np.int32)
@@ -284,17 +290,20 @@ def respond(
                 cost[i + 1] = cost[scan.parent[first + i]] + price_plus_cost[scan.link[first + i]]
             place, path = 0, scan.path_ptr[s]
             for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-                value = np.float32(demand_value[d if len(demand_value) > 1 else 0])
+                value = np.float32(demand_value.first[d if len(demand_value.first) > 1 else 0])
                 n = scan.path_count[d]
                 largest = np.float32(0) if may_reject else np.float32(-3e38)
                 for k in range(n):
                     x = sharpness * (value - cost[scan.end_node[path + k]])
-                    share[place + 1 + k] = x
+                    share[place + steps + k] = x
                     largest = max(largest, x)
                 for k in range(n):
-                    share[place + 1 + k] -= largest
+                    share[place + steps + k] -= largest
                 share[place] = -largest if may_reject else np.float32(-100)  # exponentials below -80 are 0
-                place += n + 1
+                for c in range(1, steps):
+                    rejected = sharpness * value * np.float32(demand_value.drop[c]) - largest
+                    share[place + c] = min(rejected, _REJECTED)
+                place += n + steps
                 path += n
             exponentials(share, bits, place)
             if is_summing:
@@ -311,19 +320,31 @@ def respond(
                             )
                     next_kept += 1
                 else:
-                    total = share[place]
+                    total = np.float32(0)
                     for k in range(n):
-                        total += share[place + 1 + k]
-                    scale = np.float32(1) / max(total, np.float32(1e-30))
+                        total += share[place + steps + k]
+                    scale = np.float32(1) / max(share[place] + total, np.float32(1e-30))
+                    squared = scale * scale  # sums over the steps: of their part times scale, and times its square
+                    if steps > 1:
+                        scale, squared, start = np.float32(0), np.float32(0), np.float32(0)
+                        for c in range(steps):
+                            end = np.float32(demand_value.end[(d * steps + c) * width + lane])
+                            own = np.float32(1) / max(share[place + c] + total, np.float32(1e-30))
+                            scale, squared, start = (
+                                scale + (end - start) * own,
+                                squared + (end - start) * own * own,
+                                end,
+                            )
                     rate = np.float32(demand[d * width + lane])
                     for k in range(n):
-                        part = share[place + 1 + k] * scale
+                        x = share[place + steps + k]
+                        part = x * scale
                         out[(path + k) * width + lane] = part
                         if is_summing:
                             node = 2 * np.int64(scan.end_node[path + k])
                             flow[node] = rate * part
-                            flow[node + 1] = sharpness * rate * part * (np.float32(1) - part)
-                place += n + 1
+                            flow[node + 1] = sharpness * rate * (part - x * x * squared)
+                place += n + steps
                 path += n
             if is_summing:
                 for j in range(nodes):

@@ -117,7 +117,7 @@ def step(
                         lowest = min(lowest, mean_price)
                         moved[k] = current[p + k] - primal_step * mean_price
                     profit -= rows.total[d] * lowest
-                    shift = simplex_shift(moved, n, (0,))
+                    shift = simplex_shift(moved, n, 1.0, (0,))
                     for k in range(p, p + n):
                         old, new, start = current[k], max(0.0, moved[k - p] - shift), anchor[k]
                         node = np.int64(scan.end_node[k])

@@ -9,6 +9,7 @@ from teal.problem import Problem
 from teal.runtime.arrays import Float32Array, FloatArray, Int64Array
 from teal.runtime.parallel import threads_for
 from teal.solvers.pdhg import certificates, kernels, sample, scenario_kernels
+from teal.solvers.pdhg.demand_value import one_step
 from teal.solvers.pdhg.fused_state import Control, Dual, ScaledProgram
 from teal.solvers.pdhg.passes import MAX_BLOCKS, MIN_BLOCK_WORK, Measured, make_scratch, operations
 
@@ -65,8 +66,8 @@ class ScenarioPasses:
             own = np.ascontiguousarray(demand[g * width : (g + 1) * width].T).reshape(-1)
             with threads_for(self._operations // groups):
                 certificates.measure(
-                    self._scan, self._block_ptr, self._max_slots, own, inverse, path_cost, np.zeros(1), True, out,
-                    lanes, (0,),
+                    self._scan, self._block_ptr, self._max_slots, own, inverse, path_cost, one_step(np.zeros(1)), True,
+                    out, lanes, (0,),
                 )  # fmt: skip
             full[g], trial[g] = out.full_load.sum(0), out.trial_load.sum(0)
         total = rate.reshape(groups, demands, width).sum((0, 2))

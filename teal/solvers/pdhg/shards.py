@@ -21,6 +21,7 @@ from teal.network.topology import Topology
 from teal.runtime.arrays import AnyArray, Float32Array, FloatArray, Int64Array, IntArray
 from teal.runtime.storage import ScratchFolder, require_disk
 from teal.solvers.pdhg import kernels
+from teal.solvers.pdhg.demand_value import one_step
 from teal.solvers.pdhg.fused_state import Control, Dual, ScaledProgram
 from teal.solvers.pdhg.passes import Arrays, InMemory, Measured, PathPasses, make_scratch
 
@@ -157,8 +158,8 @@ class ShardWorker:
         shard = self._shards[index]
         arrays: Arrays = InMemory() if self.is_in_memory else MappedArrays(self._folder / f"{index:05d}")
         passes = PathPasses(
-            shard.packed(), shard.num_paths, 1, (0,), (0,), self._demands[index].demand_value, self._is_balanced,
-            np.float32, arrays, self._best[index],
+            shard.packed(), shard.num_paths, 1, (0,), (0,), one_step(self._demands[index].demand_value),
+            self._is_balanced, np.float32, arrays, self._best[index],
         )  # fmt: skip
         if self.is_in_memory:
             self._open[index] = passes

@@ -15,18 +15,19 @@ Lanes = tuple[int, ...]
 
 
 @kernel
-def simplex_shift(moved, n, lanes):  # type: ignore[no-untyped-def]
-    """The t for which max(0, moved - t) sums to 1 over n rows (Michelot 1986: drop the rows below t, repeat)."""
+def simplex_shift(moved, n, total, lanes):  # type: ignore[no-untyped-def]
+    """The t for which max(0, moved - t) over n rows sums to ``total`` (Michelot 1986: drop rows below t, repeat)."""
     one = fill(moved.dtype.type(1), lanes)
     zero = one - one
     shift = fill(moved.dtype.type(LOWEST), lanes)
     for _ in range(n):
-        total, active = zero - one, zero
+        excess, active = zero - total, zero
         for k in range(n):
             row = load(moved, k, lanes)
-            total = total + where_above(row, shift, row, zero)
+            excess = excess + where_above(row, shift, row, zero)
             active = active + where_above(row, shift, one, zero)
-        shift = total / larger(active, one)
+        # For a total of 0 the largest row is dropped too, in the end: the shift stays there.
+        shift = where_above(active, zero, excess / larger(active, one), shift)
     return shift
 
 

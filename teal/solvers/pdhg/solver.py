@@ -95,10 +95,12 @@ def solve(
     if engine not in ENGINES:
         raise InputError("solve", "engine", " or ".join(ENGINES), repr(engine))
     if problem.objective.is_lexicographic:
+        prepare(problem, gap=gap, engine=engine, dtype=dtype)
         program = partial(solve, engine=engine, dtype=dtype)
         return solve_in_order(
-            problem, program, gap=gap, deadline=deadline, max_iterations=max_iterations, report=report
-        )
+            problem, program, gap=gap, deadline=deadline, max_iterations=max_iterations, report=report,
+            may_merge=_knows_steps(problem, engine),
+        )  # fmt: skip
     prepare(problem, gap=gap, engine=engine, dtype=dtype)
     begin = time.perf_counter()
     state = _starting_state(problem, warm_start)
@@ -131,6 +133,15 @@ def prepare(problem: Problem, *, gap: float = 1e-2, engine: str = "auto", dtype:
         )  # fmt: skip
 
 
+def _knows_steps(problem: Problem, engine: str) -> bool:
+    """Whether the engine takes values that fall in steps, and the program needs no other engine."""
+    if engine == "plain":
+        return True
+    if engine not in ("auto", "fused") or problem.ops.device.type != "cpu":
+        return False
+    return problem.usable.demand is problem.demand and not bool(spans_decades(problem).any())
+
+
 def _real(gap: float, dtype: torch.dtype | None) -> torch.dtype:
     """The type of the splits in the iteration."""
     return dtype or (torch.float64 if gap < _FLOAT64_BELOW_GAP else torch.float32)
@@ -149,8 +160,8 @@ def _solve_reduced(
     real = _real(limits.gap, dtype)
     if engine != "auto":
         return _solve_parts(problem, state, limits, engine, real)
-    is_small = problem.paths.trie.num_nodes + problem.paths.leaf.size <= LARGE_WORK
-    # Above that size, iterations of the equilibrated engine take too long; a stall of float32 may still be mended.
+    is_small = problem.paths.trie.num_nodes + problem.paths.leaf.size <= LARGE_WORK and problem.steps is None
+    # The equilibrated engine takes long above that size, and knows no steps; a stall of float32 may still be mended.
     fallback = "equilibrated" if is_small else "auto" if real is torch.float32 and dtype is None else ""
     is_wide = (
         spans_decades(problem).cpu() if is_small and may_span_decades else torch.zeros(problem.batch, dtype=torch.bool)

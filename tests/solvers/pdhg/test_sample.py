@@ -12,7 +12,7 @@ from teal.objectives import SINGLE_PROGRAMS, ObjectiveName
 from teal.problem import Problem
 from teal.solvers.pdhg import sample
 from teal.solvers.pdhg.fused import FusedEngine
-from teal.testing import random_problem
+from teal.testing import random_problem, with_random_steps
 
 
 @given(seed=st.integers(0, 10_000), size=st.integers(1, 60), spread=st.sampled_from([0.0, 1.0, 4.0]))
@@ -51,6 +51,13 @@ def _response(problem: Problem, prices: torch.Tensor, sharpness: float) -> torch
     """(D, K) the formula of the module, B = 1."""
     cost = problem.ops.path_sum(prices[None])[0] - problem.path_value
     exponents = torch.where(problem.path_mask[0], -sharpness * cost, -torch.inf)
+    if problem.objective.maximises_value and problem.steps is not None:
+        total, start = torch.zeros_like(exponents), torch.zeros_like(exponents[:, 0])
+        for level, end in zip(problem.steps.level, problem.steps.end[0].unbind(-1), strict=True):
+            rejected = sharpness * problem.demand_value * (1 - level)
+            own = torch.cat([rejected[:, None], exponents], 1).softmax(1)[:, 1:]
+            total, start = total + (end - start)[:, None] * own, end
+        return total
     if problem.objective.maximises_value:
         exponents = torch.cat([torch.zeros(len(cost), 1, dtype=torch.float64), exponents], 1)
         return exponents.softmax(1)[:, 1:]
@@ -63,9 +70,14 @@ def _response(problem: Problem, prices: torch.Tensor, sharpness: float) -> torch
     objective=st.sampled_from(SINGLE_PROGRAMS),
     failed=st.sampled_from([0, 2]),
     lanes=st.sampled_from([1, 2]),
+    has_steps=st.booleans(),
 )
-def test_the_response_equals_its_formula(seed: int, objective: ObjectiveName, failed: int, lanes: int) -> None:
+def test_the_response_equals_its_formula(
+    seed: int, objective: ObjectiveName, failed: int, lanes: int, has_steps: bool
+) -> None:
     problem = random_problem(seed, objective=objective, nodes=8, batch=lanes, failed=failed)
+    if has_steps and problem.objective.maximises_value:
+        problem = with_random_steps(problem, seed)
     rng = np.random.default_rng(seed)
     engine = FusedEngine(problem, None, torch.float64)
     kept = np.flatnonzero(rng.random(problem.paths.num_demands) < 0.1)

@@ -27,8 +27,8 @@ from teal.solvers.pdhg import PdhgState
 from teal.solvers.pdhg.fused import FusedEngine
 from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.pdhg.simplex import dual_simplex
-from teal.solvers.prox import project_splits, weighted_simplex
-from teal.testing import assert_feasible, random_problem
+from teal.solvers.prox import project_splits, project_steps, weighted_simplex
+from teal.testing import assert_feasible, random_problem, with_random_steps
 
 
 def _geant(objective: ObjectiveName = ObjectiveName.TOTAL_FLOW, matrices: int = 2) -> Problem:
@@ -110,12 +110,16 @@ def test_pdhg_can_stop_at_any_time() -> None:
     batch=st.sampled_from([1, 2, 9]),
     dtype=st.sampled_from([torch.float32, torch.float64]),
     warm=st.booleans(),
+    has_steps=st.booleans(),
 )
 def test_the_fused_engine_equals_the_plain_engine(
-    seed: int, objective: ObjectiveName, num_paths: int, failed: int, batch: int, dtype: torch.dtype, warm: bool
-) -> None:
+    seed: int, objective: ObjectiveName, num_paths: int, failed: int, batch: int, dtype: torch.dtype, warm: bool,
+    has_steps: bool,
+) -> None:  # fmt: skip
     """Step by step, over restarts too; in float32 only a few steps, before rounding changes the restarts."""
     problem = random_problem(seed, objective=objective, num_paths=num_paths, failed=failed, batch=batch)
+    if has_steps and problem.objective.maximises_value:
+        problem = with_random_steps(problem, seed)
     generator = torch.Generator().manual_seed(seed)
     state = None
     if warm:
@@ -197,6 +201,31 @@ def test_the_projection_of_splits_is_the_nearest_point(seed: int, maximises_valu
         assert (((x - p) * (q - p)).sum(-1)[exists] <= 1e-9).all()
 
 
+@given(seed=st.integers(0, 10_000), num_paths=st.integers(1, 6), count=st.integers(1, 4))
+def test_the_projection_onto_steps_is_the_minimum_of_its_convex_program(seed: int, num_paths: int, count: int) -> None:
+    """No point of many is better, near the result or far from it."""
+    rng = np.random.default_rng(seed)
+    x = 1.5 * rng.normal(size=(1, 1, num_paths)) + 0.5
+    mask = rng.random((1, 1, num_paths)) > 0.2
+    end = np.sort(np.append(rng.random(count - 1) * (rng.random(count - 1) < 0.8), 1.0))[None, None]
+    drop = np.append(0.0, np.sort(rng.exponential(1.0, count - 1)))[None, None]
+    tensors = [torch.from_numpy(array) for array in (x, mask, end, drop)]
+    found = project_steps(*tensors)[0, 0].numpy()
+
+    def cost(points: np.ndarray) -> np.ndarray:
+        start, total = np.concatenate([[0], end[0, 0, :-1]]), points.sum(-1, keepdims=True)
+        lost = (drop[0, 0] * (np.minimum(total, end[0, 0]) - np.minimum(total, start))).sum(-1)
+        return ((points - x[0, 0]) ** 2).sum(-1) / 2 + lost
+
+    assert (found >= 0).all()
+    assert (found[~mask[0, 0]] == 0).all()
+    assert found.sum() <= 1 + 1e-12
+    size = rng.choice([1e-3, 0.05, 1.0], (4000, 1))
+    others = np.maximum(0, found + size * rng.normal(size=(4000, num_paths))) * mask[0, 0]
+    others /= np.maximum(1, others.sum(-1, keepdims=True))
+    assert cost(found[None])[0] <= cost(others).min() + 1e-12
+
+
 def test_weighted_simplex_equals_a_projection_computed_by_hand() -> None:
     point, slope = torch.tensor([[1.0, 0.5, 9.0]]), torch.tensor([[1.0, 0.5, 1.0]])
     live = torch.tensor([[True, True, False]])
@@ -239,6 +268,7 @@ def test_pdhg_keeps_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     readings = itertools.count()
     clock = SimpleNamespace(perf_counter=lambda: next(readings) / 1000)
     problem = _geant(matrices=4)
+    pdhg.prepare(problem, gap=0)  # whose readings would count
     for module in ("search", "solver"):
         monkeypatch.setattr(f"teal.solvers.pdhg.{module}.time", clock)
     solution = pdhg.solve(problem, gap=0, deadline=0.3, max_iterations=10**9)

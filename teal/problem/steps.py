@@ -1,0 +1,66 @@
+"""A value of demands that falls in steps: the first part of a demand is worth more than the next.
+
+With C steps, a demand d of which the share z is carried has the value
+
+    demand[d] demand_value[d] sum over c of level[c] (min(z, end[d, c]) - min(z, end[d, c - 1])),    end[d, -1] = 0,
+
+which is concave, since levels fall.  If the best path of d has the profit g for each Gbit/s in the first step (value
+less prices), then the part of d in weak duality is, for each Gbit/s of demand,
+
+    sum over c of (end[d, c] - end[d, c - 1]) max(0, g - demand_value[d] (1 - level[c])).
+
+Classes of a pair of nodes that may use the same paths are such steps of one demand: to serve the highest class first is
+never worse.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from teal.runtime.shapes import Float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ValueSteps:
+    """C steps of the value of D demands in B matrices.
+
+    Attributes:
+        level: (C,) value of a Gbit/s in each step over that in the first one: 1 first, and falling.
+        end: (B, D, C) share of the demand at which each step ends, not falling; 1 for the last step.
+    """
+
+    level: Float[Tensor, " C"]
+    end: Float[Tensor, "B D C"]
+
+    def profit(self, best: Tensor, demand_value: Tensor) -> Tensor:
+        """(B, D) the part of each demand in weak duality, value for each Gbit/s of demand.
+
+        Args:
+            best: (B, D) g, profit of the best path in the first step, value per Gbit/s.
+            demand_value: (D,) value of a Gbit/s in the first step.
+        """
+        total, start = torch.zeros_like(best), torch.zeros_like(best)
+        for c, level in enumerate(self.level.to(best)):
+            end = self.end[..., c].to(best)
+            total = total + (end - start) * (best - demand_value * (1 - level)).clamp(min=0)
+            start = end
+        return total
+
+    def lost(self, share: Tensor) -> Tensor:
+        """(B, D) share of the first step's value that is lost, since some of ``share`` (B, D) lies in later steps."""
+        level = self.level.to(share)
+        total = torch.zeros_like(share)
+        for c in range(1, len(level)):
+            total = total + (level[c - 1] - level[c]) * (share - self.end[..., c - 1].to(share)).clamp(min=0)
+        return total
+
+    def rows(self, rows: slice | Tensor) -> ValueSteps:
+        """The steps in some of the matrices."""
+        return ValueSteps(self.level, self.end[rows])
+
+    def demands(self, demands: slice | Tensor) -> ValueSteps:
+        """The steps of some of the demands."""
+        return ValueSteps(self.level, self.end[:, demands])
