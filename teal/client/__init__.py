@@ -22,12 +22,13 @@ from teal.client.faults import (
     UnknownNetwork,
     Unreachable,
 )
-from teal.client.results import Link, Measured, Network, Node, Paths, ServedAllocation
+from teal.client.results import ClassFigures, Link, Measured, Network, Node, Paths, ServedAllocation
 
 __all__ = [
     "ARROW",
     "AllocationOptions",
     "AsyncClient",
+    "ClassFigures",
     "Client",
     "InvalidRequest",
     "LateMeasurement",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 import pyarrow as pa
 
-from teal.client.results import Array, Measured, Network, Paths, ServedAllocation, utc
+from teal.client.results import Array, ClassFigures, Measured, Network, Paths, ServedAllocation, utc
 from teal.formats.node_link import topology_to_node_link
 from teal.network import Topology
 
@@ -64,6 +64,9 @@ class AllocationOptions(TypedDict, total=False):
         deadline_ms: time after which the best allocation so far is returned, ms; default: 10 000.
         objective: name of the objective; default: the one that the network was registered with.
         entries: number of entries of integer split tables; default: 0, splits without rounding.
+        latency_limits_ms: largest latency of a path, ms, by name of a class; default: none.
+        max_churn: share of the demand that may be on other paths than in the answer ``previous``.
+        previous: ``id`` of the answer that is in force.
         key: a name of the request; sent again with the same name and rates, it gets the same answer, unsolved.
     """
 
@@ -71,6 +74,9 @@ class AllocationOptions(TypedDict, total=False):
     deadline_ms: float | None
     objective: str | None
     entries: int
+    latency_limits_ms: Mapping[str, float]
+    max_churn: float | None
+    previous: str | None
     key: str
 
 
@@ -128,18 +134,28 @@ def paths(name: str) -> Call[Paths]:
     return Call("GET", f"{_network(name)}/paths", read)
 
 
-def allocate(name: str, rates: Array, **options: Unpack[AllocationOptions]) -> Call[ServedAllocation]:
+def allocate(
+    name: str, rates: Array | Mapping[str, Array], **options: Unpack[AllocationOptions]
+) -> Call[ServedAllocation]:
     """Allocate traffic matrices.
 
     Args:
         name: name of the network.
-        rates: (B, D) rates of all pairs of nodes in the order of :meth:`paths`, or (B, N x N) row by row, Gbit/s.
+        rates: (B, D) rates of all pairs of nodes in the order of :meth:`paths`, or (B, N x N) row by row, Gbit/s; or
+            such rates for each class by its name, the highest priority first, whose answer then has C D demands.
         options: see :class:`AllocationOptions`.
     """
     key, entries = options.get("key", ""), options.get("entries", 0)
-    params = {option: value for option, value in options.items() if value is not None and option != "key"}
+    params = {option: value for option, value in options.items() if option != "key"}
+    if isinstance(rates, Mapping):
+        params["classes"] = ",".join(rates)
+        parts = [np.atleast_2d(np.asarray(part, np.float64)) for part in rates.values()]
+        rates = np.stack(parts, 1).reshape(-1, parts[0].shape[1])
+    limits = options.get("latency_limits_ms", {})
+    params["latency_limits_ms"] = ",".join(f"{of_class}={limit}" for of_class, limit in limits.items())
     headers = {"Content-Type": ARROW, "Accept": ARROW, **({"Idempotency-Key": key} if key else {})}
-    content = {"content": _stream(rates), "params": params, "headers": headers}
+    given = {option: value for option, value in params.items() if value not in (None, "")}
+    content = {"content": _stream(rates), "params": given, "headers": headers}
     deadline_s = float(options.get("deadline_ms") or _DEADLINE_MS) / 1e3
     path = f"{_network(name)}/allocations"
     return Call("POST", path, lambda response: _allocation(response, entries), content, deadline_s)
@@ -235,5 +251,7 @@ def _allocation(response: httpx.Response, entries: int) -> ServedAllocation:
         limit=limit.get("ratio"),
         level=limit.get("level"),
         realised=limit.get("realised"),
+        classes=tuple(tuple(ClassFigures.of(line) for line in row) for row in metadata.get("classes") or ()),
+        moved=table.column("moved").to_numpy() if "moved" in table.column_names else None,
         **{name: table.column(name).to_numpy() for name in _FIGURES},
     )

@@ -128,6 +128,30 @@ def utc(text: str) -> np.datetime64:
     return np.datetime64(text.removesuffix("Z"), "s")
 
 
+@dataclasses.dataclass(frozen=True)
+class ClassFigures:
+    """A class of demands in the allocation of a matrix.
+
+    Attributes:
+        name: of the class.
+        demand: Gbit/s.
+        value: Gbit/s that are carried.
+        bound: certified bound on what this class can get beside what the higher ones have, Gbit/s.
+        gap: certified relative gap between ``value`` and ``bound``.
+    """
+
+    name: str
+    demand: float
+    value: float
+    bound: float
+    gap: float
+
+    @classmethod
+    def of(cls, body: dict[str, Any]) -> ClassFigures:
+        """From a line of a response."""
+        return cls(body["class"], body["demand"], body["value"], body["bound"], body["gap"])
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class ServedAllocation:
     """The allocation of one request.
@@ -155,6 +179,8 @@ class ServedAllocation:
             if unknown.
         level: see ``limit``.
         realised: over optimal largest utilisation in the last interval that was allocated for; None if unknown.
+        classes: of each matrix the figures of its classes, the highest priority first; empty without classes.
+        moved: (B,) share of the demand that moves; None unless ``max_churn`` was given.
     """
 
     splits: Array
@@ -174,3 +200,5 @@ class ServedAllocation:
     limit: float | None = None
     level: float | None = None
     realised: float | None = None
+    classes: tuple[tuple[ClassFigures, ...], ...] = ()
+    moved: Array | None = None

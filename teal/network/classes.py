@@ -16,7 +16,7 @@ from teal.errors import InputError
 from teal.network.path_set import PathSet
 from teal.network.subset import joined, of_demands
 from teal.network.topology import Topology
-from teal.runtime.arrays import Int64Array, IntArray
+from teal.runtime.arrays import BoolArray, Int64Array, IntArray
 from teal.runtime.storage import content_key
 
 
@@ -127,14 +127,19 @@ def class_paths(
 
 def within_latency(paths: PathSet, topology: Topology, limit: float) -> PathSet:
     """The same demands without the paths whose latency is above ``limit``, ms."""
-    along = np.zeros(paths.trie.num_nodes)
-    for level in paths.trie.levels:  # parents come before children
-        parent = paths.trie.parent[level]
-        along[level] = topology.latency[paths.trie.link[level]] + np.where(parent >= 0, along[parent], 0.0)
-    is_kept = paths.mask & (along[paths.leaf] <= limit)
+    is_kept = within_limit(paths, topology, limit)
     # The paths that are kept move to the first columns, in their order.
     order = np.argsort(~is_kept, axis=1, kind="stable")
     leaf = np.where(np.take_along_axis(is_kept, order, 1), np.take_along_axis(paths.leaf, order, 1), -1)
     return dataclasses.replace(
         paths, leaf=np.ascontiguousarray(leaf, dtype=np.int32), key=content_key(paths.key, "latency", limit)
     )
+
+
+def within_limit(paths: PathSet, topology: Topology, limit: float) -> BoolArray:
+    """(D, K) true for paths whose latency is at most ``limit``, ms."""
+    along = np.zeros(paths.trie.num_nodes)
+    for level in paths.trie.levels:  # parents come before children
+        parent = paths.trie.parent[level]
+        along[level] = topology.latency[paths.trie.link[level]] + np.where(parent >= 0, along[parent], 0.0)
+    return np.asarray(paths.mask & (along[paths.leaf] <= limit))

@@ -23,6 +23,9 @@ class Answer:
         splits: (B, D, K) float32; weights: (B, D, K) whole numbers instead, if they were asked for.
         status: "gap" where it was reached; else what ended the search with the best so far: "deadline", "iterations"
             or "rounding"; or "next", see :mod:`teal.serving.next_interval`.
+        classes: of each matrix the figures of its classes (see :class:`teal.serving.responses.ClassAnswer`); None
+            without classes.
+        moved: (B,) share of the demand that moves, under a limit; None without one.
         queue_ms, solve_ms: time waited and computed; batch: matrices that were solved together.
     """
 
@@ -38,6 +41,8 @@ class Answer:
     queue_ms: float
     solve_ms: float
     batch: int
+    classes: tuple[list[dict[str, Any]], ...] | None = None
+    moved: FloatArray | None = None
 
     @property
     def cost(self) -> dict[str, Any]:
@@ -49,9 +54,29 @@ class Answer:
         """Weights if they were asked for, else splits, with their name in responses."""
         return ("splits", self.splits) if self.weights is None else ("weights", self.weights)
 
+    def further(self, row: int) -> dict[str, Any]:
+        """Figures of a matrix that only some programs have."""
+        found: dict[str, Any] = {}
+        if self.classes is not None:
+            found["classes"] = self.classes[row]
+        if self.moved is not None:
+            found["moved"] = plain(self.moved[row])
+        return found
+
     def summary(self) -> dict[str, Any]:
-        """What it cost and brought: the widest gap, mean satisfied demand, utilisation in the last matrix."""
+        """What it cost and brought: widest gap, mean satisfied demand; of the last matrix utilisation and classes."""
+        further: dict[str, Any] = {} if self.moved is None else {"moved": plain(self.moved[-1])}
+        if self.classes is not None:
+            further["classes"] = [
+                {
+                    "class": line["class"],
+                    "satisfied_demand": line["value"] / line["demand"] if line["demand"] > 0 else 1.0,
+                    "gap": line["gap"],
+                }
+                for line in self.classes[-1]
+            ]
         return {
+            **further,
             **self.cost,
             "matrices": len(self.value),
             "gap": plain(np.max(self.gap)),
@@ -68,6 +93,8 @@ def joined(parts: dict[int, Answer]) -> Answer:
         return answers[0]
     arrays = (*FIGURES, "utilisation", "splits")
     weights = [answer.weights for answer in answers if answer.weights is not None]
+    moved = [answer.moved for answer in answers if answer.moved is not None]
+    classes = tuple(row for answer in answers for row in answer.classes or ())
     return Answer(
         **{name: np.concatenate([getattr(answer, name) for answer in answers]) for name in arrays},
         weights=np.concatenate(weights) if weights else None,
@@ -75,6 +102,8 @@ def joined(parts: dict[int, Answer]) -> Answer:
         queue_ms=answers[0].queue_ms,
         solve_ms=sum(answer.solve_ms for answer in answers),
         batch=max(answer.batch for answer in answers),
+        classes=classes or None,
+        moved=np.concatenate(moved) if moved else None,
     )
 
 

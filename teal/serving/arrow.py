@@ -1,7 +1,8 @@
 """Arrow IPC streams, for size.
 
 A request is a table with either one row a matrix and a list column ``rates`` (all pairs of nodes in the order of the
-network's paths, or N x N row by row), or one row a demand: ``source``, ``target``, ``rate`` and perhaps ``matrix``.
+network's paths, or N x N row by row), or one row a demand: ``source``, ``target``, ``rate`` and perhaps ``matrix`` and
+``class``.  With C classes, ``rates`` has C rows a matrix, and D below is the number of pairs times C, class by class.
 An answer has one row a matrix: value, bound, gap, satisfied_demand, max_link_utilisation, status, utilisation (E
 values), splits (D x K, row by row; or weights, whole numbers).  Shapes stand in the schema's metadata.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import io
 import json
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,11 +22,11 @@ from teal.network.topology import Topology
 from teal.runtime.arrays import FloatArray
 from teal.serving.answer import FIGURES, Answer
 from teal.serving.errors import wrong
-from teal.serving.matrices import MOST_RATES, all_pairs, from_triples
+from teal.serving.matrices import MOST_RATES, all_pairs, from_triples, in_classes
 from teal.serving.requests import MOST_MATRICES
 
 
-def from_arrow(body: bytes, topology: Topology) -> FloatArray:
+def from_arrow(body: bytes, topology: Topology, classes: Sequence[str] = ()) -> FloatArray:
     """(B, D) Gbit/s.
 
     Raises:
@@ -55,15 +57,18 @@ def from_arrow(body: bytes, topology: Topology) -> FloatArray:
             lengths = pc.list_value_length(column)
             if column.null_count or len(lengths.unique()) != 1 or len(flat) != lengths[0].as_py() * table.num_rows:
                 raise wrong("rates: all matrices must be there, and of one length")
-            return all_pairs(flat.reshape(table.num_rows, -1), topology)
+            return in_classes(all_pairs(flat.reshape(table.num_rows, -1), topology), classes)
         if not {"source", "target", "rate"} <= names:
             raise wrong("columns: expected rates, or source, target and rate (and perhaps matrix)")
         triples = [table.column(name).combine_chunks() for name in ("source", "target", "rate")]
         if any(column.null_count for column in triples):
             raise wrong("source, target, rate: nothing may be null")
         matrix = table.column("matrix").to_numpy() if "matrix" in names else None
+        of_class = table.column("class").to_pylist() if "class" in names else None
         source, target, rate = triples
-        return from_triples(source.to_pylist(), target.to_pylist(), rate.to_numpy(), matrix, topology)
+        return from_triples(
+            source.to_pylist(), target.to_pylist(), rate.to_numpy(), matrix, topology, of_class, classes
+        )
     except (pa.ArrowException, struct.error, KeyError, ValueError, TypeError, OverflowError, OSError) as error:
         raise wrong(f"not an Arrow IPC stream of traffic matrices: {' '.join(str(error).split())[:200]}") from None
 
@@ -126,13 +131,29 @@ def to_arrow(answer: Answer, further: dict[str, Any]) -> bytes:
 
     columns: dict[str, Any] = {name: getattr(answer, name) for name in FIGURES}
     columns["status"] = list(answer.status)
+    if answer.moved is not None:
+        columns["moved"] = answer.moved
     columns["utilisation"] = lists(answer.utilisation.astype(np.float32))
     name, shares = answer.shares
     columns[name] = lists(shares)
     shape = {"demands": answer.splits.shape[1], "paths": answer.splits.shape[2]}
     said = {**shape, **answer.cost, **further}
+    if answer.classes is not None:
+        said["classes"] = answer.classes
     table = pa.table(columns).replace_schema_metadata({"teal": json.dumps(said)})
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
     return sink.getvalue()
+
+
+def last_splits(body: bytes) -> FloatArray:
+    """(D, K) splits of the last matrix of an answer that :func:`to_arrow` made."""
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(pa.BufferReader(body)) as stream:
+        table = stream.read_all()
+    shape = json.loads(table.schema.metadata[b"teal"])
+    name = "splits" if "splits" in table.column_names else "weights"
+    values = table.column(name)[-1].values.to_numpy(zero_copy_only=False).astype(np.float64)
+    return np.asarray(values.reshape(shape["demands"], shape["paths"]))

@@ -17,6 +17,7 @@ class Sent:
         query: parameters of the address.
         number: of the request.
         client: whom the request counts for, where clients have fair shares.
+        previous: the answer in force that a limit on what moves counts from; None if the request names none.
     """
 
     body: bytes
@@ -25,6 +26,7 @@ class Sent:
     query: dict[str, str] = dataclasses.field(default_factory=dict)
     number: str = ""
     client: str = ""
+    previous: Found | None = None
 
 
 class Found(NamedTuple):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from teal.network.topology import Topology
-from teal.runtime.arrays import FloatArray
+from teal.runtime.arrays import FloatArray, Int64Array
 from teal.serving.errors import wrong
 from teal.serving.requests import MOST_MATRICES
 
@@ -30,8 +31,28 @@ def all_pairs(rates: FloatArray, topology: Topology) -> FloatArray:
     return rates[:, ~np.eye(nodes, dtype=bool).reshape(-1)]
 
 
-def from_triples(source: list[Any], target: list[Any], rate: FloatArray, matrix: Any, topology: Topology) -> FloatArray:
-    """(B, D) Gbit/s from demands by name.
+def in_classes(rates: FloatArray, classes: Sequence[str]) -> FloatArray:
+    """(B, C * D) Gbit/s, class by class, from (B * C, D), the classes of a matrix one after the other.
+
+    Raises:
+        ServiceError: a number of matrices that is no multiple of C.
+    """
+    count = max(1, len(classes))
+    if len(rates) % count:
+        raise wrong(f"rates: a matrix for each of the {count} classes of each matrix, not {len(rates)}")
+    return rates.reshape(len(rates) // count, -1)
+
+
+def from_triples(
+    source: list[Any],
+    target: list[Any],
+    rate: FloatArray,
+    matrix: Any,
+    topology: Topology,
+    of_class: Sequence[Any] | None = None,
+    classes: Sequence[str] = (),
+) -> FloatArray:
+    """(B, C * D) Gbit/s from demands by name; C is 1 without classes.
 
     Args:
         source: name of a node, of each demand.
@@ -39,9 +60,11 @@ def from_triples(source: list[Any], target: list[Any], rate: FloatArray, matrix:
         rate: Gbit/s.
         matrix: number of the matrix; None if there is one.
         topology: the network.
+        of_class: name of the class of each demand, or None.
+        classes: names of all classes.
 
     Raises:
-        ServiceError: an unknown node, a pair twice, or too many matrices.
+        ServiceError: an unknown node or class, a pair twice, or too many matrices.
     """
     nodes, index = topology.num_nodes, topology.node_index()
     try:
@@ -55,14 +78,30 @@ def from_triples(source: list[Any], target: list[Any], rate: FloatArray, matrix:
     count = int(row.max(initial=0)) + 1
     if row.min(initial=0) < 0 or count > MOST_MATRICES:
         raise wrong(f"matrix: numbers from 0 to {MOST_MATRICES - 1}")
-    if count * nodes * (nodes - 1) > MOST_RATES:
-        raise wrong(f"matrix: at most {MOST_RATES // (nodes * (nodes - 1))} matrices of this network at once")
-    rates = np.zeros((count, nodes * (nodes - 1)))
-    place = s * (nodes - 1) + t - (t > s)
+    size = max(1, len(classes)) * nodes * (nodes - 1)
+    if count * size > MOST_RATES:
+        raise wrong(f"matrix: at most {MOST_RATES // size} matrices of this network at once")
+    rates = np.zeros((count, size))
+    place = s * (nodes - 1) + t - (t > s) + nodes * (nodes - 1) * _numbers(of_class, len(s), classes)
     if len(np.unique(row * rates.shape[1] + place)) < len(place):
-        raise wrong("demands: each pair of nodes once a matrix")
+        raise wrong("demands: each pair of nodes once a matrix and class")
     rates[row, place] = rate
     return rates
+
+
+def _numbers(of_class: Sequence[Any] | None, count: int, classes: Sequence[str]) -> Int64Array:
+    """(n,) number of the class of each demand; 0 without classes.
+
+    Raises:
+        ServiceError: an unknown class, none where there are classes, or one where there are none.
+    """
+    given = [None] * count if of_class is None else of_class
+    known: dict[Any, int] = {name: number for number, name in enumerate(classes)} or {None: 0}
+    for name in given:
+        if name not in known:
+            expected = "one of " + ", ".join(classes) if classes else "none, since no classes are given"
+            raise wrong(f"class: {expected[:200]}, not {str(name)[:80]!r}")
+    return np.array([known[name] for name in given], np.int64)
 
 
 def checked(rates: FloatArray) -> FloatArray:

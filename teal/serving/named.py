@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,17 @@ from teal.serving.answer import FIGURES, Answer, plain
 from teal.serving.served import Served
 
 
-def named(answer: Answer, served: Served, rates: FloatArray) -> list[dict[str, Any]]:
+def named(answer: Answer, served: Served, rates: FloatArray, classes: Sequence[str] = ()) -> list[dict[str, Any]]:
     """:class:`teal.serving.responses.NamedAllocation`, one a matrix.
 
     Args:
         answer: to the matrices.
         served: the network.
-        rates: (B, D) Gbit/s that were allocated; demands of 0 are left out.
+        rates: (B, D) Gbit/s that were allocated, class by class; demands of 0 are left out.
+        classes: names of the classes; none without classes.
     """
     topology = served.topology
-    names = topology.node_names
+    names, pairs = topology.node_names, served.paths.num_demands
     ends = [(names[s], names[t]) for s, t in zip(topology.link_source, topology.link_target, strict=True)]
     allocations = []
     for b, row in enumerate(rates):
@@ -31,21 +33,30 @@ def named(answer: Answer, served: Served, rates: FloatArray) -> list[dict[str, A
             admitted_total += admitted
             paths = []
             for k in np.flatnonzero(own).tolist():
-                nodes, links = served.route(d, k)
+                nodes, links = served.route(d % pairs, k)
                 share: dict[str, Any] = {"nodes": nodes, "links": links}
                 if answer.weights is None:
                     share["split"] = float(own[k])
                 else:
                     share["weight"] = int(answer.weights[b, d, k])
                 paths.append(share)
-            source, target = served.paths.pairs[d]
+            source, target = served.paths.pairs[d % pairs]
+            of_class = {"class": classes[d // pairs]} if classes else {}
             demands.append(
-                {"source": names[source], "target": names[target], "demand": rate, "admitted": admitted, "paths": paths}
+                {
+                    "source": names[source],
+                    "target": names[target],
+                    **of_class,
+                    "demand": rate,
+                    "admitted": admitted,
+                    "paths": paths,
+                }
             )
         allocations.append(
             {
                 **{figure: plain(getattr(answer, figure)[b]) for figure in FIGURES},
                 "status": answer.status[b],
+                **answer.further(b),
                 "shed": max(0.0, float(row.sum()) - admitted_total),
                 "demands": demands,
                 "utilisation": [
@@ -55,3 +66,21 @@ def named(answer: Answer, served: Served, rates: FloatArray) -> list[dict[str, A
             }
         )
     return allocations
+
+
+def splits_of(allocation: dict[str, Any], served: Served) -> FloatArray:
+    """(D, K) splits of one of :func:`named`'s allocations; weights as shares of their sum.
+
+    Raises:
+        KeyError: a node that the network has not.
+    """
+    index, pairs = served.topology.node_index(), served.paths.num_demands
+    nodes = served.topology.num_nodes
+    splits = np.zeros((pairs, served.paths.num_paths))
+    for demand in allocation["demands"]:
+        source, target = index[demand["source"]], index[demand["target"]]
+        d = source * (nodes - 1) + target - (target > source)
+        for path in demand["paths"]:
+            known = (k for k in np.flatnonzero(served.paths.mask[d]).tolist() if served.route(d, k)[1] == path["links"])
+            splits[d, next(known)] = path["split"] if "split" in path else path["weight"]
+    return splits

@@ -22,10 +22,10 @@ import math
 import time
 from collections.abc import Iterator
 
-from teal.objectives import ObjectiveName
 from teal.runtime.arrays import FloatArray
 from teal.serving.answer import Answer
 from teal.serving.errors import CLIENT_SHARE
+from teal.serving.program import Program
 from teal.serving.requests import Options
 from teal.serving.served import Served
 from teal.solvers.pdhg import MAX_LANES, PdhgState
@@ -40,7 +40,7 @@ class Waiting:
         client: whom it counts for.
         rates: (B, D) Gbit/s.
         options: as they were sent.
-        objective: of the request, or of the network.
+        program: of the request, or of the network.
         gap: certified, to stop at.
         arrived: time.perf_counter() of its arrival.
         deadline: likewise, of its deadline.
@@ -53,7 +53,7 @@ class Waiting:
     client: str
     rates: FloatArray
     options: Options
-    objective: ObjectiveName
+    program: Program
     gap: float
     arrived: float
     deadline: float
@@ -85,10 +85,10 @@ class Chunk:
         """Number of matrices."""
         return self.rows.stop - self.rows.start
 
-    def kind(self, now: float) -> tuple[Served, ObjectiveName, float, bool, bool]:
+    def kind(self, now: float) -> tuple[Served, Program, float, bool, bool]:
         """Chunks of one kind are solved together: a smaller gap, or a deadline that has passed, would bind all."""
         request = self.request
-        return request.served, request.objective, request.gap, request.deadline > now, self.state is None
+        return request.served, request.program, request.gap, request.deadline > now, self.state is None
 
 
 def _by_deadline(chunk: Chunk) -> tuple[float, float, int]:

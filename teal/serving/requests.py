@@ -20,6 +20,7 @@ from teal.network.paths import PathMethod, PathWeight
 from teal.objectives import ObjectiveName
 from teal.serving.errors import invalid
 
+_MOST_CLASSES = 16  # of the demands of a request
 _Objective = Literal["total_flow", "latency_penalised_flow", "max_link_utilisation", "max_concurrent_flow"]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 _Scalar = Annotated[str, Field(max_length=200)] | int | _Finite | bool | None
@@ -31,6 +32,16 @@ MOST_NODES, MOST_LINKS = 20_000, 500_000  # of a network
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
+
+
+def _names(given: Any) -> Any:
+    """A list of names, or one of an address: gold,silver."""
+    return given.split(",") if isinstance(given, str) else given
+
+
+def _numbers(given: Any) -> Any:
+    """Numbers by name, or those of an address: gold=30,silver=50."""
+    return dict(part.partition("=")[::2] for part in given.split(",")) if isinstance(given, str) else given
 
 
 class _Strict(BaseModel):
@@ -126,6 +137,7 @@ class Demand(_Strict):
     source: str
     target: str
     rate: _Finite = Field(ge=0, description="Gbit/s.")
+    of_class: str | None = Field(default=None, alias="class", max_length=200, description="One of classes.")
 
 
 class Form(StrEnum):
@@ -146,6 +158,24 @@ class Options(_Strict):
         description="From the arrival of the request: then the best feasible allocation.",
     )
     objective: _Objective | None = None
+    classes: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], BeforeValidator(_names)] = Field(
+        default=[],
+        max_length=_MOST_CLASSES,
+        description="Of the demands, the highest priority first: each class gets its optimum on what the higher ones "
+        "need. Demands then name their class; rates have a matrix for each class, in this order, of each matrix. In an "
+        "address: gold,silver.",
+    )
+    latency_limits_ms: Annotated[dict[str, Annotated[_Finite, Field(gt=0)]], BeforeValidator(_numbers)] = Field(
+        default={},
+        description="Of a class, the largest latency of a path. In an address: gold=30,silver=50.",
+    )
+    max_churn: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Share of the demand that may be on other paths than in the answer that the parameter previous of "
+        "the address names.",
+    )
     entries: int = Field(
         default=0, ge=0, le=255, description="Whole-number weights out of so many, as switches have them; 0 for splits."
     )
@@ -155,9 +185,19 @@ class Options(_Strict):
         "utilisation of each link; dense: arrays over all pairs of nodes and all paths, as Arrow always has them.",
     )
 
+    @model_validator(mode="after")
+    def _classes(self) -> Self:
+        if len(set(self.classes)) < len(self.classes):
+            raise ValueError("classes: each once")
+        if not set(self.latency_limits_ms) <= set(self.classes):
+            raise ValueError("latency_limits_ms: of classes that are given")
+        if self.classes and self.objective:
+            raise ValueError("classes: they are the objective; no other one")
+        return self
+
     def objective_name(self, usual: str) -> ObjectiveName:
         """The objective of this request."""
-        return ObjectiveName(self.objective or usual)
+        return ObjectiveName.PRIORITY if self.classes else ObjectiveName(self.objective or usual)
 
 
 class _Matrices(_Strict):

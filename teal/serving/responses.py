@@ -110,6 +110,7 @@ class DemandAnswer(_Said):
 
     source: str
     target: str
+    of_class: str | None = Field(default=None, alias="class", description="If classes were given.")
     demand: float = Field(description="Gbit/s.")
     admitted: float = Field(description="Gbit/s of it that are carried; the rest is shed.")
     paths: list[PathShare]
@@ -124,6 +125,16 @@ class LinkUse(_Said):
     utilisation: _Number = Field(description="Load over capacity in force.")
 
 
+class ClassAnswer(_Said):
+    """A class of demands."""
+
+    of_class: str = Field(alias="class")
+    demand: float = Field(description="Gbit/s.")
+    value: float = Field(description="Gbit/s that are carried.")
+    bound: float = Field(description="Certified, on what this class can get beside what the higher ones have.")
+    gap: float = Field(description="Certified, between value and bound.")
+
+
 class _Figures(_Said):
     value: _Number = Field(description="Of the objective; Gbit/s for total_flow.")
     bound: _Number = Field(description="Certified: no allocation over these paths is better.")
@@ -134,6 +145,8 @@ class _Figures(_Said):
         description="gap: the target gap was reached. Else the best that was found until: deadline, iterations, or "
         "rounding. next: for an interval that is not known yet, figures by the newest measured matrix."
     )
+    classes: list[ClassAnswer] | None = Field(default=None, description="If classes were given, the highest first.")
+    moved: _Number = Field(default=None, description="Share of the demand that moves, if max_churn was given.")
 
 
 class NamedAllocation(_Figures):
@@ -172,6 +185,14 @@ class AllocationAnswer(_Said):
     limit: Limit | None = Field(default=None, description="Of the next interval.")
 
 
+class AnsweredClass(_Said):
+    """Figures of a class in an answer that was given lately."""
+
+    of_class: str = Field(alias="class")
+    satisfied_demand: float
+    gap: float = Field(description="Certified.")
+
+
 class Answered(_Said):
     """Figures of an answer that was given lately."""
 
@@ -186,6 +207,8 @@ class Answered(_Said):
     max_link_utilisation: _Number = Field(description="In the last matrix of the request.")
     limit: _Number = Field(default=None, description="Ratio of Limit; of an allocation for the next interval.")
     realised: _Number = Field(default=None, description="See Limit.")
+    classes: list[AnsweredClass] | None = Field(default=None, description="In the last matrix of the request.")
+    moved: _Number = Field(default=None, description="Share of the demand that moved, in the last matrix.")
     status: str
 
 

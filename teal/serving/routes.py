@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections import Counter
 from collections.abc import Coroutine
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Depends, Header, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.security import HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
@@ -98,11 +99,13 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
 
     def sent(request: Request, body: bytes) -> Sent:
         state = request.scope.get("teal", {})
+        query = dict(request.query_params)
+        query.pop("previous", None)
         return Sent(
             body,
             media_type(request.headers["content-type"]),
             request.headers.get("accept", ""),
-            dict(request.query_params),
+            query,
             state.get("number", ""),
             state.get("client", ""),
         )
@@ -159,14 +162,21 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         responses={200: {"model": AllocationAnswer, "content": {ARROW: {}}}},
     )  # fmt: skip
     async def allocate(
-        name: str, request: Request, idempotency_key: Annotated[str | None, Header(max_length=255)] = None
+        name: str,
+        request: Request,
+        idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
+        previous: Annotated[str | None, Query(max_length=200)] = None,
     ) -> Response:
         """Allocate one or many traffic matrices, JSON or Arrow. Of an Arrow request the options are in the query.
 
         Always a feasible allocation, by the deadline at the latest; status says whether the gap was reached. A request
         that is sent again with the same Idempotency-Key and body gets the same answer, and is not solved again.
+        The parameter previous is the id of the answer that is in force, which max_churn counts from.
         """
         given = sent(request, await request.body())
+        if previous is not None:
+            in_force = recent.answer(name, await backend.generation(name), previous)
+            given = dataclasses.replace(given, previous=in_force)
         own = f"{name} {given.client}"
         if on_their_way[name] >= most_open or on_their_way[own] >= places_of_one(most_open):
             raise overloaded()

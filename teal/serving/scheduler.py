@@ -127,11 +127,13 @@ def solve_slice(
             chunk.began = begin
             chunk.end = begin + (chunk.request.deadline - begin) / max(1, chunk.request.chunks)
     first = together[0].request
+    # A search that cannot go on from where a slice ended has all the time that the others leave it.
+    slice_s = served.slice_s if first.program.is_resumable else math.inf
     job = Job(
         np.concatenate([chunk.request.rates[chunk.rows] for chunk in together]),
-        first.objective,
+        first.program,
         first.gap,
-        min(begin + min(served.slice_s, max(0.0, slack)), *(chunk.end for chunk in together)),
+        min(begin + min(slice_s, max(0.0, slack)), *(chunk.end for chunk in together)),
     )
     states = [chunk.state for chunk in together if chunk.state is not None]
     start = None
@@ -145,16 +147,19 @@ def solve_slice(
         rows = slice(at, at + chunk.size)
         at = rows.stop
         may_go_on = (
-            Stop.DEADLINE in solved.stopped_by[rows] and now < chunk.end and first.deadline > begin and may_come_back
+            first.program.is_resumable
+            and Stop.DEADLINE in solved.stopped_by[rows]
+            and now < chunk.end
+            and first.deadline > begin
+            and may_come_back
         )
         if may_go_on:
             chunk.state = solved.state.rows(rows)
             answers.append(None)
         else:
             request = chunk.request
-            answers.append(
-                served.answer(solved, rows, request.gap, request.options.entries, chunk.began - request.arrived)
-            )
+            options, waited = request.options, chunk.began - request.arrived
+            answers.append(served.answer(solved, rows, request.gap, options.entries, waited, options.classes))
     if None in answers and job.deadline == begin + served.slice_s:
         if not solved.iterations:  # set-up and check have taken all of the slice
             served.slice_s = min(2 * served.slice_s, _MOST_SLICE_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,12 @@ from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.allocation import Allocation
 from teal.problem.assessment import Assessment, assess
-from teal.runtime.arrays import FloatArray
+from teal.runtime.arrays import FloatArray, IntArray
 from teal.schemes.price_gnn import saves_time
 from teal.schemes.successive import SuccessivePdhg
 from teal.serving.answer import FIGURES, Answer
 from teal.serving.errors import wrong
+from teal.serving.program import Program, columns, in_columns, named_lines, without_demand
 from teal.serving.requests import NetworkSpec, NodeLink
 from teal.solvers import pdhg
 from teal.solvers.pdhg import Starter
@@ -34,6 +35,7 @@ from teal.web.layout import drawing
 
 SLICE_S = 0.5  # seconds that the engine works on a request before others may come next; see teal.serving.queue
 _FIXED_SHARE = 0.4  # of the least time for one matrix, that which a batch takes once; measured on GEANT
+_MOST_PROGRAMS = 8  # whose rows and paths are kept
 _MOST_ROUTES = 100_000  # paths whose names are kept for answers by name
 _REHEARSED_GAP = 1e-2  # target of the calls that compile kernels
 _NEWEST_SHARE = 0.2  # weight of the newest measurement of that time
@@ -81,7 +83,7 @@ def _rehearsal() -> Served:
 
 def prove(model: Starter) -> None:
     """Raise InputError for a model whose answer PDHG could not start from."""
-    problem = _rehearsal().problem(ObjectiveName.TOTAL_FLOW, np.ones((1, 6)))
+    problem = _rehearsal().problem(Program(ObjectiveName.TOTAL_FLOW), np.ones((1, 6)))
     splits, prices = model.start(problem)
     if not (bool(torch.isfinite(splits).all()) and bool(torch.isfinite(prices).all())):
         raise InputError("model", "", "finite splits and prices", "NaN or infinite ones")
@@ -97,7 +99,7 @@ def rehearse(objective: ObjectiveName) -> None:
     """
     served = _rehearsal()
     for count in (width for width in pdhg.LANES for _ in ("cold", "warm")):
-        job = Job(np.ones((count, 6)), objective, 1e-3, time.perf_counter() + 600)
+        job = Job(np.ones((count, 6)), Program(objective), 1e-3, time.perf_counter() + 600)
         served.answer(served.solve(job), slice(0, count), 1e-3, 0, 0.0)
 
 
@@ -107,13 +109,13 @@ class Job:
 
     Attributes:
         rates: (B, D) Gbit/s.
-        objective: of all of them.
+        program: of all of them.
         gap: certified, to stop at.
         deadline: by time.perf_counter().
     """
 
     rates: FloatArray
-    objective: ObjectiveName
+    program: Program
     gap: float
     deadline: float
 
@@ -122,6 +124,7 @@ class Job:
 class Solved:
     """What the engine found for a job."""
 
+    program: Program
     problem: Problem
     splits: torch.Tensor
     prices: torch.Tensor
@@ -129,11 +132,13 @@ class Solved:
     seconds: float
     state: pdhg.PdhgState
     iterations: int
+    class_prices: torch.Tensor | None = None
 
     @functools.cached_property
     def measured(self) -> Assessment:
         """All matrices of the job, measured independently: once for all its requests."""
-        return assess(self.problem, Allocation.of_batch(self.splits, self.prices, self.seconds))
+        allocation = Allocation.of_batch(self.splits, self.prices, self.seconds)
+        return assess(self.problem, dataclasses.replace(allocation, class_prices=self.class_prices))
 
 
 def _least_work(matrices: int) -> float:
@@ -165,7 +170,7 @@ class Served:
         self._least_s = 0.0  # of one matrix: set-up, check and measurement, without iterations
         self._drawing: dict[str, Any] | None = None
         self._routes: dict[tuple[int, int], tuple[list[str], list[int]]] = {}
-        self._networks: dict[ObjectiveName, Problem] = {}
+        self._networks: dict[Program, tuple[Problem, IntArray | None]] = {}  # and the columns of splits
         self._engines: dict[ObjectiveName, SuccessivePdhg] = {}
 
     @classmethod
@@ -203,9 +208,9 @@ class Served:
             is_balanced = Objective(objective).is_balanced
             rehearse_for(self.paths, count, _REHEARSED_GAP, torch.float32, is_balanced=is_balanced)
         shape = 1, self.paths.num_demands
-        pdhg.solve(self.problem(objective, np.full(shape, 1e-6)), gap=0.1, max_iterations=8)
+        pdhg.solve(self.problem(Program(objective), np.full(shape, 1e-6)), gap=0.1, max_iterations=8)
         begin = time.perf_counter()
-        job = Job(np.full(shape, 1e-6), objective, 0.1, begin)
+        job = Job(np.full(shape, 1e-6), Program(objective), 0.1, begin)
         self.answer(self.solve(job), slice(0, 1), 0.1, 0, 0.0)
         self._least_s = time.perf_counter() - begin
 
@@ -226,16 +231,22 @@ class Served:
             start: of each matrix, in place of the last allocation's.
         """
         begin = time.perf_counter()
-        problem = self.problem(job.objective, job.rates)
-        helps = starter is not None and saves_time(self.paths)
-        found = self._engines.setdefault(job.objective, SuccessivePdhg()).solve(
-            problem, gap=job.gap, deadline=max(0.0, job.deadline - begin), starter=starter if helps else None,
-            start=start,
+        problem, deadline = self.problem(job.program, job.rates), max(0.0, job.deadline - begin)
+        if job.program.is_resumable:
+            helps = starter is not None and saves_time(self.paths)
+            found = self._engines.setdefault(job.program.objective, SuccessivePdhg()).solve(
+                problem, gap=job.gap, deadline=deadline, starter=starter if helps else None, start=start
+            )
+        else:
+            found = pdhg.solve(problem, gap=job.gap, deadline=deadline)
+        return Solved(
+            job.program, problem, found.splits, found.prices, found.stopped_by, time.perf_counter() - begin,
+            found.state, found.iterations, found.class_prices,
         )  # fmt: skip
-        seconds = time.perf_counter() - begin
-        return Solved(problem, found.splits, found.prices, found.stopped_by, seconds, found.state, found.iterations)
 
-    def answer(self, solved: Solved, rows: slice, gap: float, entries: int, queue_s: float) -> Answer:
+    def answer(
+        self, solved: Solved, rows: slice, gap: float, entries: int, queue_s: float, names: Sequence[str] = ()
+    ) -> Answer:
         """Some matrices of a job, measured independently; as whole-number weights if ``entries`` are asked for.
 
         Args:
@@ -244,23 +255,32 @@ class Served:
             gap: that was asked for.
             entries: of a split table; 0 for splits.
             queue_s: seconds that the request waited.
+            names: of the classes, where the program has any.
         """
         splits, weights = solved.splits[rows], None
         if entries:
             whole = solved.problem
-            problem = dataclasses.replace(whole, demand=whole.demand[rows], capacity=whole.capacity[rows])
+            problem = whole.rows(rows)
             splits = admit(problem, splits, entries)
-            weights = table_weights(splits, entries).to(torch.uint8).cpu().numpy()
-            own = dataclasses.replace(solved, problem=problem, splits=splits, prices=solved.prices[rows])
+            weights = table_weights(splits, entries).to(torch.uint8)
+            class_prices = None if solved.class_prices is None else solved.class_prices[rows]
+            own = dataclasses.replace(
+                solved, problem=problem, splits=splits, prices=solved.prices[rows], class_prices=class_prices
+            )
             measured, rows_of = own.measured, slice(0, len(splits))
         else:
             measured, rows_of = solved.measured, rows
         reached = (measured.gap[rows_of] <= gap + 1e-9).tolist()
+        order, moved, classes = self._network(solved.program)[1], None, measured.classes
+        if solved.program.calm is not None:
+            own_problem = solved.problem.rows(rows)
+            volume = own_problem.routable_demand.sum(1).clamp(min=1e-300)
+            moved = (own_problem.moved(splits.to(own_problem.demand)) / volume).cpu().numpy()
         return Answer(
             **{name: getattr(measured, name)[rows_of].cpu().numpy() for name in FIGURES},
             utilisation=measured.utilisation[rows_of].cpu().numpy(),
-            splits=splits.to(torch.float32).cpu().numpy(),
-            weights=weights,
+            splits=in_columns(splits.to(torch.float32).cpu(), order).numpy(),
+            weights=None if weights is None else in_columns(weights.cpu(), order).numpy(),
             status=tuple(
                 ("gap" if there else ended_by(stop)) if status.usable else status.value
                 for there, stop, status in zip(reached, solved.stopped_by[rows], measured.status[rows_of], strict=True)
@@ -268,6 +288,10 @@ class Served:
             queue_ms=1e3 * queue_s,
             solve_ms=1e3 * solved.seconds,
             batch=solved.problem.batch,
+            classes=None
+            if classes is None
+            else tuple(named_lines(classes.lines(row), names) for row in range(rows_of.start, rows_of.stop)),
+            moved=moved,
         )
 
     def route(self, demand: int, path: int) -> tuple[list[str], list[int]]:
@@ -290,11 +314,23 @@ class Served:
 
     def network(self, objective: ObjectiveName) -> Problem:
         """The network with the capacities in force, without demand; B = 1."""
-        if objective not in self._networks:
-            none = np.zeros((1, self.paths.num_demands))
-            self._networks[objective] = Problem.create(self.topology, self.paths, Objective(objective), none)
-        return self._networks[objective].with_capacity(torch.from_numpy(self.capacity))
+        return self._network(Program(objective))[0].with_capacity(torch.from_numpy(self.capacity))
 
-    def problem(self, objective: ObjectiveName, rates: FloatArray) -> Problem:
+    def _network(self, program: Program) -> tuple[Problem, IntArray | None]:
+        """The network as registered, without demand, B = 1; and :func:`teal.serving.program.columns`."""
+        key = program.network
+        known = self._networks.pop(key, None)
+        if known is None:
+            known = without_demand(self.topology, self.paths, key), columns(self.topology, self.paths, key)
+        self._networks[key] = known  # the one that was used last is the last
+        while len(self._networks) > _MOST_PROGRAMS:
+            del self._networks[next(iter(self._networks))]
+        return known
+
+    def problem(self, program: Program, rates: FloatArray) -> Problem:
         """Of (B, D) Gbit/s, with the capacities in force."""
-        return self.network(objective).with_demand(torch.from_numpy(rates))
+        network = self._network(program)[0].with_capacity(torch.from_numpy(self.capacity))
+        problem = network.with_demand(torch.from_numpy(rates))
+        if program.calm is None:
+            return problem
+        return problem.with_churn_limit(torch.from_numpy(program.calm.previous), program.calm.share)

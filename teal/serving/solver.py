@@ -22,13 +22,14 @@ from teal.serving.beside import beside
 from teal.serving.errors import ServiceError, not_ready, replaced
 from teal.serving.model import ServedModel
 from teal.serving.next_interval import NextInterval
+from teal.serving.program import program_of
 from teal.serving.queue import Waiting
 from teal.serving.registry import Hosted, Registry
-from teal.serving.requests import AllocationRequest, Form
+from teal.serving.requests import AllocationRequest, Options
 from teal.serving.scheduler import Scheduler
 from teal.serving.served import Served, prove
 from teal.serving.store import Store
-from teal.serving.wire import check_size, read, read_measured, written
+from teal.serving.wire import check_size, previous_splits, read, read_measured, written
 
 _MOST_ROUTES = 4_000_000  # paths that are listed
 MOST_NETWORKS, MOST_PATH_S = 100, 600.0
@@ -162,20 +163,23 @@ class Solver:
             assert isinstance(options, AllocationRequest)
             return await self._allocate_next(name, network, sent, options, arrived)
         check_size(served, rates, sent.accept, options.form)  # before anything is computed
+        previous = None
+        if sent.previous is not None:
+            previous = await beside(len(sent.previous.body), previous_splits, sent.previous, served)
         answer = await self.scheduler.solve(
             Waiting(
                 served,
                 sent.client,
                 rates,
                 options,
-                options.objective_name(network.spec.objective),
+                program_of(options, network.spec.objective, previous),
                 options.gap or network.spec.gap,
                 arrived,
                 arrived + options.deadline_ms / 1e3,
                 asyncio.get_running_loop().create_future(),
             )
         )
-        return await _found(network, served, answer, rates, sent, options.form)
+        return await _found(network, served, answer, rates, sent, options)
 
     async def measure(self, name: str, sent: Sent) -> dict[str, Any]:
         """Keep measured matrices, and begin to allocate for the interval after them.
@@ -255,7 +259,7 @@ class Solver:
         answer, further = measured.answer(problem, time.perf_counter() - arrived)
         rates = measured.matrices.newest()
         check_size(served, rates, sent.accept, options.form)
-        found = await _found(network, served, answer, rates, sent, options.form, further)
+        found = await _found(network, served, answer, rates, sent, options, further)
         limit = further["limit"]
         return found._replace(summary={**found.summary, "limit": limit["ratio"], "realised": limit["realised"]})
 
@@ -284,12 +288,12 @@ async def _found(
     answer: Answer,
     rates: FloatArray,
     sent: Sent,
-    form: Form,
+    options: Options,
     further: dict[str, Any] | None = None,
 ) -> Found:
     """The answer as a response; see :func:`teal.serving.wire.written`."""
     size = len(rates) * (served.paths.leaf.size + served.topology.num_links)
-    body, kind = await beside(size, written, answer, served, rates, sent, form, further or {})
+    body, kind = await beside(size, written, answer, served, rates, sent, options, further or {})
     used = [round(used, 4) if np.isfinite(used) else 0.0 for used in answer.utilisation[-1].tolist()]
     return Found(body, kind, answer.summary(), used, network.generation)
 

@@ -10,12 +10,12 @@ import numpy as np
 from teal.network.topology import Topology
 from teal.runtime.arrays import FloatArray
 from teal.serving.answer import FIGURES, Answer, plain
-from teal.serving.arrow import from_arrow, to_arrow
-from teal.serving.backend import Sent
+from teal.serving.arrow import from_arrow, last_splits, to_arrow
+from teal.serving.backend import Found, Sent
 from teal.serving.errors import ServiceError, wrong
-from teal.serving.matrices import all_pairs, checked, from_triples
+from teal.serving.matrices import all_pairs, checked, from_triples, in_classes
 from teal.serving.media import ARROW, JSON
-from teal.serving.named import named
+from teal.serving.named import named, splits_of
 from teal.serving.requests import AllocationRequest, Form, MeasurementOptions, MeasurementRequest, Options, parsed
 from teal.serving.served import Served
 
@@ -25,13 +25,14 @@ _MOST_NAMED = 20_000  # demands of an answer by name
 
 
 def read(sent: Sent, topology: Topology) -> tuple[FloatArray | None, AllocationRequest | Options]:
-    """Rates (B, D), Gbit/s, over all pairs of nodes, and what was asked for; None for the next interval.
+    """Rates (B, D), Gbit/s, over all pairs, class by class, and what was asked for; None for the next interval.
 
     Raises:
         ServiceError: anything that is not as the API says.
     """
     if sent.media_type == ARROW:
-        return checked(from_arrow(sent.body, topology)), parsed(Options, sent.query)
+        options = parsed(Options, sent.query)
+        return checked(from_arrow(sent.body, topology, options.classes)), options
     request = parsed(AllocationRequest, sent.body)
     return (None if request.wanted == "next" else _rates(request, topology)), request
 
@@ -55,19 +56,40 @@ def read_measured(sent: Sent, topology: Topology) -> tuple[FloatArray, list[np.d
     return rates, [np.datetime64(int(first) + row * when.interval_s, "s") for row in range(len(rates))]
 
 
+def previous_splits(found: Found, served: Served) -> FloatArray:
+    """(D, K) splits of the last matrix of an earlier answer.
+
+    Raises:
+        ServiceError: an answer with classes.
+    """
+    if found.media_type == ARROW:
+        splits = last_splits(found.body)
+    else:
+        last = json.loads(found.body)["allocations"][-1]
+        is_named = "demands" in last
+        splits = splits_of(last, served) if is_named else np.array(last.get("splits") or last["weights"], np.float64)
+        if is_named and any("class" in demand for demand in last["demands"]):
+            raise wrong("previous: an answer without classes")
+    if len(splits) != served.paths.num_demands:
+        raise wrong("previous: an answer without classes")
+    return splits / np.maximum(1, splits.sum(1, keepdims=True))
+
+
 def _rates(request: AllocationRequest | MeasurementRequest, topology: Topology) -> FloatArray:
+    classes = request.classes if isinstance(request, AllocationRequest) else []
     if request.rates is not None:
         if len({len(row) for row in request.rates}) != 1:
             raise wrong("rates: at least one matrix, and all of one length")
-        return checked(all_pairs(np.array(request.rates, np.float64), topology))
+        return checked(in_classes(all_pairs(np.array(request.rates, np.float64), topology), classes))
     demands = request.demands or []
     source, target = [d.source for d in demands], [d.target for d in demands]
-    return checked(from_triples(source, target, np.array([d.rate for d in demands], np.float64), None, topology))
+    rate, of_class = np.array([d.rate for d in demands], np.float64), [d.of_class for d in demands]
+    return checked(from_triples(source, target, rate, None, topology, of_class, classes))
 
 
 def check_size(served: Served, rates: FloatArray, accept: str, form: Form) -> None:
     """Raise ServiceError for an answer that is too large for what is accepted."""
-    splits, used = len(rates) * served.paths.leaf.size, len(rates) * served.topology.num_links
+    splits, used = rates.size * served.paths.num_paths, len(rates) * served.topology.num_links
     if max(splits, used) > MOST_NUMBERS:
         raise wrong(f"rates: the answer would have more than {MOST_NUMBERS:,} numbers: send fewer matrices at once")
     if ARROW in accept:
@@ -82,7 +104,12 @@ def check_size(served: Served, rates: FloatArray, accept: str, form: Form) -> No
 
 
 def written(
-    answer: Answer, served: Served, rates: FloatArray, sent: Sent, form: Form, further: dict[str, Any]
+    answer: Answer,
+    served: Served,
+    rates: FloatArray,
+    sent: Sent,
+    options: Options,
+    further: dict[str, Any],
 ) -> tuple[bytes, str]:
     """Body and media type of an answer; see :func:`check_size`.
 
@@ -91,12 +118,13 @@ def written(
         served: the network.
         rates: (B, D) Gbit/s that were allocated.
         sent: the request.
-        form: of JSON.
+        options: form of JSON, and names of classes.
         further: fields beside the allocations.
     """
     if ARROW in sent.accept:
         return to_arrow(answer, {"id": sent.number, **further}), ARROW
-    allocations = named(answer, served, rates) if form is Form.NAMED else _dense(answer)
+    is_named = options.form is Form.NAMED
+    allocations = named(answer, served, rates, options.classes) if is_named else _dense(answer)
     body = {"id": sent.number, "allocations": allocations, **answer.cost, **further}
     return json.dumps(body, allow_nan=False).encode(), JSON
 
@@ -107,6 +135,7 @@ def _dense(answer: Answer) -> list[dict[str, Any]]:
         {
             **{figure: plain(getattr(answer, figure)[b]) for figure in FIGURES},
             "status": answer.status[b],
+            **answer.further(b),
             "utilisation": [plain(u) for u in answer.utilisation[b]],
             name: shares[b].tolist(),
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -146,3 +147,20 @@ def test_the_page_needs_no_token_and_its_data_does(address: str) -> None:
     for path in ("/v1/networks", "/v1/networks/b4/allocations", "/v1/networks/b4/map"):
         assert httpx.get(address + path).status_code == 401
     assert httpx.get(address + "/assets/..%2Fpage.py").status_code == 404
+
+
+@pytest.mark.system
+def test_classes_and_what_moved_are_shown_where_a_request_has_them(browser: Any, address: str) -> None:
+    with Client(address, TOKEN) as client:
+        view, errors = _open(browser, address)
+        rates = rates_of(size=30_000)
+        client.allocate("b4", {"gold": 0.01 * rates, "bronze": 0.99 * rates})
+        shown = view.locator("[data-figure=classes]")
+        view.get_by_text(re.compile(r"^gold \d+\.\d\d%, bronze \d")).wait_for()
+        assert view.locator("[data-figure=moved]").is_hidden()
+        before = client.allocate("b4", rates)
+        shown.wait_for(state="hidden")
+        client.allocate("b4", rates_of(seed=1, size=30_000), max_churn=0.05, previous=before.id)
+        view.locator("[data-figure=moved]").wait_for(state="visible")
+        assert float(view.locator("[data-figure=moved]").text_content().rstrip("%")) <= 5
+        assert not errors

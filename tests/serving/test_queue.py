@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
 from teal.objectives import ObjectiveName
+from teal.serving.program import Program
 from teal.serving.queue import Queue, Waiting
 from teal.serving.requests import Options
 from teal.serving.served import Served
@@ -29,7 +30,15 @@ def _request(served: Served, count: int, deadline_s: float, gap: float = 1e-2, c
     now, answer = time.perf_counter(), asyncio.get_running_loop().create_future()
     rates = np.ones((count, 132))
     return Waiting(
-        served, client, rates, Options(deadline_ms=1e3), ObjectiveName.TOTAL_FLOW, gap, now, now + deadline_s, answer
+        served,
+        client,
+        rates,
+        Options(deadline_ms=1e3),
+        Program(ObjectiveName.TOTAL_FLOW),
+        gap,
+        now,
+        now + deadline_s,
+        answer,
     )
 
 

@@ -15,6 +15,7 @@ import teal
 from teal.client import AsyncClient, InvalidRequest, Overloaded
 from teal.objectives import ObjectiveName
 from teal.serving.answer import joined
+from teal.serving.program import Program
 from teal.serving.queue import Chunk, Queue, Waiting
 from teal.serving.requests import Options
 from teal.serving.scheduler import solve_slice
@@ -32,7 +33,7 @@ def served() -> Served:
 def _request(served: Served, count: int, deadline_s: float, gap: float = 1e-2, entries: int = 0) -> Waiting:
     now, answer = time.perf_counter(), asyncio.get_running_loop().create_future()
     rates, options = rates_of(count, size=30_000), Options(deadline_ms=1e3, entries=entries)
-    return Waiting(served, "", rates, options, ObjectiveName.TOTAL_FLOW, gap, now, now + deadline_s, answer)
+    return Waiting(served, "", rates, options, Program(ObjectiveName.TOTAL_FLOW), gap, now, now + deadline_s, answer)
 
 
 def test_a_chunk_goes_on_from_where_its_slice_ended(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,6 +99,12 @@
     const times = (ratio) => (ratio ? `${ratio.toFixed(3)} \u00d7` : "\u2013");
     figure("realised").textContent = times(last?.realised);
     figure("limit").textContent = times(last?.limit);
+    const only = (name, text) => {  // figures that few requests have
+      figure(name).textContent = text ?? "";
+      figure(name).parentElement.hidden = !text;
+    };
+    only("classes", last?.classes?.map((one) => `${one.class} ${percent(one.satisfied_demand)}`).join(", "));
+    only("moved", last?.moved === undefined || last.moved === null ? "" : percent(last.moved));
     figure("when").textContent = last ? new Date(1000 * last.time).toLocaleTimeString() : "\u2013";
   };
 

@@ -1,0 +1,188 @@
+"""Classes and limits on churn in the service, against the solver and against sums over the splits of its answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
+
+import teal
+from teal.client import AsyncClient, InvalidRequest, ServiceFault
+from teal.network import all_pairs
+from teal.serving.responses import AllocationAnswer
+from tests.serving.service import rates_of, run, service
+
+_SHARES = {"gold": 0.1, "silver": 0.3, "bronze": 0.6}
+_ALLOCATIONS = "/v1/networks/b4/allocations"
+
+
+async def _ready(client: AsyncClient) -> None:
+    await client.put_network("b4", "b4", gap=0.001)
+    await client.wait_ready("b4")
+
+
+def _loads(splits: np.ndarray, rates: np.ndarray) -> np.ndarray:
+    """(B, E) Gbit/s of splits (B, D, K) of all pairs, from the links of every path."""
+    topology = teal.load_topology("b4")
+    paths = teal.compute_paths(topology, all_pairs(topology), cache=False)
+    load = np.zeros((len(rates), topology.num_links))
+    for d, k in np.argwhere(splits.sum(0) > 0).tolist():
+        for link in paths.path_links(d, k):
+            load[:, link] += rates[:, d] * splits[:, d, k]
+    return load
+
+
+def test_classes_are_served_as_the_solver_solves_them(tmp_path: Path) -> None:
+    rates = rates_of(2, size=30_000)
+    topology = teal.load_topology("b4")
+    paths = teal.compute_paths(topology, all_pairs(topology), cache=False)
+    limit = float(np.median([topology.latency[paths.links_of(d, 0)].sum() for d in range(132)]))
+    limits = {"silver": limit}
+
+    async def work() -> None:
+        async with service(tmp_path) as client:
+            await _ready(client)
+            parts = {name: share * rates for name, share in _SHARES.items()}
+            for given in ({}, limits):
+                problem = teal.priority_problem(topology, paths, parts, latency_limit_ms=given)
+                expected = teal.solve(problem, gap=1e-3).classes
+                assert expected is not None
+                found = await client.allocate("b4", parts, latency_limits_ms=given)
+                assert found.splits.shape == (2, 3 * 132, 4)
+                for b, lines in enumerate(found.classes):
+                    assert [line.name for line in lines] == list(_SHARES)
+                    for c, line in enumerate(lines):
+                        assert line.gap <= 1e-3
+                        assert line.value == pytest.approx(float(expected.value[b, c]), rel=4e-3)
+                        carried = (parts[line.name][b, :, None] * found.splits[b, c * 132 : (c + 1) * 132]).sum()
+                        assert carried == pytest.approx(line.value, rel=1e-4)
+                whole = sum(
+                    _loads(found.splits[:, c * 132 : (c + 1) * 132], part) for c, part in enumerate(parts.values())
+                )
+                np.testing.assert_allclose(whole / topology.capacity, found.utilisation, atol=1e-4)
+                assert (whole <= topology.capacity * (1 + 1e-4)).all()
+                used = np.argwhere(found.splits[:, 132:264].sum(0) > 0).tolist()
+                latency = [topology.latency[paths.path_links(d, k)].sum() for d, k in used]
+                assert (max(latency) <= limit) == bool(given), "silver uses longer paths without a limit"
+
+    run(work)
+
+
+def test_classes_in_json_have_names_in_demands_and_figures(tmp_path: Path) -> None:
+    demands = [
+        {"source": "1", "target": "5", "rate": 9000.0, "class": "gold"},
+        {"source": "1", "target": "5", "rate": 9000.0, "class": "bronze"},
+    ]
+
+    async def work() -> None:
+        async with service(tmp_path) as client:
+            await _ready(client)
+            for form in ("named", "dense"):
+                body = {"demands": demands, "classes": ["gold", "bronze"], "form": form}
+                response = await client._http.post(_ALLOCATIONS, json=body)
+                assert response.status_code == 200, response.text
+                said = response.json()
+                AllocationAnswer.model_validate(said)
+                (allocation,) = said["allocations"]
+                gold, bronze = allocation["classes"]
+                assert (gold["class"], bronze["class"]) == ("gold", "bronze")
+                assert gold["value"] == pytest.approx(9000)
+                assert bronze["value"] < 9000
+                if form == "named":
+                    carried = {one["class"]: one["admitted"] for one in allocation["demands"]}
+                    assert carried == pytest.approx({"gold": gold["value"], "bronze": bronze["value"]}, rel=1e-4)
+
+    run(work)
+
+
+@pytest.mark.parametrize("form", ["arrow", "named", "dense"])
+def test_a_limit_on_churn_counts_from_an_earlier_answer(tmp_path: Path, form: str) -> None:
+    first, second = rates_of(2, size=30_000)
+
+    async def work() -> None:
+        async with service(tmp_path) as client:
+            await _ready(client)
+            before = await client.allocate("b4", first)
+            number = before.id
+            if form != "arrow":
+                response = await client._http.post(_ALLOCATIONS, json={"rates": [first.tolist()], "form": form})
+                number = response.json()["id"]
+                repeated = await client.allocate("b4", first)
+                before = repeated if form == "dense" else before
+            free = await client.allocate("b4", second)
+            calm = await client.allocate("b4", second, max_churn=0.03, previous=number)
+            assert calm.moved is not None
+            assert float(calm.moved[0]) <= 0.03 + 1e-6
+            assert (calm.gap <= 1e-3 + 1e-9).all()
+            if form == "arrow":
+                moved = (second[:, None] * np.maximum(0, calm.splits[0] - before.splits[0])).sum() / second.sum()
+                assert moved == pytest.approx(float(calm.moved[0]), abs=1e-5)
+                away = (second[:, None] * np.maximum(0, free.splits[0] - before.splits[0])).sum() / second.sum()
+                assert away > 2 * 0.03, "without a limit more moves"
+            assert float(calm.value[0]) <= float(free.bound[0])
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "query", "body"),
+    [
+        (422, "class: one of gold", "", {"classes": ["gold"], "demands": [{"class": "lead"}]}),
+        (422, "class: one of gold", "", {"classes": ["gold"], "demands": [{}]}),
+        (422, "no classes are given", "", {"demands": [{"class": "gold"}]}),
+        (422, "once a matrix and class", "", {"classes": ["gold"], "demands": [{"class": "gold"}, {"class": "gold"}]}),
+        (422, "classes: each once", "", {"classes": ["gold", "gold"], "demands": []}),
+        (422, "no other one", "", {"classes": ["gold"], "objective": "total_flow", "demands": []}),
+        (422, "latency_limits_ms", "", {"classes": ["gold"], "latency_limits_ms": {"lead": 3}, "demands": []}),
+        (422, "latency_limits_ms", "", {"classes": ["gold"], "latency_limits_ms": {"gold": 0}, "demands": []}),
+        (422, "for each of the 2 classes", "", {"classes": ["gold", "lead"], "rates": [[1.0] * 132] * 3}),
+        (422, "goes with the parameter previous", "", {"max_churn": 0.1, "demands": []}),
+        (422, "max_churn", "", {"max_churn": 1.5, "demands": []}),
+        (404, "unknown_allocation", "?previous=nothing", {"max_churn": 0.1, "demands": []}),
+        (422, "goes with the parameter previous", "?previous=ID", {"demands": []}),
+        (422, "not with classes", "?previous=ID", {"max_churn": 0.1, "classes": ["gold"], "demands": []}),
+        (422, "must carry", "?previous=ID", {"max_churn": 0.1, "objective": "max_link_utilisation", "demands": []}),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    tmp_path: Path, status: int, words: str, query: str, body: dict[str, Any]
+) -> None:
+    if "demands" in body:
+        body["demands"] = [{"source": "1", "target": "2", "rate": 1.0, **demand} for demand in body["demands"]]
+
+    async def work() -> None:
+        async with service(tmp_path) as client:
+            await _ready(client)
+            number = (await client.allocate("b4", rates_of())).id
+            content = json.dumps(body)
+            headers = {"Content-Type": "application/json"}
+            response = await client._http.post(
+                _ALLOCATIONS + query.replace("ID", number), content=content, headers=headers
+            )
+            assert response.status_code == status, response.text
+            assert words in response.text
+
+    run(work)
+
+
+def test_the_options_of_an_address_are_checked_too(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with service(tmp_path) as client:
+            await _ready(client)
+            rates = rates_of()
+            with pytest.raises(InvalidRequest, match="latency_limits_ms"):
+                await client.allocate("b4", {"gold": rates}, latency_limits_ms={"lead": 30.0})
+            with pytest.raises(InvalidRequest, match="max_churn"):
+                await client.allocate("b4", rates, max_churn=0.1)
+            classes = await client.allocate("b4", {"gold": rates, "lead": rates})
+            with pytest.raises(InvalidRequest, match="without classes"):
+                await client.allocate("b4", rates, max_churn=0.1, previous=classes.id)
+            with pytest.raises(ServiceFault, match="no allocation"):
+                await client.allocate("b4", rates, max_churn=0.1, previous="gone")
+
+    run(work)
