@@ -1,6 +1,8 @@
 """Promises that hold under every single cable failure: value, gap, time, and what happens to other allocations.
 
-python benchmarks/protection.py TOPOLOGY LOAD [MATRICES]
+python benchmarks/protection.py TOPOLOGY LOAD [MATRICES [METHOD]]
+
+METHOD of the path search: edge-disjoint (the default), yen or survivable.
 """
 
 from __future__ import annotations
@@ -10,17 +12,18 @@ import sys
 from timing import matrix_by_matrix
 
 import teal
+from teal.network import PathMethod
 from teal.solvers.protection import bundle_problem, under_failures
 
 _EXACT_UP_TO = 2000  # pairs; above, the LP takes minutes
 _SCHEMES = ("protected", "ffc", "teavar", "pdhg", "ecmp")
 
 
-def main(topology_name: str, load: str, count: str = "3") -> None:
+def main(topology_name: str, load: str, count: str = "3", method: str = "edge-disjoint") -> None:
     """Print the table of one network."""
     topology = teal.load_topology(topology_name)
     traffic = teal.load_traffic(f"gravity:seed=0,load={load},count={count}", topology)
-    paths = teal.compute_paths(topology, traffic.pairs)
+    paths = teal.compute_paths(topology, traffic.pairs, method=PathMethod(method))
     problem = teal.Problem.create(topology, paths, teal.Objective(), traffic.read(slice(None)))
     has_bundle = bundle_problem(problem, None).ops.mask.any(-1)
     without = float((problem.demand * ~has_bundle).sum() / problem.demand.sum())

@@ -18,9 +18,13 @@ class PathConfig:
     num_paths: int = 4
     """K, largest number of candidate paths of a demand."""
     path_method: PathMethod = PathMethod.DISJOINT
-    """edge-disjoint (a shortest path, then one without the links of the first, ...) or yen (K shortest loopless)."""
+    """edge-disjoint (a shortest path, then one without the links of the first, ...), yen (K shortest loopless), or
+    survivable (paths of which some survive the failure of any one cable or group, wherever the network allows it)."""
     path_weight: PathWeight = PathWeight.HOPS
     """What shortest paths minimise: hops, latency or inverse-capacity."""
+    path_groups: Path | None = None
+    """For survivable: a .csv (group,source,target), .json or .graphml file of groups of cables that fail together.
+    Default: every cable is a group of its own."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,8 +32,8 @@ class CandidateConfig(PathConfig):
     """Candidate paths, computed or read."""
 
     paths: Path | None = None
-    """A .npz file of candidate paths, written by teal paths improve; --num-paths, --path-method and --path-weight are
-    then ignored."""
+    """A .npz file of candidate paths, written by teal paths improve; --num-paths, --path-method, --path-weight and
+    --path-groups are then ignored."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

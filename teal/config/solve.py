@@ -16,7 +16,7 @@ class SolveConfig(InstanceConfig):
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "matrix": ("index", "fail"),
-        "calm": ("previous", "max_churn"),
+        "calm": ("previous", "max_churn", "keep_within"),
         "when to stop": ("gap", "deadline", "max_iterations"),
         "large networks": ("carrying", "shards", "workers"),
         "output": ("out", "entries", "min_split", "json", "overwrite"),
@@ -38,9 +38,12 @@ class SolveConfig(InstanceConfig):
     fail: tuple[str, ...] = ()
     """A failed link A,B (node names; both directions); repeat for more.  Paths are not changed."""
     previous: Path | None = None
-    """The allocation in force, a .json file of an earlier --out; with --max-churn."""
+    """The allocation in force, a .json file of an earlier --out; with --max-churn, --keep-within or both."""
     max_churn: float | None = None
     """Share of the volume, 0 to 1, that may move onto other paths than those of --previous."""
+    keep_within: float = 0.0
+    """Demands of which at most this share, 0 to 1, would change paths keep the splits of --previous, unless that
+    overloads a link.  What that costs is printed."""
     carrying: bool = False
     """Compute paths only for the pairs that have demand in this matrix: less memory, but useless for other matrices."""
     shards: int = 1
@@ -69,9 +72,11 @@ class SolveConfig(InstanceConfig):
         require(self, "entries", "0 to 255", 0 <= self.entries <= 255)
         require(self, "min_split", "a number in [0, 1)", 0 <= self.min_split < 1)
         require(self, "max_churn", "a number in [0, 1]", self.max_churn is None or 0 <= self.max_churn <= 1)
-        require(self, "previous", "together with --max-churn", (self.previous is None) == (self.max_churn is None))
+        is_calm = self.max_churn is not None or self.keep_within > 0
+        require(self, "keep_within", "a number in [0, 1]", 0 <= self.keep_within <= 1)
+        require(self, "previous", "together with --max-churn or --keep-within", (self.previous is not None) == is_calm)
         for field in ("entries", "min_split"):
-            require(self, field, "0 with --max-churn", self.previous is None or not getattr(self, field))
+            require(self, field, "0 with --previous", self.previous is None or not getattr(self, field))
         require(self, "previous", "nothing with --shards and --workers", self.previous is None or not self.is_sharded)
         require(self, "shards", "a whole number of at least 1", self.shards >= 1)
         require(self, "workers", "a whole number of at least 0", self.workers >= 0)

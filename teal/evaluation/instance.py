@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from teal.config import CandidateConfig, InstanceConfig, ProgramConfig, assignments
+from teal.config import CandidateConfig, InstanceConfig, PathConfig, ProgramConfig, assignments
 from teal.errors import InputError
 from teal.evaluation.calibration import calibration_factor
 from teal.formats import load_topology, load_traffic
-from teal.network import PathSet, Split, Topology, TrafficMatrices, compute_paths
+from teal.formats.groups import load_groups
+from teal.network import PathMethod, PathSet, Split, Topology, TrafficMatrices, compute_paths
 from teal.network.classes import class_paths
 from teal.network.path_file import load_paths
 from teal.objectives import Objective, ObjectiveName
@@ -142,6 +143,19 @@ def given_weights(
     return load_weights(config.weights, topology, traffic)
 
 
+def path_groups(config: PathConfig, topology: Topology) -> list[list[int]] | None:
+    """Numbers of the links of each group that survivable paths survive; None for cables.
+
+    Raises:
+        InputError: see :func:`teal.formats.groups.load_groups`; a file without survivable paths.
+    """
+    if config.path_groups is None:
+        return None
+    if config.path_method is not PathMethod.SURVIVABLE:
+        raise InputError("--path-groups", "", "--path-method survivable", config.path_method.value)
+    return list(load_groups(config.path_groups, topology).values())
+
+
 def candidate_paths(config: CandidateConfig, topology: Topology, pairs: IntArray) -> PathSet:
     """The paths that ``config`` names, computed or read, for ``pairs``.
 
@@ -151,7 +165,7 @@ def candidate_paths(config: CandidateConfig, topology: Topology, pairs: IntArray
     if config.paths is None:
         return compute_paths(
             topology, pairs, num_paths=config.num_paths, method=config.path_method, weight=config.path_weight,
-            progress=True,
+            groups=path_groups(config, topology), progress=True,
         )  # fmt: skip
     paths = load_paths(config.paths, topology)
     if not np.array_equal(paths.pairs, pairs):

@@ -113,6 +113,8 @@ def solve_sharded(
     topology, traffic = load_network(config, notify)
     if traffic.classes is not None:
         raise InputError("--shards", "", "traffic without classes", "classes")
+    if config.path_groups is not None:
+        raise InputError("--shards", "", "survivable paths of cables, no --path-groups", config.path_groups)
     traffic = selected(config, traffic)
     objective = Objective(config.objective, config.epsilon)
     weight = given_weights(config, topology, traffic, notify)

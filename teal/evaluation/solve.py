@@ -25,6 +25,7 @@ from teal.runtime.memory import describe
 from teal.schemes.price_gnn import starter_for
 from teal.solvers.pdhg import Stop, prepare, solve
 from teal.solvers.pdhg.dense import bytes_needed
+from teal.solvers.small_changes import keep_within
 from teal.solvers.split_table import installable
 from teal.spec import parse_spec
 
@@ -55,7 +56,8 @@ class SolveFigures(Figures):
         status: feasible, or infeasible (the validator's verdict).
         reached: whether the target gap was reached, before splits were rounded to whole numbers.
         stopped_by: what ended the search if it was not.
-        moved_share: with a limit on churn, share of the routable demand that moves.
+        moved_share: with an allocation in force, share of the routable demand that moves.
+        changed: with an allocation in force, number of demands above 0 whose splits change.
         classes: under priority, demand, value, bound (Gbit/s) and gap of each class, the highest priority first.
     """
 
@@ -70,6 +72,7 @@ class SolveFigures(Figures):
     stopped_by: str
     classes: tuple[Mapping[str, float | str], ...] = ()
     moved_share: float | None = None
+    changed: int | None = None
 
     @property
     def usable(self) -> bool:
@@ -81,7 +84,7 @@ class SolveFigures(Figures):
         names = (*FIGURES, "gap_all_paths", "iterations", "build_s", "solve_s", "bound_s", "status", "reached")
         classes = {"classes": [dict(one) for one in self.classes]} if self.classes else {}
         figures = finite_only({name: getattr(self, name) for name in names})
-        moved = {} if self.moved_share is None else {"moved_share": self.moved_share}
+        moved = {} if self.moved_share is None else {"moved_share": self.moved_share, "changed": self.changed}
         return {"objective": self.objective.name.value, **figures, **classes, **moved}
 
     def unit_hint(self) -> str:
@@ -107,7 +110,7 @@ class SolveFigures(Figures):
 
     def _last_figures(self) -> str:
         if self.moved_share is not None:
-            return f"{100 * self.moved_share:.2f}% of the volume moves"
+            return f"{100 * self.moved_share:.2f}% of the volume moves; the splits of {self.changed:,} demands change"
         if not self.classes:
             return f"gap to the optimum over all paths {100 * self.gap_all_paths:.3f}%"
         width = max(len(str(one["class"])) for one in self.classes)
@@ -147,10 +150,14 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
     capacity = capacity_in_force(config, instance.topology, notify)
     row = 0 if config.carrying else config.index
     problem = instance.problem(instance.traffic.read([row]), capacity=capacity)
-    if config.previous is not None and config.max_churn is not None:
+    in_force = None
+    if config.previous is not None:
         stored, where = read_allocation(config.previous), str(config.previous)
         in_force = torch.from_numpy(read_splits(stored, instance.topology, problem.paths, where))
-        problem = problem.with_churn_limit(in_force, config.max_churn)
+        if config.max_churn is not None:
+            problem = problem.with_churn_limit(in_force, config.max_churn)
+        elif not problem.objective.maximises_value:
+            raise InputError("--keep-within", "", "an objective that maximises a value", problem.objective.name.value)
     if problem.ops.backend.name == "cuda":
         matrix_bytes, path_bytes = bytes_needed(problem.paths, torch.float32), problem.paths.levels.num_bytes
         needs = f"paths take about {describe(path_bytes)} of its memory, solving {describe(matrix_bytes)}"
@@ -173,7 +180,15 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
     solve_s = time.perf_counter() - begin
     splits = installable(problem, result.splits, config.min_split, config.entries)
     if splits is not result.splits:
-        notify(_cost_of_rounding(problem, result.splits, splits))
+        notify(_cost_of(problem, result.splits, splits, "--min-split and --entries"))
+    moved_share, changed = None, None
+    if in_force is not None:
+        steady, changes = keep_within(problem, splits, in_force, config.keep_within)
+        if config.keep_within:
+            notify(_cost_of(problem, splits, steady, "--keep-within"))
+            splits = steady
+        volume = problem.routable_demand.sum().clamp(min=1e-300)
+        moved_share, changed = float(problem.moved_from(in_force, splits)[0] / volume), int(changes.sum())
     assessment = assess(problem, Allocation.of_batch(splits, result.prices, solve_s, result.class_prices))
     begin, gap_all_paths = time.perf_counter(), math.nan
     if not problem.objective.is_lexicographic and problem.churn is None:
@@ -191,17 +206,18 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
         status=assessment.status[0].value,
         reached=bool(result.gap[0] <= config.gap),
         stopped_by=STOPPED_BY[result.stopped_by[0]],
-        moved_share=_moved_share(problem, splits) if problem.churn is not None else None,
+        moved_share=moved_share,
+        changed=changed,
         classes=() if assessment.classes is None else assessment.classes.lines(0),
         **vars(assessment.figures(0)),
     )
 
 
-def _cost_of_rounding(problem: Problem, before: Tensor, after: Tensor) -> str:
+def _cost_of(problem: Problem, before: Tensor, after: Tensor, options: str) -> str:
     old, new = float(problem.value(before)[0]), float(problem.value(after)[0])
     change = (new - old) / old if old else 0.0
     unit = " Gbit/s" if problem.objective.maximises_value else ""
-    return f"--min-split and --entries: {old:.6g}{unit} become {new:.6g}{unit} ({100 * change:+.3f}%)"
+    return f"{options}: {old:.6g}{unit} become {new:.6g}{unit} ({100 * change:+.3f}%)"
 
 
 def capacity_in_force(config: SolveConfig, topology: Topology, notify: Callable[[str], None]) -> FloatArray | None:
@@ -211,10 +227,6 @@ def capacity_in_force(config: SolveConfig, topology: Topology, notify: Callable[
     failed = failed_links(topology, config.fail)
     notify("failed: " + ", ".join(topology.link_name(link) for link in failed))
     return topology.with_failed_links(failed).capacity
-
-
-def _moved_share(problem: Problem, splits: Tensor) -> float:
-    return float(problem.moved(splits.to(problem.demand))[0] / problem.routable_demand.sum().clamp(min=1e-300))
 
 
 class Progress:

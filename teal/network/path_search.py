@@ -52,7 +52,8 @@ class _GrowingTrie(NamedTuple):
 
 
 @kernel
-def _empty_trie(parent: IntArray, link: IntArray) -> _GrowingTrie:
+def empty_trie(parent: IntArray, link: IntArray) -> _GrowingTrie:
+    """A trie without nodes, with room for as many as ``parent`` and ``link`` have."""
     room = len(parent)
     return _GrowingTrie(
         parent, link, np.full(room + 1, -1, dtype=np.int32), np.empty(room, dtype=np.int32)
@@ -60,7 +61,7 @@ def _empty_trie(parent: IntArray, link: IntArray) -> _GrowingTrie:
 
 
 @kernel
-def _insert(paths: FoundPaths, found: int, trie: _GrowingTrie, count: int, leaf: IntArray) -> int:
+def insert(paths: FoundPaths, found: int, trie: _GrowingTrie, count: int, leaf: IntArray) -> int:
     """Put the paths of a demand into the trie; the new number of nodes, -1 where there is no room (from then on)."""
     for k in range(len(leaf)):
         leaf[k] = -1
@@ -75,7 +76,7 @@ def _insert(paths: FoundPaths, found: int, trie: _GrowingTrie, count: int, leaf:
 
 
 @kernel
-def _finish(trie: _GrowingTrie, count: int, leaf: IntArray) -> int:
+def finish(trie: _GrowingTrie, count: int, leaf: IntArray) -> int:
     """Renumber the nodes of a source by depth."""
     if count >= 0:
         sort_by_depth(trie.parent[:count], trie.link[:count], leaf)
@@ -92,14 +93,14 @@ def _source_by_hops(c: int, chunk: Chunk, graph: Graph, parent: IntArray, link: 
         np.empty((2, nodes), dtype=np.int32),
         np.empty((2, nodes), dtype=np.int32),
     )
-    paths, trie = empty_paths(chunk.max_paths, nodes), _empty_trie(parent, link)
+    paths, trie = empty_paths(chunk.max_paths, nodes), empty_trie(parent, link)
     grow_tree(source, graph, tree, search.queue[0])
     stamp, count = ZERO, ZERO
     for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
         stamp += chunk.max_paths
         found = disjoint_by_hops(source, chunk.targets[d], tree, graph, stamp, banned, search, paths)
-        count = _insert(paths, found, trie, count, leaf[d])
-    return _finish(trie, count, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
+        count = insert(paths, found, trie, count, leaf[d])
+    return finish(trie, count, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
 
 
 @kernel
@@ -107,15 +108,15 @@ def _source_by_weight(c: int, chunk: Chunk, graph: Graph, parent: IntArray, link
     """The same by least weight."""
     source, nodes = chunk.sources[c], len(graph.out_ptr) - 1
     scratch, into = make_scratch(nodes, len(graph.tail)), np.empty(nodes, dtype=np.int32)
-    paths, trie = empty_paths(chunk.max_paths, nodes), _empty_trie(parent, link)
+    paths, trie = empty_paths(chunk.max_paths, nodes), empty_trie(parent, link)
     count = ZERO
     for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
         target, stamp = chunk.targets[d], d + 1
         found = disjoint_by_weight(
             source, target, graph, chunk.weight, chunk.potential[target], stamp, scratch, into, paths
         )
-        count = _insert(paths, found, trie, count, leaf[d])
-    return _finish(trie, count, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
+        count = insert(paths, found, trie, count, leaf[d])
+    return finish(trie, count, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
 
 
 @kernel
@@ -124,15 +125,15 @@ def _source_by_yen(c: int, chunk: Chunk, graph: Graph, parent: IntArray, link: I
     source, nodes = chunk.sources[c], len(graph.out_ptr) - 1
     scratch, into = make_scratch(nodes, len(graph.tail)), np.empty(nodes, dtype=np.int32)
     paths, candidates = empty_paths(chunk.max_paths, nodes), empty_paths(chunk.max_paths, nodes)
-    trie = _empty_trie(parent, link)
+    trie = empty_trie(parent, link)
     stamp, count = ZERO, ZERO
     for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
         target = chunk.targets[d]
         found, stamp = yen(
             source, target, graph, chunk.weight, chunk.potential[target], stamp, scratch, into, paths, candidates
         )
-        count = _insert(paths, found, trie, count, leaf[d])
-    return _finish(trie, count, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
+        count = insert(paths, found, trie, count, leaf[d])
+    return finish(trie, count, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
 
 
 # Three functions and not one with an argument: each is compiled only where it is used, which takes seconds.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -17,6 +17,7 @@ from teal.network.packed import MAX_PATHS
 from teal.network.path_file import check_pairs, load_paths, save_paths
 from teal.network.path_set import PathSet
 from teal.network.shortest import make_graph, shortest_trees
+from teal.network.survivable import Groups, make_groups, penalties, search_survivable
 from teal.network.topology import Topology
 from teal.network.trie import Trie
 from teal.runtime.arrays import FloatArray, IntArray
@@ -48,6 +49,7 @@ class PathMethod(StrEnum):
 
     DISJOINT = "edge-disjoint"
     YEN = "yen"
+    SURVIVABLE = "survivable"
 
 
 class PathWeight(StrEnum):
@@ -65,6 +67,7 @@ def compute_paths(
     num_paths: int = 4,
     method: PathMethod = PathMethod.DISJOINT,
     weight: PathWeight = PathWeight.HOPS,
+    groups: Sequence[Sequence[int]] | None = None,
     cache: bool = True,
     progress: bool = False,
     report: Callable[[float], None] | None = None,
@@ -72,7 +75,9 @@ def compute_paths(
     """Find up to K paths for each pair.
 
     ``edge-disjoint`` takes a shortest path, removes its links, and goes on; ``yen`` takes the K
-    shortest loopless paths (Yen, "Finding the K shortest loopless paths in a network", 1971).
+    shortest loopless paths (Yen, "Finding the K shortest loopless paths in a network", 1971); ``survivable`` takes
+    paths of which some survive the failure of any one group of links, and which share as few groups as possible (see
+    :mod:`teal.network.survivable`).
 
     Args:
         topology: the network.
@@ -82,6 +87,7 @@ def compute_paths(
         weight: link weight whose sum a path minimises: 1, latency in ms, or 1 / capacity.  With 1 / capacity a failed
             link (capacity 0) is never used; the others ignore capacities, so that the same paths serve before and
             after a failure.
+        groups: numbers of links that fail together, which survivable paths survive; None for cables, both directions.
         cache: keep the result on disk and take it from there.  The key is a hash of the search's inputs, among which
             capacities are only with inverse capacity: other paths are reused when capacities change.
         progress: show a bar.
@@ -94,7 +100,7 @@ def compute_paths(
         raise InputError("paths", "K", f"at least 1 path a demand and at most {MAX_PATHS}", num_paths)
     pairs = all_pairs(topology) if pairs is None else np.ascontiguousarray(pairs, dtype=np.int32)
     check_pairs(topology, pairs)
-    request = _Request(topology, num_paths, method, weight, link_weights(topology, weight))
+    request = _Request(topology, num_paths, method, weight, link_weights(topology, weight), _groups(topology, groups))
     key = request.key(pairs)
     file = _cache_file(key) if cache else None
     if file is not None and file.exists():
@@ -111,7 +117,7 @@ def compute_paths(
 
 def search_key(topology: Topology, pairs: IntArray, num_paths: int, method: PathMethod, weight: PathWeight) -> str:
     """Content key of a search's inputs; arguments as of :func:`compute_paths`."""
-    return _Request(topology, num_paths, method, weight, link_weights(topology, weight)).key(pairs)
+    return _request(topology, num_paths, method, weight).key(pairs)
 
 
 def all_pairs(topology: Topology) -> IntArray:
@@ -148,7 +154,7 @@ def estimated_seconds(
 
     Twice as many pairs are searched until that takes a fifth of a second; two pairs are searched in any case.
     """
-    request = _Request(topology, num_paths, method, weight, link_weights(topology, weight))
+    request = _request(topology, num_paths, method, weight)
     pairs = all_pairs(topology)
     count, earlier_s, seconds = 1, 0.0, 0.0
     while seconds < _TIMED_S and count < len(pairs):
@@ -175,6 +181,7 @@ class _Request(NamedTuple):
     Attributes:
         topology, num_paths, method, weight: as of :func:`compute_paths`.
         link_weights: (E,) what ``weight`` gives each link.
+        groups: that survivable paths survive.
     """
 
     topology: Topology
@@ -182,11 +189,24 @@ class _Request(NamedTuple):
     method: PathMethod
     weight: PathWeight
     link_weights: FloatArray
+    groups: Groups
 
     def key(self, pairs: IntArray) -> str:
         """Content key of the search for ``pairs``."""
-        topology, num_paths, method, weight, link_weights = self
-        return content_key(_FORMAT, topology.graph_key(), pairs, num_paths, method.value, weight.value, link_weights)
+        own = tuple(self.groups) if self.method is PathMethod.SURVIVABLE else ()
+        return content_key(
+            _FORMAT, self.topology.graph_key(), pairs, self.num_paths, self.method.value, self.weight.value,
+            self.link_weights, *own,
+        )  # fmt: skip
+
+
+def _request(topology: Topology, num_paths: int, method: PathMethod, weight: PathWeight) -> _Request:
+    """Of cables as groups."""
+    return _Request(topology, num_paths, method, weight, link_weights(topology, weight), _groups(topology, None))
+
+
+def _groups(topology: Topology, groups: Sequence[Sequence[int]] | None) -> Groups:
+    return make_groups(topology.cables() if groups is None else groups, topology.num_links)
 
 
 def _check_memory(request: _Request, pairs: IntArray) -> None:
@@ -232,14 +252,20 @@ def _search(
         progress: show a bar.
         report: as of :func:`compute_paths`.
     """
-    topology, num_paths, method, weight, link_weights = request
+    topology, num_paths, method, weight, link_weights, groups = request
     sources, starts = np.unique(pairs[:, 0], return_index=True)
     demand_ptr = np.append(starts, len(pairs)).astype(np.int32)
     tail, head = topology.link_source, topology.link_target
     graph = make_graph(topology.num_nodes, tail, head)
-    by_hops = method is not PathMethod.YEN and weight is PathWeight.HOPS
-    search = path_search.search_by_hops if by_hops else path_search.search_by_weight
-    search = path_search.search_yen if method is PathMethod.YEN else search
+    by_hops = method is PathMethod.DISJOINT and weight is PathWeight.HOPS
+    searches: dict[PathMethod, Callable[..., None]] = {
+        PathMethod.DISJOINT: path_search.search_by_hops if by_hops else path_search.search_by_weight,
+        PathMethod.YEN: path_search.search_yen,
+        PathMethod.SURVIVABLE: search_survivable,
+    }
+    further: tuple[Any, ...] = ()
+    if method is PathMethod.SURVIVABLE:
+        further = groups, penalties(link_weights, topology.num_nodes, groups, num_paths)
     # potential[t, v]: a lower bound on the weight of the paths from v to t, found in the reversed graph; not used by
     # the search by hops.
     potential = np.zeros((1, 1))
@@ -270,9 +296,9 @@ def _search(
                 link = np.empty((len(chunk), room), dtype=np.int32)
                 targets = np.ascontiguousarray(pairs[first:last, 1])
                 with threads_for(len(pairs) * topology.num_links, least=_MIN_PARALLEL_VISITS):
-                    search(
-                        path_search.Chunk(chunk, ptr, targets, num_paths, link_weights, potential), graph, parent, link,
-                        counts, leaf[first:last],
+                    searches[method](
+                        path_search.Chunk(chunk, ptr, targets, num_paths, link_weights, potential), graph, *further,
+                        parent, link, counts, leaf[first:last],
                     )  # fmt: skip
                 room = room if (counts >= 0).all() else 2 * room
             offset = sum(map(len, parents))

@@ -30,7 +30,7 @@ class PathSearch:
 
     Attributes:
         num_paths: K.
-        method: edge-disjoint or Yen's.
+        method: edge-disjoint, Yen's, or survivable (of cables).
         weight: what makes a path short.
     """
 

@@ -348,7 +348,11 @@ class Problem:
         """(B, D, K) splits in force on live paths, which stay if nothing moves; all splits are kept without a limit."""
         if self.churn is None:
             return self.path_mask.to(self.demand)
-        kept = torch.where(self.path_mask, self.churn.previous.to(self.demand).clamp(min=0), 0)
+        return self._live_part(self.churn.previous)
+
+    def _live_part(self, previous: Tensor) -> Float[Tensor, "B D K"]:
+        """Splits (B, D, K) or (D, K) in force on live paths, of each demand at most 1 in sum."""
+        kept = torch.where(self.path_mask, previous.to(self.demand).clamp(min=0), 0)
         return kept / kept.sum(-1, keepdim=True).clamp(min=1)
 
     @property
@@ -360,6 +364,10 @@ class Problem:
     def moved(self, splits: Float[Tensor, "B D K"]) -> Float[Tensor, " B"]:
         """(B,) Gbit/s that an allocation moves, against the splits in force."""
         return self.flows((splits - self.kept_splits).clamp(min=0)).sum((1, 2))
+
+    def moved_from(self, previous: Tensor, splits: Float[Tensor, "B D K"]) -> Float[Tensor, " B"]:
+        """(B,) Gbit/s that an allocation moves, against splits (B, D, K) or (D, K) of no limit."""
+        return self.flows((splits.to(self.demand) - self._live_part(previous)).clamp(min=0)).sum((1, 2))
 
     def rows(self, rows: slice | Tensor) -> Problem:
         """The problem of some of the matrices, as a slice or by their numbers."""

@@ -25,7 +25,7 @@ from teal.serving.store import Store, Version
 _MOST_SPLITS = 1 << 26
 # Splits of a network whose paths may take long: the time is estimated first, and the search has a thread of its own.
 _LONG_SEARCH = 1_000_000
-_YEN_FACTOR = 10  # a path of Yen's takes as long as so many edge-disjoint ones, approximately
+_SLOW_FACTOR = 10  # a path of Yen's, or a survivable one, takes as long as so many edge-disjoint ones, approximately
 
 
 class _Ended(Exception):  # noqa: N818, it is no error
@@ -268,7 +268,7 @@ class Registry:
 
 
 def _may_take_long(nodes: int, spec: NetworkSpec) -> bool:
-    factor = _YEN_FACTOR if spec.path_method is PathMethod.YEN else 1
+    factor = 1 if spec.path_method is PathMethod.DISJOINT else _SLOW_FACTOR
     return nodes * max(0, nodes - 1) * spec.num_paths * factor >= _LONG_SEARCH
 
 

@@ -98,7 +98,7 @@ class NetworkSpec(_Strict):
 
     topology: NodeLink | str = Field(description="Node-link data, or b4, or topohub:GROUP/NAME.", examples=["b4"])
     num_paths: int = Field(default=4, ge=1, le=32, description="Candidate paths a demand at most.")
-    path_method: PathMethod = Field(default=PathMethod.DISJOINT, description="edge-disjoint or yen.")
+    path_method: PathMethod = Field(default=PathMethod.DISJOINT, description="edge-disjoint, yen or survivable.")
     path_weight: PathWeight = Field(default=PathWeight.HOPS, description="What a short path has least of.")
     objective: _Objective = Field(default="total_flow", description="What to optimise, unless a request says so.")
     gap: float = Field(default=0.01, gt=0, lt=1, description="Certified gap to stop at, unless a request says so.")

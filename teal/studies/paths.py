@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from teal.config import ImproveConfig, PathsConfig
-from teal.evaluation.instance import load_instance
+from teal.evaluation.instance import load_instance, path_groups
 from teal.formats import load_topology, load_traffic
 from teal.network import PathSet, Topology, compute_paths
 from teal.network.path_file import save_paths
@@ -31,7 +31,7 @@ def run_compute(config: PathsConfig) -> tuple[Topology, PathSet]:
     pairs = load_traffic(config.traffic, topology, progress=True).pairs if config.traffic else None
     paths = compute_paths(
         topology, pairs, num_paths=config.num_paths, method=config.path_method, weight=config.path_weight,
-        progress=True,
+        groups=path_groups(config, topology), progress=True,
     )  # fmt: skip
     if config.out:
         with atomic_file(config.out) as temporary:

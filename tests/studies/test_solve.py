@@ -55,7 +55,17 @@ def test_solve_moves_no_more_than_it_may(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["solve", *traffic, "--index", "0", *calm, "0", "--json"]) == 0
     same = json.loads(capsys.readouterr().out)
     assert same["value"] >= 0.99 * json.loads(before.read_text())["figures"]["value"], "what is in force stays in force"
-    for wrong in ([*calm, "2"], ["--max-churn", "0.1"], [*calm, "0.1", "--entries", "16"]):
+    keep = ["--previous", str(before), "--keep-within"]
+    assert main(["solve", *traffic, "--index", "1", *keep, "0.3", "--json"]) in (0, 3)
+    steady = json.loads(capsys.readouterr().out)
+    assert main(["solve", *traffic, "--index", "1", *keep, "1e-9", "--json"]) == 0
+    free = json.loads(capsys.readouterr().out)
+    assert steady["changed"] < free["changed"]
+    assert steady["moved_share"] < free["moved_share"]
+    assert steady["max_violation"] <= 1e-9
+    wrong_objective = ["--objective", "max_link_utilisation"]
+    for wrong in ([*calm, "2"], ["--max-churn", "0.1"], [*calm, "0.1", "--entries", "16"], ["--keep-within", "0.1"],
+                  [*keep, "2"], [*keep, "0.1", *wrong_objective]):  # fmt: skip
         assert main(["solve", *traffic, *wrong]) == 2
     results = tmp_path / "results"
     schemes = ["--scheme", "pdhg", "--scheme", "lp-all", "--split", "all", "--churn", "0.5,2%"]

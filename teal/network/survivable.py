@@ -1,0 +1,250 @@
+"""Numba kernels that find paths of which some survive the failure of a group of links, wherever the network allows it.
+
+The first path of a demand is a shortest one.  Each further path minimises, in this order, the number of groups on it
+that all paths so far have in common, since the failure of one of them would strand the demand; the number of times that
+paths so far cross its groups; and its weight.  So paths are disjoint where there are disjoint ones, and share as few
+groups as possible where there are none.  Where the minimum leaves all common groups in common, though the demand
+survives one of them, the next path is a shortest one without that group (two paths around two groups may exist where no
+path avoids both).
+
+A path is an array of link numbers; bans are stamps (see :mod:`teal.network.shortest`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from teal.network.disjoint import ZERO, FoundPaths, empty_paths
+from teal.network.path_search import Chunk, empty_trie, finish, insert
+from teal.network.shortest import Graph, best_first, make_scratch, walk_back
+from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
+from teal.runtime.parallel import kernel, parallel_kernel, prange
+
+_NO_STAMP = -2  # a stamp that no entry ever carries: nothing is banned
+_FIRST_ROWS = 16  # groups of a source for which it is first kept who survives them
+
+
+class Groups(NamedTuple):
+    """G groups of links that fail together; a link may be in several, or in none.
+
+    Attributes:
+        group_ptr: (G + 1,) the links of group g are ``group_link[group_ptr[g]:group_ptr[g + 1]]``.
+        group_link: link numbers.
+        link_ptr: (E + 1,) the groups of link e are ``link_group[link_ptr[e]:link_ptr[e + 1]]``.
+        link_group: group numbers.
+    """
+
+    group_ptr: Int64Array
+    group_link: Int64Array
+    link_ptr: Int64Array
+    link_group: Int64Array
+
+
+def make_groups(groups: Sequence[Sequence[int]], num_links: int) -> Groups:
+    """Groups of links (numbers, each once a group) among E links."""
+    size = [len(group) for group in groups]
+    group_link = np.array([link for group in groups for link in group], np.int64)
+    of_entry = np.repeat(np.arange(len(groups), dtype=np.int64), size)
+    group_ptr = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
+    link_ptr = np.concatenate([[0], np.cumsum(np.bincount(group_link, minlength=num_links))]).astype(np.int64)
+    return Groups(group_ptr, group_link, link_ptr, of_entry[np.argsort(group_link, kind="stable")])
+
+
+class _Memory(NamedTuple):
+    """Memory of the search for one source.
+
+    Attributes:
+        cost: (E,) weight and penalties; the weight between two demands.
+        hits: (G,) number of the demand's paths that cross each group; 0 between two demands.
+        touched: (G,) groups with hits, the first ``count``.
+        seen: (G,) stamp of the path that crossed the group last.
+        row: (G,) row of ``reached``, -1: none yet.
+    """
+
+    cost: FloatArray
+    hits: Int64Array
+    touched: Int64Array
+    seen: Int64Array
+    row: Int64Array
+
+
+@kernel
+def _reach(source: int, graph: Graph, banned: IntArray, stamp: int, out: BoolArray, queue: IntArray) -> None:
+    """The nodes (N,) that are reached from ``source`` without banned links."""
+    out[:] = False
+    out[source] = True
+    queue[0] = source
+    begin, end = 0, 1
+    while begin < end:
+        node = queue[begin]
+        begin += 1
+        for i in range(graph.out_ptr[node], graph.out_ptr[node + 1]):
+            link = graph.out_link[i]
+            other = graph.head[link]
+            if banned[link] != stamp and not out[other]:
+                out[other] = True
+                queue[end] = other
+                end += 1
+
+
+@kernel
+def _ban(group: int, groups: Groups, stamp: int, banned: IntArray) -> None:
+    for i in range(groups.group_ptr[group], groups.group_ptr[group + 1]):
+        banned[groups.group_link[i]] = stamp
+
+
+@kernel
+def _crossed(path: IntArray, length: int, groups: Groups, seen: Int64Array, stamp: int, out: Int64Array) -> int:
+    """Write the groups that a path crosses into ``out``, each once; their number."""
+    count = 0
+    for i in range(length):
+        for j in range(groups.link_ptr[path[i]], groups.link_ptr[path[i] + 1]):
+            group = groups.link_group[j]
+            if seen[group] != stamp:
+                seen[group] = stamp
+                out[count] = group
+                count += 1
+    return count
+
+
+@kernel
+def _is_known(paths: FoundPaths, k: int) -> bool:
+    """Whether path ``k`` equals one before it."""
+    for j in range(k):
+        if paths.length[j] == paths.length[k]:
+            is_same = True
+            for i in range(paths.length[k]):
+                is_same = is_same and paths.links[j, i] == paths.links[k, i]
+            if is_same:
+                return True
+    return False
+
+
+@kernel
+def _source(
+    c: int, chunk: Chunk, graph: Graph, groups: Groups, penalty: FloatArray, parent: IntArray, link: IntArray,
+    leaf: IntArray,
+) -> int:  # fmt: skip
+    """The paths of one source; the number of its trie nodes or -1.
+
+    Args:
+        c: number of the source in the chunk.
+        chunk, graph, groups: what is searched.
+        penalty: (2,) of each crossing of a group that a path has crossed, and of a group that all paths have crossed.
+        parent, link, leaf: as of :func:`search_survivable`.
+    """
+    source, nodes, count_groups = chunk.sources[c], len(graph.out_ptr) - 1, len(groups.group_ptr) - 1
+    scratch, into = make_scratch(nodes, len(graph.tail)), np.empty(nodes, dtype=np.int32)
+    paths, trie = empty_paths(chunk.max_paths, nodes), empty_trie(parent, link)
+    memory = _Memory(
+        chunk.weight.copy(), np.zeros(count_groups, np.int64), np.empty(count_groups, np.int64),
+        np.full(count_groups, -1, np.int64), np.full(count_groups, -1, np.int64),
+    )  # fmt: skip
+    crossed, queue = np.empty(count_groups, np.int64), np.empty(nodes, dtype=np.int32)
+    reached, rows = np.empty((_FIRST_ROWS, nodes), np.bool_), 0
+    stamp, path_stamp, count = ZERO, ZERO, ZERO
+    for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
+        target, found, touched = chunk.targets[d], 0, 0
+        for k in range(chunk.max_paths):
+            common = 0  # groups that all paths so far cross and that the demand survives
+            banned = -1  # the first of them
+            for i in range(touched):
+                group = memory.touched[i]
+                if memory.hits[group] < k:
+                    continue
+                if memory.row[group] < 0:
+                    if rows == len(reached):
+                        grown = np.empty((2 * rows, nodes), np.bool_)
+                        grown[:rows] = reached
+                        reached = grown
+                    stamp += 1
+                    _ban(group, groups, stamp, scratch.banned_links)
+                    _reach(source, graph, scratch.banned_links, stamp, reached[rows], queue)
+                    memory.row[group] = rows
+                    rows += 1
+                if reached[memory.row[group], target]:
+                    banned = group if common == 0 else banned
+                    common += 1
+            total = best_first(
+                source, target, graph, memory.cost, chunk.potential[target], _NO_STAMP, _NO_STAMP, scratch, into
+            )  # fmt: skip
+            if not np.isfinite(total):
+                break
+            paths.length[k] = walk_back(source, target, into, graph.tail, paths.links[k])
+            path_stamp += 1
+            size = _crossed(paths.links[k], paths.length[k], groups, memory.seen, path_stamp, crossed)
+            if common:
+                left = 0
+                for i in range(size):
+                    group = crossed[i]
+                    row = memory.row[group]
+                    left += memory.hits[group] == k and row >= 0 and reached[row, target]
+                if left == common:
+                    stamp += 1
+                    _ban(banned, groups, stamp, scratch.banned_links)
+                    best_first(
+                        source, target, graph, memory.cost, chunk.potential[target], stamp, _NO_STAMP, scratch, into
+                    )
+                    paths.length[k] = walk_back(source, target, into, graph.tail, paths.links[k])
+                    path_stamp += 1
+                    size = _crossed(paths.links[k], paths.length[k], groups, memory.seen, path_stamp, crossed)
+            if _is_known(paths, k):
+                break
+            found = k + 1
+            for i in range(size):
+                group = crossed[i]
+                if memory.hits[group] == 0:
+                    memory.touched[touched] = group
+                    touched += 1
+                memory.hits[group] += 1
+            _set_costs(k + 1, touched, chunk.weight, groups, penalty, memory)
+        for i in range(touched):
+            group = memory.touched[i]
+            memory.hits[group] = 0
+            for j in range(groups.group_ptr[group], groups.group_ptr[group + 1]):
+                e = groups.group_link[j]
+                memory.cost[e] = chunk.weight[e]
+        count = insert(paths, found, trie, count, leaf[d])
+    return finish(trie, count, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
+
+
+@kernel
+def _set_costs(
+    found: int, touched: int, weight: FloatArray, groups: Groups, penalty: FloatArray, memory: _Memory
+) -> None:
+    """Set the costs of the links of all groups with hits, after ``found`` paths."""
+    for i in range(touched):
+        group = memory.touched[i]
+        for j in range(groups.group_ptr[group], groups.group_ptr[group + 1]):
+            memory.cost[groups.group_link[j]] = weight[groups.group_link[j]]
+    for i in range(touched):
+        group = memory.touched[i]
+        own = penalty[1] if memory.hits[group] == found else penalty[0] * memory.hits[group]
+        for j in range(groups.group_ptr[group], groups.group_ptr[group + 1]):
+            memory.cost[groups.group_link[j]] += own
+
+
+@parallel_kernel
+def search_survivable(
+    chunk: Chunk, graph: Graph, groups: Groups, penalty: FloatArray, parent: IntArray, link: IntArray,
+    node_count: IntArray, leaf: IntArray,
+) -> None:  # fmt: skip
+    """Find the paths of a chunk of sources that survive failures of groups, and build their tries.
+
+    Args:
+        chunk, graph, parent, link, node_count, leaf: as of :func:`teal.network.path_search.search_by_hops`.
+        groups: of links that fail together.
+        penalty: (2,) see :func:`penalties`.
+    """
+    for c in prange(len(chunk.sources)):
+        node_count[c] = _source(np.int64(c), chunk, graph, groups, penalty, parent[c], link[c], leaf)  # type: ignore[arg-type]
+
+
+def penalties(weight: FloatArray, nodes: int, groups: Groups, max_paths: int) -> FloatArray:
+    """(2,) costs that put one aim before the next: above every weight of a path, and above every sum of the first."""
+    longest = nodes * float(weight[np.isfinite(weight)].max(initial=0.0)) or 1.0
+    crossings = nodes * max(1, int(np.diff(groups.link_ptr).max(initial=1))) * max_paths
+    return np.array([longest, longest * (crossings + 1)])
