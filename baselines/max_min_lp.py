@@ -2,7 +2,8 @@
 
 Exact (Danna et al., "Upward max-min fairness", 2012, section 2): with A the demands that may still grow, maximise t
 such that f[d] >= min(t, demand[d]) for d in A and f[d] >= level[d] for the others; a demand of A whose row has a
-positive dual variable has the rate t in every optimum, and leaves A.  One LP a level, hundreds on GEANT.
+positive dual variable has the rate t in every optimum, and leaves A.  Which demands are carried whole at a level is
+found by bisection, so that a level costs some LPs, and not one for each demand.
 
 Geometric bins (GB; Namyar et al., NSDI 2024, section 3.2; after SWAN, Hong et al., SIGCOMM 2013): the rate of a demand
 is a sum over bins of the sizes U, U (a - 1), U (a - 1) a, ..., and a Gbit/s in a bin has 1 / e times the value of one
@@ -13,12 +14,11 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from baselines.linear_program import LinearProgram, LpSettings, solve_program, solver_options
+from baselines.linear_program import LinearProgram, LpSettings, LpSolution, solve_program, solver_options
 from baselines.matrix import Array, Matrix, MatrixResult, heuristic_status, per_matrix
 from baselines.path_program import PathProgram, path_program
 from teal.errors import InputError
@@ -32,7 +32,7 @@ _SLACK = 1e-9  # relative, by which levels may be missed in later programs, so t
 
 @dataclasses.dataclass(frozen=True)
 class ExactMaxMin:
-    """Water-filling by linear programs; small networks only.
+    """Water-filling by linear programs.
 
     Attributes:
         settings: of the LP solver.
@@ -49,31 +49,61 @@ class ExactMaxMin:
         lp = path_program(matrix, matrix.routable, matrix.capacity)
         rows, demands = _by_demand(lp, matrix)
         demand, level = matrix.demand[demands], np.zeros(len(demands))
-        is_open, flow, status = demand > 0, np.zeros(matrix.mask.shape), Status.OPTIMAL
+        is_open, flow, status, seconds = demand > 0, np.zeros(matrix.mask.shape), Status.OPTIMAL, 0.0
         while is_open.any():
-            least = demand[is_open].min()
-            solution = self._raise(lp, rows, is_open, level, least)
+            solution, grows, spent = self._next_level(lp, rows, is_open, level, demand)
+            seconds += spent
             if not solution.status.usable:
                 return MatrixResult(flow, status=solution.status)
             flow, rate = lp.flow(solution), float(solution.x[-1])
-            duals = solution.dual[len(lp.program.b_ub) :][: int(is_open.sum())]
-            is_held = duals > _POSITIVE_DUAL
-            if rate >= least * (1 - _SLACK):
-                is_held |= demand[is_open] <= least * (1 + _SLACK)
-            if not is_held.any():  # only rounding can be the reason: all that are open stay at this level
-                is_held[:] = True
-            held = np.flatnonzero(is_open)[is_held]
-            level[held], is_open[held] = np.minimum(rate, demand[held]), False
-        return MatrixResult(flow, status=status)
+            is_whole = is_open & (~grows | (demand <= rate * (1 + _SLACK)))
+            is_held = np.zeros(len(demand), bool)
+            is_held[grows] = solution.dual[len(lp.program.b_ub) :][: int(grows.sum())] > _POSITIVE_DUAL
+            if not (is_held | is_whole).any():  # only rounding can be the reason: all that are open stay at this level
+                is_held = grows
+            level[is_held], level[is_whole] = rate, demand[is_whole]
+            is_open &= ~(is_held | is_whole)
+        return MatrixResult(flow, status=status, build_s=lp.build_s, solve_s=seconds)
 
-    def _raise(self, lp: PathProgram, rows: sp.csr_array, is_open: Array, level: Array, least: float) -> Any:
-        """Maximise the rate t of the open demands, at most ``least``."""
+    def _next_level(
+        self, lp: PathProgram, rows: sp.csr_array, is_open: Array, level: Array, demand: Array
+    ) -> tuple[LpSolution, Array, float]:
+        """The largest t such that every open demand can have min(t, demand), by bisection on who is carried whole.
+
+        If the i smallest rates among the open demands are granted, the others reach a common rate t(i).  It is the
+        level if it lies between the i-th rate and the next one; i is too small if t(i) reaches the next one, and too
+        large if t(i) is below the i-th, or if the program is infeasible.
+
+        Returns:
+            the solution for the level, true for the demands that grow in its program, and s of all programs.
+        """
+        rates = np.unique(demand[is_open])
+        low, high, seconds = 0, len(rates), 0.0  # the least and the largest i that may be right
+        found: tuple[LpSolution, Array] | None = None
+        while low <= high:
+            count = (low + high) // 2
+            grows = is_open & (demand > (rates[count - 1] if count else 0.0))
+            most = rates[count] if count < len(rates) else 0.0
+            solution = self._raise(lp, rows, grows, np.where(is_open & ~grows, demand, level), most)
+            seconds, rate = seconds + solution.seconds, float(solution.x[-1])
+            if not solution.status.usable:
+                high = count - 1
+            elif 0 < count < len(rates) and rate < rates[count - 1] * (1 - _SLACK):
+                low, high = max(low, int(np.searchsorted(rates, rate * (1 - _SLACK)))), count - 1
+            else:
+                found, low = (solution, grows), count + 1
+                if rate < most * (1 - _SLACK):
+                    break
+        return *(found or (solution, grows)), seconds
+
+    def _raise(self, lp: PathProgram, rows: sp.csr_array, grows: Array, level: Array, most: float) -> LpSolution:
+        """Maximise the common rate t of the demands that grow, at most ``most``; the others keep their level."""
         base, width = lp.program, len(lp.path)
-        a_open = sp.hstack([-rows[is_open], sp.csr_array(np.ones((int(is_open.sum()), 1)))])
-        a_held = sp.hstack([-rows[~is_open], sp.csr_array((int((~is_open).sum()), 1))])
+        a_open = sp.hstack([-rows[grows], sp.csr_array(np.ones((int(grows.sum()), 1)))])
+        a_held = sp.hstack([-rows[~grows], sp.csr_array((int((~grows).sum()), 1))])
         a_ub = sp.vstack([sp.hstack([base.a_ub, sp.csr_array((base.a_ub.shape[0], 1))]), a_open, a_held], format="csr")
-        b_ub = np.concatenate([base.b_ub, np.zeros(a_open.shape[0]), -level[~is_open] * (1 - _SLACK)])
-        upper = np.append(np.full(width, np.inf), least)
+        b_ub = np.concatenate([base.b_ub, np.zeros(a_open.shape[0]), -level[~grows] * (1 - _SLACK)])
+        upper = np.append(np.full(width, np.inf), most)
         program = LinearProgram(np.append(np.zeros(width), -1.0), sp.csr_array(a_ub), b_ub, upper=upper)
         return solve_program(program, self.settings)
 

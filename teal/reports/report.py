@@ -15,7 +15,7 @@ from teal.reports.image import plot_panels
 from teal.reports.maps import network_map
 from teal.reports.page import Cell, Column, Section, write_page
 from teal.reports.record import Record
-from teal.reports.table import Quality, Summary, percent, summarise, time_text
+from teal.reports.table import Quality, Summary, class_text, percent, summarise, time_text
 
 
 def write_report(path: Path, record: Record) -> None:
@@ -77,30 +77,34 @@ def _section(record: Record, title: str, rows: list[Row]) -> Section:
     if networks:
         network = networks[0]
         facts = f"{len(network.nodes)} nodes, {len(network.source)} directed links, {network.selection or facts}"
-    quality = Quality.of(rows[0].objective)
+    quality, summaries = Quality.of(rows[0].objective), summarise(offline)
+    classes = list(dict.fromkeys(one.name for summary in summaries for one in summary.classes))
     return Section(
         title=title,
         facts=facts,
         traffic=key[1],
         columns=[
             Column(quality.label, most_is_best=quality.objective.higher_is_better),
+            *(Column(f"{name} (gap)", most_is_best=True) for name in classes),
             Column("of LP-all", most_is_best=True),
             *map(Column, ("own certified gap", "gap by the best bound", "time, median", "if parallel")),
             Column("status", is_number=False),
         ],
-        lines=[_line(summary, rows[0].objective) for summary in summarise(offline)],
+        lines=[_line(summary, rows[0].objective, classes) for summary in summaries],
         charts=Charts(rows).all(),
         notes=[f"{scheme}: {note}" for scheme, note in notes],
         map=network_map(networks[0], record.utilisation, times) if networks else None,
     )  # fmt: skip
 
 
-def _line(summary: Summary, objective: str) -> tuple[str, list[Cell]]:
+def _line(summary: Summary, objective: str, classes: list[str]) -> tuple[str, list[Cell]]:
     """A line of the table; the first cell is the satisfied demand in percent or, of other objectives, their value."""
+    satisfied = {one.name: one.satisfied_demand for one in summary.classes}
     is_share = Quality.of(objective).objective.maximises_value
     quality = 100 * summary.satisfied_demand if is_share else summary.value
     cells = [
         ("-" if math.isnan(quality) else f"{quality:.2f}" if is_share else f"{quality:.4g}", quality),
+        *((class_text(summary, name), satisfied.get(name, math.nan)) for name in classes),
         (percent(summary.of_optimum), summary.of_optimum),
         (percent(summary.gap), summary.gap),
         (percent(summary.gap_known), summary.gap_known),

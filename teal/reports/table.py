@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +20,21 @@ from teal.reports.groups import by_level, by_network
 
 _BAD = {status.value for status in Status if not status.usable}
 REFERENCE_SCHEME = "lp-all"  # whose optima the others are compared with
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassSummary:
+    """A priority class under one scheme.
+
+    Attributes:
+        name: of the class.
+        satisfied_demand: mean share of its demand that is carried.
+        gap: its widest gap by the scheme's own prices.
+    """
+
+    name: str
+    satisfied_demand: float
+    gap: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +55,7 @@ class Summary:
         total_s: median seconds of both.
         parallel_s: median seconds of both with a processor for each subproblem.
         status: number of cases that ended in each way, such as ``691 optimal``.
+        classes: under priority, the highest one first.
     """
 
     scheme: str
@@ -54,6 +71,7 @@ class Summary:
     total_s: float
     parallel_s: float
     status: str
+    classes: tuple[ClassSummary, ...] = ()
 
 
 def summarise(rows: list[Row]) -> list[Summary]:
@@ -86,9 +104,26 @@ def summarise(rows: list[Row]) -> list[Summary]:
                 _median([row.total_s for row in usable]),
                 _median([row.parallel_s for row in usable if not math.isnan(row.parallel_s)]),
                 ", ".join(f"{count} {status}" for status, count in counts.items()),
+                _classes(usable),
             )
         )
     return summaries
+
+
+def _classes(rows: list[Row]) -> tuple[ClassSummary, ...]:
+    """One summary a class; classes without demand count as carried."""
+    lines: dict[str, list[dict[str, float]]] = {}
+    for row in rows:
+        for line in json.loads(row.classes or "[]"):
+            lines.setdefault(line["class"], []).append(line)
+    return tuple(
+        ClassSummary(
+            name,
+            _mean([line["value"] / line["demand"] if line["demand"] > 0 else 1.0 for line in own]),
+            max(line["gap"] for line in own),
+        )
+        for name, own in lines.items()
+    )
 
 
 def render_all(rows: list[Row], *, wide: bool) -> Iterator[Table]:
@@ -179,6 +214,13 @@ def render(summaries: list[Summary], objective: str, title: str, *, wide: bool) 
         "certified gap": lambda s: percent(s.gap),
         "time": lambda s: time_text(s.total_s),
     }
+    of_class: dict[str, Callable[[Summary], str]] = {
+        name: lambda s, name=name: class_text(s, name)  # type: ignore[misc]
+        for name in dict.fromkeys(one.name for s in summaries for one in s.classes)
+    }
+    if of_class:  # of which each has an optimum of its own, so that a share of the sum says little
+        del columns["of LP-all"], columns["certified gap"]
+        columns |= of_class
     if wide:
         columns = {
             value_column: lambda s: _number(s.value),
@@ -193,8 +235,9 @@ def render(summaries: list[Summary], objective: str, title: str, *, wide: bool) 
         }
         if any(not math.isnan(s.parallel_s) for s in summaries):
             columns["in parallel, median"] = lambda s: time_text(s.parallel_s)
+        columns |= of_class
     for column in columns:
-        table.add_column(column, justify="right")
+        table.add_column(escape(column), justify="right")
     if wide:
         table.add_column("status")
     elif failed := [s for s in summaries if _BAD & {part.split(" ", 1)[1] for part in s.status.split(", ")}]:
@@ -215,6 +258,12 @@ def _median(values: list[float]) -> float:
 
 def _number(value: float) -> str:
     return "-" if math.isnan(value) else f"{value:.5g}"
+
+
+def class_text(summary: Summary, name: str) -> str:
+    """Satisfied demand of a class and its gap, such as ``99.83% (0.15%)``; ``-`` if the scheme has none."""
+    found = next((one for one in summary.classes if one.name == name), None)
+    return "-" if found is None else f"{percent(found.satisfied_demand)} ({percent(found.gap)})"
 
 
 def percent(share: float) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
 
 import teal
-from teal.testing import make_topology
+from teal.testing import make_topology, random_problem
 
 
 def test_a_demand_with_two_paths_leaves_the_shared_link_to_others() -> None:
@@ -28,3 +31,24 @@ def test_geometric_bins_are_within_their_ratio() -> None:
     ratio = rates.numpy() / np.array([7.0, 2.0, 2.0])
     assert ratio.max() <= 2
     assert ratio.min() >= 1 / 2
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 10_000), failed=st.integers(0, 1))
+def test_no_rate_can_be_raised_without_lowering_one_that_is_not_larger(seed: int, failed: int) -> None:
+    """The definition of max-min fairness, by one linear program a demand over explicit paths."""
+    problem = random_problem(seed, nodes=5, batch=1, num_paths=3, failed=failed)
+    rates = problem.flows(teal.make_scheme("max-min-lp").solve(problem).splits).sum(-1)[0].numpy()
+    mask, demand, capacity = problem.path_mask[0].numpy(), problem.demand[0].numpy(), problem.capacity[0].numpy()
+    variables = np.argwhere(mask)
+    use, of_demand = np.zeros((len(capacity), len(variables))), np.zeros((len(demand), len(variables)))
+    for column, (d, k) in enumerate(variables.tolist()):
+        use[problem.paths.links_of(d, k), column] = 1
+        of_demand[d, column] = 1
+    for d in np.flatnonzero((demand > 0) & mask.any(1)).tolist():
+        kept = (rates <= rates[d] * (1 + 1e-6)) & (np.arange(len(rates)) != d)
+        a_ub = np.concatenate([use, of_demand, -of_demand[kept]])
+        b_ub = np.concatenate([capacity, demand, -rates[kept] * (1 - 1e-9)])
+        best = linprog(-of_demand[d], A_ub=a_ub, b_ub=b_ub, bounds=(0, None))
+        assert best.status == 0
+        assert -best.fun <= rates[d] * (1 + 1e-5) + 1e-6

@@ -1,0 +1,38 @@
+"""Summaries of priority classes, against means by hand, and the tables that show them."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from teal.evaluation import Row
+from teal.reports.table import class_text, render_all, summarise
+from tests.reports.test_report import PLAIN
+
+
+def _with_classes(gold: float) -> Row:
+    lines = [
+        {"class": "gold", "demand": 10.0, "value": gold, "bound": 10.0, "gap": 1 - gold / 10},
+        {"class": "bronze", "demand": 0.0, "value": 0.0, "bound": 0.0, "gap": 0.0},
+    ]
+    return dataclasses.replace(PLAIN, classes=json.dumps(lines), objective="priority")
+
+
+def test_classes_have_the_mean_of_what_is_carried_and_the_widest_gap() -> None:
+    rows = [_with_classes(10.0), _with_classes(8.0)]
+    (summary,) = summarise(rows)
+    gold, bronze = summary.classes
+    assert (gold.name, gold.satisfied_demand, gold.gap) == ("gold", pytest.approx(0.9), pytest.approx(0.2))
+    assert (bronze.satisfied_demand, bronze.gap) == (1.0, 0.0)
+    assert class_text(summary, "gold") == "90.00% (20.00%)"
+    assert class_text(summary, "silver") == "-"
+    for wide in (False, True):
+        console = Console(width=400, file=io.StringIO(), record=True)
+        for table in render_all(rows, wide=wide):
+            console.print(table)
+        assert "90.00% (20.00%)" in console.export_text()
+    assert not summarise([PLAIN])[0].classes
