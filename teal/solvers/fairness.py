@@ -80,12 +80,24 @@ def max_min(
     is_small = problem.paths.leaf.size <= _SMALL
     flows = fair_flows(problem, weight, iterations or (_ITERATIONS_SMALL if is_small else _ITERATIONS))
     target = flows.sum(-1)
+    start = flows / target[..., None].clamp(min=_TINY), torch.zeros_like(problem.capacity)
+    return routed(problem, target, start, gap)
+
+
+def routed(problem: Problem, target: Tensor, start: tuple[Tensor, Tensor] | None, gap: float) -> FairAllocation:
+    """The allocation that comes nearest to rates, all in the same proportion; unused capacity is then filled.
+
+    Args:
+        problem: B matrices in float64.
+        target: (B, D) Gbit/s.
+        start: splits and prices to start from; None for nothing.
+        gap: of the max_concurrent_flow program.
+    """
     concurrent = dataclasses.replace(
         problem, objective=Objective(ObjectiveName.MAX_CONCURRENT_FLOW), demand=target,
         demand_value=torch.zeros_like(problem.demand_value), link_cost=torch.zeros_like(problem.link_cost),
         classes=None,
     )  # fmt: skip
-    start = flows / target[..., None].clamp(min=_TINY), torch.zeros_like(problem.capacity)
     found = pdhg.solve(concurrent, gap=gap, warm_start=start)
     demand = problem.demand[..., None]
     splits = torch.where(demand > 0, found.splits * target[..., None] / demand.clamp(min=_TINY), 0)
