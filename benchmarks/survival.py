@@ -13,8 +13,6 @@ import time
 from functools import partial
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from timing import median_s
 
 import teal
@@ -23,15 +21,6 @@ from teal.network.disturbances import fail_cables
 
 _SHARES = (0.01, 0.02, 0.03)  # of all cables
 _REPEATS = 3
-
-
-def _disconnected(topology: teal.Topology, pairs: np.ndarray, failed: list[int]) -> np.ndarray:
-    """(D,) true where no path of the network is left."""
-    live = np.delete(np.arange(topology.num_links), failed)
-    shape = topology.num_nodes, topology.num_nodes
-    graph = coo_array((np.ones(len(live)), (topology.link_source[live], topology.link_target[live])), shape=shape)
-    part = connected_components(graph, directed=True, connection="strong")[1]
-    return np.asarray(part[pairs[:, 0]] != part[pairs[:, 1]])
 
 
 def main(topology_name: str, load: str, methods: str = ",".join(PathMethod), draws: str = "20") -> None:
@@ -56,9 +45,7 @@ def main(topology_name: str, load: str, methods: str = ",".join(PathMethod), dra
         problem = teal.Problem.create(topology, paths, teal.Objective(), demand)
 
         def stranded(failed: list[int], problem: teal.Problem = problem) -> float:
-            capacity = topology.capacity.copy()
-            capacity[failed] = 0
-            routable = problem.with_capacity(capacity).routable_demand.sum()
+            routable = problem.with_capacity(topology.with_failed_links(failed).capacity).routable_demand.sum()
             return 100 * (1 - float(routable) / float(demand.sum()))
 
         alone = max(map(stranded, cables))
@@ -71,7 +58,9 @@ def main(topology_name: str, load: str, methods: str = ",".join(PathMethod), dra
         print(f"| `{named}` | {count:,}, {search_s:.3g} s | {figures} | {seconds:.3g} s |", flush=True)
 
     def cut_off(failed: list[int]) -> float:
-        return 100 * float(demand[0, _disconnected(topology, traffic.pairs, failed)].sum()) / float(demand.sum())
+        part = topology.with_failed_links(failed).component_of_node()
+        is_cut_off = part[traffic.pairs[:, 0]] != part[traffic.pairs[:, 1]]
+        return 100 * float(demand[0, is_cut_off].sum()) / float(demand.sum())
 
     lost = [max(map(cut_off, cables)), *(np.mean([cut_off(failed) for failed in drawn[share]]) for share in _SHARES)]
     print(f"| no path in the network | | {' | '.join(f'{share:.2f}' for share in lost)} | | |")

@@ -17,7 +17,7 @@ from teal.config import CandidateConfig, InstanceConfig, PathConfig, ProgramConf
 from teal.errors import InputError
 from teal.evaluation.calibration import calibration_factor
 from teal.formats import load_topology, load_traffic
-from teal.formats.groups import load_groups
+from teal.formats.groups import failing_links
 from teal.network import PathMethod, PathSet, Split, Topology, TrafficMatrices, compute_paths
 from teal.network.classes import class_paths
 from teal.network.path_file import load_paths
@@ -153,7 +153,7 @@ def path_groups(config: PathConfig, topology: Topology) -> list[list[int]] | Non
         return None
     if config.path_method is not PathMethod.SURVIVABLE:
         raise InputError("--path-groups", "", "--path-method survivable", config.path_method.value)
-    return list(load_groups(config.path_groups, topology).values())
+    return failing_links(str(config.path_groups), topology)
 
 
 def candidate_paths(config: CandidateConfig, topology: Topology, pairs: IntArray) -> PathSet:

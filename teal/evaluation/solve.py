@@ -25,7 +25,7 @@ from teal.runtime.memory import describe
 from teal.schemes.price_gnn import starter_for
 from teal.solvers.pdhg import Stop, prepare, solve
 from teal.solvers.pdhg.dense import bytes_needed
-from teal.solvers.small_changes import keep_within
+from teal.solvers.small_changes import changes, keep_within
 from teal.solvers.split_table import installable
 from teal.spec import parse_spec
 
@@ -183,12 +183,13 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
         notify(_cost_of(problem, result.splits, splits, "--min-split and --entries"))
     moved_share, changed = None, None
     if in_force is not None:
-        steady, changes = keep_within(problem, splits, in_force, config.keep_within)
         if config.keep_within:
+            steady = keep_within(problem, splits, in_force, config.keep_within)
             notify(_cost_of(problem, splits, steady, "--keep-within"))
             splits = steady
         volume = problem.routable_demand.sum().clamp(min=1e-300)
-        moved_share, changed = float(problem.moved_from(in_force, splits)[0] / volume), int(changes.sum())
+        moved_share = float(problem.moved(splits.to(problem.demand), in_force)[0] / volume)
+        changed = int(changes(problem, splits, in_force).sum())
     assessment = assess(problem, Allocation.of_batch(splits, result.prices, solve_s, result.class_prices))
     begin, gap_all_paths = time.perf_counter(), math.nan
     if not problem.objective.is_lexicographic and problem.churn is None:

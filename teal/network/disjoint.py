@@ -14,7 +14,7 @@ from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import kernel
 
 ZERO = cast(int, np.int64(0))  # not the literal 0, for which, as for any literal, Numba compiles a callee once more
-_NO_STAMP = -2  # a stamp that no entry ever carries: nothing is banned
+NO_STAMP = -2  # a stamp that no entry ever carries: nothing is banned
 
 
 class FoundPaths(NamedTuple):
@@ -48,8 +48,17 @@ class TwoSided(NamedTuple):
 
 
 @kernel
-def grow_tree(source: int, graph: Graph, into: IntArray, queue: IntArray) -> None:
-    """Paths of fewest hops from ``source``: ``into`` (N,) receives the link into each node, -1 where there is none."""
+def grow_tree(source: int, graph: Graph, banned: IntArray, ban: int, into: IntArray, queue: IntArray) -> None:
+    """Paths of fewest hops from ``source`` without banned links.
+
+    Args:
+        source: where they begin.
+        graph: the network.
+        banned: (E,) stamps.
+        ban: stamp of the links that are banned.
+        into: (N,) receives the link into each node, -1 where there is none.
+        queue: (N,) memory.
+    """
     into[:] = -1
     queue[0] = source
     begin, end = 0, 1
@@ -57,9 +66,10 @@ def grow_tree(source: int, graph: Graph, into: IntArray, queue: IntArray) -> Non
         node = queue[begin]
         begin += 1
         for i in range(graph.out_ptr[node], graph.out_ptr[node + 1]):
-            other = graph.head[graph.out_link[i]]
-            if into[other] < 0 and other != source:
-                into[other] = graph.out_link[i]
+            link = graph.out_link[i]
+            other = graph.head[link]
+            if banned[link] != ban and into[other] < 0 and other != source:
+                into[other] = link
                 queue[end] = other
                 end += 1
 
@@ -187,7 +197,7 @@ def disjoint_by_weight(
     """Up to K link-disjoint paths, each of least weight without the links of those before it; their number."""
     max_paths = _most_disjoint(source, target, graph, len(paths.length))
     for k in range(max_paths):
-        total = best_first(source, target, graph, weight, potential, stamp, _NO_STAMP, scratch, into)
+        total = best_first(source, target, graph, weight, potential, stamp, NO_STAMP, scratch, into)
         if not np.isfinite(total):
             return k
         paths.length[k] = walk_back(source, target, into, graph.tail, paths.links[k])

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from teal.network.disjoint import (
+    NO_STAMP,
     ZERO,
     FoundPaths,
     TwoSided,
@@ -94,7 +95,7 @@ def _source_by_hops(c: int, chunk: Chunk, graph: Graph, parent: IntArray, link: 
         np.empty((2, nodes), dtype=np.int32),
     )
     paths, trie = empty_paths(chunk.max_paths, nodes), empty_trie(parent, link)
-    grow_tree(source, graph, tree, search.queue[0])
+    grow_tree(source, graph, banned, NO_STAMP, tree, search.queue[0])
     stamp, count = ZERO, ZERO
     for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
         stamp += chunk.max_paths

@@ -100,7 +100,7 @@ def compute_paths(
         raise InputError("paths", "K", f"at least 1 path a demand and at most {MAX_PATHS}", num_paths)
     pairs = all_pairs(topology) if pairs is None else np.ascontiguousarray(pairs, dtype=np.int32)
     check_pairs(topology, pairs)
-    request = _Request(topology, num_paths, method, weight, link_weights(topology, weight), _groups(topology, groups))
+    request = _request(topology, num_paths, method, weight, groups)
     key = request.key(pairs)
     file = _cache_file(key) if cache else None
     if file is not None and file.exists():
@@ -181,7 +181,7 @@ class _Request(NamedTuple):
     Attributes:
         topology, num_paths, method, weight: as of :func:`compute_paths`.
         link_weights: (E,) what ``weight`` gives each link.
-        groups: that survivable paths survive.
+        groups: that survivable paths survive; None for other methods.
     """
 
     topology: Topology
@@ -189,24 +189,29 @@ class _Request(NamedTuple):
     method: PathMethod
     weight: PathWeight
     link_weights: FloatArray
-    groups: Groups
+    groups: Groups | None
 
     def key(self, pairs: IntArray) -> str:
         """Content key of the search for ``pairs``."""
-        own = tuple(self.groups) if self.method is PathMethod.SURVIVABLE else ()
+        own = () if self.groups is None else tuple(self.groups)
         return content_key(
             _FORMAT, self.topology.graph_key(), pairs, self.num_paths, self.method.value, self.weight.value,
             self.link_weights, *own,
         )  # fmt: skip
 
 
-def _request(topology: Topology, num_paths: int, method: PathMethod, weight: PathWeight) -> _Request:
-    """Of cables as groups."""
-    return _Request(topology, num_paths, method, weight, link_weights(topology, weight), _groups(topology, None))
-
-
-def _groups(topology: Topology, groups: Sequence[Sequence[int]] | None) -> Groups:
-    return make_groups(topology.cables() if groups is None else groups, topology.num_links)
+def _request(
+    topology: Topology,
+    num_paths: int,
+    method: PathMethod,
+    weight: PathWeight,
+    groups: Sequence[Sequence[int]] | None = None,
+) -> _Request:
+    """Arguments as of :func:`compute_paths`."""
+    made = None
+    if method is PathMethod.SURVIVABLE:
+        made = make_groups(topology.cables() if groups is None else groups, topology.num_links)
+    return _Request(topology, num_paths, method, weight, link_weights(topology, weight), made)
 
 
 def _check_memory(request: _Request, pairs: IntArray) -> None:
@@ -264,7 +269,7 @@ def _search(
         PathMethod.SURVIVABLE: search_survivable,
     }
     further: tuple[Any, ...] = ()
-    if method is PathMethod.SURVIVABLE:
+    if groups is not None:
         further = groups, penalties(link_weights, topology.num_nodes, groups, num_paths)
     # potential[t, v]: a lower bound on the weight of the paths from v to t, found in the reversed graph; not used by
     # the search by hops.

@@ -17,13 +17,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from teal.network.disjoint import ZERO, FoundPaths, empty_paths
+from teal.network.disjoint import NO_STAMP, ZERO, FoundPaths, empty_paths, grow_tree
 from teal.network.path_search import Chunk, empty_trie, finish, insert
-from teal.network.shortest import Graph, best_first, make_scratch, walk_back
-from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
+from teal.network.shortest import Graph, SearchScratch, best_first, make_scratch, walk_back
+from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import kernel, parallel_kernel, prange
 
-_NO_STAMP = -2  # a stamp that no entry ever carries: nothing is banned
 _FIRST_ROWS = 16  # groups of a source for which it is first kept who survives them
 
 
@@ -72,25 +71,6 @@ class _Memory(NamedTuple):
 
 
 @kernel
-def _reach(source: int, graph: Graph, banned: IntArray, stamp: int, out: BoolArray, queue: IntArray) -> None:
-    """The nodes (N,) that are reached from ``source`` without banned links."""
-    out[:] = False
-    out[source] = True
-    queue[0] = source
-    begin, end = 0, 1
-    while begin < end:
-        node = queue[begin]
-        begin += 1
-        for i in range(graph.out_ptr[node], graph.out_ptr[node + 1]):
-            link = graph.out_link[i]
-            other = graph.head[link]
-            if banned[link] != stamp and not out[other]:
-                out[other] = True
-                queue[end] = other
-                end += 1
-
-
-@kernel
 def _ban(group: int, groups: Groups, stamp: int, banned: IntArray) -> None:
     for i in range(groups.group_ptr[group], groups.group_ptr[group + 1]):
         banned[groups.group_link[i]] = stamp
@@ -108,6 +88,28 @@ def _crossed(path: IntArray, length: int, groups: Groups, seen: Int64Array, stam
                 out[count] = group
                 count += 1
     return count
+
+
+@kernel
+def _find(
+    source: int, target: int, chunk: Chunk, graph: Graph, groups: Groups, ban: int, scratch: SearchScratch,
+    into: IntArray, memory: _Memory, paths: FoundPaths, k: int, stamp: int, crossed: Int64Array,
+) -> int:  # fmt: skip
+    """Find the cheapest path without banned links, as path ``k``; the number of groups in ``crossed``, -1: no path.
+
+    Args:
+        source, target, chunk, graph, groups, scratch, into, memory, paths: as in :func:`_source`.
+        ban: stamp of the links that are banned.
+        k: number of the path.
+        stamp: that no path before has had.
+        crossed: (G,) receives the groups on the path.
+    """
+    potential = chunk.potential[target]
+    total = best_first(source, target, graph, memory.cost, potential, ban, NO_STAMP, scratch, into)
+    if not np.isfinite(total):
+        return -1
+    paths.length[k] = walk_back(source, target, into, graph.tail, paths.links[k])
+    return _crossed(paths.links[k], paths.length[k], groups, memory.seen, stamp, crossed)
 
 
 @kernel
@@ -162,35 +164,30 @@ def _source(
                         reached = grown
                     stamp += 1
                     _ban(group, groups, stamp, scratch.banned_links)
-                    _reach(source, graph, scratch.banned_links, stamp, reached[rows], queue)
+                    grow_tree(source, graph, scratch.banned_links, stamp, into, queue)
+                    for node in range(nodes):
+                        reached[rows, node] = into[node] >= 0
                     memory.row[group] = rows
                     rows += 1
                 if reached[memory.row[group], target]:
                     banned = group if common == 0 else banned
                     common += 1
-            total = best_first(
-                source, target, graph, memory.cost, chunk.potential[target], _NO_STAMP, _NO_STAMP, scratch, into
-            )  # fmt: skip
-            if not np.isfinite(total):
-                break
-            paths.length[k] = walk_back(source, target, into, graph.tail, paths.links[k])
             path_stamp += 1
-            size = _crossed(paths.links[k], paths.length[k], groups, memory.seen, path_stamp, crossed)
-            if common:
-                left = 0
-                for i in range(size):
-                    group = crossed[i]
-                    row = memory.row[group]
-                    left += memory.hits[group] == k and row >= 0 and reached[row, target]
-                if left == common:
-                    stamp += 1
-                    _ban(banned, groups, stamp, scratch.banned_links)
-                    best_first(
-                        source, target, graph, memory.cost, chunk.potential[target], stamp, _NO_STAMP, scratch, into
-                    )
-                    paths.length[k] = walk_back(source, target, into, graph.tail, paths.links[k])
-                    path_stamp += 1
-                    size = _crossed(paths.links[k], paths.length[k], groups, memory.seen, path_stamp, crossed)
+            size = _find(
+                source, target, chunk, graph, groups, NO_STAMP, scratch, into, memory, paths, k, path_stamp, crossed
+            )
+            if size < 0:
+                break
+            left = 0  # groups in common that the new path crosses too
+            for i in range(size):
+                row = memory.row[crossed[i]]
+                left += memory.hits[crossed[i]] == k and row >= 0 and reached[row, target]
+            if common and left == common:
+                stamp, path_stamp = stamp + 1, path_stamp + 1
+                _ban(banned, groups, stamp, scratch.banned_links)
+                size = _find(
+                    source, target, chunk, graph, groups, stamp, scratch, into, memory, paths, k, path_stamp, crossed
+                )
             if _is_known(paths, k):
                 break
             found = k + 1

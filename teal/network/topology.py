@@ -172,10 +172,14 @@ class Topology:
 
     def num_components(self) -> int:
         """Number of strongly connected parts, over links that have a capacity."""
+        return int(self.component_of_node().max(initial=-1)) + 1
+
+    def component_of_node(self) -> IntArray:
+        """(N,) number of the strongly connected part of each node, over links that have a capacity."""
         live = self.capacity > 0
         ends = self.link_source[live], self.link_target[live]
         graph = csr_array((np.ones(len(ends[0])), ends), shape=(self.num_nodes, self.num_nodes))
-        return int(connected_components(graph, directed=True, connection="strong")[0])
+        return np.asarray(connected_components(graph, directed=True, connection="strong")[1])
 
     def content_key(self) -> str:
         """Hash of nodes, links, capacities and latencies, which are all that an allocation can depend on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -311,6 +312,11 @@ class Problem:
         capacity = self.capacity[:1].expand(len(demand), -1)
         return dataclasses.replace(self, demand=torch.as_tensor(demand).to(self.demand), capacity=capacity)
 
+    def balanced(self, name: ObjectiveName, demand: Tensor) -> Problem:
+        """Matrices (B, D) under a balanced objective, where neither demands nor links have values."""
+        nothing: Any = {name: torch.zeros_like(getattr(self, name)) for name in ("demand_value", "link_cost")}
+        return dataclasses.replace(self, objective=Objective(name), demand=demand, classes=None, **nothing)
+
     def with_capacity(self, capacity: Tensor | AnyArray) -> Problem:
         """The same matrices under other capacities, (E,) or (B, E): failures, upgrades.  Not validated."""
         capacity = torch.as_tensor(capacity).to(self.capacity)
@@ -348,9 +354,9 @@ class Problem:
         """(B, D, K) splits in force on live paths, which stay if nothing moves; all splits are kept without a limit."""
         if self.churn is None:
             return self.path_mask.to(self.demand)
-        return self._live_part(self.churn.previous)
+        return self.live_part(self.churn.previous)
 
-    def _live_part(self, previous: Tensor) -> Float[Tensor, "B D K"]:
+    def live_part(self, previous: Tensor) -> Float[Tensor, "B D K"]:
         """Splits (B, D, K) or (D, K) in force on live paths, of each demand at most 1 in sum."""
         kept = torch.where(self.path_mask, previous.to(self.demand).clamp(min=0), 0)
         return kept / kept.sum(-1, keepdim=True).clamp(min=1)
@@ -361,21 +367,15 @@ class Problem:
         share = math.inf if self.churn is None else self.churn.share
         return share * self.routable_demand.sum(1) if share else torch.zeros_like(self.demand[:, 0])
 
-    def moved(self, splits: Float[Tensor, "B D K"]) -> Float[Tensor, " B"]:
-        """(B,) Gbit/s that an allocation moves, against the splits in force."""
-        return self.flows((splits - self.kept_splits).clamp(min=0)).sum((1, 2))
-
-    def moved_from(self, previous: Tensor, splits: Float[Tensor, "B D K"]) -> Float[Tensor, " B"]:
-        """(B,) Gbit/s that an allocation moves, against splits (B, D, K) or (D, K) of no limit."""
-        return self.flows((splits.to(self.demand) - self._live_part(previous)).clamp(min=0)).sum((1, 2))
+    def moved(self, splits: Float[Tensor, "B D K"], previous: Tensor | None = None) -> Float[Tensor, " B"]:
+        """(B,) Gbit/s that an allocation moves, against ``previous`` splits, or those in force under the limit."""
+        kept = self.kept_splits if previous is None else self.live_part(previous)
+        return self.flows((splits - kept).clamp(min=0)).sum((1, 2))
 
     def rows(self, rows: slice | Tensor) -> Problem:
         """The problem of some of the matrices, as a slice or by their numbers."""
-        churn = None if self.churn is None else self.churn.rows(rows)
-        steps = None if self.steps is None else self.steps.rows(rows)
-        return dataclasses.replace(
-            self, demand=self.demand[rows], capacity=self.capacity[rows], churn=churn, steps=steps
-        )
+        parts: Any = {name: (part := getattr(self, name)) and part.rows(rows) for name in ("churn", "steps")}
+        return dataclasses.replace(self, demand=self.demand[rows], capacity=self.capacity[rows], **parts)
 
     def row(self, index: int) -> Problem:
         """The problem of one matrix, B = 1."""

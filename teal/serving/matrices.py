@@ -31,6 +31,11 @@ def all_pairs(rates: FloatArray, topology: Topology) -> FloatArray:
     return rates[:, ~np.eye(nodes, dtype=bool).reshape(-1)]
 
 
+def pair_number(source: Any, target: Any, nodes: int) -> Any:
+    """Place of a pair, or of several, among all pairs of so many nodes, of their numbers."""
+    return source * (nodes - 1) + target - (target > source)
+
+
 def in_classes(rates: FloatArray, classes: Sequence[str]) -> FloatArray:
     """(B, C * D) Gbit/s, class by class, from (B * C, D), the classes of a matrix one after the other.
 
@@ -82,14 +87,14 @@ def from_triples(
     if count * size > MOST_RATES:
         raise wrong(f"matrix: at most {MOST_RATES // size} matrices of this network at once")
     rates = np.zeros((count, size))
-    place = s * (nodes - 1) + t - (t > s) + nodes * (nodes - 1) * _numbers(of_class, len(s), classes)
+    place = pair_number(s, t, nodes) + nodes * (nodes - 1) * _class_numbers(of_class, len(s), classes)
     if len(np.unique(row * rates.shape[1] + place)) < len(place):
         raise wrong("demands: each pair of nodes once a matrix and class")
     rates[row, place] = rate
     return rates
 
 
-def _numbers(of_class: Sequence[Any] | None, count: int, classes: Sequence[str]) -> Int64Array:
+def _class_numbers(of_class: Sequence[Any] | None, count: int, classes: Sequence[str]) -> Int64Array:
     """(n,) number of the class of each demand; 0 without classes.
 
     Raises:

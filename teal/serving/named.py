@@ -9,6 +9,7 @@ import numpy as np
 
 from teal.runtime.arrays import FloatArray
 from teal.serving.answer import FIGURES, Answer, plain
+from teal.serving.matrices import pair_number
 from teal.serving.served import Served
 
 
@@ -74,12 +75,10 @@ def splits_of(allocation: dict[str, Any], served: Served) -> FloatArray:
     Raises:
         KeyError: a node that the network has not.
     """
-    index, pairs = served.topology.node_index(), served.paths.num_demands
-    nodes = served.topology.num_nodes
-    splits = np.zeros((pairs, served.paths.num_paths))
+    index, nodes = served.topology.node_index(), served.topology.num_nodes
+    splits = np.zeros((served.paths.num_demands, served.paths.num_paths))
     for demand in allocation["demands"]:
-        source, target = index[demand["source"]], index[demand["target"]]
-        d = source * (nodes - 1) + target - (target > source)
+        d = pair_number(index[demand["source"]], index[demand["target"]], nodes)
         for path in demand["paths"]:
             known = (k for k in np.flatnonzero(served.paths.mask[d]).tolist() if served.route(d, k)[1] == path["links"])
             splits[d, next(known)] = path["split"] if "split" in path else path["weight"]

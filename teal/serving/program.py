@@ -13,22 +13,10 @@ from teal.network import PathSet, Topology
 from teal.network.classes import DemandClasses, class_paths, latency_limits, within_limit
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
+from teal.problem.churn import ChurnLimit
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.serving.errors import wrong
 from teal.serving.requests import Options
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Calm:
-    """A limit on what moves.
-
-    Attributes:
-        previous: (D, K) splits in force.
-        share: of the routable demand, in [0, 1].
-    """
-
-    previous: FloatArray
-    share: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,17 +26,17 @@ class Program:
     Attributes:
         objective: of the matrices.
         limits: of each class of demands the largest latency of a path, ms, infinite for none; () without classes.
-        calm: limit on what moves; None for none.
+        churn: limit on what moves, from splits (1, D, K) in force; None for none.
     """
 
     objective: ObjectiveName
     limits: tuple[float, ...] = ()
-    calm: Calm | None = None
+    churn: ChurnLimit | None = None
 
     @property
     def network(self) -> Program:
         """What decides rows and paths: the same without the limit on what moves."""
-        return dataclasses.replace(self, calm=None)
+        return dataclasses.replace(self, churn=None)
 
     @property
     def is_resumable(self) -> bool:
@@ -71,12 +59,12 @@ def program_of(options: Options, usual: str, previous: FloatArray | None) -> Pro
     if (options.max_churn is None) != (previous is None):
         raise wrong("max_churn: goes with the parameter previous of the address, the id of the answer in force")
     objective = options.objective_name(usual)
-    calm = None
+    churn = None
     if previous is not None and options.max_churn is not None:
         if limits or not Objective(objective).maximises_value:
             raise wrong("max_churn: not with classes, nor with an objective that must carry all demand")
-        calm = Calm(previous, options.max_churn)
-    return Program(objective, limits, calm)
+        churn = ChurnLimit(torch.from_numpy(previous)[None], options.max_churn)
+    return Program(objective, limits, churn)
 
 
 def without_demand(topology: Topology, paths: PathSet, program: Program) -> Problem:

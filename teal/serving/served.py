@@ -137,8 +137,7 @@ class Solved:
     @functools.cached_property
     def measured(self) -> Assessment:
         """All matrices of the job, measured independently: once for all its requests."""
-        allocation = Allocation.of_batch(self.splits, self.prices, self.seconds)
-        return assess(self.problem, dataclasses.replace(allocation, class_prices=self.class_prices))
+        return assess(self.problem, Allocation.of_batch(self.splits, self.prices, self.seconds, self.class_prices))
 
 
 def _least_work(matrices: int) -> float:
@@ -272,7 +271,7 @@ class Served:
             measured, rows_of = solved.measured, rows
         reached = (measured.gap[rows_of] <= gap + 1e-9).tolist()
         order, moved, classes = self._network(solved.program)[1], None, measured.classes
-        if solved.program.calm is not None:
+        if solved.program.churn is not None:
             own_problem = solved.problem.rows(rows)
             volume = own_problem.routable_demand.sum(1).clamp(min=1e-300)
             moved = (own_problem.moved(splits.to(own_problem.demand)) / volume).cpu().numpy()
@@ -312,9 +311,9 @@ class Served:
             self._drawing = drawing(own.node_names, own.coordinates, own.link_source, own.link_target, own.capacity)
         return self._drawing
 
-    def network(self, objective: ObjectiveName) -> Problem:
-        """The network with the capacities in force, without demand; B = 1."""
-        return self._network(Program(objective))[0].with_capacity(torch.from_numpy(self.capacity))
+    def network(self, program: Program) -> Problem:
+        """The network of a program with the capacities in force, without demand; B = 1."""
+        return self._network(program)[0].with_capacity(torch.from_numpy(self.capacity))
 
     def _network(self, program: Program) -> tuple[Problem, IntArray | None]:
         """The network as registered, without demand, B = 1; and :func:`teal.serving.program.columns`."""
@@ -329,8 +328,7 @@ class Served:
 
     def problem(self, program: Program, rates: FloatArray) -> Problem:
         """Of (B, D) Gbit/s, with the capacities in force."""
-        network = self._network(program)[0].with_capacity(torch.from_numpy(self.capacity))
-        problem = network.with_demand(torch.from_numpy(rates))
-        if program.calm is None:
+        problem = self.network(program).with_demand(torch.from_numpy(rates))
+        if program.churn is None:
             return problem
-        return problem.with_churn_limit(torch.from_numpy(program.calm.previous), program.calm.share)
+        return problem.with_churn_limit(program.churn.previous[0], program.churn.share)

@@ -22,7 +22,7 @@ from teal.serving.beside import beside
 from teal.serving.errors import ServiceError, not_ready, replaced
 from teal.serving.model import ServedModel
 from teal.serving.next_interval import NextInterval
-from teal.serving.program import program_of
+from teal.serving.program import Program, program_of
 from teal.serving.queue import Waiting
 from teal.serving.registry import Hosted, Registry
 from teal.serving.requests import AllocationRequest, Options
@@ -218,12 +218,12 @@ class Solver:
 
     def _compute_next(self, network: Hosted, measured: NextInterval) -> asyncio.Future[Any]:
         """Begin to allocate for the next interval, unless that is under way or done."""
-        served, objective = network.served, ObjectiveName(network.spec.objective)
+        served, program = network.served, Program(ObjectiveName(network.spec.objective))
         assert served is not None
 
         def work() -> None:
             if not network.is_gone.is_set() and not measured.is_current(served.capacity):
-                measured.allocate(served.network(objective))
+                measured.allocate(served.network(program))
 
         known = self._computing.get(measured)
         if known is None or known.done():
@@ -255,7 +255,7 @@ class Solver:
                 break
         if measured.latest is None:
             raise not_ready(name)
-        problem = served.network(ObjectiveName(network.spec.objective))
+        problem = served.network(Program(ObjectiveName(network.spec.objective)))
         answer, further = measured.answer(problem, time.perf_counter() - arrived)
         rates = measured.matrices.newest()
         check_size(served, rates, sent.accept, options.form)
@@ -292,7 +292,7 @@ async def _found(
     further: dict[str, Any] | None = None,
 ) -> Found:
     """The answer as a response; see :func:`teal.serving.wire.written`."""
-    size = len(rates) * (served.paths.leaf.size + served.topology.num_links)
+    size = rates.size * served.paths.num_paths + len(rates) * served.topology.num_links
     body, kind = await beside(size, written, answer, served, rates, sent, options, further or {})
     used = [round(used, 4) if np.isfinite(used) else 0.0 for used in answer.utilisation[-1].tolist()]
     return Found(body, kind, answer.summary(), used, network.generation)

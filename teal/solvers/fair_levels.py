@@ -19,9 +19,10 @@ import math
 import torch
 from torch import Tensor
 
-from teal.objectives import Objective, ObjectiveName
+from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.solvers import pdhg
+from teal.solvers.fairness import weights_of
 
 _TARGETS = (1.02, 1.1, 1.3, 2.0, 4.0, 16.0)  # theta of the programs whose prices are tried, until one is large enough
 _WHOLE = 0.99  # share of a demand from which it counts as carried whole
@@ -59,7 +60,7 @@ def level_growths(
     """
     problem = dataclasses.replace(problem.to(torch.float64), churn=None, classes=None, steps=None)
     rate, demand = problem.flows(splits.to(problem.demand)).sum(-1)[0], problem.demand[0]
-    weight = torch.ones_like(rate) if weight is None else weight.to(rate)
+    weight = weights_of(problem, weight)[0]
     level = rate / weight
     is_open = (rate < _WHOLE * demand) & problem.routable[0] & (level > least)
     return [
@@ -94,10 +95,7 @@ def _growth(problem: Problem, rate: Tensor, grows: Tensor, granted: Tensor) -> f
     found = math.inf
     for target in _TARGETS:
         rates = torch.where(grows, torch.minimum(target * granted, problem.demand[0]), rate)
-        balanced = dataclasses.replace(
-            problem, objective=Objective(ObjectiveName.MAX_LINK_UTILISATION), demand=rates[None],
-            demand_value=torch.zeros_like(problem.demand_value), link_cost=torch.zeros_like(problem.link_cost),
-        )  # fmt: skip
+        balanced = problem.balanced(ObjectiveName.MAX_LINK_UTILISATION, rates[None])
         prices = pdhg.solve(balanced, gap=_GAP, max_iterations=_ITERATIONS).prices
         found = min(found, growth_bound(problem, rate, grows, granted, prices))
         if found <= target:

@@ -93,11 +93,7 @@ def routed(problem: Problem, target: Tensor, start: tuple[Tensor, Tensor] | None
         start: splits and prices to start from; None for nothing.
         gap: of the max_concurrent_flow program.
     """
-    concurrent = dataclasses.replace(
-        problem, objective=Objective(ObjectiveName.MAX_CONCURRENT_FLOW), demand=target,
-        demand_value=torch.zeros_like(problem.demand_value), link_cost=torch.zeros_like(problem.link_cost),
-        classes=None,
-    )  # fmt: skip
+    concurrent = problem.balanced(ObjectiveName.MAX_CONCURRENT_FLOW, target)
     found = pdhg.solve(concurrent, gap=gap, warm_start=start)
     demand = problem.demand[..., None]
     splits = torch.where(demand > 0, found.splits * target[..., None] / demand.clamp(min=_TINY), 0)
@@ -105,9 +101,14 @@ def routed(problem: Problem, target: Tensor, start: tuple[Tensor, Tensor] | None
     return FairAllocation(splits, problem.flows(splits).sum(-1), found.bound, found.value)
 
 
+def weights_of(problem: Problem, weight: Tensor | None) -> Tensor:
+    """(B, D) w, of (D,) or (B, D) weights; 1 each for None."""
+    return torch.ones_like(problem.demand) if weight is None else weight.to(problem.demand).expand_as(problem.demand)
+
+
 def fair_flows(problem: Problem, weight: Tensor | None, iterations: int) -> Tensor:
     """(B, D, K) Gbit/s of the iteration, which may overload links by a few per cent."""
-    weight = torch.ones_like(problem.demand) if weight is None else weight.to(problem.demand).expand_as(problem.demand)
+    weight = weights_of(problem, weight)
     highest = (problem.demand / weight).amax(1, keepdim=True).clamp(min=_TINY)
     level = highest.expand_as(problem.capacity)
     total, count = torch.zeros_like(problem.even_splits), 0
@@ -146,8 +147,7 @@ def is_bottlenecked(
     problem = problem.to(torch.float64)
     flows = problem.flows(splits.to(problem.demand))
     rates = flows.sum(-1)
-    weight = torch.ones_like(rates) if weight is None else weight.to(rates).expand_as(rates)
-    level = rates / weight
+    level = rates / weights_of(problem, weight)
     full = problem.loads(splits.to(problem.demand)) >= (1 - tolerance) * problem.capacity
     path, link = (torch.from_numpy(part) for part in problem.paths.incidences())
     demand = torch.div(path, problem.paths.num_paths, rounding_mode="floor")

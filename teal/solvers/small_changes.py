@@ -16,7 +16,12 @@ _SAME = 1e-9  # share of a demand: what differs by less is rounding
 _ROUNDING = 1e-9  # of a link's capacity, by which the sum of kept flows may exceed it
 
 
-def keep_within(problem: Problem, splits: Tensor, previous: Tensor, share: float) -> tuple[Tensor, Tensor]:
+def changes(problem: Problem, splits: Tensor, previous: Tensor) -> Tensor:
+    """(B, D) true for demands above 0 whose splits differ from ``previous`` ones (see :func:`keep_within`)."""
+    return ((splits - problem.live_part(previous)).abs().amax(-1) > _SAME) & (problem.demand > 0)
+
+
+def keep_within(problem: Problem, splits: Tensor, previous: Tensor, share: float) -> Tensor:
     """Keep the splits in force of every demand that would change by at most ``share`` of its rate.
 
     Args:
@@ -26,10 +31,9 @@ def keep_within(problem: Problem, splits: Tensor, previous: Tensor, share: float
         share: in [0, 1]; a demand changes by what it sends onto paths, or takes off them, whichever is more.
 
     Returns:
-        (B, D, K) splits, and (B, D) true for demands above 0 that still change.
+        (B, D, K) splits.
     """
-    kept = torch.where(problem.path_mask, previous.to(splits).clamp(min=0), 0)
-    kept = kept / kept.sum(-1, keepdim=True).clamp(min=1)
+    kept = problem.live_part(previous)
     difference = splits - kept
     change = torch.maximum(difference.clamp(min=0).sum(-1), (-difference).clamp(min=0).sum(-1))
     is_kept = change <= share
@@ -39,5 +43,5 @@ def keep_within(problem: Problem, splits: Tensor, previous: Tensor, share: float
         on_full = problem.ops.path_max(is_over.to(problem.capacity))[0] > 0
         too_much = is_kept & (on_full & (kept > 0)).any(-1)
         if not bool(too_much.any()):
-            return mixed, ((mixed - kept).abs().amax(-1) > _SAME) & (problem.demand > 0)
+            return mixed
         is_kept = is_kept & ~too_much

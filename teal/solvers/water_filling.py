@@ -22,7 +22,7 @@ from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.solvers import pdhg
 from teal.solvers.fair_levels import growth_bound
-from teal.solvers.fairness import FairAllocation, fair_flows, routed
+from teal.solvers.fairness import FairAllocation, fair_flows, routed, weights_of
 
 _GUESS_ITERATIONS = 50  # over levels of links (see :mod:`fairness`), whose rates are a first guess of the levels
 _WHOLE = 0.99  # share of a demand from which that guess counts as carried whole
@@ -41,7 +41,7 @@ def water_filling(problem: Problem, weight: Tensor | None = None, *, gap: float 
         gap: of each program.
     """
     problem = dataclasses.replace(problem.to(torch.float64), objective=Objective(), churn=None, classes=None)
-    weight = torch.ones_like(problem.demand) if weight is None else weight.to(problem.demand).expand_as(problem.demand)
+    weight = weights_of(problem, weight)
     rates = [_Filling(problem.row(row), weight[row], gap).rates() for row in range(problem.batch)]
     return routed(problem, torch.stack(rates), None, gap)
 
@@ -57,26 +57,20 @@ class _Filling:
 
     def __init__(self, problem: Problem, weight: Tensor, gap: float) -> None:
         self._problem, self._weight, self._gap, self._demand = problem, weight, gap, problem.demand[0]
-        self._balanced = dataclasses.replace(
-            problem, objective=Objective(ObjectiveName.MAX_LINK_UTILISATION),
-            demand_value=torch.zeros_like(problem.demand_value), link_cost=torch.zeros_like(problem.link_cost),
-        )  # fmt: skip
         self._rate = torch.zeros_like(self._demand)  # of demands that are not open
         self._is_open = problem.routable[0] & (self._demand > 0)
-        self._level, self._state = 0.0, None
-
-    _state: pdhg.PdhgState | None  # where the last program ended
+        self._level = 0.0
+        self._state: pdhg.PdhgState | None = None  # where the last program ended
 
     def rates(self) -> Tensor:
         """(D,) Gbit/s."""
         guess = fair_flows(self._problem, self._weight, _GUESS_ITERATIONS).sum(-1)[0]
-        for _ in range(int(self._is_open.sum())):  # each round closes a demand at least
+        while bool(self._is_open.any()):  # each round closes a demand at least
             rises = self._is_open & (guess < _WHOLE * self._demand)
             start = float((guess / self._weight)[rises].min()) if bool(rises.any()) else self._highest
             prices = self._raise(max(start, self._level))
             if prices is None:
-                self._rate = torch.where(self._is_open, self._demand, self._rate)
-                break
+                return torch.where(self._is_open, self._demand, self._rate)
             granted = self._level * self._weight
             price = self._problem.cheapest_path_cost(self._problem.ops.path_sum(prices))[0]
             is_whole = self._is_open & (self._demand <= granted)
@@ -85,8 +79,6 @@ class _Filling:
                 is_held = self._is_open
             self._rate = torch.where(is_whole, self._demand, torch.where(is_held, granted, self._rate))
             self._is_open = self._is_open & ~(is_whole | is_held)
-            if not bool(self._is_open.any()):
-                break
         return self._rate
 
     @property
@@ -101,10 +93,8 @@ class _Filling:
         utilisation = 1.0
         for _ in range(_MOST_PROGRAMS):
             rates = torch.where(self._is_open, torch.minimum(t * self._weight, self._demand), self._rate)
-            result = pdhg.solve(
-                dataclasses.replace(self._balanced, demand=rates[None]), gap=self._gap, max_iterations=_ITERATIONS,
-                warm_start=self._state,
-            )  # fmt: skip
+            balanced = self._problem.balanced(ObjectiveName.MAX_LINK_UTILISATION, rates[None])
+            result = pdhg.solve(balanced, gap=self._gap, max_iterations=_ITERATIONS, warm_start=self._state)
             self._state, utilisation = result.state, float(result.value)
             fits = utilisation <= slack
             own = t * growth_bound(self._problem, self._rate, self._is_open, t * self._weight, result.prices)

@@ -9,6 +9,7 @@ from scipy.optimize import linprog
 
 import teal
 from teal.testing import make_topology, random_problem
+from tests.explicit import explicit_paths
 
 
 def test_a_demand_with_two_paths_leaves_the_shared_link_to_others() -> None:
@@ -40,11 +41,7 @@ def test_no_rate_can_be_raised_without_lowering_one_that_is_not_larger(seed: int
     problem = random_problem(seed, nodes=5, batch=1, num_paths=3, failed=failed)
     rates = problem.flows(teal.make_scheme("max-min-lp").solve(problem).splits).sum(-1)[0].numpy()
     mask, demand, capacity = problem.path_mask[0].numpy(), problem.demand[0].numpy(), problem.capacity[0].numpy()
-    variables = np.argwhere(mask)
-    use, of_demand = np.zeros((len(capacity), len(variables))), np.zeros((len(demand), len(variables)))
-    for column, (d, k) in enumerate(variables.tolist()):
-        use[problem.paths.links_of(d, k), column] = 1
-        of_demand[d, column] = 1
+    use, of_demand = explicit_paths(problem)
     for d in np.flatnonzero((demand > 0) & mask.any(1)).tolist():
         kept = (rates <= rates[d] * (1 + 1e-6)) & (np.arange(len(rates)) != d)
         a_ub = np.concatenate([use, of_demand, -of_demand[kept]])

@@ -14,21 +14,18 @@ from scipy.optimize import linprog
 import teal
 from teal.solvers.fair_levels import growth_bound, level_growths
 from teal.testing import make_topology, random_problem
+from tests.explicit import explicit_paths
 
 
 def _exact_growth(problem: teal.Problem, rate: np.ndarray, grows: np.ndarray, level: float) -> float:
     """The largest theta, by bisection over linear programs that ask whether the rates fit."""
-    mask, demand, capacity = problem.path_mask[0].numpy(), problem.demand[0].numpy(), problem.capacity[0].numpy()
-    variables = np.argwhere(mask)
-    use, of_demand = np.zeros((len(capacity), len(variables))), np.zeros((len(demand), len(variables)))
-    for column, (d, k) in enumerate(variables.tolist()):
-        use[problem.paths.links_of(d, k), column] = 1
-        of_demand[d, column] = 1
+    demand, capacity = problem.demand[0].numpy(), problem.capacity[0].numpy()
+    use, of_demand = explicit_paths(problem)
 
     def fits(theta: float) -> bool:
         needed = np.where(grows, np.minimum(theta * level, demand), rate)
         a_ub, b_ub = np.concatenate([use, -of_demand]), np.concatenate([capacity, -needed * (1 - 1e-9)])
-        return bool(linprog(np.zeros(len(variables)), A_ub=a_ub, b_ub=b_ub, bounds=(0, None)).status == 0)
+        return bool(linprog(np.zeros(use.shape[1]), A_ub=a_ub, b_ub=b_ub, bounds=(0, None)).status == 0)
 
     low, high = 0.0, float((demand[grows] / level).max())
     if fits(high):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from teal.network import TrafficMatrices
 from teal.network.traffic import spread
-from teal.objectives import Objective, ObjectiveName
+from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
 
@@ -106,10 +106,5 @@ class Past:
 
     def _balanced(self, demand: FloatArray) -> Problem:
         """Matrices (B, D) whose largest utilisation is to be minimised."""
-        network = dataclasses.replace(
-            self.network,
-            objective=Objective(ObjectiveName.MAX_LINK_UTILISATION),
-            demand_value=torch.zeros_like(self.network.demand_value),
-            link_cost=torch.zeros_like(self.network.link_cost),
-        )
-        return network.with_demand(torch.from_numpy(demand))
+        matrices = self.network.with_demand(torch.from_numpy(demand))
+        return matrices.balanced(ObjectiveName.MAX_LINK_UTILISATION, matrices.demand)

@@ -22,6 +22,11 @@ from teal.problem.steps import ValueSteps
 from teal.runtime.arrays import Int64Array
 
 
+def class_weights(number: int, ratio: float) -> list[float]:
+    """Values of a Gbit/s of the classes up to ``number``, which has 1; each ``ratio`` times that of the next one."""
+    return [ratio ** (number - above) for above in range(number + 1)]
+
+
 class ClassRows:
     """The rows of a problem of C classes.
 
@@ -73,7 +78,7 @@ class ClassRows:
             ratio: value of a Gbit/s of a class over that of the next one.
         """
         program = self._programs[number]
-        weight = ratio ** (number - torch.arange(number + 1.0, dtype=torch.float64, device=program.demand.device))
+        weight = program.demand.new_tensor(class_weights(number, ratio))
         if not self.is_merged:
             size = torch.as_tensor(self._classes.ptr[: number + 2]).diff().to(weight.device)
             return dataclasses.replace(program, demand_value=weight.repeat_interleave(size))

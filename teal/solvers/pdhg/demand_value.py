@@ -8,9 +8,11 @@ See :mod:`teal.problem.steps`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from teal.problem import Problem
 from teal.runtime.arrays import AnyArray, FloatArray
@@ -42,19 +44,15 @@ def one_step(value: FloatArray) -> DemandValue:
     return DemandValue(value, np.zeros(1), np.zeros(0))
 
 
-def of_problem(problem: Problem, width: int) -> DemandValue:
-    """The values in a problem, for ``width`` lanes; lanes past B repeat the first matrix."""
+def of_problem(problem: Problem, rows_of: Callable[[Tensor], FloatArray]) -> DemandValue:
+    """The values in a problem; ``rows_of`` makes flat rows of lanes, (n * L,), of (B, n)."""
     value = problem.demand_value.numpy()
     # One entry if all demands have the same value: the kernels then read no value for each demand.
     value = value[:1] if len(value) and (value == value[0]).all() else value
     steps = problem.steps
     if steps is None:
         return one_step(value)
-    end = steps.end.numpy()
-    lanes = np.zeros(width, np.int64)
-    lanes[: len(end)] = np.arange(len(end))
-    rows = np.ascontiguousarray(end[lanes].transpose(1, 2, 0), dtype=np.float64).reshape(-1)
-    return DemandValue(value, 1 - steps.level.numpy().astype(np.float64), rows)
+    return DemandValue(value, 1 - steps.level.numpy().astype(np.float64), rows_of(steps.end.flatten(1)))
 
 
 @inlined_kernel
@@ -120,12 +118,12 @@ def step_shift(drop, end, d, moved, n, value, lanes):
 
 @inlined_kernel
 def step_shift_of_two(drop, end, d, x, y, value, lanes):
-    """:func:`step_shift` of two paths, or of one, x, where y is 1 less: most demands have no more.
+    """:func:`step_shift` of at most two paths, which most demands have, without a loop over them.
 
     Args:
         drop, end: as of DemandValue, of several steps.
         d: number of the demand.
-        x, y: splits after a gradient step with the value of the first step.
+        x, y: splits after a gradient step with the value of the first step; of a demand with one path y = x - 1.
         value: of the first step times the step size.
         lanes: of length L.
     """

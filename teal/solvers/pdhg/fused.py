@@ -70,7 +70,7 @@ class FusedEngine:
         same_capacity = bool((problem.capacity == problem.capacity[:1]).all())  # h of all matrices is the same then
         passes = PathPasses(
             problem.paths.packed, problem.paths.num_paths, problem.batch, self._lanes,
-            (0,) if same_capacity else self._lanes, of_problem(problem, len(self._lanes)), self._is_balanced,
+            (0,) if same_capacity else self._lanes, of_problem(problem, self._rows_of), self._is_balanced,
             _NUMPY_DTYPE[dtype], InMemory(),
         )  # fmt: skip
         passes.put_demand(problem.demand.numpy())

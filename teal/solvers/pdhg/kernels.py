@@ -101,9 +101,11 @@ def _iterate_block(  # type: ignore[no-untyped-def]
                 g = scaled_value - load(path_price, end_node[p], lanes)
                 x = load(point, p, lanes) + primal_step * g
                 store(moved_splits, 0, x)
-                best_profit, shift = larger(g, floor), larger(x - one, floor)
+                best_profit = larger(g, floor)
                 if has_steps:
                     shift = step_shift_of_two(drop, end, d, x, x - one, scaled_step, lanes)
+                else:
+                    shift = larger(x - one, floor)
             elif n == 2:
                 g = scaled_value - load(path_price, end_node[p], lanes)
                 g2 = scaled_value - load(path_price, end_node[p + 1], lanes)
@@ -111,9 +113,10 @@ def _iterate_block(  # type: ignore[no-untyped-def]
                 store(moved_splits, 0, x)
                 store(moved_splits, 1, y)
                 best_profit = larger(larger(g, g2), floor)
-                shift = larger(larger(half * (x + y - one), larger(x, y) - one), floor)
                 if has_steps:
                     shift = step_shift_of_two(drop, end, d, x, y, scaled_step, lanes)
+                else:
+                    shift = larger(larger(half * (x + y - one), larger(x, y) - one), floor)
             else:
                 best_profit = floor
                 for k in range(n):

@@ -28,7 +28,7 @@ from teal.objectives import CLASS_RATIO, Objective
 from teal.pathops import make_path_ops
 from teal.problem import Problem
 from teal.problem.priority import ClassFigures, by_class
-from teal.solvers.pdhg.class_rows import ClassRows
+from teal.solvers.pdhg.class_rows import ClassRows, class_weights
 from teal.solvers.pdhg.engine import PdhgState
 from teal.solvers.pdhg.search import PdhgResult, Stop
 
@@ -80,9 +80,6 @@ class _Sequence:
         self._target = [self._needed(number, demand) for number in range(self.count)]
         self.iterations = 0
 
-    def _weights(self, number: int) -> list[float]:
-        return [self._ratio ** (number - above) for above in range(number + 1)]
-
     def _needed(self, number: int, values: Tensor) -> float:
         """Relative gap of the weighted program at which class ``number`` has its target.
 
@@ -90,7 +87,7 @@ class _Sequence:
             number: of the class.
             values: (B, C) Gbit/s of the classes, or their demands.
         """
-        weighted = (values[:, : number + 1] * values.new_tensor(self._weights(number))).sum(1)
+        weighted = (values[:, : number + 1] * values.new_tensor(class_weights(number, self._ratio))).sum(1)
         share = torch.where(weighted > 0, values[:, number] / weighted.clamp(min=1e-300), 1.0)
         positive = share[share > 0]
         return max(_LEAST_TARGET, self._gap * _SAFETY * float(positive.min())) if len(positive) else self._gap
@@ -144,7 +141,7 @@ class _Sequence:
         is_wide = float(figures.bound[row, number] - found) > missing / 2  # else the last program carries too little
         if number < self.count - 1 and not is_wide:
             last = self.last
-            added = missing * self._weights(self.count - 1)[number]
+            added = missing * class_weights(self.count - 1, self._ratio)[number]
             is_converged = _BLAME * added > float(last.bound[row] - last.value[row])
             number = self.count - 1
             if is_converged:

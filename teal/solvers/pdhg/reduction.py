@@ -97,17 +97,17 @@ class Reduction:
             return reduced
         exact = self.original.to(torch.float64)
         if self._only_capacity:
-            splits, state = reduced.splits, reduced.state.splits
+            splits, last_splits = reduced.splits, reduced.state.splits
         else:
-            splits = project(exact, reduced.splits * self._share(), _REFILL)
-            state = reduced.state.splits * self._share()
+            share = self._share()
+            splits, last_splits = project(exact, reduced.splits * share, _REFILL), reduced.state.splits * share
         prices = reduced.prices * self._price_unit()
         if exact.objective.maximises_value:
             prices = torch.where(self._closed, exact.demand_value.amax(), prices)
             prices = _prices_of_all(exact, usable_prices(exact, prices, most=1.0))
         prices = usable_prices(exact, prices)
         value, bound = exact.value(splits), dual_bound(exact, prices)
-        start = PdhgState(state, reduced.state.prices * self._price_unit())
+        state = PdhgState(last_splits, reduced.state.prices * self._price_unit())
         gaps = gap(exact, value, bound)
         # What the reduced program has and this one has not is lost to the range of the numbers.
         stopped_by = tuple(
@@ -115,7 +115,7 @@ class Reduction:
             for stop, own in zip(reduced.stopped_by, gaps.tolist(), strict=True)
         )
         return dataclasses.replace(
-            reduced, splits=splits, prices=prices, value=value, bound=bound, gap=gaps, state=start,
+            reduced, splits=splits, prices=prices, value=value, bound=bound, gap=gaps, state=state,
             stopped_by=stopped_by,
         )  # fmt: skip
 
@@ -138,7 +138,7 @@ def _prices_of_all(problem: Problem, prices: Tensor) -> Tensor:
     demand times the largest profit.
     """
     prices = torch.where(problem.capacity > problem.usable.capacity, 0, prices)
-    if problem.demand is problem.usable.demand:
+    if problem.demand is problem.usable.demand:  # no demand was limited: the first step is all
         return prices
     exceeds = (problem.demand > problem.bottleneck.sum(-1)) & problem.routable
     profit = torch.where(problem.path_mask, problem.path_value - problem.ops.path_sum(prices), 0)

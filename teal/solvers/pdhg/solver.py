@@ -94,14 +94,13 @@ def solve(
         raise InputError("solve", "gap", "a number >= 0", gap)
     if engine not in ENGINES:
         raise InputError("solve", "engine", " or ".join(ENGINES), repr(engine))
+    prepare(problem, gap=gap, engine=engine, dtype=dtype)
     if problem.objective.is_lexicographic:
-        prepare(problem, gap=gap, engine=engine, dtype=dtype)
         program = partial(solve, engine=engine, dtype=dtype)
         return solve_in_order(
             problem, program, gap=gap, deadline=deadline, max_iterations=max_iterations, report=report,
             may_merge=_knows_steps(problem, engine),
         )  # fmt: skip
-    prepare(problem, gap=gap, engine=engine, dtype=dtype)
     begin = time.perf_counter()
     state = _starting_state(problem, warm_start)
     if state is None and starter is not None and not is_faster(problem.paths, gap):
