@@ -29,6 +29,7 @@ _WHOLE = 0.99  # share of a demand from which it counts as carried whole
 _SAME = 1.02  # levels up to so many times the least of a group are one level
 _GAP, _ITERATIONS = 1e-3, 2000  # of the programs; wider gaps only give looser bounds
 _HALVINGS = 60  # of an interval for theta
+_ROUNDING = 1e-9  # of the value of all capacity, by which sums may be wrong: rounding must not prove a growth below 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +115,8 @@ def growth_bound(problem: Problem, rate: Tensor, grows: Tensor, granted: Tensor,
         prices: at least 0.
     """
     price = problem.cheapest_path_cost(problem.ops.path_sum(prices))[0]
-    room = float(problem.capacity_value(prices)[0] - torch.where(grows, 0, rate * price).sum())
+    value = problem.capacity_value(prices)[0]
+    room = float(value * (1 + _ROUNDING) - torch.where(grows, 0, rate * price).sum())
     price, granted, demand = price[grows], granted[grows], problem.demand[0][grows]
 
     def cost(theta: float) -> float:
