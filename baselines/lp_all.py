@@ -5,7 +5,7 @@ With x[d, k] the flow on path k of demand d, in Gbit/s:
 Value maximisation: max sum v x  s.t.  sum_k x[d, k] <= demand[d],  load[e] <= c[e],  x >= 0.
 max_link_utilisation: min theta  s.t.  sum_k x[d, k] = demand[d],  load[e] <= theta c[e],  x >= 0; theta may exceed 1,
 so an overloaded matrix has an optimum too.
-priority: a sequence of programs, see :mod:`baselines.lp_priority`.
+priority, max_min: sequences of programs, see :mod:`baselines.lp_priority` and :mod:`baselines.max_min_lp`.
 max_concurrent_flow: max alpha  s.t.  alpha demand[d] <= sum_k x[d, k] <= demand[d],  load[e] <= c[e],  alpha <= 1,
 x >= 0.
 
@@ -30,6 +30,7 @@ import torch
 from baselines.linear_program import LpSettings, solve_program
 from baselines.lp_priority import solve_in_order
 from baselines.matrix import Matrix, MatrixResult, per_matrix
+from baselines.max_min_lp import ExactMaxMin
 from baselines.path_program import path_program
 from teal.errors import InputError, SolverError
 from teal.objectives import Objective, ObjectiveName
@@ -70,10 +71,13 @@ class LpAll:
         Raises:
             SolverError: cvxpy or the solver is not installed, or its licence does not cover the program.
         """
-        if problem.objective.is_lexicographic:
+        if problem.objective.is_sequence:
             if self.solver not in SCALED_SOLVERS:
-                raise InputError("lp-all", "solver", " or ".join(SCALED_SOLVERS) + " under priority", self.solver)
+                expected = f"{' or '.join(SCALED_SOLVERS)} under {problem.objective.name.value}"
+                raise InputError("lp-all", "solver", expected, self.solver)
             settings = LpSettings(self.solver, self.method, self.time_limit)
+            if problem.objective.is_fair:
+                return ExactMaxMin(settings).solve(problem)
             return solve_in_order(problem.to(torch.float64), settings)
         cvxpy = _import_cvxpy()
         if SOLVERS[self.solver] not in cvxpy.installed_solvers():

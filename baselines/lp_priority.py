@@ -18,7 +18,7 @@ import torch
 from baselines.linear_program import LpSettings, solve_program
 from baselines.matrix import Array, Matrix, matrices
 from baselines.path_program import path_program
-from teal.problem import Allocation, Problem, Status
+from teal.problem import Allocation, Problem, ProgramPrices, Status
 
 _SLACK = 1e-9  # share of V_j by which the next LPs may fall short of it, so that rounding makes none infeasible
 
@@ -45,7 +45,7 @@ def solve_in_order(problem: Problem, settings: LpSettings) -> Allocation:
     given = torch.from_numpy(prices).to(problem.demand)
     return Allocation(
         torch.from_numpy(splits).to(problem.demand), given[:, -1], tuple(statuses), tuple(build_s), tuple(solve_s),
-        class_prices=given,
+        program_prices=ProgramPrices(given),
     )  # fmt: skip
 
 

@@ -1,8 +1,9 @@
 """Max-min fairness by linear programs: exact, by water-filling, and in one program with geometric bins.
 
 Exact (Danna et al., "Upward max-min fairness", 2012, section 2): with A the demands that may still grow, maximise t
-such that f[d] >= min(t, demand[d]) for d in A and f[d] >= level[d] for the others; a demand of A whose row has a
-positive dual variable has the rate t in every optimum, and leaves A.  Which demands are carried whole at a level is
+such that f[d] >= min(t w[d], demand[d]) for d in A and f[d] >= rate[d] for the others; a demand of A whose row has a
+positive dual variable has the rate t w[d] in every optimum, and leaves A.  Weights w are those of the objective
+max_min, 1 each under another one.  Which demands are carried whole at a level is
 found by bisection, so that a level costs some LPs, and not one for each demand.
 
 Geometric bins (GB; Namyar et al., NSDI 2024, section 3.2; after SWAN, Hong et al., SIGCOMM 2013): the rate of a demand
@@ -17,12 +18,13 @@ from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
+import torch
 
 from baselines.linear_program import LinearProgram, LpSettings, LpSolution, solve_program, solver_options
 from baselines.matrix import Array, Matrix, MatrixResult, heuristic_status, per_matrix
 from baselines.path_program import PathProgram, path_program
 from teal.errors import InputError
-from teal.problem import Allocation, Problem, Status
+from teal.problem import Allocation, Problem, ProgramPrices, Status
 from teal.solvers.fairness import require_shedding
 from teal.spec import Spec
 
@@ -41,71 +43,106 @@ class ExactMaxMin:
     settings: LpSettings
 
     def solve(self, problem: Problem) -> Allocation:
-        """The max-min fair rates of every matrix."""
+        """The max-min fair rates of every matrix, with the prices of every level."""
         require_shedding("max-min-lp", problem.objective)
-        return per_matrix(problem, self._solve)
+        levels: list[list[tuple[float, Array]]] = []
+        weight = problem.demand_value.double().cpu().numpy() if problem.objective.is_fair else None
+        allocation = per_matrix(problem, lambda matrix: self._solve(matrix, weight, levels))
+        return dataclasses.replace(allocation, program_prices=_program_prices(problem, levels))
 
-    def _solve(self, matrix: Matrix) -> MatrixResult:
+    def _solve(self, matrix: Matrix, weight: Array | None, levels: list[list[tuple[float, Array]]]) -> MatrixResult:
+        levels.append([])
         lp = path_program(matrix, matrix.routable, matrix.capacity)
         rows, demands = _by_demand(lp, matrix)
-        demand, level = matrix.demand[demands], np.zeros(len(demands))
+        demand = matrix.demand[demands]
+        own = _Growing(lp, rows, demand, np.ones(len(demand)) if weight is None else weight[demands])
+        rate = np.zeros(len(demands))  # of the demands that are not open
         is_open, flow, status, seconds = demand > 0, np.zeros(matrix.mask.shape), Status.OPTIMAL, 0.0
         while is_open.any():
-            solution, grows, spent = self._next_level(lp, rows, is_open, level, demand)
+            solution, grows, spent = self._next_level(own, is_open, rate)
             seconds += spent
             if not solution.status.usable:
                 return MatrixResult(flow, status=solution.status)
-            flow, rate = lp.flow(solution), float(solution.x[-1])
-            is_whole = is_open & (~grows | (demand <= rate * (1 + _SLACK)))
-            is_held = np.zeros(len(demand), bool)
+            flow, level = lp.flow(solution), float(solution.x[-1])
+            is_whole = is_open & (~grows | (demand <= level * own.weight * (1 + _SLACK)))
+            is_held = np.zeros(len(demands), bool)
             is_held[grows] = solution.dual[len(lp.program.b_ub) :][: int(grows.sum())] > _POSITIVE_DUAL
             if not (is_held | is_whole).any():  # only rounding can be the reason: all that are open stay at this level
                 is_held = grows
-            level[is_held], level[is_whole] = rate, demand[is_whole]
+            if is_held.any():
+                levels[-1].append((level * matrix.unit, lp.prices(solution)))
+            rate[is_held], rate[is_whole] = level * own.weight[is_held], demand[is_whole]
             is_open &= ~(is_held | is_whole)
         return MatrixResult(flow, status=status, build_s=lp.build_s, solve_s=seconds)
 
-    def _next_level(
-        self, lp: PathProgram, rows: sp.csr_array, is_open: Array, level: Array, demand: Array
-    ) -> tuple[LpSolution, Array, float]:
-        """The largest t such that every open demand can have min(t, demand), by bisection on who is carried whole.
+    def _next_level(self, own: _Growing, is_open: Array, rate: Array) -> tuple[LpSolution, Array, float]:
+        """The largest t such that every open demand can have min(t w, demand), by bisection on who is carried whole.
 
-        If the i smallest rates among the open demands are granted, the others reach a common rate t(i).  It is the
-        level if it lies between the i-th rate and the next one; i is too small if t(i) reaches the next one, and too
-        large if t(i) is below the i-th, or if the program is infeasible.
+        If the i open demands with the smallest demand per weight are carried whole, the others reach a common level
+        t(i).  It is the level if it lies between the i-th demand per weight and the next one; i is too small if t(i)
+        reaches the next one, and too large if t(i) is below the i-th, or if the program is infeasible.
 
         Returns:
             the solution for the level, true for the demands that grow in its program, and s of all programs.
         """
-        rates = np.unique(demand[is_open])
-        low, high, seconds = 0, len(rates), 0.0  # the least and the largest i that may be right
+        whole_at = own.demand / own.weight
+        ends = np.unique(whole_at[is_open])
+        low, high, seconds = 0, len(ends), 0.0  # the least and the largest i that may be right
         found: tuple[LpSolution, Array] | None = None
         while low <= high:
             count = (low + high) // 2
-            grows = is_open & (demand > (rates[count - 1] if count else 0.0))
-            most = rates[count] if count < len(rates) else 0.0
-            solution = self._raise(lp, rows, grows, np.where(is_open & ~grows, demand, level), most)
-            seconds, rate = seconds + solution.seconds, float(solution.x[-1])
+            grows = is_open & (whole_at > (ends[count - 1] if count else 0.0))
+            most = ends[count] if count < len(ends) else 0.0
+            solution = own.raised(grows, np.where(is_open & ~grows, own.demand, rate), most, self.settings)
+            seconds, level = seconds + solution.seconds, float(solution.x[-1])
             if not solution.status.usable:
                 high = count - 1
-            elif 0 < count < len(rates) and rate < rates[count - 1] * (1 - _SLACK):
-                low, high = max(low, int(np.searchsorted(rates, rate * (1 - _SLACK)))), count - 1
+            elif 0 < count < len(ends) and level < ends[count - 1] * (1 - _SLACK):
+                low, high = max(low, int(np.searchsorted(ends, level * (1 - _SLACK)))), count - 1
             else:
                 found, low = (solution, grows), count + 1
-                if rate < most * (1 - _SLACK):
+                if level < most * (1 - _SLACK):
                     break
         return *(found or (solution, grows)), seconds
 
-    def _raise(self, lp: PathProgram, rows: sp.csr_array, grows: Array, level: Array, most: float) -> LpSolution:
-        """Maximise the common rate t of the demands that grow, at most ``most``; the others keep their level."""
-        base, width = lp.program, len(lp.path)
-        a_open = sp.hstack([-rows[grows], sp.csr_array(np.ones((int(grows.sum()), 1)))])
-        a_held = sp.hstack([-rows[~grows], sp.csr_array((int((~grows).sum()), 1))])
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Growing:
+    """The program of a level: n demands, of which some grow together.
+
+    Attributes:
+        lp: of their paths.
+        rows: (n, paths) 1 where a path belongs to a demand.
+        demand: (n,) units.
+        weight: (n,) w.
+    """
+
+    lp: PathProgram
+    rows: sp.csr_array
+    demand: Array
+    weight: Array
+
+    def raised(self, grows: Array, rate: Array, most: float, settings: LpSettings) -> LpSolution:
+        """Maximise the common level t of the demands that grow, at most ``most``; the others keep their rates."""
+        base, width = self.lp.program, len(self.lp.path)
+        a_open = sp.hstack([-self.rows[grows], sp.csr_array(self.weight[grows][:, None])])
+        a_held = sp.hstack([-self.rows[~grows], sp.csr_array((int((~grows).sum()), 1))])
         a_ub = sp.vstack([sp.hstack([base.a_ub, sp.csr_array((base.a_ub.shape[0], 1))]), a_open, a_held], format="csr")
-        b_ub = np.concatenate([base.b_ub, np.zeros(a_open.shape[0]), -level[~grows] * (1 - _SLACK)])
+        b_ub = np.concatenate([base.b_ub, np.zeros(a_open.shape[0]), -rate[~grows] * (1 - _SLACK)])
         upper = np.append(np.full(width, np.inf), most)
         program = LinearProgram(np.append(np.zeros(width), -1.0), sp.csr_array(a_ub), b_ub, upper=upper)
-        return solve_program(program, self.settings)
+        return solve_program(program, settings)
+
+
+def _program_prices(problem: Problem, levels: list[list[tuple[float, Array]]]) -> ProgramPrices:
+    """Levels, Gbit/s a weight, and prices of each matrix, padded to the largest number of levels."""
+    most = max([1, *map(len, levels)])
+    prices = torch.zeros(len(levels), most, problem.topology.num_links, dtype=torch.float64)
+    level = torch.full((len(levels), most), torch.inf, dtype=torch.float64)
+    for row, found in enumerate(levels):
+        for number, (own, price) in enumerate(found):
+            level[row, number], prices[row, number] = own, torch.from_numpy(price)
+    return ProgramPrices(prices, level)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,9 @@ With flows x[d, k] >= 0, capacities c[e] and load[e] the sum of x over the paths
   load[e] <= c[e].  Scaling all flows alike shows that alpha = min(1, 1 / theta), so that both are
   solved as one program; capacity that is left over is given to demands that can use it.
 
+- max_min: the rates f[d] = sum_k x[d, k] are max-min fair: no f[d] / w[d], with w[d] the demand's weight, can be raised
+  without lowering another one that is not larger.  Value and bound are flows, see :mod:`teal.problem.fair_levels`.
+  Schemes without a method for it maximise the flow, weighted.
 - priority: demands belong to classes, the highest first.  The flow of class 1 is maximal; that of class 2 is maximal
   among the allocations that carry as much of class 1; and so on.  See :mod:`teal.problem.priority`.
   Schemes without a method for it solve the weighted program, in which a Gbit/s of a class has CLASS_RATIO times the
@@ -39,6 +42,7 @@ class ObjectiveName(StrEnum):
     MAX_LINK_UTILISATION = "max_link_utilisation"
     MAX_CONCURRENT_FLOW = "max_concurrent_flow"
     PRIORITY = "priority"
+    MAX_MIN = "max_min"
 
 
 # Value of a Gbit/s over that of one of the next class.  It must exceed the flow of the next class that a Gbit/s can
@@ -47,8 +51,12 @@ class ObjectiveName(StrEnum):
 CLASS_RATIO = 4.0
 
 
-# The objectives that are one program; priority is a sequence of them.
-SINGLE_PROGRAMS = tuple(name for name in ObjectiveName if name is not ObjectiveName.PRIORITY)
+# The objectives that are a sequence of programs: one for each class, one for each level of rates.
+SEQUENCES = (ObjectiveName.PRIORITY, ObjectiveName.MAX_MIN)
+SINGLE_PROGRAMS = tuple(name for name in ObjectiveName if name not in SEQUENCES)
+
+
+WEIGHTED = (ObjectiveName.WEIGHTED_FLOW, ObjectiveName.PRIORITY)  # the objectives that need weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +93,19 @@ class Objective:
         return self.name in (ObjectiveName.MAX_LINK_UTILISATION, ObjectiveName.MAX_CONCURRENT_FLOW)
 
     @property
-    def is_lexicographic(self) -> bool:
+    def is_sequence(self) -> bool:
+        """True for priority and max_min, which are a sequence of programs."""
+        return self.name in SEQUENCES
+
+    @property
+    def has_classes(self) -> bool:
         """True for priority, whose classes have a value and a bound each."""
         return self.name is ObjectiveName.PRIORITY
+
+    @property
+    def is_fair(self) -> bool:
+        """True for max_min, whose levels of rates have a bound each."""
+        return self.name is ObjectiveName.MAX_MIN
 
     @property
     def higher_is_better(self) -> bool:
@@ -106,11 +124,13 @@ class Objective:
         """(D,) value of one Gbit/s of each demand: its weight, else 1; 0 for the balanced programs.
 
         Raises:
-            InputError: weighted_flow or priority without weights.
+            InputError: weighted_flow or priority without weights; a weight of 0 under max_min.
         """
         if self.is_balanced:
             return np.zeros(demands)
-        if self.name not in (ObjectiveName.WEIGHTED_FLOW, ObjectiveName.PRIORITY):
+        if self.is_fair and weight is not None and not np.all(np.asarray(weight) > 0):
+            raise InputError("objective max_min", "weight", "above 0", float(np.min(weight)))
+        if self.name not in WEIGHTED and not (self.is_fair and weight is not None):
             return np.ones(demands)
         if weight is None:
             raise InputError(f"objective {self.name.value}", "weight", "a weight for each demand", "none")

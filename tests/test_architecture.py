@@ -30,10 +30,12 @@ TIERS = (
 )
 # Rooms whose modules have an order of their own: each imports only from those before it.
 ORDERS = {
-    "problem": ("churn", "steps", "problem", "allocation", "feasibility", "bounds", "priority", "assessment"),
+    "problem": (
+        "churn", "steps", "problem", "allocation", "feasibility", "bounds", "priority", "fair_levels", "assessment",
+    ),
     "evaluation": (
-        "calibration", "instance", "cases", "online", "rows", "runner", "evaluate", "race", "plan", "audit", "solve",
-        "sharded", "allocate", "next_interval", "warm_up",
+        "calibration", "instance", "cases", "online", "sequences", "rows", "runner", "evaluate", "race", "plan",
+        "audit", "solve", "sharded", "allocate", "next_interval", "warm_up",
     ),
 }  # fmt: skip
 MAX_TOP_LEVEL_ENTRIES = 26

@@ -41,14 +41,15 @@ class ProgramConfig(CandidateConfig):
     """The program to solve."""
 
     objective: ObjectiveName = ObjectiveName.TOTAL_FLOW
-    """total_flow, weighted_flow, latency_penalised_flow, max_link_utilisation, max_concurrent_flow, or priority: the
-    flow of the highest class first, then that of the next one."""
+    """total_flow, weighted_flow, latency_penalised_flow, max_link_utilisation, max_concurrent_flow, priority (the flow
+    of the highest class first, then that of the next one), or max_min (fair: no demand's rate can be raised without
+    lowering another one that is not larger)."""
     epsilon: float = 0.5
     """For latency_penalised_flow, in [0, 1): a Gbit/s on a path has the value 1 - EPSILON * latency / largest latency
     of all candidate paths."""
-    weights: str = "random:seed=0"
-    """For weighted_flow: a CSV file with columns source,target,weight, or random:seed=N (each demand's weight is drawn
-    from 1, 2 and 4)."""
+    weights: str = ""
+    """For weighted_flow and max_min: a CSV file with columns source,target,weight, or random:seed=N (each demand's
+    weight is drawn from 1, 2 and 4).  Default: random:seed=0 for weighted_flow, 1 each for max_min."""
     class_shares: str = ""
     """Divide every demand among priority classes, the highest first: gold=0.1,silver=0.3,bronze=0.6.  Default: the
     column class of the traffic, if it has one."""

@@ -102,7 +102,7 @@ class HistoryAllocator:
         result = solver.solve(problem, gap=config.gap, max_iterations=config.max_iterations, starter=self._starter)
         splits = installable(problem, result.splits, config.min_split, config.entries)
         solve_s = time.perf_counter() - begin
-        assessment = assess(problem, Allocation.of_batch(splits, result.prices, solve_s, result.class_prices))
+        assessment = assess(problem, Allocation.of_batch(splits, result.prices, solve_s, result.program_prices))
         allocated = [
             AllocatedMatrix(
                 index=row,

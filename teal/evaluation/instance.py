@@ -29,6 +29,7 @@ from teal.runtime.storage import atomic_file, cache_dir, content_key
 from teal.spec import parse_spec
 
 _CALIBRATION_FORMAT = 2  # part of the cache key: raise it when calibration changes
+_USUAL_WEIGHTS = "random:seed=0"  # of weighted_flow
 _PRIORITIES = (1.0, 2.0, 4.0)  # weights that `random:seed=N` gives to demands
 
 
@@ -136,11 +137,14 @@ def paths_of_traffic(config: ProgramConfig, topology: Topology, traffic: Traffic
 def given_weights(
     config: InstanceConfig, topology: Topology, traffic: TrafficMatrices, notify: Callable[[str], None]
 ) -> FloatArray | None:
-    """(D,) weights of the demands under weighted_flow, else None; arguments as of :func:`load_instance`."""
-    if config.objective is not ObjectiveName.WEIGHTED_FLOW:
+    """(D,) weights of the demands under weighted_flow and, where there are any, max_min; else None."""
+    if config.objective not in (ObjectiveName.WEIGHTED_FLOW, ObjectiveName.MAX_MIN):
         return None
-    notify(f"weights: {config.weights}")
-    return load_weights(config.weights, topology, traffic)
+    given = config.weights or (_USUAL_WEIGHTS if config.objective is ObjectiveName.WEIGHTED_FLOW else "")
+    if not given:
+        return None
+    notify(f"weights: {given}")
+    return load_weights(given, topology, traffic)
 
 
 def path_groups(config: PathConfig, topology: Topology) -> list[list[int]] | None:

@@ -155,7 +155,7 @@ def _outages_of(
     value_before: torch.Tensor,
     failure: Failure,
 ) -> Iterator[Outage]:
-    allocation = Allocation.of_batch(result.splits, result.prices, result.solve_s, result.class_prices)
+    allocation = Allocation.of_batch(result.splits, result.prices, result.solve_s, result.program_prices)
     assessment = assess(problem, allocation)
     total = problem.demand.sum(1)
     stranded = (problem.demand * ~problem.routable).sum(1) / total.clamp(min=1e-300)

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from teal.evaluation.cases import Case
 from teal.evaluation.instance import Instance
-from teal.problem import Allocation, Assessment, Figures, Problem, Status, all_paths_bound, class_figures
+from teal.evaluation.sequences import SchemeResult, fairness_of, gaps_of_sequence
+from teal.formats.allocations import finite_only
+from teal.problem import Allocation, Figures, Problem, Status, all_paths_bound
 from teal.problem.bounds import gap
 from teal.runtime.arrays import FloatArray
 
@@ -42,6 +44,10 @@ class Row(Figures):
         status: optimal, feasible, infeasible (the validator's verdict), time_limit or failed.
         note: why the scheme failed; ``""`` if it did not.
         classes: under priority, demand, value, bound and gap of each class, as JSON; else ``""``.
+        levels: under max_min, the levels that hold most flow, each with its number of demands and its growth (see
+            :mod:`teal.problem.fair_levels`), as JSON; else ``""``.
+        fairness: under max_min, geometric mean over the demands of min(f / g, g / f), with f the rate and g that of the
+            scheme with the smallest gap (an optimal one, if there is one); NaN without such a scheme.
     """
 
     scheme: str
@@ -60,11 +66,13 @@ class Row(Figures):
     status: str
     note: str = ""
     classes: str = ""
+    levels: str = ""
+    fairness: float = float("nan")
 
     COLUMNS: ClassVar[tuple[str, ...]] = (
         "scheme", "topology", "traffic", "protocol", "level", "draw", "index", "timestamp", "objective", "value",
         "satisfied_demand", "bound", "gap", "gap_known", "max_link_utilisation", "max_violation", "build_s", "solve_s",
-        "parallel_s", "status", "note", "classes",
+        "parallel_s", "status", "note", "classes", "levels", "fairness",
     )  # fmt: skip
     """Columns of a file of rows, in this order."""
 
@@ -94,29 +102,15 @@ class CaseResult:
     utilisation: Mapping[str, FloatArray]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class SchemeResult:
-    """The allocation of a scheme for one case, and its assessment.
-
-    Attributes:
-        allocation: B = 1; of status failed if the scheme failed.
-        assessment: of the allocation.
-        note: why the scheme failed; ``""`` if it did not.
-    """
-
-    allocation: Allocation
-    assessment: Assessment
-    note: str = ""
-
-
 def make_rows(instance: Instance, case: Case, problem: Problem, results: Mapping[str, SchemeResult]) -> list[Row]:
     """One row for each scheme, with the best bound of all of them in ``gap_known``."""
     best_bound, all_paths = _best_bounds(problem, results)
-    class_gaps = _best_class_gaps(problem, results) if problem.objective.is_lexicographic else {}
+    own_gaps, fairness = gaps_of_sequence(problem, results), fairness_of(problem, results)
     rows = []
     for name, result in results.items():
         (parallel_s,) = result.allocation.parallel_s or (None,)
-        bound, classes = best_bound if result.allocation.paths is None else all_paths, result.assessment.classes
+        bound = best_bound if result.allocation.paths is None else all_paths
+        classes, fair = result.assessment.classes, result.assessment.fair
         rows.append(
             Row(
                 scheme=name,
@@ -128,33 +122,19 @@ def make_rows(instance: Instance, case: Case, problem: Problem, results: Mapping
                 index=case.index,
                 timestamp=str(instance.traffic.timestamps[case.index]),
                 objective=problem.objective.name.value,
-                gap_known=class_gaps.get(name, float(gap(problem, result.assessment.value, bound)[0])),
+                gap_known=own_gaps.get(name, float(gap(problem, result.assessment.value, bound)[0])),
                 build_s=result.allocation.build_s[0],
                 solve_s=result.allocation.solve_s[0],
                 parallel_s=float("nan") if parallel_s is None else parallel_s,
                 status=result.assessment.status[0].value,
                 note=result.note,
                 classes="" if classes is None else json.dumps(classes.lines(0)),
+                fairness=fairness.get(name, float("nan")),
+                levels="" if fair is None else json.dumps([finite_only(dict(line)) for line in fair.lines(0)]),
                 **vars(result.assessment.figures(0)),
             )
         )
     return rows
-
-
-def _best_class_gaps(problem: Problem, results: Mapping[str, SchemeResult]) -> dict[str, float]:
-    """The widest gap of a class of each scheme by the best prices of any; bounds depend on what higher classes got."""
-    usable = {name: result for name, result in results.items() if result.assessment.status[0].usable}
-    with_prices = [name for name, result in usable.items() if result.allocation.class_prices is not None]
-    if not with_prices:
-        return {}
-    best = usable[min(with_prices, key=lambda name: float(usable[name].assessment.gap[0]))]
-    found = {}
-    for name, result in usable.items():
-        figures = class_figures(problem, result.allocation.splits, best.allocation.class_prices)
-        own = result.assessment.classes
-        bound = figures.bound if own is None else torch.minimum(figures.bound, own.bound)
-        found[name] = float(dataclasses.replace(figures, bound=bound).gap.max())
-    return found
 
 
 def _best_bounds(problem: Problem, results: Mapping[str, SchemeResult]) -> tuple[Tensor, Tensor]:

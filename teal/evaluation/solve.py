@@ -17,7 +17,7 @@ from teal.evaluation.instance import failed_links, load_instance
 from teal.formats.allocations import finite_only, read_allocation, read_splits
 from teal.network import Topology, TrafficMatrices
 from teal.objectives import Objective
-from teal.problem import Allocation, Figures, Problem, Status, all_paths_bound, assess
+from teal.problem import Allocation, Assessment, Figures, Problem, Status, all_paths_bound, assess
 from teal.problem.assessment import FIGURES
 from teal.problem.bounds import gap
 from teal.runtime.arrays import FloatArray
@@ -58,6 +58,9 @@ class SolveFigures(Figures):
         stopped_by: what ended the search if it was not.
         moved_share: with an allocation in force, share of the routable demand that moves.
         changed: with an allocation in force, number of demands above 0 whose splits change.
+        levels: under max_min, level, number of demands and growth of those that hold most flow.
+        held: under max_min, number of demands that a level holds.
+        open: under max_min, number of demands that are not carried whole.
         classes: under priority, demand, value, bound (Gbit/s) and gap of each class, the highest priority first.
     """
 
@@ -71,6 +74,9 @@ class SolveFigures(Figures):
     reached: bool
     stopped_by: str
     classes: tuple[Mapping[str, float | str], ...] = ()
+    levels: tuple[Mapping[str, float], ...] = ()
+    held: int = 0
+    open: int = 0
     moved_share: float | None = None
     changed: int | None = None
 
@@ -82,10 +88,13 @@ class SolveFigures(Figures):
     def to_json(self) -> dict[str, Any]:
         """All figures; numbers that JSON cannot hold become null."""
         names = (*FIGURES, "gap_all_paths", "iterations", "build_s", "solve_s", "bound_s", "status", "reached")
-        classes = {"classes": [dict(one) for one in self.classes]} if self.classes else {}
+        parts: dict[str, Any] = {"classes": [dict(one) for one in self.classes]} if self.classes else {}
+        if self.objective.is_fair:
+            levels = [finite_only(dict(one)) for one in self.levels]
+            parts = {"held": self.held, "open": self.open, "levels": levels}
         figures = finite_only({name: getattr(self, name) for name in names})
         moved = {} if self.moved_share is None else {"moved_share": self.moved_share, "changed": self.changed}
-        return {"objective": self.objective.name.value, **figures, **classes, **moved}
+        return {"objective": self.objective.name.value, **figures, **parts, **moved}
 
     def unit_hint(self) -> str:
         """What to check if demand and capacity seem to be in different units; ``""`` if they do not."""
@@ -111,6 +120,8 @@ class SolveFigures(Figures):
     def _last_figures(self) -> str:
         if self.moved_share is not None:
             return f"{100 * self.moved_share:.2f}% of the volume moves; the splits of {self.changed:,} demands change"
+        if self.objective.is_fair:
+            return self._level_lines()
         if not self.classes:
             return f"gap to the optimum over all paths {100 * self.gap_all_paths:.3f}%"
         width = max(len(str(one["class"])) for one in self.classes)
@@ -119,6 +130,16 @@ class SolveFigures(Figures):
             f"gap {100 * float(one['gap']):.3f}%"
             for one in self.classes
         )
+
+    def _level_lines(self) -> str:
+        if not self.open:
+            return "every demand is carried whole"
+        lines = [f"{self.open:,} demands are not carried whole; {self.held:,} of them are held by a level (Gbit/s):"]
+        for one in self.levels:
+            growth = 100 * (one["growth"] - 1)
+            could = f"could grow by {growth:.3f}% at most" if math.isfinite(growth) else "without a bound"
+            lines.append(f"  {one['level']:.6g}: {one['demands']:,} demands, {could}")
+        return "\n".join(lines)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -190,9 +211,9 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
         volume = problem.routable_demand.sum().clamp(min=1e-300)
         moved_share = float(problem.moved(splits.to(problem.demand), in_force)[0] / volume)
         changed = int(changes(problem, splits, in_force).sum())
-    assessment = assess(problem, Allocation.of_batch(splits, result.prices, solve_s, result.class_prices))
+    assessment = assess(problem, Allocation.of_batch(splits, result.prices, solve_s, result.program_prices))
     begin, gap_all_paths = time.perf_counter(), math.nan
-    if not problem.objective.is_lexicographic and problem.churn is None:
+    if not problem.objective.is_sequence and problem.churn is None:
         gap_all_paths = float(gap(problem, result.value, all_paths_bound(problem, result.prices))[0])
     bound_s = time.perf_counter() - begin
     return SolveReport(
@@ -210,8 +231,15 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
         moved_share=moved_share,
         changed=changed,
         classes=() if assessment.classes is None else assessment.classes.lines(0),
+        **_fair_fields(assessment),
         **vars(assessment.figures(0)),
     )
+
+
+def _fair_fields(assessment: Assessment) -> dict[str, Any]:
+    """The figures of max_min; none under another objective."""
+    fair = assessment.fair
+    return {} if fair is None else {"levels": fair.lines(0), "held": fair.held[0], "open": fair.open[0]}
 
 
 def _cost_of(problem: Problem, before: Tensor, after: Tensor, options: str) -> str:

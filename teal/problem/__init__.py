@@ -1,8 +1,9 @@
 """The problem that every scheme takes, the allocation that it returns, and how an allocation is measured."""
 
-from teal.problem.allocation import Allocation, Status
+from teal.problem.allocation import Allocation, ProgramPrices, Status
 from teal.problem.assessment import Assessment, Figures, assess
 from teal.problem.bounds import all_paths_bound, dual_bound, scaled_dual_bound
+from teal.problem.fair_levels import FairFigures
 from teal.problem.feasibility import Violations, violations
 from teal.problem.priority import ClassFigures, class_figures, priority_problem
 from teal.problem.problem import Problem
@@ -11,8 +12,10 @@ __all__ = [
     "Allocation",
     "Assessment",
     "ClassFigures",
+    "FairFigures",
     "Figures",
     "Problem",
+    "ProgramPrices",
     "Status",
     "Violations",
     "all_paths_bound",

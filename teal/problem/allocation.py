@@ -37,6 +37,24 @@ class Status(StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class ProgramPrices:
+    """Prices for each of S programs of a sequence: of the classes under priority, of the levels under max_min.
+
+    Attributes:
+        prices: (B, S, E).
+        level: (B, S) under max_min, the level of each program (see :mod:`teal.problem.fair_levels`), infinite where a
+            matrix has fewer; None under priority.
+    """
+
+    prices: Float[Tensor, "B S E"]
+    level: Float[Tensor, "B S"] | None = None
+
+    def rows(self, rows: slice | Tensor) -> ProgramPrices:
+        """Those of some of the matrices."""
+        return ProgramPrices(self.prices[rows], None if self.level is None else self.level[rows])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Allocation:
     """Splits for B matrices, and how they were obtained.
 
@@ -50,8 +68,7 @@ class Allocation:
         parallel_s: of each matrix, seconds that both would take if every independent subproblem had a processor
             to itself; None where a scheme has no such subproblems.
         paths: the paths that the splits are over, if they are not the problem's candidates.
-        class_prices: (B, C, E) under priority, prices for the program of each class (see
-            :mod:`teal.problem.priority`); None where ``prices`` serve for all of them.
+        program_prices: of each program of a sequence; None where ``prices`` serve for all of them.
     """
 
     splits: Float[Tensor, "B D K"]
@@ -61,7 +78,7 @@ class Allocation:
     solve_s: tuple[float, ...]
     parallel_s: tuple[float | None, ...] = ()
     paths: PathSet | None = None
-    class_prices: Float[Tensor, "B C E"] | None = None
+    program_prices: ProgramPrices | None = None
 
     def __repr__(self) -> str:
         count = Counter(status.value for status in self.status)
@@ -128,9 +145,9 @@ class Allocation:
 
     @classmethod
     def of_batch(
-        cls, splits: Tensor, prices: Tensor | None, seconds: float, class_prices: Tensor | None = None
+        cls, splits: Tensor, prices: Tensor | None, seconds: float, program_prices: ProgramPrices | None = None
     ) -> Allocation:
         """Feasible allocations of matrices that were solved together: ``seconds`` is divided evenly among them."""
         count = len(splits)
         times = (0.0,) * count, (seconds / count,) * count
-        return cls(splits, prices, (Status.FEASIBLE,) * count, *times, class_prices=class_prices)
+        return cls(splits, prices, (Status.FEASIBLE,) * count, *times, program_prices=program_prices)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from teal.problem.allocation import Allocation, Status
 from teal.problem.bounds import gap, scaled_dual_bound
+from teal.problem.fair_levels import FairFigures, fair_figures
 from teal.problem.feasibility import TOLERANCE, check_shape, violations
 from teal.problem.priority import ClassFigures, class_figures
 from teal.problem.problem import Problem
@@ -20,9 +21,10 @@ class Figures:
 
     Attributes:
         value: the objective: Gbit/s of value, largest link utilisation, or least share of a demand that is carried;
-            under priority the flow of all classes.
+            under priority the flow of all classes; under max_min the flow, weighted.
         satisfied_demand: share of all demand that is carried; 1 if there is no demand.
-        bound: certified bound on the optimum, by the prices of the scheme.
+        bound: certified bound on the optimum, by the prices of the scheme; under max_min the flow if every demand had
+            its limit (see :mod:`teal.problem.fair_levels`).
         gap: how far the optimum may be: (bound - value) / bound, or (value - bound) / value for a minimum.
         max_link_utilisation: largest load / capacity.
         max_violation: largest violation of any rule (see :mod:`teal.problem.feasibility`), of infeasible
@@ -49,6 +51,7 @@ class Assessment:
         utilisation: (B, E) of the links, whatever the status.
         classes: under priority, the figures of each class; value and bound are then sums over the classes, in Gbit/s,
             and the gap is that of the class with the largest one.
+        fair: under max_min, the figures of the levels of rates.
     """
 
     status: tuple[Status, ...]
@@ -60,6 +63,7 @@ class Assessment:
     max_violation: Tensor
     utilisation: Tensor
     classes: ClassFigures | None = None
+    fair: FairFigures | None = None
 
     def figures(self, row: int) -> Figures:
         """The figures of one matrix."""
@@ -95,10 +99,15 @@ def assess(problem: Problem, allocation: Allocation) -> Assessment:
         return torch.where(is_usable, values, torch.nan)
 
     total_demand, carried = problem.demand.sum(1), problem.flows(splits).sum((1, 2))
-    classes = None
-    if problem.objective.is_lexicographic:
-        classes = class_figures(problem, splits, prices if allocation.class_prices is None else allocation.class_prices)
+    classes, fair = None, None
+    if problem.objective.has_classes:
+        given = allocation.program_prices
+        classes = class_figures(problem, splits, prices if given is None else given.prices)
         value, bound, gaps = classes.value.sum(1), classes.bound.sum(1), classes.gap.amax(1)
+    elif problem.objective.is_fair:
+        fair = fair_figures(problem, splits, allocation.program_prices)
+        value, bound = problem.value(splits), (fair.limit * problem.demand_value).sum(1)
+        gaps = gap(problem, value, bound)
     else:
         value, bound = problem.value(splits), scaled_dual_bound(problem, prices)
         gaps = gap(problem, value, bound)
@@ -112,4 +121,5 @@ def assess(problem: Problem, allocation: Allocation) -> Assessment:
         max_violation=torch.where(is_claimed_usable, largest_violation, torch.nan),
         utilisation=utilisation,
         classes=classes,
+        fair=fair,
     )

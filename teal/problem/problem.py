@@ -92,7 +92,7 @@ class Problem:
             InputError: paths of another network, a shape that does not fit, or a negative, infinite or NaN entry;
                 priority without classes.
         """
-        if objective.is_lexicographic:
+        if objective.has_classes:
             if classes is None:
                 raise InputError("priority", "classes", "demands with classes", "none")
             weight = CLASS_RATIO ** (len(classes) - 1.0 - classes.of_demand)
@@ -339,8 +339,8 @@ class Problem:
         Raises:
             InputError: another shape, a share out of range, or an objective that is not a sum over flows.
         """
-        if not self.objective.maximises_value or self.objective.is_lexicographic:
-            raise InputError("churn", "objective", "one that maximises a value, not priority", self.objective.name)
+        if not self.objective.maximises_value or self.objective.is_sequence:
+            raise InputError("churn", "objective", "one program that maximises a value", self.objective.name)
         if not 0 <= share <= 1:
             raise InputError("churn", "share", "a number in [0, 1]", share)
         shape = self.path_mask.shape

@@ -79,6 +79,7 @@ def _section(record: Record, title: str, rows: list[Row]) -> Section:
         facts = f"{len(network.nodes)} nodes, {len(network.source)} directed links, {network.selection or facts}"
     quality, summaries = Quality.of(rows[0].objective), summarise(offline)
     classes = list(dict.fromkeys(one.name for summary in summaries for one in summary.classes))
+    is_compared = any(not math.isnan(summary.fairness) for summary in summaries)
     return Section(
         title=title,
         facts=facts,
@@ -86,18 +87,19 @@ def _section(record: Record, title: str, rows: list[Row]) -> Section:
         columns=[
             Column(quality.label, most_is_best=quality.objective.higher_is_better),
             *(Column(f"{name} (gap)", most_is_best=True) for name in classes),
+            *([Column("fairness", most_is_best=True)] if is_compared else []),
             Column("of LP-all", most_is_best=True),
             *map(Column, ("own certified gap", "gap by the best bound", "time, median", "if parallel")),
             Column("status", is_number=False),
         ],
-        lines=[_line(summary, rows[0].objective, classes) for summary in summaries],
+        lines=[_line(summary, rows[0].objective, classes, is_compared=is_compared) for summary in summaries],
         charts=Charts(rows).all(),
         notes=[f"{scheme}: {note}" for scheme, note in notes],
         map=network_map(networks[0], record.utilisation, times) if networks else None,
     )  # fmt: skip
 
 
-def _line(summary: Summary, objective: str, classes: list[str]) -> tuple[str, list[Cell]]:
+def _line(summary: Summary, objective: str, classes: list[str], *, is_compared: bool) -> tuple[str, list[Cell]]:
     """A line of the table; the first cell is the satisfied demand in percent or, of other objectives, their value."""
     satisfied = {one.name: one.satisfied_demand for one in summary.classes}
     is_share = Quality.of(objective).objective.maximises_value
@@ -105,6 +107,7 @@ def _line(summary: Summary, objective: str, classes: list[str]) -> tuple[str, li
     cells = [
         ("-" if math.isnan(quality) else f"{quality:.2f}" if is_share else f"{quality:.4g}", quality),
         *((class_text(summary, name), satisfied.get(name, math.nan)) for name in classes),
+        *([(f"{summary.fairness:.4f}", summary.fairness)] if is_compared else []),
         (percent(summary.of_optimum), summary.of_optimum),
         (percent(summary.gap), summary.gap),
         (percent(summary.gap_known), summary.gap_known),

@@ -56,6 +56,7 @@ class Summary:
         parallel_s: median seconds of both with a processor for each subproblem.
         status: number of cases that ended in each way, such as ``691 optimal``.
         classes: under priority, the highest one first.
+        fairness: under max_min, mean fairness against the best scheme (see :class:`teal.evaluation.rows.Row`).
     """
 
     scheme: str
@@ -72,6 +73,7 @@ class Summary:
     parallel_s: float
     status: str
     classes: tuple[ClassSummary, ...] = ()
+    fairness: float = math.nan
 
 
 def summarise(rows: list[Row]) -> list[Summary]:
@@ -105,6 +107,7 @@ def summarise(rows: list[Row]) -> list[Summary]:
                 _median([row.parallel_s for row in usable if not math.isnan(row.parallel_s)]),
                 ", ".join(f"{count} {status}" for status, count in counts.items()),
                 _classes(usable),
+                _mean([row.fairness for row in usable if not math.isnan(row.fairness)]),
             )
         )
     return summaries
@@ -221,6 +224,10 @@ def render(summaries: list[Summary], objective: str, title: str, *, wide: bool) 
     if of_class:  # of which each has an optimum of its own, so that a share of the sum says little
         del columns["of LP-all"], columns["certified gap"]
         columns |= of_class
+    is_compared = any(not math.isnan(s.fairness) for s in summaries)
+    if is_compared:
+        del columns["of LP-all"]  # of the flow, of which a fair allocation has less than the optimum
+        columns = {"fairness": lambda s: f"{s.fairness:.4f}", **columns}
     if wide:
         columns = {
             value_column: lambda s: _number(s.value),
@@ -236,6 +243,8 @@ def render(summaries: list[Summary], objective: str, title: str, *, wide: bool) 
         if any(not math.isnan(s.parallel_s) for s in summaries):
             columns["in parallel, median"] = lambda s: time_text(s.parallel_s)
         columns |= of_class
+        if is_compared:
+            columns["fairness"] = lambda s: f"{s.fairness:.4f}"
     for column in columns:
         table.add_column(escape(column), justify="right")
     if wide:

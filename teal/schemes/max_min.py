@@ -1,4 +1,4 @@
-"""The scheme ``max-min``: max-min fair rates, by :mod:`teal.solvers.fairness` or :mod:`teal.solvers.water_filling`."""
+"""The scheme ``max-min``: max-min fair rates, by :mod:`teal.solvers.pdhg.max_min`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any
 
 from teal.errors import InputError
 from teal.problem import Allocation, Problem
-from teal.solvers.fairness import max_min, require_shedding
-from teal.solvers.water_filling import water_filling
+from teal.solvers import pdhg
+from teal.solvers.fairness import require_shedding
+from teal.solvers.pdhg.max_min import Form, solve_max_min
 from teal.spec import Spec
-
-_FILLING_SHARE = 0.2  # of the gap: errors of water-filling add up from level to level
 
 
 @dataclass(frozen=True)
@@ -42,11 +41,10 @@ class MaxMin:
         require_shedding("max-min", problem.objective)
         begin = time.perf_counter()
         weight = problem.demand.clamp(min=1e-30) if self.by == "demand" else None
-        if self.form == "filling":
-            found = water_filling(problem, weight, gap=_FILLING_SHARE * self.gap)
-        else:
-            found = max_min(problem, weight, iterations=self.iterations, gap=self.gap)
-        return Allocation.of_batch(found.splits, None, time.perf_counter() - begin)
+        found = solve_max_min(
+            problem, pdhg.solve, weight=weight, form=Form(self.form), gap=self.gap, iterations=self.iterations
+        )
+        return Allocation.of_batch(found.splits, None, time.perf_counter() - begin, found.program_prices)
 
 
 def make(spec: Spec, model: Path | None) -> MaxMin:

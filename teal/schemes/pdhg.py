@@ -42,12 +42,12 @@ class Pdhg:
         """The same from the result of another matrix."""
         begin = time.perf_counter()
         if self.form == "residual":
-            if not problem.objective.is_lexicographic:
+            if not problem.objective.has_classes:
                 raise InputError("pdhg", "form=residual", "the objective priority", problem.objective.name.value)
             splits = solve_residual(problem, pdhg.solve, gap=self.gap, max_iterations=self.iterations)
             return Allocation.of_batch(splits, None, time.perf_counter() - begin)
         result = self.search(problem, start)
-        return Allocation.of_batch(result.splits, result.prices, time.perf_counter() - begin, result.class_prices)
+        return Allocation.of_batch(result.splits, result.prices, time.perf_counter() - begin, result.program_prices)
 
     def search(self, problem: Problem, start: pdhg.PdhgResult | None = None) -> pdhg.PdhgResult:
         """The result of the search within these limits."""

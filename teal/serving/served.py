@@ -17,7 +17,7 @@ from teal.formats.node_link import topology_from_node_link
 from teal.formats.topohub_names import PREFIX
 from teal.network import PathSet, Topology, all_pairs, compute_paths
 from teal.objectives import Objective, ObjectiveName
-from teal.problem import Problem
+from teal.problem import Problem, ProgramPrices
 from teal.problem.allocation import Allocation
 from teal.problem.assessment import Assessment, assess
 from teal.runtime.arrays import FloatArray, IntArray
@@ -132,12 +132,12 @@ class Solved:
     seconds: float
     state: pdhg.PdhgState
     iterations: int
-    class_prices: torch.Tensor | None = None
+    program_prices: ProgramPrices | None = None
 
     @functools.cached_property
     def measured(self) -> Assessment:
         """All matrices of the job, measured independently: once for all its requests."""
-        return assess(self.problem, Allocation.of_batch(self.splits, self.prices, self.seconds, self.class_prices))
+        return assess(self.problem, Allocation.of_batch(self.splits, self.prices, self.seconds, self.program_prices))
 
 
 def _least_work(matrices: int) -> float:
@@ -240,7 +240,7 @@ class Served:
             found = pdhg.solve(problem, gap=job.gap, deadline=deadline)
         return Solved(
             job.program, problem, found.splits, found.prices, found.stopped_by, time.perf_counter() - begin,
-            found.state, found.iterations, found.class_prices,
+            found.state, found.iterations, found.program_prices,
         )  # fmt: skip
 
     def answer(
@@ -262,9 +262,9 @@ class Served:
             problem = whole.rows(rows)
             splits = admit(problem, splits, entries)
             weights = table_weights(splits, entries).to(torch.uint8)
-            class_prices = None if solved.class_prices is None else solved.class_prices[rows]
+            program_prices = None if solved.program_prices is None else solved.program_prices.rows(rows)
             own = dataclasses.replace(
-                solved, problem=problem, splits=splits, prices=solved.prices[rows], class_prices=class_prices
+                solved, problem=problem, splits=splits, prices=solved.prices[rows], program_prices=program_prices
             )
             measured, rows_of = own.measured, slice(0, len(splits))
         else:

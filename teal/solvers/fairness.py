@@ -10,24 +10,19 @@ Gallager, Data Networks, 6.5.2).  The iteration keeps a level r[e] for each link
 A link that is overloaded lowers the level of all demands for which it is the bottleneck, a link with room raises it,
 so that at a fixed point every demand below its rate crosses on each of its best paths a full link where nobody has a
 higher level: the condition of a bottleneck.  One iteration is a scan for the least level along the paths and one for
-the loads.  The rates of the later iterations are averaged.  What is left of overload is removed fairly: the averaged
-rates are the demands of a max_concurrent_flow program, which scales all of them alike and routes them anew; unused
-capacity is then filled.
+the loads.  The rates of the later iterations are averaged; they may overload links by a few per cent, which
+:mod:`teal.solvers.pdhg.max_min` removes.
 """
 
 from __future__ import annotations
-
-import dataclasses
 
 import torch
 from torch import Tensor
 
 from teal.errors import InputError
-from teal.objectives import Objective, ObjectiveName
+from teal.objectives import Objective
 from teal.problem import Problem
-from teal.runtime.shapes import Bool, Float
-from teal.solvers import pdhg
-from teal.solvers.projection import project
+from teal.runtime.shapes import Bool
 
 # Iterations where the caller gives none: on small networks, where they take 20 ms, the rates are closer with more.
 _SMALL, _ITERATIONS_SMALL, _ITERATIONS = 20_000, 150, 100  # paths up to which a network is small
@@ -37,26 +32,7 @@ _SHARPNESS = (5.0, 60.0)
 _GAMMA, _SLOWING = 0.3, 1 / 8  # first exponent of a level's change, and share of the iterations in which it halves
 _MOST_CHANGE = 4.0  # of a link's utilisation, up or down, that an iteration answers
 _AVERAGED_FROM = 0.5  # share of the iterations before the average begins
-_REFILL = 6  # rounds in which unused capacity is given to demands below their rates
 _TINY = 1e-30  # instead of 0 as a divisor
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class FairAllocation:
-    """A max-min fair allocation of B matrices.
-
-    Attributes:
-        splits: (B, D, K), feasible.
-        rates: (B, D) Gbit/s.
-        common_growth: (B,) certified: no allocation gives every demand more than this many times the rates that the
-            iteration found, of which the allocation gives at least ``granted``.
-        granted: (B,) share of those rates that every demand gets.
-    """
-
-    splits: Float[Tensor, "B D K"]
-    rates: Float[Tensor, "B D"]
-    common_growth: Float[Tensor, " B"]
-    granted: Float[Tensor, " B"]
 
 
 def require_shedding(scheme: str, objective: Objective) -> None:
@@ -65,45 +41,16 @@ def require_shedding(scheme: str, objective: Objective) -> None:
         raise InputError(scheme, "objective", "one that may shed demand", objective.name.value)
 
 
-def max_min(
-    problem: Problem, weight: Tensor | None = None, *, iterations: int = 0, gap: float = 5e-3
-) -> FairAllocation:
-    """A nearly max-min fair allocation.
-
-    Args:
-        problem: B matrices; the objective is not used.
-        weight: (D,) or (B, D) w, above 0; None for 1 each.
-        iterations: over the levels; 0 for a number that suits the network.
-        gap: of the max_concurrent_flow program at the end.
-    """
-    problem = dataclasses.replace(problem.to(torch.float64), objective=Objective(), churn=None)
-    is_small = problem.paths.leaf.size <= _SMALL
-    flows = fair_flows(problem, weight, iterations or (_ITERATIONS_SMALL if is_small else _ITERATIONS))
-    target = flows.sum(-1)
-    start = flows / target[..., None].clamp(min=_TINY), torch.zeros_like(problem.capacity)
-    return routed(problem, target, start, gap)
-
-
-def routed(problem: Problem, target: Tensor, start: tuple[Tensor, Tensor] | None, gap: float) -> FairAllocation:
-    """The allocation that comes nearest to rates, all in the same proportion; unused capacity is then filled.
-
-    Args:
-        problem: B matrices in float64.
-        target: (B, D) Gbit/s.
-        start: splits and prices to start from; None for nothing.
-        gap: of the max_concurrent_flow program.
-    """
-    concurrent = problem.balanced(ObjectiveName.MAX_CONCURRENT_FLOW, target)
-    found = pdhg.solve(concurrent, gap=gap, warm_start=start)
-    demand = problem.demand[..., None]
-    splits = torch.where(demand > 0, found.splits * target[..., None] / demand.clamp(min=_TINY), 0)
-    splits = project(problem, splits, refill=_REFILL)
-    return FairAllocation(splits, problem.flows(splits).sum(-1), found.bound, found.value)
-
-
 def weights_of(problem: Problem, weight: Tensor | None) -> Tensor:
-    """(B, D) w, of (D,) or (B, D) weights; 1 each for None."""
+    """(B, D) w, of (D,) or (B, D) weights; for None those of the objective max_min, 1 each under another one."""
+    if weight is None and problem.objective.is_fair:
+        weight = problem.demand_value
     return torch.ones_like(problem.demand) if weight is None else weight.to(problem.demand).expand_as(problem.demand)
+
+
+def usual_iterations(problem: Problem) -> int:
+    """Iterations over the levels of links that suit a network."""
+    return _ITERATIONS_SMALL if problem.paths.leaf.size <= _SMALL else _ITERATIONS
 
 
 def fair_flows(problem: Problem, weight: Tensor | None, iterations: int) -> Tensor:

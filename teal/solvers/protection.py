@@ -91,7 +91,7 @@ def protect(
 
 def bundle_problem(problem: Problem, groups: Sequence[Sequence[int]] | None) -> Problem:
     """The program of the module, whose paths are bundles; arguments and errors as of :func:`protect`."""
-    if not problem.objective.maximises_value or problem.objective.is_lexicographic or problem.churn is not None:
+    if not problem.objective.maximises_value or problem.objective.is_sequence or problem.churn is not None:
         raise InputError("protect", "objective", "one that maximises a value", problem.objective.name.value)
     if problem.paths.num_paths > MAX_PATHS:
         raise InputError("protect", "num_paths", f"at most {MAX_PATHS}", problem.paths.num_paths)

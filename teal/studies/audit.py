@@ -33,7 +33,7 @@ def run_audit(config: AuditConfig, notify: Callable[[str], None]) -> Audit:
     """
     check_out_folder(config.out, FILES, overwrite=config.overwrite)
     instance = load_instance(config, notify)
-    if not instance.objective.maximises_value or instance.objective.is_lexicographic:
+    if not instance.objective.maximises_value or instance.objective.is_sequence:
         raise InputError("--objective", "", "one that maximises a value", instance.objective.name.value)
     scheme = make_scheme(config.scheme, config.model)
 

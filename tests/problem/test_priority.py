@@ -52,7 +52,8 @@ def test_two_classes_on_two_links_by_hand() -> None:
 def test_no_prices_prove_less_than_the_optimum_and_the_lps_prices_prove_it(seed: int, failed: int) -> None:
     problem = _classes_of(seed, failed)
     exact = solve_in_order(problem, LpSettings())
-    own = class_figures(problem, exact.splits, exact.class_prices)
+    assert exact.program_prices is not None
+    own = class_figures(problem, exact.splits, exact.program_prices.prices)
     np.testing.assert_allclose(own.bound, own.value, rtol=1e-6, atol=1e-6)
     rng = np.random.default_rng(seed)
     any_prices = torch.from_numpy(rng.exponential(1.0, (2, 3, problem.topology.num_links)) * rng.integers(0, 2))
@@ -79,7 +80,7 @@ def test_the_assessment_has_the_figures_of_each_class() -> None:
     found = teal.solve(problem, gap=1e-3)
     allocation = teal.Allocation(
         found.splits, found.prices, (teal.Status.FEASIBLE,) * 2, (0.0,) * 2, (0.0,) * 2,
-        class_prices=found.class_prices,
+        program_prices=found.program_prices,
     )  # fmt: skip
     assessed = teal.assess(problem, allocation)
     assert assessed.classes is not None

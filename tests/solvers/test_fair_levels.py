@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import teal
-from teal.solvers.fair_levels import growth_bound, level_growths
+from teal.problem.fair_levels import growth_bound
+from teal.solvers.fair_levels import level_growths
 from teal.testing import make_topology, random_problem
 from tests.explicit import explicit_paths
 
@@ -68,14 +69,3 @@ def test_three_demands_on_one_link_by_hand() -> None:
     rate, grows = torch.tensor([2.0, 4.0, 4.0], dtype=torch.float64), torch.tensor([True, True, True])
     nothing = torch.zeros(1, 3, dtype=torch.float64)
     assert growth_bound(problem, rate, grows, torch.full_like(rate, 2.0), nothing) == math.inf
-
-
-def test_rounding_proves_no_growth_below_what_there_is() -> None:
-    """0.1 + 0.2 Gbit/s fill a link of 0.3, and are more in floating point: its price says nothing about the third."""
-    topology = make_topology([(0, 1, 0.3), (0, 2, 9.0), (3, 0, 9.0)])
-    pairs = np.array([[0, 1], [0, 2], [3, 1]], np.int32)
-    paths = teal.compute_paths(topology, pairs, num_paths=1, cache=False)
-    problem = teal.Problem.create(topology, paths, teal.Objective(), np.array([0.1, 9.0, 0.2]))
-    rate, grows = torch.tensor([0.1, 1.0, 0.2], dtype=torch.float64), torch.tensor([False, True, False])
-    prices = torch.tensor([[1.0, 1e-20, 0.0]], dtype=torch.float64)
-    assert growth_bound(problem, rate, grows, rate, prices) >= 1

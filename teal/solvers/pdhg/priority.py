@@ -26,7 +26,7 @@ from torch import Tensor
 from teal.network.subset import of_demands
 from teal.objectives import CLASS_RATIO, Objective
 from teal.pathops import make_path_ops
-from teal.problem import Problem
+from teal.problem import Problem, ProgramPrices
 from teal.problem.priority import ClassFigures, by_class
 from teal.solvers.pdhg.class_rows import ClassRows, class_weights
 from teal.solvers.pdhg.engine import PdhgState
@@ -193,7 +193,7 @@ def solve_in_order(
     return dataclasses.replace(
         sequence.last, splits=splits, state=PdhgState(splits, sequence.last.prices), value=figures.value.sum(1),
         bound=figures.bound.sum(1), gap=gaps, iterations=sequence.iterations, solve_s=time.perf_counter() - begin,
-        class_prices=sequence.prices, classes=figures,
+        program_prices=ProgramPrices(sequence.prices), classes=figures,
         stopped_by=tuple(Stop.GAP if one <= gap else stop for one in gaps.tolist()),
     )  # fmt: skip
 

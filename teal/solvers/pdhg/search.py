@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from teal.problem import ClassFigures, Problem
+from teal.problem import ClassFigures, FairFigures, Problem, ProgramPrices
 from teal.problem.bounds import from_utilisation
 from teal.problem.bounds import gap as certified_gap
 from teal.runtime.shapes import Float
@@ -75,9 +75,10 @@ class PdhgResult:
         solve_s: wall-clock seconds.
         state: best splits and prices, from which the solve of another matrix can start.
         stopped_by: (B,) what ended the search.
-        class_prices: (B, C, E) under priority, prices of every class's program.
+        program_prices: of each program of a sequence, see :class:`teal.problem.ProgramPrices`.
         classes: under priority, the figures of each class; value and bound are then sums over the classes, and the gap
             is that of the class with the widest one.
+        fair: under max_min, the figures of the levels of rates.
     """
 
     splits: Float[Tensor, "B D K"]
@@ -89,8 +90,9 @@ class PdhgResult:
     solve_s: float
     state: PdhgState
     stopped_by: tuple[Stop, ...]
-    class_prices: Float[Tensor, "B C E"] | None = None
+    program_prices: ProgramPrices | None = None
     classes: ClassFigures | None = None
+    fair: FairFigures | None = None
 
     def __repr__(self) -> str:
         value, gap = (", ".join(f"{x:.6g}" for x in part[:4].tolist()) for part in (self.value, self.gap))

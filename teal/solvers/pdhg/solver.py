@@ -20,6 +20,7 @@ from teal.solvers.pdhg.churn import ChurnEngine
 from teal.solvers.pdhg.engine import PdhgEngine, PdhgState, Starter
 from teal.solvers.pdhg.equilibrated import EquilibratedEngine, spans_decades
 from teal.solvers.pdhg.fused import MAX_LANES, FusedEngine
+from teal.solvers.pdhg.max_min import solve_max_min
 from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.pdhg.priority import solve_in_order
 from teal.solvers.pdhg.reduction import Reduction, is_ordinary
@@ -95,12 +96,14 @@ def solve(
     if engine not in ENGINES:
         raise InputError("solve", "engine", " or ".join(ENGINES), repr(engine))
     prepare(problem, gap=gap, engine=engine, dtype=dtype)
-    if problem.objective.is_lexicographic:
-        program = partial(solve, engine=engine, dtype=dtype)
+    program = partial(solve, engine=engine, dtype=dtype)
+    if problem.objective.has_classes:
         return solve_in_order(
             problem, program, gap=gap, deadline=deadline, max_iterations=max_iterations, report=report,
             may_merge=_knows_steps(problem, engine),
         )  # fmt: skip
+    if problem.objective.is_fair:
+        return solve_max_min(problem, program, gap=gap, deadline=deadline, max_iterations=max_iterations, report=report)
     begin = time.perf_counter()
     state = _starting_state(problem, warm_start)
     if state is None and starter is not None and not is_faster(problem.paths, gap):
@@ -127,7 +130,8 @@ def prepare(problem: Problem, *, gap: float = 1e-2, engine: str = "auto", dtype:
     """
     if problem.churn is None and problem.batch and engine in ("auto", "fused") and problem.ops.device.type == "cpu":
         rehearse_for(
-            problem.paths, problem.batch, gap, _real(gap, dtype), is_balanced=problem.objective.is_balanced,
+            problem.paths, problem.batch, gap, _real(gap, dtype),
+            is_balanced=problem.objective.is_balanced or problem.objective.is_fair,
             same_capacity=bool((problem.capacity == problem.capacity[:1]).all()),
         )  # fmt: skip
 

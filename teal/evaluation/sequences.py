@@ -1,0 +1,86 @@
+"""Schemes on one case of priority or max_min, whose bounds depend on the allocation: by each other's prices."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import torch
+
+from teal.problem import Allocation, Assessment, Problem, ProgramPrices, Status, class_figures
+from teal.problem.bounds import gap
+from teal.problem.fair_levels import fair_figures
+from teal.solvers.fairness import fairness
+
+# Share of the largest capacity below which differences of rates do not count, as in the paper of the measure.
+_LEAST_RATE = 1e-4
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SchemeResult:
+    """The allocation of a scheme for one case, and its assessment.
+
+    Attributes:
+        allocation: B = 1; of status failed if the scheme failed.
+        assessment: of the allocation.
+        note: why the scheme failed; ``""`` if it did not.
+    """
+
+    allocation: Allocation
+    assessment: Assessment
+    note: str = ""
+
+
+def gaps_of_sequence(problem: Problem, results: Mapping[str, SchemeResult]) -> dict[str, float]:
+    """``gap_known`` of each scheme, by its own prices and by those of the scheme with the smallest gap.
+
+    Under priority it is that of the class with the widest one.  {} under another objective, or where no scheme has
+    prices of the sequence.
+    """
+    best = _best(problem, results)
+    if best is None:
+        return {}
+    prices = results[best].allocation.program_prices
+    assert prices is not None
+    found = {}
+    for name, result in results.items():
+        if result.assessment.status[0].usable and result.allocation.paths is None:
+            found[name] = min(_gap(problem, result, prices), float(result.assessment.gap[0]))
+    return found
+
+
+def fairness_of(problem: Problem, results: Mapping[str, SchemeResult]) -> dict[str, float]:
+    """Under max_min the fairness of each scheme's rates against those of the scheme with the smallest gap; else {}."""
+    best = _best(problem, results)
+    if best is None or not problem.objective.is_fair:
+        return {}
+    rates = {
+        name: problem.flows(result.allocation.splits.to(problem.demand)).sum(-1)
+        for name, result in results.items()
+        if result.assessment.status[0].usable
+    }
+    least = _LEAST_RATE * float(problem.topology.capacity.max())
+    return {name: float(fairness(own, rates[best], least)[0]) for name, own in rates.items()}
+
+
+def _best(problem: Problem, results: Mapping[str, SchemeResult]) -> str | None:
+    """The scheme with prices of the sequence that has an optimum, else the one with the smallest gap."""
+    if not problem.objective.is_sequence:
+        return None
+    candidates = {
+        name: (result.assessment.status[0] is not Status.OPTIMAL, float(result.assessment.gap[0]))
+        for name, result in results.items()
+        if result.assessment.status[0].usable and result.allocation.program_prices is not None
+    }
+    return min(candidates, key=lambda name: candidates[name], default=None)
+
+
+def _gap(problem: Problem, result: SchemeResult, prices: ProgramPrices) -> float:
+    """The gap of an allocation by the prices of another scheme; of each class by the better ones."""
+    splits, own = result.allocation.splits, result.assessment.classes
+    if problem.objective.has_classes:
+        figures = class_figures(problem, splits, prices.prices)
+        bound = figures.bound if own is None else torch.minimum(figures.bound, own.bound)
+        return float(dataclasses.replace(figures, bound=bound).gap.max())
+    limit = fair_figures(problem, splits, prices).limit
+    return float(gap(problem, result.assessment.value, (limit * problem.demand_value.to(limit)).sum(1))[0])

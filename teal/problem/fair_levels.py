@@ -1,0 +1,196 @@
+r"""What max-min fair rates are worth, certified: how far each of their levels could grow, from any link prices.
+
+A demand's level is its rate per weight, x[d] = f[d] / w[d].  Let t be a level and A the demands that are not carried
+whole and have at least that level.  The growth of the level is the largest theta for which an allocation exists that
+gives every demand of A min(theta t w[d], demand[d]), and every other demand what it has; water-filling has found the
+level exactly if the growth is 1.  By weak duality, for any prices p[e] >= 0, with price(d) the least sum of p along a
+live path,
+
+    sum over A of min(theta t w[d], demand[d]) price(d) + sum over the others of f[d] price(d) <= sum_e c[e] p[e],
+
+which bounds theta.  A demand of A with price(d) > 0 is *held* by the level: all of them together cannot exceed
+theta t w[d] (one that has more has it at the cost of the others).  An allocation is max-min fair if each demand is
+carried whole or held by a level of growth 1.
+
+Under max_min the limit of a demand is theta t w[d] by the level that holds it, and the demand itself if none does;
+value and bound are the sums of weight times rate and of weight times limit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+from torch import Tensor
+
+from teal.problem.allocation import ProgramPrices
+from teal.problem.problem import Problem
+from teal.runtime.shapes import Float
+
+WHOLE = 0.99  # share of a demand from which it counts as carried whole
+HELD = 1e-2  # share of the highest price of a demand of A above which a demand is held: less may be rounding
+# Relative, by which rates that a level holds may be outside of t and theta t, by rounding of splits or because they
+# were given capacity that was left over.
+_NEAR = 0.05
+_HALVINGS = 60  # of an interval for theta
+_ROUNDING = 1e-9  # of the value of all capacity, by which sums may be wrong: rounding must not prove a growth below 1
+_AT_ONCE = 16  # levels whose path prices are in memory at once
+_SHOWN = 8  # levels of a matrix in tables, those that hold most flow
+
+
+@dataclasses.dataclass(frozen=True)
+class LevelGrowth:
+    """A level of fair rates.
+
+    Attributes:
+        level: rate per weight; Gbit/s where weights are 1.
+        demands: number of demands that it holds; of :func:`teal.solvers.fair_levels.level_growths`, of all in A.
+        growth: certified bound on theta; infinite if none was found.
+    """
+
+    level: float
+    demands: int
+    growth: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FairFigures:
+    """Figures of max-min fairness of B matrices.
+
+    Attributes:
+        limit: (B, D) Gbit/s that each demand could have at most: by the level that holds it, or its demand.
+        levels: of each matrix those that hold most flow, ascending.
+        held: (B,) number of demands that are held by a level.
+        open: (B,) number of routable demands that are not carried whole.
+    """
+
+    limit: Float[Tensor, "B D"]
+    levels: tuple[tuple[LevelGrowth, ...], ...]
+    held: tuple[int, ...]
+    open: tuple[int, ...]
+
+    def lines(self, row: int) -> tuple[dict[str, float], ...]:
+        """Of one matrix: level, number of demands and growth of each of its levels."""
+        return tuple(dataclasses.asdict(one) for one in self.levels[row])
+
+
+def fair_figures(
+    problem: Problem, splits: Tensor, found: ProgramPrices | None, weight: Tensor | None = None
+) -> FairFigures:
+    """The figures of an allocation, in float64.
+
+    Args:
+        problem: B matrices.
+        splits: (B, D, K).
+        found: levels and their prices; None for none.
+        weight: (D,) or (B, D) w; None for ``demand_value``, where max_min has them.
+    """
+    problem = problem.to(torch.float64)
+    rates = problem.flows(splits.to(problem.demand)).sum(-1)
+    weight = (problem.demand_value if weight is None else weight).to(rates).expand_as(rates)
+    rows = [
+        _Row(problem.row(row), rates[row], weight[row], None if found is None else found.rows(slice(row, row + 1)))
+        for row in range(problem.batch)
+    ]
+    return FairFigures(
+        torch.stack([row.limit for row in rows]), tuple(row.shown for row in rows),
+        tuple(int(row.is_held.sum()) for row in rows), tuple(int(row.is_open.sum()) for row in rows),
+    )  # fmt: skip
+
+
+class _Row:
+    """One matrix.
+
+    Args:
+        problem: B = 1.
+        rate: (D,) Gbit/s.
+        weight: (D,) w.
+        found: levels and their prices; None for none.
+    """
+
+    def __init__(self, problem: Problem, rate: Tensor, weight: Tensor, found: ProgramPrices | None) -> None:
+        self._problem, self._rate, self._weight = problem, rate, weight
+        self._demand = problem.routable_demand[0]
+        self.is_open = rate < WHOLE * self._demand
+        self.is_held = torch.zeros_like(self.is_open)
+        self.limit = torch.maximum(self._demand, rate)
+        self._levels: list[tuple[float, LevelGrowth]] = []  # flow that the level holds, and the level
+        if found is None or found.level is None:
+            return
+        for numbers in found.level[0].isfinite().nonzero()[:, 0].split(_AT_ONCE):
+            prices = _usable(found.prices[0, numbers])
+            cost = problem.cheapest_path_cost(problem.ops.path_sum(prices))
+            value = (problem.capacity * prices).sum(1)
+            for own in zip(found.level[0, numbers].tolist(), cost, value.tolist(), strict=True):
+                self._take(*own)
+
+    def _take(self, level: float, price: Tensor, value: float) -> None:
+        """Take a level into account.
+
+        Args:
+            level: t.
+            price: (D,) of the cheapest path of each demand.
+            value: of all capacity.
+        """
+        granted = level * self._weight
+        grows = self.is_open & (self._rate >= (1 - _NEAR) * granted)
+        if not bool(grows.any()):
+            return
+        growth = growth_from(price, value, self._rate, grows, granted, self._problem.demand[0])
+        most = growth * granted
+        holds = grows & (price > HELD * price[grows].max()) & (self._rate <= (1 + _NEAR) * most)
+        self.is_held |= holds
+        self.limit = torch.where(holds, torch.maximum(torch.minimum(self.limit, most), self._rate), self.limit)
+        self._levels.append((float(self._rate[holds].sum()), LevelGrowth(level, int(holds.sum()), growth)))
+
+    @property
+    def shown(self) -> tuple[LevelGrowth, ...]:
+        """The levels that hold most flow, ascending."""
+        most = sorted(self._levels, key=lambda own: -own[0])[:_SHOWN]
+        return tuple(sorted((level for _, level in most), key=lambda level: level.level))
+
+
+def _usable(prices: Tensor) -> Tensor:
+    """Prices (S, E) that prove the same, in float64, with finite sums: the bound does not depend on their scale."""
+    prices = torch.nan_to_num(prices.to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0)
+    return prices / prices.amax(1, keepdim=True).clamp(min=1e-300)
+
+
+def growth_bound(problem: Problem, rate: Tensor, grows: Tensor, granted: Tensor, prices: Tensor) -> float:
+    """The bound of the module on theta, for any prices (1, E); infinite if they prove nothing.
+
+    Args:
+        problem: B = 1.
+        rate: (D,) f, Gbit/s.
+        grows: (D,) true for A.
+        granted: (D,) t w, Gbit/s.
+        prices: at least 0.
+    """
+    price = problem.cheapest_path_cost(problem.ops.path_sum(prices))[0]
+    return growth_from(price, float(problem.capacity_value(prices)[0]), rate, grows, granted, problem.demand[0])
+
+
+def growth_from(price: Tensor, value: float, rate: Tensor, grows: Tensor, granted: Tensor, demand: Tensor) -> float:
+    """The same, from what the prices make of demands and links.
+
+    Args:
+        price: (D,) of the cheapest live path of each demand; 0 without one.
+        value: of all capacity.
+        rate, grows, granted: as of :func:`growth_bound`.
+        demand: (D,) Gbit/s.
+    """
+    room = value * (1 + _ROUNDING) - float(torch.where(grows, 0, rate * price).sum())
+    grows = grows & (price > 0)
+    price, granted, demand = price[grows], granted[grows], demand[grows]
+
+    def cost(theta: float) -> float:
+        return float((torch.minimum(theta * granted, demand) * price).sum())
+
+    low, high = 0.0, float((demand / granted).max()) if len(granted) else 0.0
+    if cost(high) <= room:
+        return math.inf
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if cost(middle) <= room else (low, middle)
+    return high

@@ -1,0 +1,143 @@
+"""Max-min fair rates of B matrices by a sequence of programs, each level certified (see :mod:`problem.fair_levels`).
+
+The target rates come from water-filling (:mod:`water_filling`), or, in less time and without a certificate, from the
+iteration over levels of links (:mod:`teal.solvers.fairness`).  They are then the demands of a max_concurrent_flow
+program, which routes them and scales all alike by what they are too high; unused capacity is filled last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem, ProgramPrices
+from teal.problem.bounds import gap as certified_gap
+from teal.problem.fair_levels import fair_figures
+from teal.solvers.fairness import fair_flows, usual_iterations, weights_of
+from teal.solvers.pdhg.engine import PdhgState
+from teal.solvers.pdhg.priority import SolveProgram
+from teal.solvers.pdhg.search import PdhgResult, ProgressCallback, Stop
+from teal.solvers.pdhg.water_filling import Filling, Level
+from teal.solvers.projection import project
+
+_PROGRAM_SHARE = 0.2  # of the target gap: that of each program; errors add up from level to level
+_FILLING_TIME = 0.7  # share of the deadline after which water-filling stops; the rest is for routing
+_GUESS_ITERATIONS = 50  # over levels of links, whose rates are a first guess of the levels of water-filling
+_REFILL = 6  # rounds in which unused capacity is given to demands below their rates
+_TINY = 1e-30  # instead of 0 as a divisor
+
+
+class Form(StrEnum):
+    """Where the target rates come from."""
+
+    FILLING = "filling"
+    LEVELS = "levels"
+
+
+def solve_max_min(
+    problem: Problem,
+    solve: SolveProgram,
+    *,
+    weight: Tensor | None = None,
+    form: Form = Form.FILLING,
+    gap: float = 1e-2,
+    deadline: float = math.inf,
+    max_iterations: int = 10_000,
+    iterations: int = 0,
+    report: ProgressCallback | None = None,
+) -> PdhgResult:
+    """A max-min fair allocation of every matrix.
+
+    Args:
+        problem: B matrices; under another objective than max_min its weights do not count.
+        solve: for one program.
+        weight: (D,) or (B, D) w, above 0; None for those of max_min, 1 each under another objective.
+        form: of the target rates.
+        gap: target; of each program a fifth of it, for ``levels`` all of it.
+        deadline: seconds from now; what has no level by then gets the rates of the iteration over levels of links.
+        max_iterations: of each program.
+        iterations: over the levels of links, for ``levels``; 0 for a number that suits the network.
+        report: called after each level with the iterations done and the share of the open demands that have no level.
+    """
+    begin = time.perf_counter()
+    problem = problem.to(torch.float64)
+    weight = weights_of(problem, weight)
+    plain = dataclasses.replace(
+        problem, objective=Objective(), demand_value=torch.ones_like(problem.demand_value),
+        link_cost=torch.zeros_like(problem.link_cost), churn=None, classes=None, steps=None,
+    )  # fmt: skip
+    if form is Form.LEVELS:
+        flows, levels, used = fair_flows(plain, weight, iterations or usual_iterations(plain)), None, 0
+        target = flows.sum(-1)
+        start = PdhgState(flows / target[..., None].clamp(min=_TINY), torch.zeros_like(problem.capacity))
+        program_gap = gap
+    else:
+        guess, program_gap = fair_flows(plain, weight, _GUESS_ITERATIONS).sum(-1), _PROGRAM_SHARE * gap
+        fillings = []
+        for row in range(problem.batch):
+            now = time.perf_counter()
+            end = now + (begin + _FILLING_TIME * deadline - now) / (problem.batch - row)
+            fillings.append(Filling(plain.row(row), weight[row], guess[row], solve, program_gap, max_iterations, end))
+            fillings[-1].run(report)
+        target = torch.stack([filling.rate for filling in fillings])
+        levels, start, used = [filling.levels for filling in fillings], None, max(f.iterations for f in fillings)
+    splits, found = _routed(plain, target, solve, start, program_gap, begin + deadline, max_iterations)
+    prices = None if levels is None else _level_prices(plain, splits, weight, levels)
+    figures = fair_figures(problem, splits, prices, weight)
+    value, bound = problem.value(splits), (figures.limit * problem.demand_value).sum(1)
+    gaps = certified_gap(dataclasses.replace(problem, objective=Objective()), value, bound)
+    missed = Stop.DEADLINE if time.perf_counter() - begin > _FILLING_TIME * deadline else Stop.ITERATIONS
+    return dataclasses.replace(
+        found, splits=splits, state=PdhgState(splits, found.prices), value=value, bound=bound, gap=gaps,
+        iterations=found.iterations + used, solve_s=time.perf_counter() - begin, program_prices=prices, fair=figures,
+        stopped_by=tuple(Stop.GAP if own <= gap else missed for own in gaps.tolist()),
+    )  # fmt: skip
+
+
+def _routed(
+    problem: Problem,
+    target: Tensor,
+    solve: SolveProgram,
+    start: PdhgState | None,
+    gap: float,
+    end: float,
+    max_iterations: int,
+) -> tuple[Tensor, PdhgResult]:
+    """(B, D, K) splits that come nearest to rates, all in the same proportion, and fill what is left.
+
+    Args:
+        problem: B matrices under total_flow, in float64.
+        target: (B, D) Gbit/s.
+        solve: for one program.
+        start: splits and prices to start from; None for nothing.
+        gap: of the max_concurrent_flow program.
+        end: ``time.perf_counter()`` of the deadline.
+        max_iterations: of the program.
+    """
+    concurrent = problem.balanced(ObjectiveName.MAX_CONCURRENT_FLOW, target)
+    found = solve(
+        concurrent, gap=gap, deadline=max(0.0, end - time.perf_counter()), max_iterations=max_iterations,
+        warm_start=start,
+    )  # fmt: skip
+    demand = problem.demand[..., None]
+    splits = torch.where(demand > 0, found.splits * target[..., None] / demand.clamp(min=_TINY), 0)
+    return project(problem, splits, refill=_REFILL), found
+
+
+def _level_prices(problem: Problem, splits: Tensor, weight: Tensor, levels: list[list[Level]]) -> ProgramPrices:
+    """The levels of the routed rates: of each, the least rate per weight of the demands that it holds."""
+    level = problem.flows(splits).sum(-1) / weight
+    most = max(1, *map(len, levels)) if levels else 1
+    prices = problem.capacity.new_zeros(problem.batch, most, problem.topology.num_links)
+    values = torch.full((problem.batch, most), torch.inf, dtype=torch.float64)
+    for row, own in enumerate(levels):
+        for number, one in enumerate(own):
+            prices[row, number] = one.prices
+            values[row, number] = level[row][one.held].min()
+    return ProgramPrices(prices, values)

@@ -1,0 +1,146 @@
+"""Max-min fair rates of one matrix, level by level: water-filling by programs of the largest link utilisation.
+
+The rates of all demands rise together; a demand stays where it is carried whole or where it cannot rise any more.  The
+level of a round is the largest t at which every open demand can have min(t w[d], demand[d]) beside the rates that are
+fixed.  It is found by Dinkelbach's iteration: a max_link_utilisation program with the rates of a t that is too large
+has prices which bound t (:mod:`teal.problem.fair_levels`); the bound is the next t, until the rates fit.  A demand
+whose cheapest path has a price there cannot rise beyond the level: its row has a positive dual variable.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+
+import torch
+from torch import Tensor
+
+from teal.objectives import ObjectiveName
+from teal.problem import Problem
+from teal.problem.fair_levels import HELD, WHOLE, growth_bound
+from teal.runtime.shapes import Bool, Float
+from teal.solvers.pdhg.engine import PdhgState
+from teal.solvers.pdhg.priority import SolveProgram
+from teal.solvers.pdhg.search import ProgressCallback
+
+_ABOVE = 1.02  # x the guess of a level: the first t
+_RAISED = 1.5  # x t where all rates fit and nothing bounds them
+_MOST_PROGRAMS, _ITERATIONS = 40, 1000  # of a level; of a program
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Level:
+    """A level that was found.
+
+    Attributes:
+        held: (D,) demands that stay there.
+        prices: (E,) that bound it.
+    """
+
+    held: Bool[Tensor, " D"]
+    prices: Float[Tensor, " E"]
+
+
+class Filling:
+    """Water-filling of one matrix.
+
+    Args:
+        problem: B = 1, under total_flow, in float64.
+        weight: (D,) w.
+        guess: (D,) Gbit/s, rates near the fair ones.
+        solve: for one program.
+        gap: of each program.
+        max_iterations: of each program.
+        end: ``time.perf_counter()`` after which no further level is looked for.
+
+    Attributes:
+        rate: (D,) Gbit/s, after :meth:`run`.
+        levels: that hold demands, ascending.
+        iterations: of all programs.
+    """
+
+    def __init__(
+        self, problem: Problem, weight: Tensor, guess: Tensor, solve: SolveProgram, gap: float, max_iterations: int,
+        end: float,
+    ) -> None:  # fmt: skip
+        self._problem, self._weight, self._gap, self._demand = problem, weight, gap, problem.demand[0]
+        self._guess, self._solve, self._end = guess, solve, end
+        self._max_iterations = min(max_iterations, _ITERATIONS)
+        self.rate = torch.zeros_like(self._demand)
+        self._is_open = problem.routable[0] & (self._demand > 0)
+        self._level = 0.0
+        self._state: PdhgState | None = None  # where the last program ended
+        self.levels: list[Level] = []
+        self.iterations = 0
+
+    def run(self, report: ProgressCallback | None = None) -> None:
+        """Find all levels, or those for which there is time.
+
+        Args:
+            report: called after each level with the iterations done and the share of the demands that are open.
+        """
+        count = max(1, int(self._is_open.sum()))
+        while bool(self._is_open.any()):  # each round closes a demand at least
+            if time.perf_counter() > self._end:
+                self.rate = torch.where(self._is_open, torch.minimum(self._guess, self._demand), self.rate)
+                return
+            rises = self._is_open & (self._guess < WHOLE * self._demand)
+            start = float((self._guess / self._weight)[rises].min()) if bool(rises.any()) else self._highest
+            prices = self._raise(max(start, self._level))
+            if prices is None:
+                self.rate = torch.where(self._is_open, self._demand, self.rate)
+                return
+            self._close(prices)
+            if report is not None:
+                report(self.iterations, float(self._is_open.sum()) / count)
+
+    def _close(self, prices: Tensor) -> None:
+        """Fix the rates of the demands that the level stops."""
+        granted = self._level * self._weight
+        price = self._problem.cheapest_path_cost(self._problem.ops.path_sum(prices))[0]
+        is_whole = self._is_open & (self._demand <= granted)
+        is_held = self._is_open & ~is_whole & (price > HELD * price[self._is_open].max())
+        if not bool((is_whole | is_held).any()):
+            is_held = self._is_open
+        self.rate = torch.where(is_whole, self._demand, torch.where(is_held, granted, self.rate))
+        self._is_open = self._is_open & ~(is_whole | is_held)
+        if bool(is_held.any()):
+            self.levels.append(Level(is_held, prices[0]))
+
+    @property
+    def _highest(self) -> float:
+        """Level at which all open demands are carried whole."""
+        return float((self._demand / self._weight)[self._is_open].max())
+
+    def _raise(self, start: float) -> Tensor | None:
+        """Find the next level, from a guess; the prices (1, E) that bound it, or None if all demands fit whole."""
+        highest, slack = self._highest, 1 + 2 * self._gap
+        t, bound, best = min(max(_ABOVE * start, 1e-300), highest), math.inf, torch.zeros_like(self._problem.capacity)
+        utilisation = 1.0
+        for _ in range(_MOST_PROGRAMS):
+            rates = torch.where(self._is_open, torch.minimum(t * self._weight, self._demand), self.rate)
+            balanced = self._problem.balanced(ObjectiveName.MAX_LINK_UTILISATION, rates[None])
+            result = self._solve(
+                balanced, gap=self._gap, deadline=math.inf, max_iterations=self._max_iterations,
+                warm_start=self._state,
+            )  # fmt: skip
+            self.iterations += result.iterations
+            self._state, utilisation = result.state, float(result.value)
+            fits = utilisation <= slack
+            own = t * growth_bound(self._problem, self.rate, self._is_open, t * self._weight, result.prices)
+            if fits and own < t / slack:  # rounding: what fits cannot be impossible
+                own = math.inf
+            own = max(own, self._level)  # levels do not fall
+            if own < bound:
+                bound, best = own, result.prices
+            if fits and t >= highest:
+                return None
+            if fits and bound <= t * slack:
+                break
+            if not fits and bound >= t * (1 - self._gap / 2):
+                break
+            after = bound if math.isfinite(bound) else t / utilisation
+            t = min(_RAISED * t, bound, highest) if fits else after
+        self._level = max(self._level, min(bound, t * slack) / max(1.0, utilisation))
+        return best
