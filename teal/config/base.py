@@ -8,7 +8,7 @@ from pathlib import Path
 
 from teal.errors import InputError
 from teal.network.paths import PathMethod, PathWeight
-from teal.objectives import ObjectiveName
+from teal.objectives import SINGLE_PROGRAMS, ObjectiveName
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -134,6 +134,16 @@ def require(config: object, field: str, expected: str, good: bool) -> None:
     """
     if not good:
         raise InputError(f"--{field.replace('_', '-')}", "", expected, getattr(config, field))
+
+
+def require_one_program(config: ProgramConfig, where: str) -> None:
+    """Raise InputError for priority and max_min, which are sequences of programs.
+
+    Args:
+        config: the settings.
+        where: they are not taken, for the message.
+    """
+    require(config, "objective", f"one that is a single program, {where}", config.objective in SINGLE_PROGRAMS)
 
 
 _SECONDS_PER_UNIT = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}

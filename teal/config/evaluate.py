@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from teal.config.base import InstanceConfig, ProgramConfig, TrafficFileConfig, require, seconds
+from teal.config.base import InstanceConfig, ProgramConfig, TrafficFileConfig, require, require_one_program, seconds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -119,6 +119,9 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
             for field in incompatible if getattr(self, mode) else ():
                 expected = f"no value: --{mode.replace('_', '-')} has its own situations"
                 require(self, field, expected, not getattr(self, field))
+        for mode in ("race", "churn"):
+            if getattr(self, mode):
+                require_one_program(self, f"with --{mode}")
         require(self, "next_interval", "not together with --race", not (self.race and self.next_interval))
 
     def instances(self) -> list[InstanceConfig]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from teal.config.base import InstanceConfig, require, seconds
+from teal.config.base import InstanceConfig, require, require_one_program, seconds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,6 +81,7 @@ class SolveConfig(InstanceConfig):
         require(self, "shards", "a whole number of at least 1", self.shards >= 1)
         require(self, "workers", "a whole number of at least 0", self.workers >= 0)
         if self.is_sharded:
+            require_one_program(self, "with --shards and --workers")
             require(self, "entries", "0 with --shards and --workers", not self.entries)
             require(self, "min_split", "0 with --shards and --workers", not self.min_split)
             require(self, "calibrate", "nothing with --shards and --workers", self.calibrate is None)

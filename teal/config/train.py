@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from teal.config.base import InstanceConfig, require, seconds
+from teal.config.base import InstanceConfig, require, require_one_program, seconds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,6 +78,7 @@ class TrainConfig(InstanceConfig):
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
+        require_one_program(self, "which a model can learn")
         seconds(self.time_budget)
         counts = ("batch_size", "width", "layers", "samples", "episodes", "validate_every", "validation_matrices")
         for field in (*counts, "patience", "decay_after", "lead"):

@@ -118,28 +118,36 @@ class SolveFigures(Figures):
         )
 
     def _last_figures(self) -> str:
+        lines = []
         if self.moved_share is not None:
-            return f"{100 * self.moved_share:.2f}% of the volume moves; the splits of {self.changed:,} demands change"
+            changed = f"the splits of {self.changed:,} demands change"
+            lines.append(f"{100 * self.moved_share:.2f}% of the volume moves; {changed}")
         if self.objective.is_fair:
-            return self._level_lines()
-        if not self.classes:
-            return f"gap to the optimum over all paths {100 * self.gap_all_paths:.3f}%"
+            lines += self._level_lines()
+        elif self.classes:
+            lines += self._class_lines()
+        elif not lines:
+            lines.append(f"gap to the optimum over all paths {100 * self.gap_all_paths:.3f}%")
+        return "\n".join(lines)
+
+    def _class_lines(self) -> list[str]:
         width = max(len(str(one["class"])) for one in self.classes)
-        return "\n".join(
+        return [
             f"  {one['class']:{width}}  {one['value']:.6g} of {one['demand']:.6g} Gbit/s, bound {one['bound']:.6g}, "
             f"gap {100 * float(one['gap']):.3f}%"
             for one in self.classes
-        )
+        ]
 
-    def _level_lines(self) -> str:
+    def _level_lines(self) -> list[str]:
         if not self.open:
-            return "every demand is carried whole"
-        lines = [f"{self.open:,} demands are not carried whole; {self.held:,} of them are held by a level (Gbit/s):"]
+            return ["every demand is carried whole"]
+        held = f"{self.held:,} of them are held by a level" + (" (Gbit/s):" if self.levels else "")
+        lines = [f"{self.open:,} demands are not carried whole; {held}"]
         for one in self.levels:
             growth = 100 * (one["growth"] - 1)
             could = f"could grow by {growth:.3f}% at most" if math.isfinite(growth) else "without a bound"
             lines.append(f"  {one['level']:.6g}: {one['demands']:,} demands, {could}")
-        return "\n".join(lines)
+        return lines
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
