@@ -1,14 +1,15 @@
-"""FFC (Liu et al., SIGCOMM 2014) by one linear program: the reference of :mod:`teal.solvers.protection`.
+"""FFC (Liu et al., SIGCOMM 2014) by one linear program: the reference of :mod:`teal.problem.protection`.
 
 With a[d, k] reserved on each path and b[d] promised (Gbit/s), L(d, g) the paths of d that survive group g:
 
-    max sum b  s.t.  load[e](a) <= c[e],  b[d] <= demand[d],  b[d] <= sum over L(d, g) of a[d, k] for every g,
+    max sum v b  s.t.  load[e](a) <= c[e],  b[d] <= demand[d],  b[d] <= sum over L(d, g) of a[d, k] for every g,
     a, b >= 0.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from baselines.matrix import Matrix, MatrixResult, heuristic_status, per_matrix,
 from teal.formats.groups import failing_links
 from teal.objectives import ObjectiveName
 from teal.problem import Allocation, Problem
-from teal.solvers.protection import surviving_paths
+from teal.problem.protection import failed_paths
 from teal.spec import Spec
 
 
@@ -42,38 +43,56 @@ class Ffc:
             InputError: another objective than total_flow.
         """
         require_objective("ffc", problem.objective, ObjectiveName.TOTAL_FLOW)
-        survives = surviving_paths(problem, failing_links(self.groups, problem.topology))
-        return per_matrix(problem, lambda matrix: self._solve(matrix, survives))
+        found = promises(problem, failing_links(self.groups, problem.topology), self.settings)
+        return dataclasses.replace(found, prices=None, status=tuple(map(heuristic_status, found.status)))
 
-    def _solve(self, matrix: Matrix, survives: np.ndarray) -> MatrixResult:
-        variables = matrix.path_variables(matrix.routable)
-        width, count, paths = len(variables.path), len(variables.demands), matrix.mask.shape[1]
-        loads = variables.link_incidence(len(matrix.capacity))
-        rows, columns, signs, number = [], [], [], 0
-        first = np.searchsorted(variables.demand_row, np.arange(count))
-        for row, d in enumerate(variables.demands.tolist()):
-            own = variables.path[first[row] : first[row + 1] if row + 1 < count else None] % paths
-            for live in np.unique(survives[:, d][:, own], axis=0):
-                column = first[row] + np.flatnonzero(live)
-                rows += [number] * (len(column) + 1)
-                columns += [*column.tolist(), width + row]
-                signs += [-1.0] * len(column) + [1.0]
-                number += 1
-        promises = sp.csr_array((signs, (rows, columns)), shape=(number, width + count))
-        a_ub = sp.vstack([sp.hstack([loads, sp.csr_array((len(matrix.capacity), count))]), promises], format="csr")
-        demand = matrix.demand[variables.demands]
-        program = LinearProgram(
-            np.concatenate([np.zeros(width), -np.ones(count)]), sp.csr_array(a_ub),
-            np.concatenate([matrix.capacity, np.zeros(number)]),
-            upper=np.concatenate([np.full(width, np.inf), demand]),
-        )  # fmt: skip
-        solution = solve_program(program, self.settings)
-        reserved, promise = solution.x[:width], solution.x[width:]
-        total = np.bincount(variables.demand_row, reserved, minlength=count)
-        share = np.divide(promise, total, out=np.zeros(count), where=total > 0)
-        flow = np.zeros(matrix.mask.shape)
-        flow.reshape(-1)[variables.path] = reserved * np.minimum(share, 1)[variables.demand_row]
-        return MatrixResult(flow, status=heuristic_status(solution.status), solve_s=solution.seconds)
+
+def promises(problem: Problem, groups: Sequence[Sequence[int]], settings: LpSettings) -> Allocation:
+    """The largest promises of every matrix, and the prices of links in their programs.
+
+    Args:
+        problem: under total_flow or weighted_flow.
+        groups: numbers of the links of each.
+        settings: of the LP solver.
+    """
+    survives = np.concatenate([
+        np.ones((1, *problem.paths.mask.shape), dtype=bool),
+        ~failed_paths(problem.ops, problem.topology.num_links, groups),
+    ])  # fmt: skip
+    return per_matrix(problem, lambda matrix: _promises(matrix, survives, settings))
+
+
+def _promises(matrix: Matrix, survives: np.ndarray, settings: LpSettings) -> MatrixResult:
+    """One matrix; ``survives`` is (G + 1, D, K), true for the paths that no failure and each group leave."""
+    variables = matrix.path_variables(matrix.routable)
+    width, count, paths = len(variables.path), len(variables.demands), matrix.mask.shape[1]
+    loads = variables.link_incidence(len(matrix.capacity))
+    rows, columns, signs, number = [], [], [], 0
+    first = np.searchsorted(variables.demand_row, np.arange(count))
+    for row, d in enumerate(variables.demands.tolist()):
+        own = variables.path[first[row] : first[row + 1] if row + 1 < count else None] % paths
+        for live in np.unique(survives[:, d][:, own], axis=0):
+            column = first[row] + np.flatnonzero(live)
+            rows += [number] * (len(column) + 1)
+            columns += [*column.tolist(), width + row]
+            signs += [-1.0] * len(column) + [1.0]
+            number += 1
+    promised = sp.csr_array((signs, (rows, columns)), shape=(number, width + count))
+    a_ub = sp.vstack([sp.hstack([loads, sp.csr_array((len(matrix.capacity), count))]), promised], format="csr")
+    value = matrix.network.problem.demand_value.double().cpu().numpy()[variables.demands]
+    program = LinearProgram(
+        np.concatenate([np.zeros(width), -value]), sp.csr_array(a_ub),
+        np.concatenate([matrix.capacity, np.zeros(number)]),
+        upper=np.concatenate([np.full(width, np.inf), matrix.demand[variables.demands]]),
+    )  # fmt: skip
+    solution = solve_program(program, settings)
+    reserved, promise = solution.x[:width], solution.x[width:]
+    total = np.bincount(variables.demand_row, reserved, minlength=count)
+    share = np.divide(promise, total, out=np.zeros(count), where=total > 0)
+    flow = np.zeros(matrix.mask.shape)
+    flow.reshape(-1)[variables.path] = reserved * np.minimum(share, 1)[variables.demand_row]
+    prices = solution.dual[: len(matrix.capacity)]
+    return MatrixResult(flow, prices, status=solution.status, solve_s=solution.seconds)
 
 
 def make(spec: Spec, model: Path | None) -> Ffc:

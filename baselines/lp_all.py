@@ -5,6 +5,7 @@ With x[d, k] the flow on path k of demand d, in Gbit/s:
 Value maximisation: max sum v x  s.t.  sum_k x[d, k] <= demand[d],  load[e] <= c[e],  x >= 0.
 max_link_utilisation: min theta  s.t.  sum_k x[d, k] = demand[d],  load[e] <= theta c[e],  x >= 0; theta may exceed 1,
 so an overloaded matrix has an optimum too.
+With protection: see :mod:`baselines.ffc`.
 priority, max_min: sequences of programs, see :mod:`baselines.lp_priority` and :mod:`baselines.max_min_lp`.
 max_concurrent_flow: max alpha  s.t.  alpha demand[d] <= sum_k x[d, k] <= demand[d],  load[e] <= c[e],  alpha <= 1,
 x >= 0.
@@ -27,6 +28,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
+from baselines.ffc import promises
 from baselines.linear_program import LpSettings, solve_program
 from baselines.lp_priority import solve_in_order
 from baselines.matrix import Matrix, MatrixResult, per_matrix
@@ -71,11 +73,14 @@ class LpAll:
         Raises:
             SolverError: cvxpy or the solver is not installed, or its licence does not cover the program.
         """
-        if problem.objective.is_sequence:
+        if problem.objective.is_sequence or problem.protection is not None:
             if self.solver not in SCALED_SOLVERS:
-                expected = f"{' or '.join(SCALED_SOLVERS)} under {problem.objective.name.value}"
+                under = "protection" if problem.protection is not None else problem.objective.name.value
+                expected = f"{' or '.join(SCALED_SOLVERS)} under {under}"
                 raise InputError("lp-all", "solver", expected, self.solver)
             settings = LpSettings(self.solver, self.method, self.time_limit)
+            if problem.protection is not None:
+                return promises(problem, problem.protection.groups, settings)
             if problem.objective.is_fair:
                 return ExactMaxMin(settings).solve(problem)
             return solve_in_order(problem.to(torch.float64), settings)

@@ -13,7 +13,7 @@ from timing import matrix_by_matrix
 
 import teal
 from teal.network import PathMethod
-from teal.solvers.protection import bundle_problem, under_failures
+from teal.solvers.protection import under_failures
 
 _EXACT_UP_TO = 2000  # pairs; above, the LP takes minutes
 _SCHEMES = ("protected", "ffc", "teavar", "pdhg", "ecmp")
@@ -25,7 +25,7 @@ def main(topology_name: str, load: str, count: str = "3", method: str = "edge-di
     traffic = teal.load_traffic(f"gravity:seed=0,load={load},count={count}", topology)
     paths = teal.compute_paths(topology, traffic.pairs, method=PathMethod(method))
     problem = teal.Problem.create(topology, paths, teal.Objective(), traffic.read(slice(None)))
-    has_bundle = bundle_problem(problem, None).ops.mask.any(-1)
+    has_bundle = problem.with_protection().bundled.routable
     without = float((problem.demand * ~has_bundle).sum() / problem.demand.sum())
     print(f"{topology.name}, load {load}, {count} matrices; {100 * without:.2f}% of the demand cannot be protected")
     print("| scheme | satisfied | fullest link, worst failure | lost, worst failure | time |\n|---|---|---|---|---|")

@@ -31,7 +31,8 @@ TIERS = (
 # Rooms whose modules have an order of their own: each imports only from those before it.
 ORDERS = {
     "problem": (
-        "churn", "steps", "problem", "allocation", "feasibility", "bounds", "priority", "fair_levels", "assessment",
+        "checks", "churn", "steps", "protection", "problem", "scale", "allocation", "feasibility", "bounds", "priority",
+        "fair_levels", "assessment",
     ),
     "evaluation": (
         "calibration", "instance", "cases", "online", "sequences", "rows", "runner", "evaluate", "race", "plan",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from teal.config.base import InstanceConfig, require
+from teal.config.base import InstanceConfig, require, require_exact_splits
 
 Each = Literal["none", "json", "parquet", "csv"]  # suffixes of a file of one matrix
 
@@ -61,6 +61,7 @@ class AllocateConfig(InstanceConfig):
         require(self, "gap", "a number in [0, 1)", 0 <= self.gap < 1)
         require(self, "entries", "0 to 255", 0 <= self.entries <= 255)
         require(self, "min_split", "a number in [0, 1)", 0 <= self.min_split < 1)
+        require_exact_splits(self, self.entries, self.min_split)
         require(self, "each", "none with --figures-only", self.each == "none" or not self.figures_only)
         for field in ("max_iterations", "limit"):
             require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)

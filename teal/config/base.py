@@ -50,6 +50,10 @@ class ProgramConfig(CandidateConfig):
     weights: str = ""
     """For weighted_flow and max_min: a CSV file with columns source,target,weight, or random:seed=N (each demand's
     weight is drawn from 1, 2 and 4).  Default: random:seed=0 for weighted_flow, 1 each for max_min."""
+    protect: str = ""
+    """For total_flow and weighted_flow: cables, or a file of groups of cables (.csv with group,source,target, .json or
+    .graphml).  Flows are then promises that survive the failure of any one cable or group, if each router just sends
+    over the paths that are left."""
     class_shares: str = ""
     """Divide every demand among priority classes, the highest first: gold=0.1,silver=0.3,bronze=0.6.  Default: the
     column class of the traffic, if it has one."""
@@ -137,13 +141,21 @@ def require(config: object, field: str, expected: str, good: bool) -> None:
 
 
 def require_one_program(config: ProgramConfig, where: str) -> None:
-    """Raise InputError for priority and max_min, which are sequences of programs.
+    """Raise InputError for priority and max_min, which are sequences of programs, and for promises.
 
     Args:
         config: the settings.
         where: they are not taken, for the message.
     """
     require(config, "objective", f"one that is a single program, {where}", config.objective in SINGLE_PROGRAMS)
+    require(config, "protect", f"nothing {where}", not config.protect)
+
+
+def require_exact_splits(config: ProgramConfig, entries: int, min_split: float) -> None:
+    """Raise InputError for promises whose splits are to be rounded: rounding changes what a failure leaves."""
+    require(
+        config, "protect", "nothing with --entries and --min-split", not (config.protect and (entries or min_split))
+    )
 
 
 _SECONDS_PER_UNIT = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}

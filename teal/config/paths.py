@@ -43,7 +43,7 @@ class ImproveConfig(InstanceConfig):
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
-        require_one_program(self, "which prices new paths")
+        require_one_program(self, "for new paths")
         require(self, "matrices", "1 to 16", 1 <= self.matrices <= 16)
         require(self, "gap", "a number in (0, 1)", 0 < self.gap < 1)
         require(self, "rounds", "a whole number of at least 1", self.rounds >= 1)

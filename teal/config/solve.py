@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from teal.config.base import InstanceConfig, require, require_one_program, seconds
+from teal.config.base import InstanceConfig, require, require_exact_splits, require_one_program, seconds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,6 +75,8 @@ class SolveConfig(InstanceConfig):
         is_calm = self.max_churn is not None or self.keep_within > 0
         require(self, "keep_within", "a number in [0, 1]", 0 <= self.keep_within <= 1)
         require(self, "previous", "together with --max-churn or --keep-within", (self.previous is not None) == is_calm)
+        require(self, "max_churn", "nothing with --protect", self.max_churn is None or not self.protect)
+        require_exact_splits(self, self.entries, self.min_split)
         for field in ("entries", "min_split"):
             require(self, field, "0 with --previous", self.previous is None or not getattr(self, field))
         require(self, "previous", "nothing with --shards and --workers", self.previous is None or not self.is_sharded)

@@ -78,7 +78,7 @@ class TrainConfig(InstanceConfig):
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
-        require_one_program(self, "which a model can learn")
+        require_one_program(self, "for a model to learn")
         seconds(self.time_budget)
         counts = ("batch_size", "width", "layers", "samples", "episodes", "validate_every", "validation_matrices")
         for field in (*counts, "patience", "decay_after", "lead"):

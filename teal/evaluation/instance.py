@@ -23,12 +23,14 @@ from teal.network.classes import class_paths
 from teal.network.path_file import load_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
+from teal.problem.protection import Protection
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.device import pick_device
 from teal.runtime.storage import atomic_file, cache_dir, content_key
 from teal.spec import parse_spec
 
 _CALIBRATION_FORMAT = 2  # part of the cache key: raise it when calibration changes
+_CABLES = "cables"  # every cable is a group
 _USUAL_WEIGHTS = "random:seed=0"  # of weighted_flow
 _PRIORITIES = (1.0, 2.0, 4.0)  # weights that `random:seed=N` gives to demands
 
@@ -45,6 +47,7 @@ class Instance:
         weight: (D,) value of one Gbit/s of each demand, for weighted_flow; else None.
         split: training, validation and test rows.
         device: where tensors live.
+        protection: of the flows; None for none.
         paths_s: seconds to compute the paths or to read them from the cache.
     """
 
@@ -56,13 +59,15 @@ class Instance:
     split: Split
     device: torch.device
     paths_s: float = 0.0
+    protection: Protection | None = None
 
     def problem(self, demand: FloatArray, *, capacity: FloatArray | None = None) -> Problem:
         """The problem of matrices (B, D) Gbit/s, in float64, under ``capacity`` (E,) or the topology's."""
-        return Problem.create(
+        problem = Problem.create(
             self.topology, self.paths, self.objective, demand,
             capacity=capacity, weight=self.weight, classes=self.traffic.classes, device=self.device,
         )  # fmt: skip
+        return problem if self.protection is None else dataclasses.replace(problem, protection=self.protection)
 
 
 def load_instance(
@@ -96,7 +101,27 @@ def load_instance(
         notify(f"demands x {factor:.6g}: the optimum satisfies {config.calibrate:g} of the median training matrix")
         traffic = traffic.scaled(factor)
     weight = given_weights(config, topology, traffic, notify)
-    return Instance(topology, traffic, paths, objective, weight, split, device, paths_s)
+    instance = Instance(topology, traffic, paths, objective, weight, split, device, paths_s)
+    return with_protection(instance, config.protect, notify) if config.protect else instance
+
+
+def with_protection(instance: Instance, protect: str, notify: Callable[[str], None]) -> Instance:
+    """The same with promises that survive every group.
+
+    Args:
+        instance: without protection.
+        protect: ``cables``, or a file of groups.
+        notify: called with what was found.
+
+    Raises:
+        InputError: a fault in the file; see :meth:`teal.Problem.with_protection`.
+    """
+    groups = failing_links("" if protect == _CABLES else protect, instance.topology)
+    problem = instance.problem(np.zeros((1, instance.paths.num_demands))).with_protection(groups)
+    without = int((~problem.bundled.routable).sum())
+    kind = "cable" if protect == _CABLES else "group"
+    notify(f"promises survive the failure of any one of {len(groups)} {kind}s; {without:,} demands can have none")
+    return dataclasses.replace(instance, protection=problem.protection)
 
 
 def load_network(config: InstanceConfig, notify: Callable[[str], None]) -> tuple[Topology, TrafficMatrices]:

@@ -108,16 +108,17 @@ class SolveFigures(Figures):
     def describe(self) -> str:
         """The same in a few lines of text."""
         unit = " Gbit/s" if self.objective.maximises_value else ""
-        return (
+        lines = [
             f"{self.objective.name.value}: {self.value:.6g}{unit}, bound {self.bound:.6g}{unit}, "
-            f"gap {100 * self.gap:.3f}%\n"
+            f"gap {100 * self.gap:.3f}%",
             f"satisfied demand {100 * self.satisfied_demand:.2f}%, "
-            f"largest link utilisation {self.max_link_utilisation:.4g}, largest violation {self.max_violation:.1g}\n"
-            f"{self._last_figures()}\n"
-            f"{self.iterations} iterations; build {self.build_s:.3g} s, solve {self.solve_s:.3g} s"
-        )
+            f"largest link utilisation {self.max_link_utilisation:.4g}, largest violation {self.max_violation:.1g}",
+            *self._further_lines(),
+            f"{self.iterations} iterations; build {self.build_s:.3g} s, solve {self.solve_s:.3g} s",
+        ]
+        return "\n".join(lines)
 
-    def _last_figures(self) -> str:
+    def _further_lines(self) -> list[str]:
         lines = []
         if self.moved_share is not None:
             changed = f"the splits of {self.changed:,} demands change"
@@ -126,9 +127,9 @@ class SolveFigures(Figures):
             lines += self._level_lines()
         elif self.classes:
             lines += self._class_lines()
-        elif not lines:
+        elif not lines and not math.isnan(self.gap_all_paths):
             lines.append(f"gap to the optimum over all paths {100 * self.gap_all_paths:.3f}%")
-        return "\n".join(lines)
+        return lines
 
     def _class_lines(self) -> list[str]:
         width = max(len(str(one["class"])) for one in self.classes)
@@ -221,7 +222,7 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
         changed = int(changes(problem, splits, in_force).sum())
     assessment = assess(problem, Allocation.of_batch(splits, result.prices, solve_s, result.program_prices))
     begin, gap_all_paths = time.perf_counter(), math.nan
-    if not problem.objective.is_sequence and problem.churn is None:
+    if not problem.objective.is_sequence and problem.churn is None and problem.protection is None:
         gap_all_paths = float(gap(problem, result.value, all_paths_bound(problem, result.prices))[0])
     bound_s = time.perf_counter() - begin
     return SolveReport(

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from teal.problem import Problem
+from teal.problem.scale import mean_value
 from teal.solvers.projection import granted_share
 
 _VALUE_FLOOR = 1e-2  # share of the value that all links could carry: losses are divided by no less
@@ -63,7 +64,7 @@ def total_demand_value(problem: Problem) -> Tensor:
 
     The lower limit keeps the losses of a matrix with little or no demand, and their gradients, of order 1.
     """
-    floor = _VALUE_FLOOR * problem.capacity.sum(1) * problem.mean_value
+    floor = _VALUE_FLOOR * problem.capacity.sum(1) * mean_value(problem)
     return torch.maximum((problem.demand * problem.path_value.amax(-1)).sum(1), floor).clamp(min=1e-30)
 
 

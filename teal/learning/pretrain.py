@@ -22,6 +22,7 @@ from teal.learning.noise import Stream
 from teal.nn import checkpoint
 from teal.nn.price_gnn import PriceGNN, PriceGnnConfig, Round
 from teal.problem import Problem
+from teal.problem.scale import mean_value
 from teal.runtime.device import pick_device
 from teal.runtime.storage import model_folder
 
@@ -74,7 +75,7 @@ def _smoothed_dual(problem: Problem, result: Round) -> Tensor:
     """(B,) the smoothed dual above, over the value of all demand."""
     logits = torch.where(problem.path_mask, result.profit / result.temperature, -torch.inf)
     logits = torch.cat([logits, torch.zeros_like(logits[..., :1])], -1)  # the reject option, which is never masked
-    profit = problem.mean_value * result.temperature * torch.logsumexp(logits, -1)
+    profit = mean_value(problem) * result.temperature * torch.logsumexp(logits, -1)
     dual = problem.capacity_value(result.prices) + (problem.demand * profit).sum(1)
     return dual / total_demand_value(problem)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch_geometric.data import HeteroData
 
 from teal.problem import Problem
+from teal.problem.scale import mean_capacity, mean_value
 
 RAW_LINK_FEATURES, RAW_PATH_FEATURES = 1, 1
 SCALED_LINK_FEATURES, SCALED_PATH_FEATURES = 3, 4
@@ -34,17 +35,17 @@ def hetero_data(problem: Problem, *, scaled: bool) -> HeteroData:
     data.ops, data.mask, data.maximises_value = ops, mask, problem.objective.maximises_value
     data.demand, data.inverse_capacity = problem.demand, problem.inverse_capacity
     data.path_degree, data.link_degree = ops.hops.to(dtype), ops.paths_through.to(dtype)
-    data.value = problem.path_value / problem.mean_value.clamp(min=1e-30)  # (D, K), mean 1
+    data.value = problem.path_value / mean_value(problem).clamp(min=1e-30)  # (D, K), mean 1
     if not scaled:
         data["link"].x = problem.capacity.unsqueeze(-1)
         data["path"].x = (problem.demand[..., None] * mask).unsqueeze(-1)
         return data
     live = problem.capacity > 0
-    mean_capacity = problem.mean_capacity.clamp(min=1e-30)
+    typical_capacity = mean_capacity(problem).clamp(min=1e-30)
     log_utilisation = torch.where(live, (problem.full_path_utilisation + _FLOOR).log(), 0)
-    log_capacity = torch.where(live, (problem.capacity / mean_capacity).clamp(min=_FLOOR).log(), 0)
+    log_capacity = torch.where(live, (problem.capacity / typical_capacity).clamp(min=_FLOOR).log(), 0)
     data["link"].x = torch.stack([log_capacity, log_utilisation, live.to(dtype)], -1)
-    size = (problem.demand / mean_capacity + _FLOOR).log()[..., None]
+    size = (problem.demand / typical_capacity + _FLOOR).log()[..., None]
     tightest = ops.path_max(log_utilisation)[0]
     hops = data.path_degree / (data.path_degree.sum() / count).clamp(min=1e-30)
     features = [feature.expand(mask.shape) for feature in (size, tightest, data.value, hops)]

@@ -33,6 +33,7 @@ from torch import Tensor, nn
 import teal.nn.price_gnn_fused as fused
 from teal.pathops.response import FAILED_WEIGHT, Responses
 from teal.problem import Problem
+from teal.problem.scale import mean_capacity, mean_value
 from teal.runtime.arrays import Float32Array
 
 _STATIC_FEATURES = 4  # features of a link that do not change from round to round
@@ -223,11 +224,11 @@ class _View:
         )
         self._live, self.inverse_capacity = problem.capacity > 0, problem.inverse_capacity
         # Unit of values and prices; the balanced programs have no values.
-        self.mean_value: Tensor | float = 1.0 if self._is_balanced else problem.mean_value.clamp(min=1e-30)
+        self.mean_value: Tensor | float = 1.0 if self._is_balanced else mean_value(problem).clamp(min=1e-30)
         if self.can_be_fused:
             self.responses = Responses(problem.paths, problem.demand, problem.demand_value / self.mean_value)
         live, even_utilisation = self._live, self._even_utilisation()
-        size = (problem.capacity / problem.mean_capacity.clamp(min=1e-30)).clamp(min=_TINY).log()
+        size = (problem.capacity / mean_capacity(problem).clamp(min=1e-30)).clamp(min=_TINY).log()
         features = [size, (even_utilisation + _TINY).log() / 2, torch.ones_like(size)]
         features = [torch.where(live, feature, 0) for feature in features]
         self.static = torch.stack([*features, torch.full_like(size, float(self._is_balanced))], -1)  # (B, E, 4)

@@ -10,6 +10,7 @@ from teal.nn.flow_gnn import FlowGNN
 from teal.nn.flow_gnn_config import FEEDBACK, PUBLISHED, SCALED, FlowGnnConfig
 from teal.nn.policy import Policy, PriceHead, action_splits, bounded_profit
 from teal.problem import Problem
+from teal.problem.scale import mean_value
 
 
 class TealModel(nn.Module):
@@ -38,11 +39,11 @@ class TealModel(nn.Module):
         if not problem.objective.maximises_value:
             # Of balanced programs only the ratios between links of capacity * price matter: no scale is needed.
             return means, relative_prices * problem.inverse_capacity
-        mean_value = problem.mean_value
-        prices = relative_prices * mean_value * (problem.capacity > 0)
+        typical_value = mean_value(problem)
+        prices = relative_prices * typical_value * (problem.capacity > 0)
         if self.config.form == FEEDBACK:
             # detach: prices are trained by the bound alone, not by the policy's loss.
-            profit = (problem.path_value - problem.ops.path_sum(prices.detach())) / mean_value.clamp(min=1e-30)
+            profit = (problem.path_value - problem.ops.path_sum(prices.detach())) / typical_value.clamp(min=1e-30)
             means = means + self.sharpness.exp() * bounded_profit(profit)
         return means, prices
 

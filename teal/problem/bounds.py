@@ -7,7 +7,8 @@ For prices p[e] >= 0 and price(d, k), the sum of p over the links of path (d, k)
   optimum >= sum_d demand[d] min_k price(d, k);
 - max_concurrent_flow: optimum <= min(1, 1 / theta) with theta that bound of max_link_utilisation.
 
-- a limit on churn, a value that falls in steps: see :mod:`teal.problem.churn`, :mod:`teal.problem.steps`.
+- a limit on churn, a value that falls in steps, promises under failures: see :mod:`teal.problem.churn`,
+  :mod:`teal.problem.steps`, :mod:`teal.problem.protection`.
 
 A price above V, the largest value of a Gbit/s, proves no more than V does, since no path over the link is worth using
 at V already; prices of more than a million times V count as V, so that sums stay finite.  A bound that is no number,
@@ -75,7 +76,8 @@ def usable_prices(problem: Problem, prices: Tensor, most: float = 1e6) -> Tensor
 
 def _bounds(problem: Problem, prices: Tensor, scales: Tensor) -> Tensor:
     """(scales, B) bounds of multiples of the prices."""
-    problem, prices = problem.to(torch.float64), usable_prices(problem, prices)
+    problem = problem.to(torch.float64) if problem.protection is None else problem.bundled
+    prices = usable_prices(problem, prices)
     capacity_value = problem.capacity_value(prices)  # (B,)
     path_price = problem.ops.path_sum(prices)  # (B, D, K)
     if not problem.objective.maximises_value:

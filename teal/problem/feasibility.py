@@ -17,13 +17,14 @@ class Violations:
     """How far each of B allocations breaks each rule; 0 where it does not.
 
     Attributes:
-        capacity: (B,) largest (load - c) / c over the links, load over the largest capacity for
-            a failed link.  Under max_link_utilisation only failed links are bound.
+        capacity: (B,) largest (load - c) / c over the links, load over the largest capacity for a failed link.  Under
+            max_link_utilisation only failed links are bound; under protection loads are those of the reservations.
         demand: (B,) largest excess of a demand's splits over 1, as a share of the demand; under
             max_link_utilisation also the largest shortfall of a demand that has a path.
         sign: (B,) largest negative split, sign reversed.
         mask: (B,) largest share sent over a path that is not live.
         churn: (B,) what moves beyond the limit, as a share of the routable demand.
+        promise: (B,) largest share of a demand that is promised although some group leaves none of its used paths.
     """
 
     capacity: Tensor
@@ -31,11 +32,12 @@ class Violations:
     sign: Tensor
     mask: Tensor
     churn: Tensor
+    promise: Tensor
 
     @property
     def largest(self) -> Tensor:
-        """(B,) the largest of the five."""
-        return torch.stack([self.capacity, self.demand, self.sign, self.mask, self.churn]).amax(0)
+        """(B,) the largest of the six."""
+        return torch.stack([self.capacity, self.demand, self.sign, self.mask, self.churn, self.promise]).amax(0)
 
 
 def check_shape(problem: Problem, splits: Tensor) -> None:
@@ -61,7 +63,9 @@ def violations(problem: Problem, splits: Tensor, loads: Tensor | None = None) ->
     problem, splits = problem.to(torch.float64), splits.to(torch.float64)
     has_demand = (problem.demand > 0)[..., None]
     splits = torch.where(has_demand, splits, 0)
-    load, capacity = problem.loads(splits) if loads is None else loads, problem.capacity
+    kept, promise = _promises(problem, splits)
+    load = problem.loads(kept) if loads is None or kept is not splits else loads
+    capacity = problem.capacity
     failed = capacity <= 0
     # Divided, not multiplied by inverse_capacity, which is limited where the capacity is next to 0.
     scale = torch.where(failed, capacity.amax(1, keepdim=True).clamp(min=1e-30), capacity)
@@ -78,6 +82,7 @@ def violations(problem: Problem, splits: Tensor, loads: Tensor | None = None) ->
         sign=(-splits).amax((1, 2)).clamp(min=0),
         mask=torch.where(problem.path_mask, 0, splits.abs()).amax((1, 2)),
         churn=_beyond_limit(problem, splits),
+        promise=promise,
     )
 
 
@@ -86,3 +91,12 @@ def _beyond_limit(problem: Problem, splits: Tensor) -> Tensor:
         return torch.zeros_like(problem.demand[:, 0])
     volume = problem.routable_demand.sum(1).clamp(min=1e-30)
     return ((problem.moved(splits) - problem.churn_budget) / volume).clamp(min=0)
+
+
+def _promises(problem: Problem, splits: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, D, K) what must fit the links: reservations that can be made, or the splits; (B,) what cannot be promised."""
+    if problem.protection is None:
+        return splits, torch.zeros_like(problem.demand[:, 0])
+    is_lost = (splits.sum(-1) > 0) & (problem.protection.left(splits) <= 0)
+    reserved = torch.where(is_lost[..., None], splits, problem.protection.reserved(splits))
+    return reserved, torch.where(is_lost, splits.sum(-1), 0).amax(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +16,10 @@ from teal.errors import InputError
 from teal.network import DemandClasses, PathSet, Topology
 from teal.objectives import CLASS_RATIO, Objective, ObjectiveName
 from teal.pathops import PathOps, make_path_ops
+from teal.pathops.bundles import BundleOps
+from teal.problem.checks import checked
 from teal.problem.churn import ChurnLimit
+from teal.problem.protection import Protection
 from teal.problem.steps import ValueSteps
 from teal.runtime.arrays import AnyArray
 from teal.runtime.shapes import Bool, Float
@@ -45,6 +49,7 @@ class Problem:
         churn: limit on the volume that moves (see :mod:`teal.problem.churn`); None for none.
         steps: in which the value of a demand falls (see :mod:`teal.problem.steps`), where ``demand_value`` is that of
             the first step; None for one step.  Of the solvers, only PDHG's fused and plain engines know steps.
+        protection: under which flows are promises (see :mod:`teal.problem.protection`); None for none.
     """
 
     topology: Topology
@@ -58,6 +63,7 @@ class Problem:
     classes: DemandClasses | None = None
     churn: ChurnLimit | None = None
     steps: ValueSteps | None = None
+    protection: Protection | None = None
 
     @classmethod
     def create(
@@ -100,16 +106,16 @@ class Problem:
             raise InputError("problem", "classes", f"{paths.num_demands} demands", int(classes.ptr[-1]))
         if paths.topology_key != topology.graph_key():
             raise InputError(topology.name, "paths", "paths over this network's links", "those of another network")
-        demand = _checked("demand", np.atleast_2d(demand), paths.num_demands)
+        demand = checked("demand", np.atleast_2d(demand), paths.num_demands)
         capacity = topology.capacity if capacity is None else capacity
-        capacity = _checked("capacity", np.atleast_2d(capacity), topology.num_links)
+        capacity = checked("capacity", np.atleast_2d(capacity), topology.num_links)
         if len(capacity) not in (1, len(demand)):
             raise InputError("problem", "capacity", f"1 row, or {len(demand)} as in demand", len(capacity))
         capacity = np.broadcast_to(capacity, (len(demand), topology.num_links))
         if weight is not None:
             if weight.ndim != 1:
                 raise InputError("problem", "weight", f"({paths.num_demands},) weights", weight.shape)
-            weight = _checked("weight", np.atleast_2d(weight), paths.num_demands)[0]
+            weight = checked("weight", np.atleast_2d(weight), paths.num_demands)[0]
         ops = make_path_ops(paths, device, backend)
         max_latency = 0.0  # ms, of all candidate paths
         if objective.name is ObjectiveName.LATENCY_PENALISED_FLOW:
@@ -129,10 +135,8 @@ class Problem:
         )
 
     def __repr__(self) -> str:
-        return (
-            f"Problem({self.topology.name!r}, {self.objective.name.value}: {self.batch} matrices of "
-            f"{self.paths.num_demands} demands, K = {self.paths.num_paths}, on {self.demand.device})"
-        )
+        size = f"{self.batch} matrices of {self.paths.num_demands} demands, K = {self.paths.num_paths}"
+        return f"Problem({self.topology.name!r}, {self.objective.name.value}: {size}, on {self.demand.device})"
 
     @property
     def batch(self) -> int:
@@ -226,8 +230,7 @@ class Problem:
     @cached_property
     def full_path_utilisation(self) -> Float[Tensor, "B E"]:
         """(B, E) m, the utilisation of each link if every live path carried all of its demand."""
-        full_flow = self.flows(self.path_mask.to(self.demand.dtype))
-        return self.ops.link_sum(full_flow) * self.inverse_capacity
+        return self.loads(self.path_mask.to(self.demand.dtype)) * self.inverse_capacity
 
     @cached_property
     def even_splits(self) -> Float[Tensor, "B D K"]:
@@ -241,18 +244,6 @@ class Problem:
         first = torch.zeros_like(self.even_splits)
         first[..., 0] = 1
         return torch.where(self.path_mask, first, 0)
-
-    @property
-    def mean_value(self) -> Float[Tensor, ""]:
-        """() mean of v[d, k] over the paths that exist; 0 for max_link_utilisation and max_concurrent_flow."""
-        total = self.path_value.sum() if self.has_link_cost else (self.demand_value * self.ops.path_count).sum()
-        return total / self.ops.path_count.sum().clamp(min=1)
-
-    @property
-    def mean_capacity(self) -> Float[Tensor, "B 1"]:
-        """(B, 1) mean capacity of the links that have not failed, Gbit/s."""
-        live = (self.capacity > 0).sum(1, keepdim=True).clamp(min=1)
-        return self.capacity.sum(1, keepdim=True) / live
 
     def flows(self, splits: Float[Tensor, "B D K"]) -> Float[Tensor, "B D K"]:
         """(B, D, K) Gbit/s on each path, of splits (B, D, K), shares of each demand."""
@@ -339,8 +330,8 @@ class Problem:
         Raises:
             InputError: another shape, a share out of range, or an objective that is not a sum over flows.
         """
-        if not self.objective.maximises_value or self.objective.is_sequence:
-            raise InputError("churn", "objective", "one program that maximises a value", self.objective.name)
+        if not self.objective.maximises_value or self.objective.is_sequence or self.protection:
+            raise InputError("churn", "objective", "one that maximises a value, unprotected", self.objective.name)
         if not 0 <= share <= 1:
             raise InputError("churn", "share", "a number in [0, 1]", share)
         shape = self.path_mask.shape
@@ -348,6 +339,25 @@ class Problem:
             raise InputError("churn", "previous", f"splits {tuple(shape)}", tuple(previous.shape))
         limit = ChurnLimit(previous.to(self.demand.device, torch.float64).expand(shape), share)
         return dataclasses.replace(self, churn=limit)
+
+    def with_protection(self, groups: Sequence[Sequence[int]] | None = None) -> Problem:
+        """The same matrices, whose flows must survive the failure of any one group of links (None: of any one cable).
+
+        Raises:
+            InputError: more than six paths a demand, or an objective or another limit that knows no promises.
+        """
+        is_flow = self.objective.name in (ObjectiveName.TOTAL_FLOW, ObjectiveName.WEIGHTED_FLOW)
+        if not is_flow or self.churn or self.steps:
+            raise InputError("protection", "objective", "total_flow or weighted_flow, no churn", self.objective.name)
+        groups = self.topology.cables() if groups is None else groups
+        return dataclasses.replace(self, protection=Protection.of(self.ops, self.topology.num_links, groups))
+
+    @cached_property
+    def bundled(self) -> Problem:
+        """The program of promises, in float64, over bundles in the place of paths."""
+        assert self.protection is not None
+        ops = BundleOps(self.ops, self.protection.bundles)
+        return dataclasses.replace(self.to(torch.float64), ops=ops, protection=None)
 
     @cached_property
     def kept_splits(self) -> Float[Tensor, "B D K"]:
@@ -387,14 +397,3 @@ class Problem:
             return self
         changed = {f: getattr(self, f).to(dtype) for f in ("demand", "capacity", "demand_value", "link_cost")}
         return dataclasses.replace(self, **changed)
-
-
-def _checked(field: str, values: AnyArray, width: int) -> AnyArray:
-    """``values`` (n, width), or InputError for another shape or an entry that is no finite number >= 0."""
-    if values.ndim != 2 or values.shape[1] != width:
-        raise InputError("problem", field, f"{width} entries for each matrix", values.shape)
-    bad = ~(np.isfinite(values) & (values >= 0))
-    if bad.any():
-        row, column = np.argwhere(bad)[0]
-        raise InputError("problem", f"{field}[{row}, {column}]", "a finite number >= 0", values[row, column])
-    return values

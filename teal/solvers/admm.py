@@ -50,6 +50,7 @@ import torch
 from torch import Tensor
 
 from teal.problem import Problem
+from teal.problem.scale import mean_capacity, mean_value
 from teal.solvers.prox import weighted_simplex
 
 _LARGE_NETWORK_NODES = 100  # nodes: Teal runs 2 iterations on smaller networks, 5 from there on
@@ -126,7 +127,7 @@ def scaling(problem: Problem, rho: float = DEFAULT_RHO) -> AdmmScaling:
     count = mask.sum(-1, keepdim=True).clamp(min=1)
     demand_penalty = torch.where(mask, inverse_capacity_sum, 0).sum(-1, keepdim=True) / count
     if problem.objective.maximises_value:
-        typical_value = problem.mean_capacity * problem.mean_value
+        typical_value = mean_capacity(problem) * mean_value(problem)
     else:
         typical_value = torch.ones_like(inverse[:, :1])
     penalty = rho * typical_value.clamp(min=1e-30)

@@ -1,39 +1,17 @@
-r"""Allocations that keep their promise under the failure of any one group of links, by local rescaling alone.
-
-As in FFC (Liu et al., "Traffic engineering with forward fault correction", SIGCOMM 2014): a[d, k] Gbit/s are reserved
-on the paths of a demand, of which b[d] are promised; with L(d, g) the paths of d that survive the failure of group g,
-
-    max sum_d b[d]  s.t.  sum over k in L(d, g) of a[d, k] >= b[d] for every group g, and for no failure,
-    load[e](a) <= c[e],  b[d] <= demand[d],  a >= 0.
-
-The router sends b[d] over its live paths in the ratio of the reservations: then no path ever carries more than is
-reserved on it, so that no link overflows, whatever group fails, and only the router of the demand need know of it.
-
-The reservations for one promised Gbit/s form the polyhedron {a >= 0: sum over L of a >= 1 for every L}.  Its vertices
-are bundles of paths (two disjoint paths with 1 each, three with 1/2 each, ...); every reservation is a sum of them.  So
-the program is one of value maximisation over bundles in the place of paths: the engine, its certified bound and the
-projection serve it as they are.  A demand none of whose paths survive some group can be promised nothing.
-"""
+"""Promises that hold (see :mod:`teal.problem.protection`), with their reservations; and a simulation of failures."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from teal.errors import InputError
-from teal.pathops.bundles import BundleOps
 from teal.problem import Problem
-from teal.runtime.arrays import FloatArray
+from teal.problem.protection import failed_paths
 from teal.runtime.shapes import Float
 from teal.solvers import pdhg
-
-MAX_PATHS = 6  # K: vertices are enumerated
-_EXACT = 1e-9  # by which a vertex may miss a constraint, for rounding
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,93 +45,23 @@ def protect(
     """The largest promises that hold under the failure of any one group.
 
     Args:
-        problem: B matrices of value maximisation with the same live links.
+        problem: B matrices under total_flow or weighted_flow.
         groups: numbers of the links of each; None for every cable.
         gap: certified gap of the promises' value.
         max_iterations: of PDHG.
 
     Raises:
-        InputError: another objective, too many paths a demand, or matrices with different failed links.
+        InputError: see :meth:`teal.Problem.with_protection`.
     """
-    own = bundle_problem(problem, groups)
-    result = pdhg.solve(own, gap=gap, max_iterations=max_iterations, engine="plain")
-    ops = own.ops
-    assert isinstance(ops, BundleOps)
-    reserved = ops.on_paths(result.splits)
-    promise = result.splits.sum(-1, keepdim=True)
-    splits = reserved * (promise / reserved.sum(-1, keepdim=True).clamp(min=1e-30))
+    own = problem.with_protection(groups)
+    assert own.protection is not None
+    result = pdhg.solve(own, gap=gap, max_iterations=max_iterations)
     total = problem.demand.sum(1).clamp(min=1e-300)
-    without = (problem.demand * ~ops.mask.any(-1)).sum(1) / total
+    without = (problem.demand * ~own.bundled.routable).sum(1) / total
+    reserved = own.protection.reserved(result.splits)
     return Protected(
-        splits, reserved, result.prices, result.value, result.bound, result.gap, without, result.iterations
+        result.splits, reserved, result.prices, result.value, result.bound, result.gap, without, result.iterations
     )
-
-
-def bundle_problem(problem: Problem, groups: Sequence[Sequence[int]] | None) -> Problem:
-    """The program of the module, whose paths are bundles; arguments and errors as of :func:`protect`."""
-    if not problem.objective.maximises_value or problem.objective.is_sequence or problem.churn is not None:
-        raise InputError("protect", "objective", "one that maximises a value", problem.objective.name.value)
-    if problem.paths.num_paths > MAX_PATHS:
-        raise InputError("protect", "num_paths", f"at most {MAX_PATHS}", problem.paths.num_paths)
-    if not bool((problem.path_mask == problem.path_mask[:1]).all()):
-        raise InputError("protect", "capacity", "the same live links for all matrices", "different ones")
-    groups = problem.topology.cables() if groups is None else groups
-    survives = surviving_paths(problem, groups)  # (G, D, K)
-    families: dict[bytes, list[int]] = {}
-    for d in range(survives.shape[1]):
-        families.setdefault(np.unique(survives[:, d], axis=0).tobytes(), []).append(d)
-    width = problem.paths.num_paths
-    bundles = {
-        family: vertices(np.frombuffer(family, dtype=bool).reshape(-1, width)) for family in families
-    }  # fmt: skip
-    most = max((len(own) for own in bundles.values()), default=0)
-    weight = np.zeros((survives.shape[1], max(1, most), width))
-    for family, demands in families.items():
-        own = bundles[family]
-        weight[np.array(demands)[:, None], np.arange(len(own))] = own
-    ops = BundleOps(problem.ops, torch.from_numpy(weight))
-    return dataclasses.replace(problem.to(torch.float64), ops=ops)
-
-
-def surviving_paths(problem: Problem, groups: Sequence[Sequence[int]]) -> np.ndarray:
-    """(G + 1, D, K) bool, the live paths that survive no failure and each group."""
-    failed = torch.zeros(len(groups) + 1, problem.topology.num_links, dtype=torch.float64)
-    for number, links in enumerate(groups, start=1):
-        failed[number, list(links)] = 1
-    hit = problem.ops.path_max(failed.to(problem.ops.device))[0] > 0
-    survives: np.ndarray = (problem.path_mask[:1] & ~hit).cpu().numpy()
-    return survives
-
-
-def vertices(sets: np.ndarray) -> FloatArray:
-    """(J, K) vertices of {a >= 0: sum of a over each set >= 1}, all of them; none if a set is empty.
-
-    Args:
-        sets: (m, K) bool.
-    """
-    if not sets.any(1).all():
-        return np.zeros((0, sets.shape[1]))
-    width = sets.shape[1]
-    used = np.flatnonzero(sets.any(0))
-    rows = np.unique(sets[:, used].astype(float), axis=0)
-    smaller = [
-        i for i, row in enumerate(rows) if not any((other <= row).all() and (other < row).any() for other in rows)
-    ]
-    rows = rows[smaller]  # a set that contains another one says nothing more
-    all_rows = np.vstack([rows, np.eye(len(used))])
-    right = np.concatenate([np.ones(len(rows)), np.zeros(len(used))])
-    found: list[FloatArray] = []
-    for chosen in itertools.combinations(range(len(all_rows)), len(used)):
-        basis = all_rows[list(chosen)]
-        if abs(np.linalg.det(basis)) < _EXACT:
-            continue
-        point = np.linalg.solve(basis, right[list(chosen)])
-        is_inside = (point >= -_EXACT).all() and (rows @ point >= 1 - _EXACT).all()
-        if is_inside and not any(np.abs(point - other).max() < _EXACT for other in found):
-            found.append(np.maximum(point, 0))
-    whole = np.zeros((len(found), width))
-    whole[:, used] = np.array(found)
-    return whole
 
 
 def under_failures(
@@ -171,11 +79,11 @@ def under_failures(
         lost: (G, B) Gbit/s of demands none of whose used paths is left.
     """
     groups = problem.topology.cables() if groups is None else groups
-    survives = torch.from_numpy(surviving_paths(problem, groups)[1:]).to(problem.ops.device)
+    failed = torch.from_numpy(failed_paths(problem.ops, problem.topology.num_links, groups)).to(problem.ops.device)
     carried = splits.sum(-1, keepdim=True)
     utilisation, lost = [], []
     for number, links in enumerate(groups):
-        live = torch.where(survives[number], splits, 0)
+        live = torch.where(failed[number], 0, splits)
         left = live.sum(-1, keepdim=True)
         rescaled = torch.where(left > 0, live * (carried / left.clamp(min=1e-30)), 0)
         working = problem.capacity > 0

@@ -14,6 +14,7 @@ from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.schemes.hedges import Past
 from teal.solvers import pdhg
+from teal.solvers.pdhg.scenarios import solve_scenarios
 from teal.testing import random_problem
 from tests.baselines.test_oblivious import worst_ratio
 from tests.schemes.hedges.series import past_of
@@ -48,7 +49,7 @@ def test_the_penalty_is_kept_and_buys_a_better_ratio_for_what_was_measured(past:
     # Without a penalty that binds: no splits have a smaller largest ratio, found here as a scenario program.
     optimum = pdhg.solve(problem, gap=1e-5).value
     scaled = problem.with_demand(problem.demand / optimum[:, None])
-    assert ratios[-1] == pytest.approx(pdhg.scenarios.solve_scenarios(scaled, tail=1.0, gap=1e-4).value, rel=2e-3)
+    assert ratios[-1] == pytest.approx(solve_scenarios(scaled, tail=1.0, gap=1e-4).value, rel=2e-3)
 
 
 def test_the_program_is_solved_again_after_so_many_intervals(past: Past) -> None:

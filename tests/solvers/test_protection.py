@@ -6,12 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from scipy.optimize import linprog
 
 import teal
 from teal.errors import InputError
-from teal.solvers.protection import protect, surviving_paths, under_failures, vertices
+from teal.solvers.protection import protect, under_failures
 from teal.testing import make_topology, random_problem
 
 
@@ -35,19 +33,6 @@ def test_three_disjoint_paths_by_hand() -> None:
     everything = protect(_three_paths(10.0), [[0, 2, 4]])
     assert float(everything.value) == 0.0
     assert float(everything.unprotected) == 1.0
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_the_cheapest_vertex_is_the_optimum_of_the_covering_program(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    sets = rng.random((5, 4)) < 0.6
-    sets[~sets.any(1), 0] = True
-    price = rng.random(4)
-    found = vertices(sets)
-    assert (sets.astype(float) @ found.T >= 1 - 1e-9).all()
-    optimum = linprog(price, -sets.astype(float), -np.ones(5)).fun
-    assert (found @ price).min() == pytest.approx(optimum, abs=1e-9)
-    assert vertices(np.array([[True, False], [False, False]])).shape == (0, 2)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -89,20 +74,5 @@ def test_wrong_problems_are_refused() -> None:
         protect(random_problem(1, objective=teal.ObjectiveName.MAX_LINK_UTILISATION))
     with pytest.raises(InputError, match="at most 6"):
         protect(random_problem(1, num_paths=7))
-    with pytest.raises(InputError, match="same live links"):
-        protect(random_problem(3, failed=2))
     with pytest.raises(InputError, match="gap"):
         teal.make_scheme("protected:gap=2")
-
-
-def test_surviving_paths_are_those_without_a_failed_link() -> None:
-    problem = random_problem(4)
-    groups = problem.topology.cables()[:3]
-    survives = surviving_paths(problem, groups)
-    np.testing.assert_array_equal(survives[0], problem.path_mask[0])
-    for number, links in enumerate(groups, start=1):
-        for d in range(problem.paths.num_demands):
-            for k in range(problem.paths.num_paths):
-                own = problem.paths.links_of(d, k)
-                assert bool(survives[number, d, k]) == (bool(own) and not set(own) & set(links))
-    assert torch.is_tensor(problem.demand)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from teal.errors import InputError
+from teal.pathops.bundles import BundleOps
 from teal.problem import Problem
 from teal.problem.bounds import gap as certified_gap
 from teal.problem.bounds import usable_prices
@@ -102,6 +103,8 @@ def solve(
             problem, program, gap=gap, deadline=deadline, max_iterations=max_iterations, report=report,
             may_merge=_knows_steps(problem, engine),
         )  # fmt: skip
+    if problem.protection is not None:
+        return _solve_protected(problem, gap=gap, deadline=deadline, max_iterations=max_iterations, report=report)
     if problem.objective.is_fair:
         return solve_max_min(problem, program, gap=gap, deadline=deadline, max_iterations=max_iterations, report=report)
     begin = time.perf_counter()
@@ -121,6 +124,16 @@ def solve(
     return dataclasses.replace(reduction.result(result, gap), solve_s=time.perf_counter() - begin)
 
 
+def _solve_protected(problem: Problem, **limits: Any) -> PdhgResult:
+    """The program over bundles, by the plain engine, which takes any path operations; splits are those of paths."""
+    bundled = problem.bundled
+    assert isinstance(bundled.ops, BundleOps)
+    result = solve(bundled, engine="plain", **limits)
+    reserved, promise = bundled.ops.on_paths(result.splits), result.splits.sum(-1, keepdim=True)
+    splits = reserved * (promise / reserved.sum(-1, keepdim=True).clamp(min=1e-30))
+    return dataclasses.replace(result, splits=splits, state=PdhgState(splits, result.prices))
+
+
 def prepare(problem: Problem, *, gap: float = 1e-2, engine: str = "auto", dtype: torch.dtype | None = None) -> None:
     """Compile what :func:`solve` runs for such a problem, which :func:`solve` does too before its clock starts.
 
@@ -128,7 +141,8 @@ def prepare(problem: Problem, *, gap: float = 1e-2, engine: str = "auto", dtype:
         problem: B matrices.
         gap, engine, dtype: as of :func:`solve`.
     """
-    if problem.churn is None and problem.batch and engine in ("auto", "fused") and problem.ops.device.type == "cpu":
+    takes_kernels = problem.churn is None and problem.protection is None and problem.ops.device.type == "cpu"
+    if takes_kernels and problem.batch and engine in ("auto", "fused"):
         rehearse_for(
             problem.paths, problem.batch, gap, _real(gap, dtype),
             is_balanced=problem.objective.is_balanced or problem.objective.is_fair,

@@ -1,0 +1,159 @@
+r"""Promises that hold under the failure of any one group of links, by local rescaling alone.
+
+As in FFC (Liu et al., "Traffic engineering with forward fault correction", SIGCOMM 2014): a[d, k] Gbit/s are reserved
+on the paths of a demand, of which b[d] are promised; with L(d, g) the paths of d that survive the failure of group g,
+
+    max sum_d v[d] b[d]  s.t.  sum over k in L(d, g) of a[d, k] >= b[d] for every group g, and for no failure,
+    load[e](a) <= c[e],  b[d] <= demand[d],  a >= 0.
+
+The router sends b[d] over its live paths in the ratio of the reservations: then no path ever carries more than is
+reserved on it, so that no link overflows, whatever group fails, and only the router of the demand need know of it.
+Splits are what is sent while nothing fails; the least reservations for splits s[d, k] are
+
+    a[d, k] = demand[d] s[d, k] * (sum_k s) / min over g of (sum of s over L(d, g)),
+
+which the validator computes.  A demand none of whose paths survive some group can be promised nothing.
+
+The reservations for one promised Gbit/s form the polyhedron {a >= 0: sum over L of a >= 1 for every L}.  Its vertices
+are bundles of paths (two disjoint paths with 1 each, three with 1/2 each, ...); every reservation is a sum of them.  So
+the program is one of value maximisation over bundles in the place of paths, and bounds, engines and projection serve it
+as they are.  Of paths that have failed already, the bundles that use them are not live; the others still are the
+vertices of what is left.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from teal.errors import InputError
+from teal.pathops import PathOps
+from teal.runtime.arrays import BoolArray, FloatArray
+from teal.runtime.shapes import Bool, Float
+
+MAX_PATHS = 6  # K: vertices are enumerated, and sets of paths are bits of a 64-bit number
+_EXACT = 1e-9  # by which a vertex may miss a constraint, for rounding
+_GROUPS_AT_ONCE = 16  # whose failed paths are in memory at once
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Protection:
+    """The groups that promises survive, as what is left of each demand's paths.
+
+    Attributes:
+        groups: numbers of the links of each.
+        sets: (D, M, K) true for the paths of set m, one of those that groups may leave of a demand's paths; sets that
+            contain another one are left out, and those that are missing are all paths.
+        bundles: (D, J, K) vertices, Gbit/s reserved on each path for one promised Gbit/s; 0 for those that are missing.
+    """
+
+    groups: tuple[tuple[int, ...], ...]
+    sets: Bool[Tensor, "D M K"]
+    bundles: Float[Tensor, "D J K"]
+
+    @classmethod
+    def of(cls, ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]) -> Protection:
+        """Find what each group leaves of the paths, and the bundles.
+
+        Args:
+            ops: over the paths.
+            num_links: E.
+            groups: numbers of the links of each.
+
+        Raises:
+            InputError: too many paths a demand.
+        """
+        mask = ops.mask.cpu().numpy()
+        demands, width = mask.shape
+        if width > MAX_PATHS:
+            raise InputError("protection", "num_paths", f"at most {MAX_PATHS}", width)
+        families, member = np.unique(_families(ops, num_links, groups), return_inverse=True)
+        found = [_smallest(_sets_of(int(family), width)) for family in families]
+        corners = [vertices(own) for own in found]
+        sets = np.ones((len(families), max([1, *map(len, found)]), width), dtype=bool)
+        bundles = np.zeros((len(families), max([1, *map(len, corners)]), width))
+        for number, (own, own_corners) in enumerate(zip(found, corners, strict=True)):
+            sets[number, : len(own)] = own
+            bundles[number, : len(own_corners)] = own_corners
+        if not demands:
+            sets, bundles, member = sets[:0], bundles[:0], np.zeros(0, dtype=np.int64)
+        return cls(
+            tuple(tuple(group) for group in groups), torch.from_numpy(sets[member]).to(ops.device),
+            torch.from_numpy(bundles[member]).to(ops.device),
+        )  # fmt: skip
+
+    def reserved(self, splits: Tensor) -> Float[Tensor, "B D K"]:
+        """(B, D, K) least reservations for splits, as shares of the demand; infinite where a group leaves nothing."""
+        total, least = splits.sum(-1), self.left(splits)
+        return splits * torch.where(total > 0, total / least, 1)[..., None]
+
+    def left(self, splits: Tensor) -> Float[Tensor, "B D"]:
+        """(B, D) share of the demand on the paths that the worst group leaves, before routers rescale."""
+        rows = [torch.where(self.sets, own[:, None], 0).sum(-1).amin(-1) for own in splits]
+        return torch.stack(rows) if rows else splits.sum(-1)
+
+
+def failed_paths(ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]) -> BoolArray:
+    """(G, D, K) true for the paths that cross a link of each group."""
+    failed = torch.zeros(len(groups), num_links, dtype=torch.float64)
+    for number, links in enumerate(groups):
+        failed[number, list(links)] = 1
+    hit: BoolArray = (ops.path_max(failed.to(ops.device))[0] > 0).cpu().numpy()
+    return hit
+
+
+def _families(ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]) -> np.ndarray:
+    """(D,) bit c of a demand's number says that some group, or no failure, leaves the paths that are the bits of c."""
+    exists = ops.mask.cpu().numpy()
+    bits = (1 << np.arange(exists.shape[1])).astype(np.uint64)
+
+    def family(left: BoolArray) -> np.ndarray:
+        return np.left_shift(np.uint64(1), (left * bits).sum(-1, dtype=np.uint64))
+
+    found = family(exists)
+    for first in range(0, len(groups), _GROUPS_AT_ONCE):
+        for failed in failed_paths(ops, num_links, groups[first : first + _GROUPS_AT_ONCE]):
+            found |= family(exists & ~failed)
+    return found
+
+
+def _sets_of(family: int, width: int) -> BoolArray:
+    """(m, K) the sets of paths of a family."""
+    codes = [code for code in range(1 << width) if family >> code & 1]
+    return np.array([[bool(code >> k & 1) for k in range(width)] for code in codes], dtype=bool).reshape(-1, width)
+
+
+def _smallest(sets: BoolArray) -> BoolArray:
+    """Those that contain no other one: a larger set says nothing more."""
+    return sets[[not any((other <= own).all() and (other < own).any() for other in sets) for own in sets]]
+
+
+def vertices(sets: BoolArray) -> FloatArray:
+    """(J, K) vertices of {a >= 0: sum of a over each set >= 1}, all of them; none if a set is empty.
+
+    Args:
+        sets: (m, K).
+    """
+    if not sets.any(1).all():
+        return np.zeros((0, sets.shape[1]))
+    width, used = sets.shape[1], np.flatnonzero(sets.any(0))
+    rows = _smallest(np.unique(sets[:, used], axis=0)).astype(float)
+    all_rows = np.vstack([rows, np.eye(len(used))])
+    right = np.concatenate([np.ones(len(rows)), np.zeros(len(used))])
+    found: list[FloatArray] = []
+    for chosen in itertools.combinations(range(len(all_rows)), len(used)):
+        basis = all_rows[list(chosen)]
+        if abs(np.linalg.det(basis)) < _EXACT:
+            continue
+        point = np.linalg.solve(basis, right[list(chosen)])
+        is_inside = (point >= -_EXACT).all() and (rows @ point >= 1 - _EXACT).all()
+        if is_inside and not any(np.abs(point - other).max() < _EXACT for other in found):
+            found.append(np.maximum(point, 0))
+    whole = np.zeros((len(found), width))
+    whole[:, used] = np.array(found).reshape(-1, len(used))
+    return whole

@@ -1,0 +1,118 @@
+"""Promises as part of a problem: bundles, validator and bound, against linear programs and simulated failures."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+import teal
+from teal.errors import InputError
+from teal.problem.protection import failed_paths, vertices
+from teal.solvers.protection import under_failures
+from teal.testing import make_topology, random_problem
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_cheapest_vertex_is_the_optimum_of_the_covering_program(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sets = rng.random((5, 4)) < 0.6
+    sets[~sets.any(1), 0] = True
+    price = rng.random(4)
+    found = vertices(sets)
+    assert (sets.astype(float) @ found.T >= 1 - 1e-9).all()
+    optimum = linprog(price, -sets.astype(float), -np.ones(5)).fun
+    assert (found @ price).min() == pytest.approx(optimum, abs=1e-9)
+    assert vertices(np.array([[True, False], [False, False]])).shape == (0, 2)
+
+
+def test_failed_paths_are_those_with_a_failed_link() -> None:
+    problem = random_problem(4)
+    groups = problem.topology.cables()[:3]
+    failed = failed_paths(problem.ops, problem.topology.num_links, groups)
+    for number, links in enumerate(groups):
+        for d in range(problem.paths.num_demands):
+            for k in range(problem.paths.num_paths):
+                assert bool(failed[number, d, k]) == bool(set(problem.paths.links_of(d, k)) & set(links))
+
+
+@given(seed=st.integers(0, 10_000), scale=st.sampled_from([0.2, 1.0, 3.0]))
+def test_the_validator_agrees_with_a_simulation_of_every_failure(seed: int, scale: float) -> None:
+    """An allocation whose reservations fit survives every failure; one that loses a demand or a link breaks a rule."""
+    torch.manual_seed(seed)
+    problem = random_problem(seed, nodes=6, density=0.6, batch=2).with_protection()
+    splits = torch.rand(problem.path_mask.shape, dtype=torch.float64) * problem.path_mask
+    splits = splits * (torch.rand(splits.shape) < 0.7) * scale / splits.sum(-1, keepdim=True).clamp(min=1e-9)
+    splits = teal.project(dataclasses.replace(problem, protection=None), splits.clamp(max=1))
+    found = teal.violations(problem, splits)
+    utilisation, lost = under_failures(problem, splits)
+    for row in range(2):
+        breaks = float(utilisation[:, row].max()) > 1 + 1e-6 or float(lost[:, row].max()) > 0
+        assert not breaks or float(found.largest[row]) > 1e-7
+    silent = teal.violations(problem, splits * 0)
+    assert float(silent.largest.max()) == 0.0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_optimum_and_bound_are_those_of_the_linear_program(seed: int) -> None:
+    """Also where links have failed already, other ones in each matrix, and demands have weights."""
+    name = (teal.ObjectiveName.TOTAL_FLOW, teal.ObjectiveName.WEIGHTED_FLOW)[seed % 2]
+    problem = random_problem(seed, nodes=7, density=0.6, batch=2, objective=name, failed=seed % 3)
+    capacity = problem.capacity.clone()
+    capacity[1, seed % capacity.shape[1]] = 0
+    problem = problem.with_capacity(capacity).with_protection()
+    exact, found = teal.make_scheme("lp-all").solve(problem), teal.solve(problem, gap=1e-3)
+    optimum = problem.value(exact.splits)
+    assert bool((found.value <= optimum * (1 + 1e-6) + 1e-9).all())
+    assert bool((found.bound >= optimum * (1 - 1e-6) - 1e-9).all())
+    assert bool((found.gap <= 1e-3).all())
+    assessed = teal.assess(problem, exact)
+    assert all(status.usable for status in assessed.status)
+    assert float(assessed.gap.max()) < 1e-6, "the prices of the linear program prove its optimum"
+    utilisation, lost = under_failures(problem, found.splits)
+    assert float(utilisation.max()) <= 1 + 1e-9
+    assert float(lost.max()) == 0.0
+
+
+@given(seed=st.integers(0, 10_000))
+def test_no_prices_prove_less_than_the_optimum(seed: int) -> None:
+    torch.manual_seed(seed)
+    problem = random_problem(seed, nodes=6, density=0.6, batch=1).with_protection()
+    optimum = problem.value(teal.make_scheme("lp-all").solve(problem).splits)
+    prices = torch.rand(problem.capacity.shape, dtype=torch.float64) * (torch.rand(problem.capacity.shape) < 0.4)
+    assert float(teal.dual_bound(problem, prices)) >= float(optimum) * (1 - 1e-6) - 1e-9
+
+
+def test_what_other_schemes_find_breaks_promises_by_hand() -> None:
+    """Paths of 4 and 3 Gbit/s: 7 can be carried, and 3 promised."""
+    topology = make_topology([(0, 2, 4.0), (2, 1, 4.0), (0, 3, 3.0), (3, 1, 3.0)])
+    paths = teal.compute_paths(topology, np.array([[0, 1]], np.int32), num_paths=2, cache=False)
+    plain = teal.Problem.create(topology, paths, teal.Objective(), np.array([10.0]))
+    problem = plain.with_protection()
+    carried = teal.solve(plain, gap=1e-4)
+    assert float(plain.value(carried.splits)) == pytest.approx(7.0, rel=1e-3)
+    assert teal.assess(problem, teal.Allocation.of_batch(carried.splits, None, 0.0)).status[0] == "infeasible"
+    # 3.5 Gbit/s on one path: if it fails nothing is left, which no reservation mends.
+    alone = torch.tensor([[[0.35, 0.0]]], dtype=torch.float64)
+    assert float(teal.violations(problem, alone).promise) == pytest.approx(0.35)
+    promised = teal.solve(problem, gap=1e-4)
+    assert float(promised.value) == pytest.approx(3.0, rel=1e-3)
+    assert teal.assess(problem, teal.Allocation.of_batch(promised.splits, promised.prices, 0.0)).gap < 1e-3
+
+
+def test_wrong_problems_are_refused() -> None:
+    for objective in (teal.ObjectiveName.MAX_LINK_UTILISATION, teal.ObjectiveName.MAX_MIN):
+        with pytest.raises(InputError, match="objective"):
+            random_problem(1, objective=objective).with_protection()
+    with pytest.raises(InputError, match="at most 6"):
+        random_problem(1, num_paths=7).with_protection()
+    limited = random_problem(1).with_churn_limit(random_problem(1).even_splits, 0.1)
+    with pytest.raises(InputError, match="churn"):
+        limited.with_protection()
+    with pytest.raises(InputError, match="unprotected"):
+        random_problem(1).with_protection().with_churn_limit(random_problem(1).even_splits, 0.1)
