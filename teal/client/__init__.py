@@ -22,7 +22,7 @@ from teal.client.faults import (
     UnknownNetwork,
     Unreachable,
 )
-from teal.client.results import ClassFigures, Link, Measured, Network, Node, Paths, ServedAllocation
+from teal.client.results import ClassFigures, LevelFigures, Link, Measured, Network, Node, Paths, ServedAllocation
 
 __all__ = [
     "ARROW",
@@ -32,6 +32,7 @@ __all__ = [
     "Client",
     "InvalidRequest",
     "LateMeasurement",
+    "LevelFigures",
     "Link",
     "LinkOptions",
     "Measured",

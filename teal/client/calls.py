@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 import pyarrow as pa
 
-from teal.client.results import Array, ClassFigures, Measured, Network, Paths, ServedAllocation, utc
+from teal.client.results import Array, ClassFigures, LevelFigures, Measured, Network, Paths, ServedAllocation, utc
 from teal.formats.node_link import topology_to_node_link
 from teal.network import Topology
 
@@ -67,6 +67,7 @@ class AllocationOptions(TypedDict, total=False):
         latency_limits_ms: largest latency of a path, ms, by name of a class; default: none.
         max_churn: share of the demand that may be on other paths than in the answer ``previous``.
         previous: ``id`` of the answer that is in force.
+        protect: cables or groups: flows are promises that survive the failure of any one of them.
         key: a name of the request; sent again with the same name and rates, it gets the same answer, unsolved.
     """
 
@@ -77,6 +78,7 @@ class AllocationOptions(TypedDict, total=False):
     latency_limits_ms: Mapping[str, float]
     max_churn: float | None
     previous: str | None
+    protect: str | None
     key: str
 
 
@@ -95,7 +97,7 @@ def put_network(name: str, topology: str | Topology | dict[str, Any], **settings
     Args:
         name: name of the network in the service.
         topology: a Topology, networkx node-link data, or a name such as b4 or topohub:GROUP/NAME.
-        settings: num_paths, path_method, path_weight, objective and gap of the network.
+        settings: num_paths, path_method, path_weight, objective, gap and groups (of cables, by name) of the network.
     """
     description = topology_to_node_link(topology) if isinstance(topology, Topology) else topology
     return Call("PUT", _network(name), _as_network, {"json": {"topology": description, **settings}})
@@ -252,6 +254,7 @@ def _allocation(response: httpx.Response, entries: int) -> ServedAllocation:
         level=limit.get("level"),
         realised=limit.get("realised"),
         classes=tuple(tuple(ClassFigures.of(line) for line in row) for row in metadata.get("classes") or ()),
+        levels=tuple(tuple(LevelFigures.of(line) for line in row) for row in metadata.get("levels") or ()),
         moved=table.column("moved").to_numpy() if "moved" in table.column_names else None,
         **{name: table.column(name).to_numpy() for name in _FIGURES},
     )

@@ -152,6 +152,26 @@ class ClassFigures:
         return cls(body["class"], body["demand"], body["value"], body["bound"], body["gap"])
 
 
+@dataclasses.dataclass(frozen=True)
+class LevelFigures:
+    """A level of fair rates in the allocation of a matrix.
+
+    Attributes:
+        level: Gbit/s.
+        demands: number of demands that it holds.
+        growth: certified: all of them together cannot have more than this many times the level; None without a bound.
+    """
+
+    level: float
+    demands: int
+    growth: float | None
+
+    @classmethod
+    def of(cls, body: dict[str, Any]) -> LevelFigures:
+        """From a line of a response."""
+        return cls(body["level"], body["demands"], body["growth"])
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class ServedAllocation:
     """The allocation of one request.
@@ -180,6 +200,7 @@ class ServedAllocation:
         level: see ``limit``.
         realised: over optimal largest utilisation in the last interval that was allocated for; None if unknown.
         classes: of each matrix the figures of its classes, the highest priority first; empty without classes.
+        levels: under max_min, of each matrix the levels of rates that hold most flow, ascending; else empty.
         moved: (B,) share of the demand that moves; None unless ``max_churn`` was given.
     """
 
@@ -201,4 +222,5 @@ class ServedAllocation:
     level: float | None = None
     realised: float | None = None
     classes: tuple[tuple[ClassFigures, ...], ...] = ()
+    levels: tuple[tuple[LevelFigures, ...], ...] = ()
     moved: Array | None = None

@@ -26,6 +26,8 @@ class Answer:
         classes: of each matrix the figures of its classes (see :class:`teal.serving.responses.ClassAnswer`); None
             without classes.
         moved: (B,) share of the demand that moves, under a limit; None without one.
+        levels: under max_min, of each matrix :class:`teal.serving.responses.LevelAnswer` of its levels; else None.
+        protect: what the flows, promises then, survive; "" where they are no promises.
         queue_ms, solve_ms: time waited and computed; batch: matrices that were solved together.
     """
 
@@ -43,6 +45,8 @@ class Answer:
     batch: int
     classes: tuple[list[dict[str, Any]], ...] | None = None
     moved: FloatArray | None = None
+    levels: tuple[list[dict[str, Any]], ...] | None = None
+    protect: str = ""
 
     @property
     def cost(self) -> dict[str, Any]:
@@ -61,6 +65,8 @@ class Answer:
             found["classes"] = self.classes[row]
         if self.moved is not None:
             found["moved"] = plain(self.moved[row])
+        if self.levels is not None:
+            found["levels"] = self.levels[row]
         return found
 
     def summary(self) -> dict[str, Any]:
@@ -75,6 +81,10 @@ class Answer:
                 }
                 for line in self.classes[-1]
             ]
+        if self.levels is not None:
+            further["levels"] = self.levels[-1]
+        if self.protect:
+            further["protect"] = self.protect
         return {
             **further,
             **self.cost,
@@ -95,6 +105,7 @@ def joined(parts: dict[int, Answer]) -> Answer:
     weights = [answer.weights for answer in answers if answer.weights is not None]
     moved = [answer.moved for answer in answers if answer.moved is not None]
     classes = tuple(row for answer in answers for row in answer.classes or ())
+    levels = tuple(row for answer in answers for row in answer.levels or ())
     return Answer(
         **{name: np.concatenate([getattr(answer, name) for answer in answers]) for name in arrays},
         weights=np.concatenate(weights) if weights else None,
@@ -103,6 +114,8 @@ def joined(parts: dict[int, Answer]) -> Answer:
         solve_ms=sum(answer.solve_ms for answer in answers),
         batch=max(answer.batch for answer in answers),
         classes=classes or None,
+        levels=levels or None,
+        protect=answers[0].protect,
         moved=np.concatenate(moved) if moved else None,
     )
 

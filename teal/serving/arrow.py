@@ -140,6 +140,8 @@ def to_arrow(answer: Answer, further: dict[str, Any]) -> bytes:
     said = {**shape, **answer.cost, **further}
     if answer.classes is not None:
         said["classes"] = answer.classes
+    if answer.levels is not None:
+        said["levels"] = answer.levels
     table = pa.table(columns).replace_schema_metadata({"teal": json.dumps(said)})
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, table.schema) as stream:

@@ -124,16 +124,16 @@ class Queue:
         With the least work for all requests, in the order of deadlines, from ``now``; the least work of one batch is
         left as a margin.  Of the time until a deadline, the requests of one client may need three quarters.
         """
-        work: dict[Waiting, float] = {new: new.served.least_s(len(new.rates))}
+        work: dict[Waiting, float] = {new: new.served.least_s(len(new.rates), new.program)}
         for chunk in [*self._taken, *self._chunks]:
             request = chunk.request
             if not request.answer.done():
-                work[request] = work.get(request, 0.0) + request.served.least_s(chunk.size)
+                work[request] = work.get(request, 0.0) + request.served.least_s(chunk.size, request.program)
         at, own, latest = now, 0.0, -math.inf
         for request in sorted(work, key=lambda request: request.deadline):
             at += work[request]
             served = request.served
-            margin = served.slice_s + served.least_s(MAX_LANES)
+            margin = served.slice_s + served.least_s(MAX_LANES, request.program)
             latest = max(latest, at - request.deadline - margin)
             if request.client == new.client:
                 own += work[request]
@@ -145,7 +145,7 @@ class Queue:
         at, least = now, math.inf
         for chunk in self._chunks:
             served = chunk.request.served
-            at += served.least_s(chunk.size)
+            at += served.least_s(chunk.size, chunk.request.program)
             least = min(least, chunk.request.deadline + served.slice_s - at)
         return least
 

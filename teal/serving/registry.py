@@ -17,6 +17,7 @@ from teal.network.paths import estimated_seconds, forget
 from teal.serving.errors import ServiceError, not_ready, wrong
 from teal.serving.log import LOG
 from teal.serving.next_interval import NextInterval
+from teal.serving.program import groups_of
 from teal.serving.requests import LinkChanges, NetworkSpec
 from teal.serving.responses import network_settings
 from teal.serving.served import Served, capacity_in_force, topology_of
@@ -103,6 +104,7 @@ class Registry:
         """
         given = NetworkSpec.model_validate(spec)
         topology = await asyncio.to_thread(topology_of, name, given)  # a fault is the caller's, now
+        groups_of(topology, given)
         if topology.num_nodes * (topology.num_nodes - 1) * given.num_paths > _MOST_SPLITS:
             raise wrong(f"topology: at most {_MOST_SPLITS:,} splits, pairs of nodes times num_paths")
         estimate = await self._estimate(topology, given)

@@ -21,7 +21,7 @@ from teal.objectives import ObjectiveName
 from teal.serving.errors import invalid
 
 _MOST_CLASSES = 16  # of the demands of a request
-_Objective = Literal["total_flow", "latency_penalised_flow", "max_link_utilisation", "max_concurrent_flow"]
+_Objective = Literal["total_flow", "latency_penalised_flow", "max_link_utilisation", "max_concurrent_flow", "max_min"]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 _Scalar = Annotated[str, Field(max_length=200)] | int | _Finite | bool | None
 _NodeId = Annotated[
@@ -29,6 +29,7 @@ _NodeId = Annotated[
 ]
 MOST_MATRICES = 1024  # a request
 MOST_NODES, MOST_LINKS = 20_000, 500_000  # of a network
+_MOST_GROUPS, _MOST_CABLES = 10_000, 1_000  # of a network; of a group
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -103,6 +104,16 @@ class NetworkSpec(_Strict):
     objective: _Objective = Field(default="total_flow", description="What to optimise, unless a request says so.")
     gap: float = Field(default=0.01, gt=0, lt=1, description="Certified gap to stop at, unless a request says so.")
 
+    groups: dict[
+        Annotated[str, Field(max_length=200)],
+        Annotated[list[tuple[_NodeId, _NodeId]], Field(min_length=1, max_length=_MOST_CABLES)],
+    ] = Field(
+        default={},
+        max_length=_MOST_GROUPS,
+        description="Cables that one event takes down together, by name: for protect, and for survivable paths.",
+        examples=[{"conduit 3": [["1", "2"], ["1", "3"]]}],
+    )
+
     def stored(self) -> dict[str, Any]:
         """As JSON, to be read back."""
         return self.model_dump(mode="json", exclude_none=True)
@@ -176,6 +187,11 @@ class Options(_Strict):
         description="Share of the demand that may be on other paths than in the answer that the parameter previous of "
         "the address names.",
     )
+    protect: Literal["cables", "groups"] | None = Field(
+        default=None,
+        description="Flows are promises that survive the failure of any one cable, or group of the network, if each "
+        "router just sends over the paths that are left.",
+    )
     entries: int = Field(
         default=0, ge=0, le=255, description="Whole-number weights out of so many, as switches have them; 0 for splits."
     )
@@ -186,13 +202,15 @@ class Options(_Strict):
     )
 
     @model_validator(mode="after")
-    def _classes(self) -> Self:
+    def _fit_together(self) -> Self:
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("classes: each once")
         if not set(self.latency_limits_ms) <= set(self.classes):
             raise ValueError("latency_limits_ms: of classes that are given")
         if self.classes and self.objective:
             raise ValueError("classes: they are the objective; no other one")
+        if self.protect and (self.classes or self.max_churn is not None or self.entries):
+            raise ValueError("protect: not with classes, max_churn or entries")
         return self
 
     def objective_name(self, usual: str) -> ObjectiveName:

@@ -69,6 +69,7 @@ class NetworkInfo(_Said):
     path_weight: str
     objective: str
     gap: float
+    groups: list[str] = Field(default=[], description="Names of the groups of cables.")
     paths_share: float = Field(default=0.0, description="While computing: share of the sources that have their paths.")
     paths_estimated_s: _Number = Field(default=None, description="Estimate of the time for all paths, if it was made.")
     error: str | None = Field(default=None, description="Why it failed.")
@@ -135,6 +136,14 @@ class ClassAnswer(_Said):
     gap: float = Field(description="Certified, between value and bound.")
 
 
+class LevelAnswer(_Said):
+    """A level of fair rates."""
+
+    level: float = Field(description="Gbit/s.")
+    demands: int = Field(description="Number of demands that it holds.")
+    growth: _Number = Field(description="Certified: all of them together cannot have more than this many times it.")
+
+
 class _Figures(_Said):
     value: _Number = Field(description="Of the objective; Gbit/s for total_flow.")
     bound: _Number = Field(description="Certified: no allocation over these paths is better.")
@@ -147,6 +156,9 @@ class _Figures(_Said):
     )
     classes: list[ClassAnswer] | None = Field(default=None, description="If classes were given, the highest first.")
     moved: _Number = Field(default=None, description="Share of the demand that moves, if max_churn was given.")
+    levels: list[LevelAnswer] | None = Field(
+        default=None, description="Under max_min, the levels that hold most flow, ascending."
+    )
 
 
 class NamedAllocation(_Figures):
@@ -209,6 +221,8 @@ class Answered(_Said):
     realised: _Number = Field(default=None, description="See Limit.")
     classes: list[AnsweredClass] | None = Field(default=None, description="In the last matrix of the request.")
     moved: _Number = Field(default=None, description="Share of the demand that moved, in the last matrix.")
+    levels: list[LevelAnswer] | None = Field(default=None, description="Of fair rates, in the last matrix.")
+    protect: str | None = Field(default=None, description="What promises survive, if that was asked for.")
     status: str
 
 
@@ -244,4 +258,4 @@ class Readiness(_Said):
 
 def network_settings(spec: NetworkSpec) -> dict[str, object]:
     """The fields of :class:`NetworkInfo` that repeat what a network was registered with."""
-    return spec.model_dump(mode="json", exclude={"topology"})
+    return {**spec.model_dump(mode="json", exclude={"topology", "groups"}), "groups": list(spec.groups)}

@@ -54,7 +54,7 @@ class Scheduler:
         now = time.perf_counter()
         lateness = self._queue.lateness(request, max(now, self._busy_until))
         if lateness > 0 and not self._queue:
-            least = request.served.least_s(len(request.rates))
+            least = request.served.least_s(len(request.rates), request.program)
             raise wrong(f"deadline_ms: these matrices take {least:.1f} s at least, even without other requests")
         splits = sum(other.rates.size * other.served.paths.num_paths for other in [*self._queue, request])
         if lateness > 0 or (self._queue and splits > _MOST_SPLITS):
@@ -141,7 +141,7 @@ def solve_slice(
         start = PdhgState(torch.cat([s.splits for s in states]), torch.cat([s.prices for s in states]))
     solved = served.solve(job, starter, start)
     now, at = time.perf_counter(), 0
-    may_come_back = slack - (now - begin) > sum(served.least_s(chunk.size) for chunk in together)
+    may_come_back = slack - (now - begin) > sum(served.least_s(chunk.size, first.program) for chunk in together)
     answers: list[Answer | None] = []
     for chunk in together:
         rows = slice(at, at + chunk.size)
@@ -166,5 +166,5 @@ def solve_slice(
         elif served.slice_s > SLICE_S:  # an earlier one was slowed down by something else
             served.slice_s /= 2
     if not solved.iterations and None not in answers:
-        served.note_least(len(job.rates), time.perf_counter() - begin)
+        served.note_least(len(job.rates), first.program, time.perf_counter() - begin)
     return answers

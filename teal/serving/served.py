@@ -15,7 +15,7 @@ from teal.errors import InputError
 from teal.formats import BUILT_IN, is_named, load_topology
 from teal.formats.node_link import topology_from_node_link
 from teal.formats.topohub_names import PREFIX
-from teal.network import PathSet, Topology, all_pairs, compute_paths
+from teal.network import PathMethod, PathSet, Topology, all_pairs, compute_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem, ProgramPrices
 from teal.problem.allocation import Allocation
@@ -25,7 +25,7 @@ from teal.schemes.price_gnn import saves_time
 from teal.schemes.successive import SuccessivePdhg
 from teal.serving.answer import FIGURES, Answer
 from teal.serving.errors import wrong
-from teal.serving.program import Program, columns, in_columns, named_lines, without_demand
+from teal.serving.program import Program, columns, groups_of, in_columns, level_lines, named_lines, without_demand
 from teal.serving.requests import NetworkSpec, NodeLink
 from teal.solvers import pdhg
 from teal.solvers.pdhg import Starter
@@ -156,14 +156,15 @@ class Served:
     Args:
         topology: as registered.
         paths: over all pairs of nodes.
+        groups: numbers of the links of each group of cables that fail together.
 
     Attributes:
         capacity: (E,) Gbit/s in force.
         slice_s: seconds of a slice; longer where one gap check takes longer.
     """
 
-    def __init__(self, topology: Topology, paths: PathSet) -> None:
-        self.topology, self.paths = topology, paths
+    def __init__(self, topology: Topology, paths: PathSet, groups: Sequence[Sequence[int]] = ()) -> None:
+        self.topology, self.paths, self._groups = topology, paths, groups
         self.capacity = topology.capacity
         self.slice_s = SLICE_S
         self._least_s = 0.0  # of one matrix: set-up, check and measurement, without iterations
@@ -185,6 +186,7 @@ class Served:
             ServiceError: a fault in the topology.
         """
         topology = topology_of(name, spec)
+        groups = groups_of(topology, spec)
         try:
             paths = compute_paths(
                 topology,
@@ -192,11 +194,12 @@ class Served:
                 num_paths=spec.num_paths,
                 method=spec.path_method,
                 weight=spec.path_weight,
+                groups=groups if groups and spec.path_method is PathMethod.SURVIVABLE else None,
                 report=report,
             )
         except InputError as error:
             raise wrong(str(error)) from None
-        served = cls(topology, paths)
+        served = cls(topology, paths, groups)
         rehearse(ObjectiveName(spec.objective))
         served.warm_up(ObjectiveName(spec.objective))
         return served
@@ -213,13 +216,14 @@ class Served:
         self.answer(self.solve(job), slice(0, 1), 0.1, 0, 0.0)
         self._least_s = time.perf_counter() - begin
 
-    def least_s(self, matrices: int) -> float:
+    def least_s(self, matrices: int, program: Program) -> float:
         """Seconds that the engine takes at least for an answer to so many matrices, approximately."""
-        return self._least_s * _least_work(matrices)
+        return self._least_s * _least_work(matrices) * program.least_work
 
-    def note_least(self, matrices: int, seconds: float) -> None:
+    def note_least(self, matrices: int, program: Program, seconds: float) -> None:
         """Take note of the time of a batch that was answered without iterations."""
-        self._least_s += _NEWEST_SHARE * (seconds / _least_work(matrices) - self._least_s)
+        if program.least_work == 1:
+            self._least_s += _NEWEST_SHARE * (seconds / _least_work(matrices) - self._least_s)
 
     def solve(self, job: Job, starter: Starter | None = None, start: pdhg.PdhgState | None = None) -> Solved:
         """Allocate the matrices of a job from where the last allocation ended.
@@ -271,6 +275,7 @@ class Served:
             measured, rows_of = solved.measured, rows
         reached = (measured.gap[rows_of] <= gap + 1e-9).tolist()
         order, moved, classes = self._network(solved.program)[1], None, measured.classes
+        fair, numbers = measured.fair, range(rows_of.start, rows_of.stop)
         if solved.program.churn is not None:
             own_problem = solved.problem.rows(rows)
             volume = own_problem.routable_demand.sum(1).clamp(min=1e-300)
@@ -287,10 +292,10 @@ class Served:
             queue_ms=1e3 * queue_s,
             solve_ms=1e3 * solved.seconds,
             batch=solved.problem.batch,
-            classes=None
-            if classes is None
-            else tuple(named_lines(classes.lines(row), names) for row in range(rows_of.start, rows_of.stop)),
+            classes=None if classes is None else tuple(named_lines(classes.lines(row), names) for row in numbers),
             moved=moved,
+            levels=None if fair is None else tuple(level_lines(fair, row) for row in numbers),
+            protect=solved.program.protect,
         )
 
     def route(self, demand: int, path: int) -> tuple[list[str], list[int]]:
@@ -320,7 +325,8 @@ class Served:
         key = program.network
         known = self._networks.pop(key, None)
         if known is None:
-            known = without_demand(self.topology, self.paths, key), columns(self.topology, self.paths, key)
+            problem = without_demand(self.topology, self.paths, key, self._groups)
+            known = problem, columns(self.topology, self.paths, key)
         self._networks[key] = known  # the one that was used last is the last
         while len(self._networks) > _MOST_PROGRAMS:
             del self._networks[next(iter(self._networks))]

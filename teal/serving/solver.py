@@ -19,7 +19,7 @@ from teal.runtime.arrays import FloatArray
 from teal.serving.answer import Answer
 from teal.serving.backend import Found, Sent
 from teal.serving.beside import beside
-from teal.serving.errors import ServiceError, not_ready, replaced
+from teal.serving.errors import ServiceError, not_ready, replaced, wrong
 from teal.serving.model import ServedModel
 from teal.serving.next_interval import NextInterval
 from teal.serving.program import Program, program_of
@@ -161,6 +161,8 @@ class Solver:
         network = self._same(name, served)
         if rates is None:
             assert isinstance(options, AllocationRequest)
+            if sent.previous is not None:
+                raise wrong("previous: not for the next interval")
             return await self._allocate_next(name, network, sent, options, arrived)
         check_size(served, rates, sent.accept, options.form)  # before anything is computed
         previous = None
@@ -172,7 +174,7 @@ class Solver:
                 sent.client,
                 rates,
                 options,
-                program_of(options, network.spec.objective, previous),
+                program_of(options, network.spec, served.paths, previous),
                 options.gap or network.spec.gap,
                 arrived,
                 arrived + options.deadline_ms / 1e3,

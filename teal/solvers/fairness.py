@@ -16,6 +16,9 @@ the loads.  The rates of the later iterations are averaged; they may overload li
 
 from __future__ import annotations
 
+import math
+import time
+
 import torch
 from torch import Tensor
 
@@ -53,13 +56,22 @@ def usual_iterations(problem: Problem) -> int:
     return _ITERATIONS_SMALL if problem.paths.leaf.size <= _SMALL else _ITERATIONS
 
 
-def fair_flows(problem: Problem, weight: Tensor | None, iterations: int) -> Tensor:
-    """(B, D, K) Gbit/s of the iteration, which may overload links by a few per cent."""
+def fair_flows(problem: Problem, weight: Tensor | None, iterations: int, end: float = math.inf) -> Tensor:
+    """(B, D, K) Gbit/s of the iteration, which may overload links by a few per cent.
+
+    Args:
+        problem: B matrices; its type is that of the numbers, of which float32 is precise enough.
+        weight: (D,) or (B, D) w, above 0; None as of :func:`weights_of`.
+        iterations: number of them.
+        end: ``time.perf_counter()`` after which no further iteration begins.
+    """
     weight = weights_of(problem, weight)
     highest = (problem.demand / weight).amax(1, keepdim=True).clamp(min=_TINY)
     level = highest.expand_as(problem.capacity)
-    total, count = torch.zeros_like(problem.even_splits), 0
+    total, count, flows = torch.zeros_like(problem.even_splits), 0, problem.even_splits
     for number in range(iterations):
+        if number and time.perf_counter() > end:
+            return flows
         of_path = torch.where(problem.path_mask, -problem.ops.path_max(-level)[0], 0)
         best = of_path.amax(-1, keepdim=True)
         sharpness = _SHARPNESS[0] * (_SHARPNESS[1] / _SHARPNESS[0]) ** (number / iterations)

@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
 import teal
 from teal.client import AsyncClient, InvalidRequest, ServiceFault
 from teal.network import all_pairs
-from teal.serving.responses import AllocationAnswer
+from teal.serving.program import Program
+from teal.serving.responses import AllocationAnswer, RecentAllocations
+from teal.solvers.protection import under_failures
 from tests.serving.service import rates_of, run, service
 
 _SHARES = {"gold": 0.1, "silver": 0.3, "bronze": 0.6}
@@ -129,6 +132,109 @@ def test_a_limit_on_churn_counts_from_an_earlier_answer(tmp_path: Path, form: st
     run(work)
 
 
+def test_fair_rates_are_those_of_the_solver_with_their_levels(tmp_path: Path) -> None:
+    rates = rates_of(2, size=60_000)
+    topology = teal.load_topology("b4")
+    paths = teal.compute_paths(topology, all_pairs(topology), cache=False)
+    problem = teal.Problem.create(topology, paths, teal.Objective(teal.ObjectiveName.MAX_MIN), rates)
+    expected = teal.solve(problem, gap=1e-3)
+    assert expected.fair is not None
+
+    async def work() -> None:
+        async with service(tmp_path) as client:
+            await _ready(client)
+            found = await client.allocate("b4", rates, objective="max_min")
+            carried = (rates[:, :, None] * found.splits).sum(-1)
+            np.testing.assert_allclose(carried, problem.flows(expected.splits).sum(-1), rtol=0.02, atol=1)
+            assert (found.gap <= 1e-3).all()
+            for own, lines in zip(found.levels, expected.fair.levels, strict=True):  # type: ignore[union-attr]
+                assert [one.demands for one in own] == [one.demands for one in lines]
+                assert [one.level for one in own] == pytest.approx([one.level for one in lines], rel=0.01)
+                assert all(one.growth is not None and one.growth < 1.01 for one in own)
+            assert not (await client.allocate("b4", rates)).levels
+            response = await client._http.post(_ALLOCATIONS, json={"rates": rates.tolist(), "objective": "max_min"})
+            said = response.json()
+            AllocationAnswer.model_validate(said)
+            assert [len(one["levels"]) for one in said["allocations"]] == [len(own) for own in found.levels]
+            recent = (await client._http.get(_ALLOCATIONS)).json()
+            RecentAllocations.model_validate(recent)
+            assert recent["allocations"][-1]["levels"] == said["allocations"][-1]["levels"]
+
+    run(work)
+
+
+def test_promises_survive_cables_or_the_groups_of_the_network(tmp_path: Path) -> None:
+    rates = rates_of(1, size=30_000)
+    topology = teal.load_topology("b4")
+    paths = teal.compute_paths(topology, all_pairs(topology), cache=False)
+    problem = teal.Problem.create(topology, paths, teal.Objective(), rates)
+    groups = {"duct": [("1", "2"), ("1", "3")], "other": [("4", "5")]}
+    links = [sorted({link for a, b in own for link in topology.find_links(a, b)}) for own in groups.values()]
+
+    async def work() -> None:
+        async with service(tmp_path) as client:
+            await client.put_network("b4", "b4", gap=0.001, groups=groups)
+            network = await client.wait_ready("b4")
+            assert network.state == "ready"
+            free = await client.allocate("b4", rates)
+            for protect, failing in (("cables", None), ("groups", links)):
+                found = await client.allocate("b4", rates, protect=protect)
+                expected = teal.solve(problem.with_protection(failing), gap=1e-3)
+                assert float(found.value[0]) == pytest.approx(float(expected.value[0]), rel=3e-3)
+                assert float(found.gap[0]) <= 1e-3
+                assert float(found.value[0]) < float(free.value[0])
+                splits = torch.tensor(found.splits, dtype=torch.float64)
+                utilisation, lost = under_failures(problem, splits, failing)
+                assert float(utilisation.max()) <= 1 + 1e-5
+                assert float(lost.max()) == 0
+            recent = (await client._http.get(_ALLOCATIONS)).json()
+            RecentAllocations.model_validate(recent)
+            assert [one.get("protect") for one in recent["allocations"]] == [None, "cables", "groups"]
+            # A cable is down: promises for what is left, and every one of them survives a further failure.
+            await client.change_link("b4", "1", "2", up=False)
+            found = await client.allocate("b4", rates, protect="cables")
+            capacity = topology.capacity.copy()
+            capacity[topology.find_links("1", "2")] = 0
+            less = problem.with_capacity(capacity)
+            utilisation, lost = under_failures(less, torch.tensor(found.splits, dtype=torch.float64))
+            assert float(utilisation.max()) <= 1 + 1e-5
+            assert float(lost.max()) == 0
+            assert (
+                0
+                < float(found.value[0])
+                == pytest.approx(float(teal.solve(less.with_protection(), gap=1e-3).value[0]), rel=3e-3)
+            )
+
+    run(work)
+
+
+def test_groups_must_be_cables_of_the_network(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with service(tmp_path) as client:
+            with pytest.raises(InvalidRequest, match="groups"):
+                await client.put_network("b4", "b4", groups={"duct": [("1", "99")]})
+            with pytest.raises(InvalidRequest, match="groups"):
+                await client.put_network("b4", "b4", groups={"duct": []})
+            await client.put_network("wide", "b4", num_paths=7)
+            await client.wait_ready("wide")
+            with pytest.raises(InvalidRequest, match="at most 6 paths"):
+                await client.allocate("wide", rates_of(), protect="cables")
+
+    run(work)
+
+
+def test_the_least_work_of_a_program_counts_what_it_takes() -> None:
+    plain = Program(teal.ObjectiveName.TOTAL_FLOW)
+    assert (plain.least_work, plain.is_resumable) == (1.0, True)
+    for other in (
+        Program(teal.ObjectiveName.MAX_MIN),
+        Program(teal.ObjectiveName.TOTAL_FLOW, protect="cables"),
+        Program(teal.ObjectiveName.PRIORITY, limits=(np.inf, np.inf)),
+    ):
+        assert other.least_work > 1
+        assert not other.is_resumable
+
+
 @pytest.mark.parametrize(
     ("status", "words", "query", "body"),
     [
@@ -147,6 +253,14 @@ def test_a_limit_on_churn_counts_from_an_earlier_answer(tmp_path: Path, form: st
         (422, "goes with the parameter previous", "?previous=ID", {"demands": []}),
         (422, "not with classes", "?previous=ID", {"max_churn": 0.1, "classes": ["gold"], "demands": []}),
         (422, "must carry", "?previous=ID", {"max_churn": 0.1, "objective": "max_link_utilisation", "demands": []}),
+        (422, "max_min", "?previous=ID", {"max_churn": 0.1, "objective": "max_min", "demands": []}),
+        (422, "not for the next interval", "?previous=ID", {"for": "next"}),
+        (422, "alone may be given", "", {"for": "next", "protect": "cables"}),
+        (422, "protect", "", {"protect": "ducts", "demands": []}),
+        (422, "without groups", "", {"protect": "groups", "demands": []}),
+        (422, "protect: not with classes", "", {"protect": "cables", "entries": 16, "demands": []}),
+        (422, "protect: not with classes", "", {"protect": "cables", "classes": ["gold"], "demands": []}),
+        (422, "objective total_flow", "", {"protect": "cables", "objective": "max_min", "demands": []}),
     ],
 )
 def test_options_that_do_not_fit_are_refused(

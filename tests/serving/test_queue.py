@@ -18,11 +18,13 @@ from teal.serving.requests import Options
 from teal.serving.served import Served
 from tests.serving.service import b4_served, run
 
+_PLAIN = Program(ObjectiveName.TOTAL_FLOW)
+
 
 @pytest.fixture
 def served() -> Served:
     served = b4_served()
-    served.note_least(1, 5 * 0.01)  # a fifth of it counts: an answer takes 10 ms at least
+    served.note_least(1, _PLAIN, 5 * 0.01)  # a fifth of it counts: an answer takes 10 ms at least
     return served
 
 
@@ -34,7 +36,7 @@ def _request(served: Served, count: int, deadline_s: float, gap: float = 1e-2, c
         client,
         rates,
         Options(deadline_ms=1e3),
-        Program(ObjectiveName.TOTAL_FLOW),
+        _PLAIN,
         gap,
         now,
         now + deadline_s,
@@ -215,13 +217,13 @@ def test_every_request_that_was_let_in_is_answered_in_time(served: Served) -> No
                     clock.now = arrivals[0] if arrivals else clock.now
                     continue
                 slack = queue.slack(clock.now)
-                least = served.least_s(sum(chunk.size for chunk in together))
+                least = served.least_s(sum(chunk.size for chunk in together), _PLAIN)
                 end = min(chunk.request.deadline for chunk in together) - clock.now
                 seconds = max(least, min(served.slice_s, slack, end))  # a gap that is out of reach
                 clock.now += seconds
                 queue.charge(together, seconds)
                 for chunk in together:
-                    again = sum(served.least_s(chunk.size) for chunk in together)
+                    again = sum(served.least_s(chunk.size, _PLAIN) for chunk in together)
                     may_go_on = clock.now < chunk.request.deadline and slack - seconds > again
                     if may_go_on:
                         queue.put_back(chunk)
@@ -232,7 +234,7 @@ def test_every_request_that_was_let_in_is_answered_in_time(served: Served) -> No
                         late.append(clock.now - chunk.request.deadline - served.slice_s)
         assert let_in > 50
         assert refused > 50, "a load that needs refusals"
-        assert max(late) <= 2 * served.least_s(16) + 1e-9
+        assert max(late) <= 2 * served.least_s(16, _PLAIN) + 1e-9
 
     run(work)
 

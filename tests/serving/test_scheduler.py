@@ -189,7 +189,9 @@ def test_requests_that_would_be_late_are_refused_at_once(tmp_path: Path, monkeyp
         async with service(tmp_path, solver=solver) as client:
             await client.put_network("b4", "b4")
             await client.wait_ready("b4")
-            solver._registry.ready("b4").note_least(1, 5 * 10.0)  # as if an answer took ten seconds at least
+            solver._registry.ready("b4").note_least(
+                1, Program(ObjectiveName.TOTAL_FLOW), 5 * 10.0
+            )  # as if an answer took ten seconds at least
             with pytest.raises(InvalidRequest, match="even without other requests"):
                 await client.allocate("b4", rates_of(64), deadline_ms=1_000)
             with held_engine(monkeypatch) as engine:

@@ -27,7 +27,8 @@ from teal.solvers.pdhg.water_filling import Filling, Level
 from teal.solvers.projection import project
 
 _PROGRAM_SHARE = 0.2  # of the target gap: that of each program; errors add up from level to level
-_FILLING_TIME = 0.7  # share of the deadline after which water-filling stops; the rest is for routing
+_GUESS_TIME = 0.25  # share of the deadline after which the first guess stops
+_FILLING_TIME = 0.8  # share of the deadline after which water-filling stops; the rest is for routing
 _GUESS_ITERATIONS = 50  # over levels of links, whose rates are a first guess of the levels of water-filling
 _REFILL = 6  # rounds in which unused capacity is given to demands below their rates
 _TINY = 1e-30  # instead of 0 as a divisor
@@ -73,12 +74,14 @@ def solve_max_min(
         link_cost=torch.zeros_like(problem.link_cost), churn=None, classes=None, steps=None,
     )  # fmt: skip
     if form is Form.LEVELS:
-        flows, levels, used = fair_flows(plain, weight, iterations or usual_iterations(plain)), None, 0
+        flows = fair_flows(plain, weight, iterations or usual_iterations(plain), begin + deadline)
+        levels, used = None, 0
         target = flows.sum(-1)
         start = PdhgState(flows / target[..., None].clamp(min=_TINY), torch.zeros_like(problem.capacity))
         program_gap = gap
     else:
-        guess, program_gap = fair_flows(plain, weight, _GUESS_ITERATIONS).sum(-1), _PROGRAM_SHARE * gap
+        program_gap, guess_end = _PROGRAM_SHARE * gap, begin + _GUESS_TIME * deadline
+        guess = fair_flows(plain.to(torch.float32), weight, _GUESS_ITERATIONS, guess_end).sum(-1).double()
         fillings = []
         for row in range(problem.batch):
             now = time.perf_counter()

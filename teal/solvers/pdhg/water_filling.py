@@ -82,12 +82,12 @@ class Filling:
         """
         count = max(1, int(self._is_open.sum()))
         while bool(self._is_open.any()):  # each round closes a demand at least
-            if time.perf_counter() > self._end:
-                self.rate = torch.where(self._is_open, torch.minimum(self._guess, self._demand), self.rate)
-                return
             rises = self._is_open & (self._guess < WHOLE * self._demand)
             start = float((self._guess / self._weight)[rises].min()) if bool(rises.any()) else self._highest
             prices = self._raise(max(start, self._level))
+            if self._is_late:
+                self.rate = torch.where(self._is_open, torch.minimum(self._guess, self._demand), self.rate)
+                return
             if prices is None:
                 self.rate = torch.where(self._is_open, self._demand, self.rate)
                 return
@@ -109,6 +109,10 @@ class Filling:
             self.levels.append(Level(is_held, prices[0]))
 
     @property
+    def _is_late(self) -> bool:
+        return time.perf_counter() > self._end
+
+    @property
     def _highest(self) -> float:
         """Level at which all open demands are carried whole."""
         return float((self._demand / self._weight)[self._is_open].max())
@@ -119,11 +123,13 @@ class Filling:
         t, bound, best = min(max(_ABOVE * start, 1e-300), highest), math.inf, torch.zeros_like(self._problem.capacity)
         utilisation = 1.0
         for _ in range(_MOST_PROGRAMS):
+            if self._is_late:
+                break
             rates = torch.where(self._is_open, torch.minimum(t * self._weight, self._demand), self.rate)
             balanced = self._problem.balanced(ObjectiveName.MAX_LINK_UTILISATION, rates[None])
             result = self._solve(
-                balanced, gap=self._gap, deadline=math.inf, max_iterations=self._max_iterations,
-                warm_start=self._state,
+                balanced, gap=self._gap, deadline=max(0.0, self._end - time.perf_counter()),
+                max_iterations=self._max_iterations, warm_start=self._state,
             )  # fmt: skip
             self.iterations += result.iterations
             self._state, utilisation = result.state, float(result.value)
