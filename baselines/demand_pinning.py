@@ -2,7 +2,8 @@
 
 Namyar et al., "Finding Adversarial Inputs for Heuristics using Multi-level Optimization", NSDI 2024, section 2.
 
-LP-top in the opposite order: the small demands, which are not optimised, are placed first.
+LP-top in the opposite order: the small demands, which are not optimised, are placed first.  There a demand is small up
+to a share of the mean capacity (``threshold``, 5% in the paper).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from baselines.greedy import first_path_flow, place
-from baselines.largest import ByLargest, largest
+from baselines.largest import ByLargest
 from baselines.linear_program import solve_program
 from baselines.matrix import Matrix, MatrixResult, heuristic_status
 from baselines.path_program import path_program
@@ -25,7 +26,7 @@ class DemandPinning(ByLargest):
     name = "demand-pinning"
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
-        optimised = largest(matrix.demand * matrix.unit, self.alpha)
+        optimised = self.optimised(matrix)
         residual = matrix.capacity.copy()
         if matrix.network.objective.maximises_value:
             pinned = place(matrix, np.flatnonzero(~optimised), residual, whole=False, first_only=True)
@@ -39,5 +40,5 @@ class DemandPinning(ByLargest):
 
 
 def make(spec: Spec, model: Path | None) -> DemandPinning:
-    """``demand-pinning[:alpha=0.1,solver=highs|gurobi,method=auto|simplex|ipm,time_limit=0]``."""
+    """``demand-pinning[:alpha=0.1,threshold=0,solver=highs|gurobi,method=auto|simplex|ipm,time_limit=0]``."""
     return DemandPinning.from_spec(spec)

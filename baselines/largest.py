@@ -28,11 +28,14 @@ class ByLargest:
         name: of the scheme, for messages.
         alpha: share of the demands that are optimised: those at or above the (1 - alpha) quantile of the demands above
             0.001 Gbit/s.
+        threshold: share of the mean capacity of a live link above which a demand is optimised, in place of ``alpha``;
+            0 for ``alpha``.
         settings: of the LP solver.
     """
 
     name: ClassVar[str]
     alpha: float = 0.1
+    threshold: float = 0.0
     settings: LpSettings = dataclasses.field(default_factory=LpSettings)
 
     def solve(self, problem: Problem) -> Allocation:
@@ -48,13 +51,22 @@ class ByLargest:
     def _solve(self, matrix: Matrix) -> MatrixResult:
         raise NotImplementedError
 
+    def optimised(self, matrix: Matrix) -> Array:
+        """(D,) true for the demands that are optimised."""
+        if not self.threshold:
+            return largest(matrix.demand * matrix.unit, self.alpha)
+        live = matrix.capacity[matrix.capacity > 0]
+        return np.asarray(matrix.demand > self.threshold * (live.mean() if len(live) else 0.0))
+
     @classmethod
     def from_spec(cls, spec: Spec) -> Self:
-        """``NAME[:alpha=0.1,solver=highs|gurobi,method=auto|simplex|ipm,time_limit=0]``."""
-        options, settings = solver_options(spec, alpha=0.1)
+        """``NAME[:alpha=0.1,threshold=0,solver=highs|gurobi,method=auto|simplex|ipm,time_limit=0]``."""
+        options, settings = solver_options(spec, alpha=0.1, threshold=0.0)
         if not 0 <= options["alpha"] <= 1:
             raise InputError(spec.text, "alpha", "a share in [0, 1]", options["alpha"])
-        return cls(options["alpha"], settings)
+        if not options["threshold"] >= 0:
+            raise InputError(spec.text, "threshold", "a number >= 0", options["threshold"])
+        return cls(options["alpha"], options["threshold"], settings)
 
 
 def largest(demand: Array, alpha: float) -> Array:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from baselines.greedy import first_path_flow, place
-from baselines.largest import ByLargest, largest
+from baselines.largest import ByLargest
 from baselines.linear_program import solve_program
 from baselines.matrix import Matrix, MatrixResult, heuristic_status
 from baselines.path_program import path_program
@@ -23,7 +23,7 @@ class LpTop(ByLargest):
     name = "lp-top"
 
     def _solve(self, matrix: Matrix) -> MatrixResult:
-        optimised = largest(matrix.demand * matrix.unit, self.alpha)
+        optimised = self.optimised(matrix)
         lp = path_program(matrix, optimised, matrix.capacity)
         solution = solve_program(lp.program, self.settings)
         flow = lp.flow(solution)
@@ -36,5 +36,5 @@ class LpTop(ByLargest):
 
 
 def make(spec: Spec, model: Path | None) -> LpTop:
-    """``lp-top[:alpha=0.1,solver=highs|gurobi,method=auto|simplex|ipm,time_limit=0]``."""
+    """``lp-top[:alpha=0.1,threshold=0,solver=highs|gurobi,method=auto|simplex|ipm,time_limit=0]``."""
     return LpTop.from_spec(spec)

@@ -185,9 +185,10 @@ def audit(config: AuditConfig, notify: Notify) -> int:
 
     result = run_audit(config, notify)
     first, last = result.generations[0], result.generations[-1]
+    whole = "" if config.measure == "optimum" else " of the sum of all capacities"
     print(
-        f"{config.scheme} loses at least {100 * last.loss:.2f}% ({last.value:.6g} of {last.optimum:.6g} Gbit/s); on "
-        f"the matrices given {100 * first.loss:.2f}%"
+        f"{', '.join(config.scheme)} loses at least {100 * last.loss:.2f}%{whole} ({last.value:.6g} of "
+        f"{last.optimum:.6g} Gbit/s); on the matrices given {100 * first.loss:.2f}%"
     )
     print(", ".join(str(config.out / name) for name in FILES))
     return EXIT_OK

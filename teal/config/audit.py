@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from teal.config.base import InstanceConfig, require, seconds
 
@@ -19,19 +19,23 @@ class AuditConfig(InstanceConfig):
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "search": ("scheme", "model", "box", "hose", "time_budget", "seed"),
+        "search": ("scheme", "model", "box", "up_to", "hose", "measure", "time_budget", "seed"),
         "output": ("out", "overwrite"),
         "for experts": ("epsilon", "device"),
     }
 
-    scheme: str
-    """The scheme, with its options, as in evaluate."""
+    scheme: tuple[str, ...]
+    """The scheme, with its options, as in evaluate; repeat for the mean of several, such as one with several seeds."""
     model: Path | None = None
     """Folder of a trained model, for schemes that take one."""
     box: float = 0.5
     """Demands lie between (1 - BOX) times their least and (1 + BOX) times their largest rate in the matrices."""
+    up_to: float = 0.0
+    """Demands lie between 0 and this share of the mean capacity of a link, whatever the matrices; 0: see --box."""
     hose: bool = False
     """Also keep what each node sends and receives in total within the largest sums of the matrices."""
+    measure: Literal["optimum", "capacity"] = "optimum"
+    """What a loss is a share of: the optimum, or the sum of all capacities."""
     time_budget: str = "1m"
     """Length of the search: 90s, 10m, 1h."""
     seed: int = 0
@@ -44,5 +48,7 @@ class AuditConfig(InstanceConfig):
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
         require(self, "box", "a number of at least 0", self.box >= 0)
+        require(self, "scheme", "at least one", bool(self.scheme))
+        require(self, "up_to", "a number of at least 0", self.up_to >= 0)
         require(self, "seed", "a whole number of at least 0", self.seed >= 0)
         seconds(self.time_budget, "--time-budget")

@@ -1,38 +1,44 @@
 r"""The demands under which a scheme loses most against the optimum, found by search.
 
-Within a set U around the measured matrices, the search raises
+Within a set U of demands, around the measured matrices or between 0 and one limit, the search raises
 
-    loss(d) = (V(d) - S(d)) / V(d),
+    loss(d) = (V(d) - S(d)) / V(d),   or   (V(d) - S(d)) / sum_e c[e],
 
-with V(d) the value of a feasible allocation by PDHG and S(d) that of the scheme.  Each found loss is a proof: both
-allocations exist, so that the scheme loses at least so much against the optimum.  The largest loss in U may be larger.
+with V(d) the value of a feasible allocation by PDHG and S(d) that of the scheme (of several schemes, such as one with
+several seeds, their mean).  Each found loss is a proof: both allocations exist, so that the scheme loses at least so
+much against the optimum.  The largest loss in U may be larger.
 
 U is a box, low[i] <= d[i] <= high[i], and with a hose limit what each node sends and receives in total is limited too
 (as in the hose model; Duffield et al., SIGCOMM 1999).  The scheme is a black box, where MetaOpt (Namyar et al., NSDI
 2024) models a heuristic by a program: the search is an evolution strategy (1 + 16) whose mutations set some demands to
-one of their limits, to one common value, or anew.  The number of demands that change follows the success.
+one of their limits, to one common value, or anew: of all demands, or of those with a common source, target, link or
+length of the first path.  The number of demands that change follows the success.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
-import torch
 
 from teal.errors import SolverError
 from teal.evaluation.instance import Instance
 from teal.problem import Problem, assess
-from teal.runtime.arrays import FloatArray
+from teal.runtime.arrays import FloatArray, Int64Array
 from teal.schemes import Scheme
 from teal.solvers import pdhg
 
+_ITERATIONS = 2000  # of a solve; a wider gap only proves less
 CHILDREN = pdhg.MAX_LANES  # candidates of a generation: as many as PDHG solves together
-_GAP = 1e-3  # certified gap of the optimum
+_GAP, _LAST_GAP = 5e-3, 1e-3  # certified gap of the optimum, during the search and for the worst demands
+_DISTANCES, _SHARES = 8, (0.5, 0.2, 0.1, 0.05, 0.02)  # of the first patterns, least distances and shares of the limit
+_INSIDE = 1e-6  # relative, by which a share is below a round number, which may be a threshold of the scheme
 _GROW, _SHRINK = 1.5, 0.93  # of the share of demands that change, after a success and a failure
 _FIRST_SHARE, _MOST = 0.1, 0.5  # of the demands that change at first, and at most
+_LEAST = 1e-9  # of the largest demand, instead of 0: POP assigns the demands above 0, which thus stay the same
+_GROUPED, _DECADES = 0.5, 3.0  # share of mutations that take a group; range of common values, in powers of ten
 _HOSE_PASSES = 8  # over senders and receivers, in which demands are scaled into the hose limit
 
 
@@ -73,7 +79,7 @@ class Generation:
     Attributes:
         evaluations: matrices that were tried so far.
         elapsed_s: seconds since the start.
-        loss: proven share of the optimum that the scheme loses.
+        loss: proven share of the optimum, or of the sum of all capacities, that the scheme loses.
         value: of the scheme, Gbit/s of value.
         optimum: value of the allocation by PDHG.
     """
@@ -98,12 +104,13 @@ class Audit:
     generations: tuple[Generation, ...]
 
 
-def demand_set(instance: Instance, box: float, *, hose: bool) -> DemandSet:
-    """The set around the matrices of an instance.
+def demand_set(instance: Instance, box: float, *, hose: bool, up_to: float = 0.0) -> DemandSet:
+    """The set around the matrices of an instance, or that of all demands up to a limit.
 
     Args:
         instance: the matrices.
         box: demands lie between (1 - box) times their least and (1 + box) times their largest rate.
+        up_to: demands lie between 0 and this share of the mean capacity instead; 0 for ``box``.
         hose: whether what a node sends and receives stays within the largest sums of the matrices.
     """
     traffic, count = instance.traffic, instance.topology.num_nodes
@@ -115,45 +122,46 @@ def demand_set(instance: Instance, box: float, *, hose: bool) -> DemandSet:
             sends = np.maximum(sends, np.bincount(traffic.pairs[:, 0], rates, minlength=count))
             receives = np.maximum(receives, np.bincount(traffic.pairs[:, 1], rates, minlength=count))
     low, high = max(0.0, 1 - box) * low, (1 + box) * high
+    if up_to:
+        high = np.full(traffic.num_demands, up_to * float(instance.topology.capacity.mean()))
+        low = _LEAST * high
     return DemandSet(low, high, traffic.pairs, sends, receives) if hose else DemandSet(low, high, traffic.pairs)
 
 
 def audit(
     instance: Instance,
-    scheme: Scheme,
+    schemes: Sequence[Scheme],
     allowed: DemandSet,
     seconds: float,
     seed: int = 0,
     max_matrices: int = 0,
+    of_capacity: bool = False,
     report: Callable[[Generation], None] = lambda _: None,
 ) -> Audit:
-    """Search for the demands under which ``scheme`` loses most.
+    """Search for the demands under which schemes lose most in the mean.
 
     Args:
         instance: network, paths, matrices.
-        scheme: any scheme of a value-maximising objective.
+        schemes: at least one, any of a value-maximising objective.
         allowed: the set.
         seconds: length of the search; the measured matrices are tried in any case.
         seed: of the mutations.
         max_matrices: number of matrices that are tried, about; 0 for no limit.
+        of_capacity: whether a loss is a share of the sum of all capacities instead of the optimum.
         report: called whenever something worse is found.
 
     Raises:
         SolverError: the scheme has no usable allocation of any matrix.
         KeyboardInterrupt: on Ctrl-C during the measured matrices; later it ends the search with the best so far.
     """
-    rng, begin = np.random.default_rng(seed), time.perf_counter()
+    begin, mutations = time.perf_counter(), _Mutations(instance, allowed, np.random.default_rng(seed))
     count = instance.traffic.num_matrices
     rows = np.unique(np.linspace(0, count - 1, min(CHILDREN, count)).round().astype(int))
     parents = np.stack([allowed.within(rates) for rates in instance.traffic.read(rows)])
     problem = instance.problem(parents)
-    tried, share = len(parents), _FIRST_SHARE
-    found = _losses(problem, scheme)
-    at = int(np.nanargmax(found[:, 0])) if np.isfinite(found[:, 0]).any() else -1
-    if at < 0:
-        raise SolverError("audit: the scheme has no usable allocation of the measured matrices")
-    best, demand = found[at], parents[at]
-    history: list[Generation] = []
+    whole = float(instance.topology.capacity.sum()) if of_capacity else 0.0
+    tried, share, history = 0, _FIRST_SHARE, list[Generation]()
+    best, demand = np.full(3, -np.inf), parents[0]
 
     def note() -> None:
         elapsed = time.perf_counter() - begin
@@ -161,51 +169,138 @@ def audit(
         history.append(Generation(evaluations=tried, elapsed_s=elapsed, loss=loss, value=value, optimum=optimum))
         report(history[-1])
 
-    note()
+    def may_go_on() -> bool:
+        return time.perf_counter() - begin < seconds and (not max_matrices or tried < max_matrices)
+
+    def improved(matrices: FloatArray) -> bool:
+        """Try some matrices; whether one of them is worse for the scheme than all before."""
+        nonlocal tried, best, demand
+        found = _losses(problem.with_demand(matrices), schemes, whole)
+        tried += len(matrices)
+        at = int(np.nan_to_num(found[:, 0], nan=-np.inf).argmax())
+        if not found[at, 0] > best[0]:
+            return False
+        best, demand = found[at], matrices[at]
+        note()
+        return True
+
+    if not improved(parents):
+        raise SolverError("audit: the scheme has no usable allocation of the measured matrices")
+    patterns = _patterns(instance, allowed)
     try:
-        while time.perf_counter() - begin < seconds and (not max_matrices or tried < max_matrices):
-            children = np.stack([allowed.within(_mutated(demand, allowed, share, rng)) for _ in range(CHILDREN)])
-            found = _losses(problem.with_demand(children), scheme)
-            tried += CHILDREN
-            at = int(np.nanargmax(np.append(found[:, 0], -np.inf)))
-            if at < CHILDREN and found[at, 0] > best[0]:
-                best, demand, share = found[at], children[at], min(_MOST, share * _GROW)
-                note()
-            else:
-                share = max(1 / len(demand), share * _SHRINK)
+        for first in range(0, len(patterns), CHILDREN):
+            if may_go_on():
+                improved(patterns[first : first + CHILDREN])
+        while may_go_on():
+            children = np.stack([mutations.of(demand, share) for _ in range(CHILDREN)])
+            share = min(_MOST, share * _GROW) if improved(children) else max(1 / len(demand), share * _SHRINK)
     except KeyboardInterrupt:
         pass
+    last = _losses(problem.with_demand(demand[None]), schemes, whole, _LAST_GAP)[0]
+    if last[0] > best[0]:
+        best = last
+        note()
     return Audit(demand, tuple(history))
 
 
-def _mutated(demand: FloatArray, allowed: DemandSet, share: float, rng: np.random.Generator) -> FloatArray:
-    """A copy with some demands changed: to a limit, to one common value, anew, or exchanged with each other."""
-    chosen = np.flatnonzero(rng.random(len(demand)) < share)
-    if not len(chosen):
-        chosen = rng.integers(len(demand), size=1)
-    changed, low, high = demand.copy(), allowed.low[chosen], allowed.high[chosen]
-    match rng.integers(5):
-        case 0:
-            changed[chosen] = low
-        case 1:
-            changed[chosen] = high
-        case 2:
-            changed[chosen] = rng.random() * high.max()
-        case 3:
-            changed[chosen] = low + rng.random(len(chosen)) * (high - low)
-        case _:
-            changed[chosen] = rng.permutation(changed[chosen])
-    return changed
+class _Mutations:
+    """Random changes of demands.
+
+    Args:
+        instance: network and paths.
+        allowed: limits of the demands.
+        rng: random numbers.
+    """
+
+    def __init__(self, instance: Instance, allowed: DemandSet, rng: np.random.Generator) -> None:
+        self._allowed, self._rng = allowed, rng
+        self._groups = _groups(instance)
+
+    def of(self, demand: FloatArray, share: float) -> FloatArray:
+        """A copy with some demands changed: to a limit, to one common value, anew, or exchanged with each other.
+
+        Args:
+            demand: (D,) Gbit/s.
+            share: of the demands that change, about.
+        """
+        rng, chosen = self._rng, self._chosen(len(demand), share)
+        changed, low, high = demand.copy(), self._allowed.low[chosen], self._allowed.high[chosen]
+        match rng.integers(7):
+            case 0:
+                changed[chosen] = low
+            case 1:
+                changed[chosen] = high
+            case 2:
+                changed[chosen] = rng.random() * high.max()
+            case 3:
+                changed[chosen] = 10 ** rng.uniform(-_DECADES, 0) * high.max()
+            case 4:
+                changed[chosen] = rng.choice(demand)
+            case 5:
+                changed[chosen] = low + rng.random(len(chosen)) * (high - low)
+            case _:
+                changed[chosen] = rng.permutation(changed[chosen])
+        return self._allowed.within(changed)
+
+    def _chosen(self, count: int, share: float) -> Int64Array:
+        """Numbers of the demands to change: a share of all, or of one of the groups."""
+        rng, among = self._rng, np.arange(count, dtype=np.int64)
+        if self._groups and rng.random() < _GROUPED:
+            among = self._groups[rng.integers(len(self._groups))]
+            share = rng.uniform(share, 1)
+        chosen = among[rng.random(len(among)) < share]
+        return chosen if len(chosen) else rng.choice(among, 1)
 
 
-def _losses(problem: Problem, scheme: Scheme) -> FloatArray:
-    """(B, 3) loss, value and optimum of each matrix; NaN where the scheme has no usable allocation."""
-    optimum = pdhg.solve(problem, gap=_GAP).value
+def _patterns(instance: Instance, allowed: DemandSet) -> FloatArray:
+    """(n, D) demands between neighbours at their limit, and of distant nodes at a share of it: where heuristics fail.
+
+    What small demands of distant nodes take of many links, large demands of neighbours lack (MetaOpt, section 4.1).
+    """
+    hops = instance.paths.hops[:, 0]
+    distances = np.unique(hops[hops > 1])
+    some = distances[np.unique(np.linspace(0, len(distances) - 1, _DISTANCES).round().astype(int))] if len(hops) else []
+    span = allowed.high - allowed.low
+    found = [
+        allowed.within(allowed.low + span * np.where(hops >= least, share * (1 - _INSIDE), np.where(hops == 1, 1.0, 0)))
+        for least in some
+        for share in _SHARES
+    ]
+    return np.array(found).reshape(-1, len(hops))
+
+
+def _groups(instance: Instance) -> list[Int64Array]:
+    """Demands that have something in common: a source, a target, a link or the number of links of their first path."""
+    paths, width = instance.paths, instance.paths.num_paths
+    path, link = paths.incidences()
+    is_first = path % width == 0
+    hops = paths.hops[:, 0]
+    found = [
+        np.flatnonzero(paths.pairs[:, side] == node) for side in (0, 1) for node in np.unique(paths.pairs[:, side])
+    ]
+    found += [np.flatnonzero(hops == number) for number in np.unique(hops[hops > 0])]
+    order = np.argsort(link[is_first], kind="stable")
+    ends = np.flatnonzero(np.diff(link[is_first][order])) + 1
+    found += np.split((path[is_first] // width)[order], ends) if is_first.any() else []
+    return [group for group in found if len(group) > 1]
+
+
+def _losses(problem: Problem, schemes: Sequence[Scheme], whole: float, gap: float = _GAP) -> FloatArray:
+    """(B, 3) loss, mean value and optimum of each matrix; NaN where a scheme has no usable allocation.
+
+    Args:
+        problem: B matrices.
+        schemes: at least one.
+        whole: of which a loss is a share; 0 for the optimum.
+        gap: certified, of the optimum.
+    """
+    optimum = pdhg.solve(problem, gap=gap, max_iterations=_ITERATIONS).value.tolist()
     found = np.full((problem.batch, 3), np.nan)
     for b in range(problem.batch):
         single = problem.row(b)
-        assessment = assess(single, scheme.solve(single))
-        if assessment.status[0].usable and float(optimum[b]) > 0:
-            value, best = float(assessment.value[0]), float(torch.maximum(optimum[b], assessment.value[0]))
-            found[b] = (best - value) / best, value, best
+        assessed = [assess(single, scheme.solve(single)) for scheme in schemes]
+        if all(one.status[0].usable for one in assessed) and optimum[b] > 0:
+            values = [float(one.value[0]) for one in assessed]
+            value, best = sum(values) / len(values), max(optimum[b], *values)
+            found[b] = (best - value) / (whole or best), value, best
     return found

@@ -35,19 +35,24 @@ def run_audit(config: AuditConfig, notify: Callable[[str], None]) -> Audit:
     instance = load_instance(config, notify)
     if not instance.objective.maximises_value or instance.objective.is_sequence:
         raise InputError("--objective", "", "one that maximises a value", instance.objective.name.value)
-    scheme = make_scheme(config.scheme, config.model)
+    schemes = [make_scheme(scheme, config.model) for scheme in config.scheme]
 
     def say(found: Generation) -> None:
         notify(f"{found.evaluations:,} matrices, {found.elapsed_s:.0f} s: loses {100 * found.loss:.2f}%")
 
-    allowed = demand_set(instance, config.box, hose=config.hose)
-    result = audit(instance, scheme, allowed, seconds(config.time_budget), config.seed, report=say)
+    allowed = demand_set(instance, config.box, hose=config.hose, up_to=config.up_to)
+    result = audit(
+        instance, schemes, allowed, seconds(config.time_budget), config.seed,
+        of_capacity=config.measure == "capacity", report=say,
+    )  # fmt: skip
     write_files(
         config.out,
         {
             WORST: partial(_write_matrix, instance=instance, result=result),
             LOSSES: partial(write_csv, rows=result.generations),
-            PLOT: partial(plot_audit, generations=result.generations, scheme=config.scheme),
+            PLOT: partial(
+                plot_audit, generations=result.generations, scheme=", ".join(config.scheme), measure=config.measure
+            ),
             MANIFEST: partial(write_manifest, settings=config),
         },
     )

@@ -15,6 +15,7 @@ from baselines.largest import largest
 from baselines.linear_program import LpSettings
 from baselines.lp_all import LpAll
 from baselines.lp_top import LpTop
+from baselines.matrix import matrices
 from baselines.ncflow import NcFlow
 from baselines.pop import Pop, split
 from baselines.shortest_path import ShortestPath
@@ -24,7 +25,7 @@ from teal.network import compute_paths
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.assessment import assess
-from teal.schemes.registry import Scheme
+from teal.schemes.registry import Scheme, make_scheme
 from teal.testing import assert_batch_equals_loop, assert_feasible, make_topology, random_problem
 
 FLOW_OBJECTIVES = [name for name in SINGLE_PROGRAMS if Objective(name).maximises_value]
@@ -157,6 +158,18 @@ def test_pop_with_highs_and_gurobi_agree_and_a_model_beyond_the_licence_is_refus
     large = random_problem(0, nodes=40, density=0.5, batch=1)
     with pytest.raises(SolverError, match="2,000 variables"):
         LpTop(alpha=1.0, settings=LpSettings("gurobi")).solve(large)
+
+
+def test_a_threshold_in_capacities_decides_what_is_pinned() -> None:
+    """Mean capacity 4: demands of at most 2 are pinned by the threshold 0.5, whatever the others are."""
+    topology = make_topology([(0, 1, 4.0), (0, 2, 4.0), (2, 1, 4.0)])
+    paths = compute_paths(topology, np.array([[0, 1], [0, 2]], np.int32), num_paths=2, cache=False)
+    problem = Problem.create(topology, paths, Objective(), np.array([[2.0, 8.0], [2.1, 1.0], [1.0, 2.0]]))
+    scheme = DemandPinning(threshold=0.5)
+    optimised = [scheme.optimised(matrix).tolist() for matrix in matrices(problem)]
+    assert optimised == [[False, True], [True, False], [False, False]]
+    with pytest.raises(InputError, match="threshold"):
+        make_scheme("demand-pinning:threshold=-1")
 
 
 @pytest.mark.parametrize("scheme", [DemandPinning(), LpTop(), Pop(replicas=2, workers=1)])

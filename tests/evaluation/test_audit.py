@@ -11,9 +11,11 @@ import torch
 
 import teal
 from teal.cli import main
-from teal.evaluation.audit import DemandSet, Generation, audit, demand_set
+from teal.evaluation.audit import DemandSet, Generation, _groups, _patterns, audit, demand_set
 from teal.evaluation.instance import Instance
 from teal.formats.rows import read_csv
+from teal.network.rates import ArrayRates
+from teal.testing import make_topology
 
 
 def _instance(count: int = 6) -> Instance:
@@ -41,7 +43,7 @@ def test_the_demand_that_a_scheme_forgets_is_found_and_the_loss_is_that_of_the_l
     instance = _instance()
     allowed = demand_set(instance, 0.8, hose=False)
     forgotten, seen = 17, list[Generation]()
-    found = audit(instance, _Forgetful(forgotten), allowed, math.inf, max_matrices=800, report=seen.append)
+    found = audit(instance, [_Forgetful(forgotten)], allowed, math.inf, max_matrices=800, report=seen.append)
     assert tuple(seen) == found.generations
     losses = [one.loss for one in found.generations]
     assert losses == sorted(losses)
@@ -58,7 +60,7 @@ def test_the_demand_that_a_scheme_forgets_is_found_and_the_loss_is_that_of_the_l
 
 def test_the_optimum_loses_no_more_than_its_gap() -> None:
     allowed = demand_set(_instance(2), 1.0, hose=True)
-    found = audit(_instance(2), teal.make_scheme("pdhg:gap=0.005"), allowed, math.inf, max_matrices=200)
+    found = audit(_instance(2), [teal.make_scheme("pdhg:gap=0.005")], allowed, math.inf, max_matrices=200)
     assert found.generations[-1].loss <= 0.005 + 1e-6
 
 
@@ -80,6 +82,57 @@ def test_points_are_within_box_and_hose() -> None:
             assert (np.bincount(free.pairs[:, side], point, minlength=len(limit)) <= limit * (1 + 1e-9)).all()
 
 
+def _pinning() -> Instance:
+    """Figure 1 of the MetaOpt paper: 0 to 2 over 1 (two links of 100) or over 3 and 4 (three links of 50)."""
+    links = [(0, 1, 100.0), (1, 2, 100.0), (0, 3, 50.0), (3, 4, 50.0), (4, 2, 50.0)]
+    topology = make_topology(links)
+    pairs = np.array([[0, 1], [0, 2], [1, 2]], np.int32)
+    traffic = teal.TrafficMatrices(
+        "given", pairs, np.array(["2024-01-01"], "datetime64[s]"), ArrayRates(np.array([[10.0, 10.0, 10.0]])), 0
+    )
+    paths = teal.compute_paths(topology, pairs, cache=False)
+    return Instance(topology, traffic, paths, teal.Objective(), None, traffic.split(), torch.device("cpu"))
+
+
+def test_the_worst_demands_of_pinning_by_hand() -> None:
+    """50 Gbit/s are pinned to the short path and displace 100: 150 of 250, where all capacity is 350."""
+    instance, threshold = _pinning(), 50 / 70
+    allowed = demand_set(instance, 0.0, hose=False, up_to=100 / 70)
+    assert allowed.high.tolist() == pytest.approx([100.0] * 3)
+    scheme = teal.make_scheme(f"demand-pinning:threshold={threshold * (1 + 1e-9)}")
+    for of_capacity, worst in ((False, 100 / 250), (True, 100 / 350)):
+        found = audit(instance, [scheme], allowed, math.inf, max_matrices=96, of_capacity=of_capacity)
+        assert 0.97 * worst <= found.generations[-1].loss <= worst * (1 + 1e-6)
+        assert found.demand.tolist() == pytest.approx([100, 50, 100], rel=0.05)
+    lossless = teal.make_scheme("lp-all")
+    mean = audit(instance, [scheme, lossless], allowed, math.inf, max_matrices=96)
+    assert 0.97 * 0.2 <= mean.generations[-1].loss <= 0.2 * (1 + 1e-6), "the mean of 100 and 0 lost"
+
+
+def test_the_first_patterns_set_near_and_distant_demands_apart() -> None:
+    instance = _instance(1)
+    allowed = demand_set(instance, 0.5, hose=False)
+    found, hops = _patterns(instance, allowed), instance.paths.hops[:, 0]
+    assert len(found) > 10
+    span = allowed.high - allowed.low
+    shares = (found - allowed.low) / span
+    assert ((shares > -1e-9) & (shares < 1 + 1e-9)).all()
+    np.testing.assert_allclose(shares[:, hops == 1], 1)
+    for own in shares:
+        levels = np.unique(own[hops > 1].round(9))
+        assert len(levels) <= 2, "a share from some distance on, and nothing between"
+
+
+def test_groups_are_of_one_source_target_distance_or_link() -> None:
+    instance = _instance(1)
+    pairs, paths = instance.traffic.pairs, instance.paths
+    for group in _groups(instance):
+        first = [set(paths.path_links(d, 0)) for d in group.tolist()]
+        kinds = [set(pairs[group, 0]), set(pairs[group, 1]), {len(own) for own in first}]
+        assert len(group) > 1
+        assert any(len(kind) == 1 for kind in kinds) or set.intersection(*first)
+
+
 def test_the_command_writes_a_matrix_that_other_commands_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,6 +152,9 @@ def test_the_command_writes_a_matrix_that_other_commands_read(
         assert len(stream.readlines()) == 3
     assert main(command) == 2
     assert main([*command, "--overwrite", "--objective", "max_link_utilisation"]) == 2
+    more = ["--scheme", "pop:seed=1", "--up-to", "0.5", "--measure", "capacity", "--overwrite"]
+    assert main([*command, *more]) == 0
+    assert "of the sum of all capacities" in capsys.readouterr().out
 
 
 def test_a_scheme_without_any_allocation_is_an_error() -> None:
@@ -109,4 +165,4 @@ def test_a_scheme_without_any_allocation_is_an_error() -> None:
             return teal.Allocation.of_batch(problem.first_path_splits * 5, None, 0.0)
 
     with pytest.raises(teal.SolverError, match="no usable allocation"):
-        audit(instance, Overloads(), demand_set(instance, 0.1, hose=False), 1.0)
+        audit(instance, [Overloads()], demand_set(instance, 0.1, hose=False), 1.0)
