@@ -11,7 +11,7 @@ With flows x[d, k] >= 0, capacities c[e] and load[e] the sum of x over the paths
 
 - max_min: the rates f[d] = sum_k x[d, k] are max-min fair: no f[d] / w[d], with w[d] the demand's weight, can be raised
   without lowering another one that is not larger.  Value and bound are flows, see :mod:`teal.problem.fair_levels`.
-  Schemes without a method for it maximise the flow, weighted.
+  Schemes without a method for it maximise the sum of w[d] f[d].
 - priority: demands belong to classes, the highest first.  The flow of class 1 is maximal; that of class 2 is maximal
   among the allocations that carry as much of class 1; and so on.  See :mod:`teal.problem.priority`.
   Schemes without a method for it solve the weighted program, in which a Gbit/s of a class has CLASS_RATIO times the

@@ -50,6 +50,8 @@ class ProgramConfig(CandidateConfig):
     weights: str = ""
     """For weighted_flow and max_min: a CSV file with columns source,target,weight, or random:seed=N (each demand's
     weight is drawn from 1, 2 and 4).  Default: random:seed=0 for weighted_flow, 1 each for max_min."""
+    class_weights: str = ""
+    """For weighted_flow and max_min, in place of --weights: a weight for each class of demands, gold=4,bronze=1."""
     protect: str = ""
     """For total_flow and weighted_flow: cables, or a file of groups of cables (.csv with group,source,target, .json or
     .graphml).  Flows are then promises that survive the failure of any one cable or group, if each router just sends

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import dataclasses
 import json
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -164,12 +165,35 @@ def given_weights(
 ) -> FloatArray | None:
     """(D,) weights of the demands under weighted_flow and, where there are any, max_min; else None."""
     if config.objective not in (ObjectiveName.WEIGHTED_FLOW, ObjectiveName.MAX_MIN):
+        if config.class_weights:
+            raise InputError("--class-weights", "", "the objective weighted_flow or max_min", config.objective.value)
         return None
+    if config.class_weights:
+        return _weights_of_classes(config, traffic)
     given = config.weights or (_USUAL_WEIGHTS if config.objective is ObjectiveName.WEIGHTED_FLOW else "")
     if not given:
         return None
     notify(f"weights: {given}")
     return load_weights(given, topology, traffic)
+
+
+def _weights_of_classes(config: InstanceConfig, traffic: TrafficMatrices) -> FloatArray:
+    """(D,) weight of the class of each demand.
+
+    Raises:
+        InputError: demands without classes, a class without a weight or one that is not above 0, or --weights too.
+    """
+    given = assignments(config.class_weights, "--class-weights")
+    if config.weights:
+        raise InputError("--class-weights", "", "nothing with --weights", config.class_weights)
+    if traffic.classes is None:
+        raise InputError("--class-weights", "", "traffic with classes", "none")
+    names = traffic.classes.names
+    if set(given) != set(names) or not all(0 < weight < math.inf for weight in given.values()):
+        raise InputError(
+            "--class-weights", "", f"a number above 0 for each of {', '.join(names)}", config.class_weights
+        )
+    return np.array([given[name] for name in names])[traffic.classes.of_demand]
 
 
 def path_groups(config: PathConfig, topology: Topology) -> list[list[int]] | None:

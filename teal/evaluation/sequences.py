@@ -83,4 +83,4 @@ def _gap(problem: Problem, result: SchemeResult, prices: ProgramPrices) -> float
         bound = figures.bound if own is None else torch.minimum(figures.bound, own.bound)
         return float(dataclasses.replace(figures, bound=bound).gap.max())
     limit = fair_figures(problem, splits, prices).limit
-    return float(gap(problem, result.assessment.value, (limit * problem.demand_value.to(limit)).sum(1))[0])
+    return float(gap(problem, result.assessment.value, limit.sum(1))[0])

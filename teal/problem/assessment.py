@@ -21,7 +21,7 @@ class Figures:
 
     Attributes:
         value: the objective: Gbit/s of value, largest link utilisation, or least share of a demand that is carried;
-            under priority the flow of all classes; under max_min the flow, weighted.
+            under priority the flow of all classes; under max_min the flow.
         satisfied_demand: share of all demand that is carried; 1 if there is no demand.
         bound: certified bound on the optimum, by the prices of the scheme; under max_min the flow if every demand had
             its limit (see :mod:`teal.problem.fair_levels`).
@@ -106,7 +106,7 @@ def assess(problem: Problem, allocation: Allocation) -> Assessment:
         value, bound, gaps = classes.value.sum(1), classes.bound.sum(1), classes.gap.amax(1)
     elif problem.objective.is_fair:
         fair = fair_figures(problem, splits, allocation.program_prices)
-        value, bound = problem.value(splits), (fair.limit * problem.demand_value).sum(1)
+        value, bound = problem.value(splits), fair.limit.sum(1)
         gaps = gap(problem, value, bound)
     else:
         value, bound = problem.value(splits), scaled_dual_bound(problem, prices)

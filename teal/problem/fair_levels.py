@@ -13,7 +13,7 @@ theta t w[d] (one that has more has it at the cost of the others).  An allocatio
 carried whole or held by a level of growth 1.
 
 Under max_min the limit of a demand is theta t w[d] by the level that holds it, and the demand itself if none does;
-value and bound are the sums of weight times rate and of weight times limit.
+value and bound are the sums of the rates and of the limits.
 """
 
 from __future__ import annotations

@@ -267,11 +267,11 @@ class Problem:
     def value(self, splits: Float[Tensor, "B D K"]) -> Float[Tensor, " B"]:
         """(B,) the objective.
 
-        The sum over paths of v[d, k] times flow, in units of value; the largest link utilisation; or the least share
+        The sum over paths of v[d, k] times flow (under max_min the sum of flows); the largest link utilisation; or the least share
         carried of any demand above 0 that has a live path, at most 1.
         """
         if self.objective.maximises_value:
-            value = (self.flows(splits) * self.path_value).sum((1, 2))
+            value = (self.flows(splits) * (1.0 if self.objective.is_fair else self.path_value)).sum((1, 2))
             if self.steps is None:
                 return value
             return value - (self.demand * self.demand_value * self.steps.lost(splits.sum(-1))).sum(1)

@@ -93,7 +93,7 @@ def solve_max_min(
     splits, found = _routed(plain, target, solve, start, program_gap, begin + deadline, max_iterations)
     prices = None if levels is None else _level_prices(plain, splits, weight, levels)
     figures = fair_figures(problem, splits, prices, weight)
-    value, bound = problem.value(splits), (figures.limit * problem.demand_value).sum(1)
+    value, bound = problem.flows(splits).sum((1, 2)), figures.limit.sum(1)
     gaps = certified_gap(dataclasses.replace(problem, objective=Objective()), value, bound)
     missed = Stop.DEADLINE if time.perf_counter() - begin > _FILLING_TIME * deadline else Stop.ITERATIONS
     return dataclasses.replace(
