@@ -267,8 +267,8 @@ class Problem:
     def value(self, splits: Float[Tensor, "B D K"]) -> Float[Tensor, " B"]:
         """(B,) the objective.
 
-        The sum over paths of v[d, k] times flow (under max_min the sum of flows); the largest link utilisation; or the least share
-        carried of any demand above 0 that has a live path, at most 1.
+        The sum over paths of v[d, k] times flow, in units of value (under max_min of flows); the largest utilisation
+        of a link; or the least share carried of any demand above 0 that has a live path, at most 1.
         """
         if self.objective.maximises_value:
             value = (self.flows(splits) * (1.0 if self.objective.is_fair else self.path_value)).sum((1, 2))
