@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from teal.config.base import InstanceConfig, require, require_one_program, seconds
+from teal.config.base import InstanceConfig, require, seconds
+from teal.objectives import ObjectiveName
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,7 +79,8 @@ class TrainConfig(InstanceConfig):
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
-        require_one_program(self, "for a model to learn")
+        require(self, "objective", "one that a model can learn", self.objective is not ObjectiveName.MAX_MIN)
+        require(self, "protect", "nothing: models know no promises", not self.protect)
         seconds(self.time_budget)
         counts = ("batch_size", "width", "layers", "samples", "episodes", "validate_every", "validation_matrices")
         for field in (*counts, "patience", "decay_after", "lead"):

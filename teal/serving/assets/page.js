@@ -104,7 +104,7 @@
       figure(name).parentElement.hidden = !text;
     };
     only("classes", last?.classes?.map((one) => `${one.class} ${percent(one.satisfied_demand)}`).join(", "));
-    only("levels", last?.levels?.map((one) => `${one.level.toPrecision(3)} (${one.demands})`).join(", "));
+    only("levels", last?.levels?.map((one) => `${one.level.toLocaleString("en", { maximumSignificantDigits: 3 })} (${one.demands})`).join(", "));
     only("protect", last?.protect);
     only("moved", last?.moved === undefined || last.moved === null ? "" : percent(last.moved));
     figure("when").textContent = last ? new Date(1000 * last.time).toLocaleTimeString() : "\u2013";
