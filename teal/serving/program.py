@@ -87,6 +87,12 @@ def program_of(options: Options, spec: NetworkSpec, paths: PathSet, previous: Fl
     return Program(objective, limits, churn, options.protect or "")
 
 
+def next_program(spec: NetworkSpec) -> Program:
+    """The program for a network's next interval: total_flow in place of max_min, which needs demands that are known."""
+    objective = Objective(ObjectiveName(spec.objective))
+    return Program(ObjectiveName.TOTAL_FLOW if objective.is_sequence else objective.name)
+
+
 def _check_protection(protect: str, objective: ObjectiveName, spec: NetworkSpec, paths: PathSet) -> None:
     """Raise ServiceError for promises that cannot be made."""
     if objective is not ObjectiveName.TOTAL_FLOW:

@@ -208,6 +208,24 @@ def test_promises_survive_cables_or_the_groups_of_the_network(tmp_path: Path) ->
     run(work)
 
 
+def test_a_network_may_be_fair_unless_a_request_says_otherwise(tmp_path: Path) -> None:
+    """And its next interval, whose demands nobody knows, is allocated for total flow."""
+    rates = rates_of(1, size=60_000)
+
+    async def work() -> None:
+        async with service(tmp_path) as client:
+            await client.put_network("b4", "b4", objective="max_min")
+            await client.wait_ready("b4")
+            assert (await client.allocate("b4", rates)).levels[0]
+            assert not (await client.allocate("b4", rates, objective="total_flow")).levels
+            await client.measure("b4", rates, np.datetime64("2026-01-01T00:00:00"))
+            following = await client.allocate_next("b4")
+            assert following.status == ("next",)
+            assert 0 < float(following.satisfied_demand[0]) <= 1
+
+    run(work)
+
+
 def test_groups_must_be_cables_of_the_network(tmp_path: Path) -> None:
     async def work() -> None:
         async with service(tmp_path) as client:
