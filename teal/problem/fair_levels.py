@@ -1,7 +1,7 @@
 r"""What max-min fair rates are worth, certified: how far each of their levels could grow, from any link prices.
 
-A demand's level is its rate per weight, x[d] = f[d] / w[d].  Let t be a level and A the demands that are not carried
-whole and have at least that level.  The growth of the level is the largest theta for which an allocation exists that
+A demand's level is its rate per weight, x[d] = f[d] / w[d].  Let t be a level and A the demands that have at least that
+level, those that are carried whole only if they have more.  The growth of the level is the largest theta for which an allocation exists that
 gives every demand of A min(theta t w[d], demand[d]), and every other demand what it has; water-filling has found the
 level exactly if the growth is 1.  By weak duality, for any prices p[e] >= 0, with price(d) the least sum of p along a
 live path,
@@ -12,8 +12,14 @@ which bounds theta.  A demand of A with price(d) > 0 is *held* by the level: all
 theta t w[d] (one that has more has it at the cost of the others).  An allocation is max-min fair if each demand is
 carried whole or held by a level of growth 1.
 
-Under max_min the limit of a demand is theta t w[d] by the level that holds it, and the demand itself if none does;
-value and bound are the sums of the rates and of the limits.
+A demand alone, while no other one has less than before or than level x[d], can have no more than
+
+    (sum_e c[e] p[e] - sum over the others of min(f, x[d] w) price) / price(d),
+
+which is the definition of max-min fairness: rates that are larger may be lowered, as far as the demand's own level.
+
+Under max_min the limit of a demand is the least of theta t w[d] by the level that holds it, of what it can have alone
+by the prices of any level, and of the demand itself; value and bound are the sums of the rates and of the limits.
 """
 
 from __future__ import annotations
@@ -30,11 +36,11 @@ from teal.runtime.shapes import Float
 
 WHOLE = 0.99  # share of a demand from which it counts as carried whole
 HELD = 1e-2  # share of the highest price of a demand of A above which a demand is held: less may be rounding
-# Relative, by which rates that a level holds may be outside of t and theta t, by rounding of splits or because they
-# were given capacity that was left over.
-_NEAR = 0.05
+_BELOW = 1e-3  # relative, by which rates of a level may be below it, for rounding; more would take in lower levels
+_NEAR = 0.05  # relative, by which a held rate may exceed theta t, where it was given capacity that was left over
 _HALVINGS = 60  # of an interval for theta
 _ROUNDING = 1e-9  # of the value of all capacity, by which sums may be wrong: rounding must not prove a growth below 1
+_TINY = 1e-300  # instead of 0 as a divisor
 _AT_ONCE = 16  # levels whose path prices are in memory at once
 _SHOWN = 8  # levels of a matrix in tables, those that hold most flow
 
@@ -61,7 +67,7 @@ class FairFigures:
     Attributes:
         limit: (B, D) Gbit/s that each demand could have at most: by the level that holds it, or its demand.
         levels: of each matrix those that hold most flow, ascending.
-        held: (B,) number of demands that are held by a level.
+        held: (B,) number of open demands that a level holds, or that could have at most 5% more alone.
         open: (B,) number of routable demands that are not carried whole.
     """
 
@@ -133,16 +139,36 @@ class _Row:
             price: (D,) of the cheapest path of each demand.
             value: of all capacity.
         """
+        alone = self._alone(price, value)
+        self.limit = torch.maximum(torch.minimum(self.limit, alone), self._rate)
+        self.is_held |= self.is_open & (alone <= (1 + _NEAR) * self._rate)
         granted = level * self._weight
-        grows = self.is_open & (self._rate >= (1 - _NEAR) * granted)
+        grows = self.is_open & (self._rate >= (1 - _BELOW) * granted)
         if not bool(grows.any()):
             return
-        growth = growth_from(price, value, self._rate, grows, granted, self._problem.demand[0])
+        above = grows | (~self.is_open & (self._rate > granted))
+        growth = growth_from(price, value, self._rate, above, granted, self._problem.demand[0])
         most = growth * granted
         holds = grows & (price > HELD * price[grows].max()) & (self._rate <= (1 + _NEAR) * most)
-        self.is_held |= holds
         self.limit = torch.where(holds, torch.maximum(torch.minimum(self.limit, most), self._rate), self.limit)
+        self.is_held |= holds
         self._levels.append((float(self._rate[holds].sum()), LevelGrowth(level, int(holds.sum()), growth)))
+
+    def _alone(self, price: Tensor, value: float) -> Tensor:
+        """(D,) Gbit/s that each demand can have alone; infinite where its price is 0.
+
+        Args:
+            price: (D,) of the cheapest path of each demand.
+            value: of all capacity.
+        """
+        level, order = (self._rate / self._weight).sort()
+        paid, weighted = (self._rate * price)[order], (self._weight * price)[order]
+        below = paid.cumsum(0)
+        above = weighted.sum() - weighted.cumsum(0)
+        kept = torch.empty_like(below)
+        kept[order] = below - paid + level * above  # of the others
+        most = (value * (1 + _ROUNDING) - kept) / price.clamp(min=_TINY)
+        return torch.where(price > 0, torch.maximum(most, self._rate), torch.inf)
 
     @property
     def shown(self) -> tuple[LevelGrowth, ...]:

@@ -39,10 +39,13 @@ def level_growths(
     rate, demand = problem.flows(splits.to(problem.demand)).sum(-1)[0], problem.demand[0]
     weight = weights_of(problem, weight)[0]
     level = rate / weight
-    is_open = (rate < WHOLE * demand) & problem.routable[0] & (level > least)
+    is_whole = rate >= WHOLE * demand
+    is_open = ~is_whole & problem.routable[0] & (level > least)
     return [
         LevelGrowth(
-            start, int((grows := is_open & (level >= start)).sum()), _growth(problem, rate, grows, start * weight)
+            start,
+            int((is_open & (level >= start)).sum()),
+            _growth(problem, rate, (is_open & (level >= start)) | (is_whole & (level > start)), start * weight),
         )
         for start in _levels(level[is_open], rate[is_open], levels)
     ]

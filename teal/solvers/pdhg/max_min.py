@@ -81,12 +81,13 @@ def solve_max_min(
         program_gap = gap
     else:
         program_gap, guess_end = _PROGRAM_SHARE * gap, begin + _GUESS_TIME * deadline
-        guess = fair_flows(plain.to(torch.float32), weight, _GUESS_ITERATIONS, guess_end).sum(-1).double()
+        usable = plain.usable  # demands of more than paths can carry would span too many decades
+        guess = fair_flows(usable.to(torch.float32), weight, _GUESS_ITERATIONS, guess_end).sum(-1).double()
         fillings = []
         for row in range(problem.batch):
             now = time.perf_counter()
             end = now + (begin + _FILLING_TIME * deadline - now) / (problem.batch - row)
-            fillings.append(Filling(plain.row(row), weight[row], guess[row], solve, program_gap, max_iterations, end))
+            fillings.append(Filling(usable.row(row), weight[row], guess[row], solve, program_gap, max_iterations, end))
             fillings[-1].run(report)
         target = torch.stack([filling.rate for filling in fillings])
         levels, start, used = [filling.levels for filling in fillings], None, max(f.iterations for f in fillings)
