@@ -30,7 +30,7 @@ class Ffc:
 
     Attributes:
         settings: of the LP solver.
-        groups: file of groups (see :mod:`teal.formats.groups`); "" for every cable.
+        groups: file of groups (see :mod:`teal.formats.groups`); "" for those of the problem, else every cable.
     """
 
     settings: LpSettings
@@ -43,7 +43,9 @@ class Ffc:
             InputError: another objective than total_flow.
         """
         require_objective("ffc", problem.objective, ObjectiveName.TOTAL_FLOW)
-        found = promises(problem, failing_links(self.groups, problem.topology), self.settings)
+        own = problem.protection
+        groups = failing_links(self.groups, problem.topology) if self.groups or own is None else own.groups
+        found = promises(problem, groups, self.settings)
         return dataclasses.replace(found, prices=None, status=tuple(map(heuristic_status, found.status)))
 
 

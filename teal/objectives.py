@@ -56,6 +56,7 @@ SEQUENCES = (ObjectiveName.PRIORITY, ObjectiveName.MAX_MIN)
 SINGLE_PROGRAMS = tuple(name for name in ObjectiveName if name not in SEQUENCES)
 
 
+PROMISES = (ObjectiveName.TOTAL_FLOW, ObjectiveName.WEIGHTED_FLOW)  # the objectives whose flows may be promises
 WEIGHTED = (ObjectiveName.WEIGHTED_FLOW, ObjectiveName.PRIORITY)  # the objectives that need weights
 
 

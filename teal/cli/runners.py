@@ -188,7 +188,7 @@ def audit(config: AuditConfig, notify: Notify) -> int:
     whole = "" if config.measure == "optimum" else " of the sum of all capacities"
     print(
         f"{', '.join(config.scheme)} loses at least {100 * last.loss:.2f}%{whole} ({last.value:.6g} of "
-        f"{last.optimum:.6g} Gbit/s); on the matrices given {100 * first.loss:.2f}%"
+        f"{last.optimum:.6g} Gbit/s); on the matrices given, within the limits, {100 * first.loss:.2f}%"
     )
     print(", ".join(str(config.out / name) for name in FILES))
     return EXIT_OK

@@ -76,6 +76,7 @@ class SolveConfig(InstanceConfig):
         require(self, "keep_within", "a number in [0, 1]", 0 <= self.keep_within <= 1)
         require(self, "previous", "together with --max-churn or --keep-within", (self.previous is not None) == is_calm)
         require(self, "max_churn", "nothing with --protect", self.max_churn is None or not self.protect)
+        require(self, "keep_within", "0 with --protect", not (self.keep_within and self.protect))
         require_exact_splits(self, self.entries, self.min_split)
         for field in ("entries", "min_split"):
             require(self, field, "0 with --previous", self.previous is None or not getattr(self, field))

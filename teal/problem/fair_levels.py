@@ -1,10 +1,10 @@
 r"""What max-min fair rates are worth, certified: how far each of their levels could grow, from any link prices.
 
 A demand's level is its rate per weight, x[d] = f[d] / w[d].  Let t be a level and A the demands that have at least that
-level, those that are carried whole only if they have more.  The growth of the level is the largest theta for which an allocation exists that
-gives every demand of A min(theta t w[d], demand[d]), and every other demand what it has; water-filling has found the
-level exactly if the growth is 1.  By weak duality, for any prices p[e] >= 0, with price(d) the least sum of p along a
-live path,
+level, those that are carried whole only if they have more.  The growth of the level is the largest theta for which an
+allocation exists that gives every demand of A min(theta t w[d], demand[d]), and every other demand what it has;
+water-filling has found the level exactly if the growth is 1.  By weak duality, for any prices p[e] >= 0, with price(d)
+the least sum of p along a live path,
 
     sum over A of min(theta t w[d], demand[d]) price(d) + sum over the others of f[d] price(d) <= sum_e c[e] p[e],
 

@@ -97,6 +97,7 @@ def _promises(problem: Problem, splits: Tensor) -> tuple[Tensor, Tensor]:
     """(B, D, K) what must fit the links: reservations that can be made, or the splits; (B,) what cannot be promised."""
     if problem.protection is None:
         return splits, torch.zeros_like(problem.demand[:, 0])
-    is_lost = (splits.sum(-1) > 0) & (problem.protection.left(splits) <= 0)
-    reserved = torch.where(is_lost[..., None], splits, problem.protection.reserved(splits))
+    live = torch.where(problem.path_mask, splits, 0)
+    is_lost = (live.sum(-1) > 0) & (problem.protection.left(live) <= 0)
+    reserved = torch.where(is_lost[..., None], splits, problem.protection.reserved(live))
     return reserved, torch.where(is_lost, splits.sum(-1), 0).amax(1)

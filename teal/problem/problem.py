@@ -14,7 +14,7 @@ from torch import Tensor
 
 from teal.errors import InputError
 from teal.network import DemandClasses, PathSet, Topology
-from teal.objectives import CLASS_RATIO, Objective, ObjectiveName
+from teal.objectives import CLASS_RATIO, PROMISES, Objective, ObjectiveName
 from teal.pathops import PathOps, make_path_ops
 from teal.pathops.bundles import BundleOps
 from teal.problem.checks import checked
@@ -318,7 +318,9 @@ class Problem:
 
         The costs of links stay those of the old paths; the path operations use the default backend.
         """
-        return dataclasses.replace(self, paths=paths, ops=make_path_ops(paths, self.ops.device))
+        ops = make_path_ops(paths, self.ops.device)
+        own = self.protection and Protection.of(ops, self.topology.num_links, self.protection.groups)
+        return dataclasses.replace(self, paths=paths, ops=ops, protection=own)
 
     def with_churn_limit(self, previous: Tensor, share: float) -> Problem:
         """The same matrices, of whose routable demand at most ``share`` may move.
@@ -346,8 +348,7 @@ class Problem:
         Raises:
             InputError: more than six paths a demand, or an objective or another limit that knows no promises.
         """
-        is_flow = self.objective.name in (ObjectiveName.TOTAL_FLOW, ObjectiveName.WEIGHTED_FLOW)
-        if not is_flow or self.churn or self.steps:
+        if self.objective.name not in PROMISES or self.churn or self.steps:
             raise InputError("protection", "objective", "total_flow or weighted_flow, no churn", self.objective.name)
         groups = self.topology.cables() if groups is None else groups
         return dataclasses.replace(self, protection=Protection.of(self.ops, self.topology.num_links, groups))

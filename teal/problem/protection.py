@@ -24,6 +24,7 @@ vertices of what is left.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Sequence
 
@@ -38,6 +39,8 @@ from teal.runtime.shapes import Bool, Float
 
 MAX_PATHS = 6  # K: vertices are enumerated, and sets of paths are bits of a 64-bit number
 _EXACT = 1e-9  # by which a vertex may miss a constraint, for rounding
+_DIGITS = 9  # after the point, by which vertices are compared: their coordinates are ratios of small whole numbers
+_BASES_AT_ONCE = 20_000  # systems of equations in memory at once
 _GROUPS_AT_ONCE = 16  # whose failed paths are in memory at once
 
 
@@ -139,21 +142,30 @@ def vertices(sets: BoolArray) -> FloatArray:
     Args:
         sets: (m, K).
     """
-    if not sets.any(1).all():
-        return np.zeros((0, sets.shape[1]))
-    width, used = sets.shape[1], np.flatnonzero(sets.any(0))
+    return _vertices(sets.astype(bool).tobytes(), sets.shape[1])
+
+
+@functools.lru_cache(maxsize=4096)
+def _vertices(family: bytes, width: int) -> FloatArray:
+    """The same of the bytes of the sets, which many demands and networks share."""
+    sets = np.frombuffer(family, dtype=bool).reshape(-1, width)
+    if not len(sets) or not sets.any(1).all():
+        return np.zeros((0, width))
+    used = np.flatnonzero(sets.any(0))
     rows = _smallest(np.unique(sets[:, used], axis=0)).astype(float)
     all_rows = np.vstack([rows, np.eye(len(used))])
     right = np.concatenate([np.ones(len(rows)), np.zeros(len(used))])
-    found: list[FloatArray] = []
-    for chosen in itertools.combinations(range(len(all_rows)), len(used)):
-        basis = all_rows[list(chosen)]
-        if abs(np.linalg.det(basis)) < _EXACT:
-            continue
-        point = np.linalg.solve(basis, right[list(chosen)])
-        is_inside = (point >= -_EXACT).all() and (rows @ point >= 1 - _EXACT).all()
-        if is_inside and not any(np.abs(point - other).max() < _EXACT for other in found):
-            found.append(np.maximum(point, 0))
-    whole = np.zeros((len(found), width))
-    whole[:, used] = np.array(found).reshape(-1, len(used))
+    found = [np.zeros((0, len(used)))]
+    combinations = itertools.combinations(range(len(all_rows)), len(used))
+    while len(chosen := np.array(list(itertools.islice(combinations, _BASES_AT_ONCE)), dtype=np.int64)):
+        bases = all_rows[chosen]
+        is_regular = np.abs(np.linalg.det(bases)) >= _EXACT
+        points = np.linalg.solve(bases[is_regular], right[chosen[is_regular]][..., None])[..., 0]
+        is_inside = (points >= -_EXACT).all(1) & (points @ rows.T >= 1 - _EXACT).all(1)
+        found.append(np.unique(points[is_inside].round(_DIGITS), axis=0))
+    corners = np.maximum(np.unique(np.concatenate(found), axis=0), 0)
+    corners /= (corners @ rows.T).min(1, keepdims=True)  # what was rounded is a little too small, or too large
+    whole = np.zeros((len(corners), width))
+    whole[:, used] = corners
+    whole.setflags(write=False)
     return whole

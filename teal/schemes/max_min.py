@@ -39,6 +39,8 @@ class MaxMin:
             InputError: a program that must carry all demand.
         """
         require_shedding("max-min", problem.objective)
+        if self.by == "demand" and problem.objective.is_fair:
+            raise InputError("max-min", "by=demand", "another objective than max_min, which has weights", self.by)
         begin = time.perf_counter()
         weight = problem.demand.clamp(min=1e-30) if self.by == "demand" else None
         found = solve_max_min(

@@ -76,6 +76,9 @@ class PriceGnnScheme:
         return rounds[-1].splits, prices
 
     def _solve(self, problem: Problem) -> Allocation:
+        if problem.objective.is_fair or problem.protection is not None:
+            under = "protection" if problem.protection is not None else problem.objective.name.value
+            raise InputError("price-gnn", "objective", "another one: neither max_min nor promises", under)
         begin, config = time.perf_counter(), self.config
         start = self.start(problem)
         problem = problem.to(torch.float64)

@@ -25,7 +25,7 @@ class ProtectedScheme:
 
     Attributes:
         gap: certified gap of their value; the gap that an evaluation shows is to the optimum without protection.
-        groups: file of groups (see :mod:`teal.formats.groups`); "" for every cable.
+        groups: file of groups (see :mod:`teal.formats.groups`); "" for those of the problem, else every cable.
     """
 
     gap: float = 1e-3
@@ -33,7 +33,8 @@ class ProtectedScheme:
 
     def solve(self, problem: Problem) -> Allocation:
         """Protect all matrices together; the time is divided evenly among them."""
-        groups = failing_links(self.groups, problem.topology)
+        own = problem.protection
+        groups = failing_links(self.groups, problem.topology) if self.groups or own is None else own.groups
         begin = time.perf_counter()
         found = protect(problem, groups, gap=self.gap)
         splits = torch.where(problem.demand[..., None] > 0, found.splits, 0)

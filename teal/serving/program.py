@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from teal.network.classes import DemandClasses, class_paths, latency_limits, wit
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import FairFigures, Problem
 from teal.problem.churn import ChurnLimit
-from teal.problem.protection import MAX_PATHS
+from teal.problem.protection import MAX_PATHS, Protection
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.serving.answer import plain
 from teal.serving.errors import wrong
@@ -24,7 +24,7 @@ from teal.serving.requests import NetworkSpec, Options
 # The least work for a fair, protected or calm allocation, in that for one without such wishes; measured on GEANT,
 # UsCarrier and Kdl, where it is 2 to 6.
 _LEAST_WORK = 6.0
-_MOST_PROTECTED = 100_000  # pairs of nodes: finding what failures leave of more paths would hold up other requests
+_MOST_PROTECTED = 100_000  # pairs of nodes: promises for more would take the engine, which has no fast form, minutes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,10 +99,13 @@ def _check_protection(protect: str, objective: ObjectiveName, spec: NetworkSpec,
         raise wrong(f"protect: with the objective total_flow, not {objective.value}")
     if protect == "groups" and not spec.groups:
         raise wrong("protect: the network was registered without groups")
-    if paths.num_paths > MAX_PATHS:
-        raise wrong(f"protect: at most {MAX_PATHS} paths a demand (num_paths of the network)")
-    if paths.num_demands > _MOST_PROTECTED:
-        raise wrong(f"protect: at most {_MOST_PROTECTED:,} pairs of nodes")
+    if not may_protect(paths):
+        raise wrong(f"protect: at most {MAX_PATHS} paths a demand (num_paths) and {_MOST_PROTECTED:,} pairs of nodes")
+
+
+def may_protect(paths: PathSet) -> bool:
+    """Whether promises can be made over these paths."""
+    return paths.num_paths <= MAX_PATHS and paths.num_demands <= _MOST_PROTECTED
 
 
 def groups_of(topology: Topology, spec: NetworkSpec) -> list[list[int]]:
@@ -120,7 +123,7 @@ def groups_of(topology: Topology, spec: NetworkSpec) -> list[list[int]]:
 
 
 def without_demand(
-    topology: Topology, paths: PathSet, program: Program, groups: Sequence[Sequence[int]] = ()
+    topology: Topology, paths: PathSet, program: Program, protections: Mapping[str, Protection]
 ) -> Problem:
     """The network of a program, B = 1; demands of classes class by class, each over all pairs of ``paths``.
 
@@ -128,15 +131,13 @@ def without_demand(
         topology: as registered.
         paths: over all pairs of nodes.
         program: of the request.
-        groups: of the network, numbers of links.
+        protections: by :attr:`Program.protect`.
     """
     count = max(1, len(program.limits))
     none = np.zeros((1, count * paths.num_demands))
     if not program.limits:
         problem = Problem.create(topology, paths, Objective(program.objective), none)
-        if not program.protect:
-            return problem
-        return problem.with_protection(groups if program.protect == "groups" else None)
+        return dataclasses.replace(problem, protection=protections[program.protect]) if program.protect else problem
     names = [str(number) for number in range(count)]
     classes = DemandClasses.of_equal_size(names, paths.num_demands)
     pairs = np.tile(paths.pairs, (count, 1))

@@ -20,12 +20,22 @@ from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem, ProgramPrices
 from teal.problem.allocation import Allocation
 from teal.problem.assessment import Assessment, assess
+from teal.problem.protection import Protection
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.schemes.price_gnn import saves_time
 from teal.schemes.successive import SuccessivePdhg
 from teal.serving.answer import FIGURES, Answer
 from teal.serving.errors import wrong
-from teal.serving.program import Program, columns, groups_of, in_columns, level_lines, named_lines, without_demand
+from teal.serving.program import (
+    Program,
+    columns,
+    groups_of,
+    in_columns,
+    level_lines,
+    may_protect,
+    named_lines,
+    without_demand,
+)
 from teal.serving.requests import NetworkSpec, NodeLink
 from teal.solvers import pdhg
 from teal.solvers.pdhg import Starter
@@ -165,6 +175,7 @@ class Served:
 
     def __init__(self, topology: Topology, paths: PathSet, groups: Sequence[Sequence[int]] = ()) -> None:
         self.topology, self.paths, self._groups = topology, paths, groups
+        self._protections: dict[str, Protection] = {}
         self.capacity = topology.capacity
         self.slice_s = SLICE_S
         self._least_s = 0.0  # of one matrix: set-up, check and measurement, without iterations
@@ -202,7 +213,18 @@ class Served:
         served = cls(topology, paths, groups)
         rehearse(ObjectiveName(spec.objective))
         served.warm_up(ObjectiveName(spec.objective))
+        served.protect()
         return served
+
+    def protect(self) -> None:
+        """Find what failures leave of the paths, so that no request waits for it, where promises can be made."""
+        problem = self.network(Program(ObjectiveName.TOTAL_FLOW))
+        if may_protect(self.paths):
+            given = {"cables": None, "groups": self._groups} if self._groups else {"cables": None}
+            for name, groups in given.items():
+                protection = problem.with_protection(groups).protection
+                assert protection is not None
+                self._protections[name] = protection
 
     def warm_up(self, objective: ObjectiveName) -> None:
         """Solve a matrix that nobody asked for: packs the trie, and measures the least work of an answer."""
@@ -212,7 +234,8 @@ class Served:
         shape = 1, self.paths.num_demands
         pdhg.solve(self.problem(Program(objective), np.full(shape, 1e-6)), gap=0.1, max_iterations=8)
         begin = time.perf_counter()
-        job = Job(np.full(shape, 1e-6), Program(objective), 0.1, begin)
+        plain = ObjectiveName.TOTAL_FLOW if Objective(objective).is_sequence else objective
+        job = Job(np.full(shape, 1e-6), Program(plain), 0.1, begin)
         self.answer(self.solve(job), slice(0, 1), 0.1, 0, 0.0)
         self._least_s = time.perf_counter() - begin
 
@@ -325,7 +348,7 @@ class Served:
         key = program.network
         known = self._networks.pop(key, None)
         if known is None:
-            problem = without_demand(self.topology, self.paths, key, self._groups)
+            problem = without_demand(self.topology, self.paths, key, self._protections)
             known = problem, columns(self.topology, self.paths, key)
         self._networks[key] = known  # the one that was used last is the last
         while len(self._networks) > _MOST_PROGRAMS:

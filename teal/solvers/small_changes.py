@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from teal.errors import InputError
 from teal.problem import Problem
 
 _SAME = 1e-9  # share of a demand: what differs by less is rounding
@@ -32,7 +33,12 @@ def keep_within(problem: Problem, splits: Tensor, previous: Tensor, share: float
 
     Returns:
         (B, D, K) splits.
+
+    Raises:
+        InputError: a problem with protection.
     """
+    if problem.protection is not None:
+        raise InputError("keep_within", "protection", "none", "promises, which splits in force need not keep")
     kept = problem.live_part(previous)
     difference = splits - kept
     change = torch.maximum(difference.clamp(min=0).sum(-1), (-difference).clamp(min=0).sum(-1))

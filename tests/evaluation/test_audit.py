@@ -123,6 +123,16 @@ def test_the_first_patterns_set_near_and_distant_demands_apart() -> None:
         assert len(levels) <= 2, "a share from some distance on, and nothing between"
 
 
+def test_where_all_nodes_are_neighbours_there_are_no_distances() -> None:
+    topology = make_topology([(a, b, 9.0) for a in range(3) for b in range(3) if a != b])
+    traffic = teal.load_traffic("gravity:seed=0,count=2,load=8", topology)
+    paths = teal.compute_paths(topology, traffic.pairs, num_paths=1, cache=False)
+    instance = Instance(topology, traffic, paths, teal.Objective(), None, traffic.split(), torch.device("cpu"))
+    allowed = demand_set(instance, 0.5, hose=False)
+    assert _patterns(instance, allowed).shape == (0, 6)
+    assert audit(instance, [teal.make_scheme("ecmp")], allowed, math.inf, max_matrices=40).generations
+
+
 def test_groups_are_of_one_source_target_distance_or_link() -> None:
     instance = _instance(1)
     pairs, paths = instance.traffic.pairs, instance.paths

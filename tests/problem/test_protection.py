@@ -13,6 +13,8 @@ from scipy.optimize import linprog
 
 import teal
 from teal.errors import InputError
+from teal.network import PathMethod
+from teal.problem.feasibility import TOLERANCE
 from teal.problem.protection import failed_paths, vertices
 from teal.solvers.protection import under_failures
 from teal.testing import make_topology, random_problem
@@ -42,20 +44,46 @@ def test_failed_paths_are_those_with_a_failed_link() -> None:
 
 
 @given(seed=st.integers(0, 10_000), scale=st.sampled_from([0.2, 1.0, 3.0]))
-def test_the_validator_agrees_with_a_simulation_of_every_failure(seed: int, scale: float) -> None:
-    """An allocation whose reservations fit survives every failure; one that loses a demand or a link breaks a rule."""
+def test_what_the_validator_passes_survives_every_failure(seed: int, scale: float) -> None:
+    """A simulation of every failure, also where links have failed before; and reservations that fit are passed."""
     torch.manual_seed(seed)
-    problem = random_problem(seed, nodes=6, density=0.6, batch=2).with_protection()
+    problem = random_problem(seed, nodes=6, density=0.6, batch=2, failed=seed % 3).with_protection()
+    assert problem.protection is not None
     splits = torch.rand(problem.path_mask.shape, dtype=torch.float64) * problem.path_mask
     splits = splits * (torch.rand(splits.shape) < 0.7) * scale / splits.sum(-1, keepdim=True).clamp(min=1e-9)
     splits = teal.project(dataclasses.replace(problem, protection=None), splits.clamp(max=1))
-    found = teal.violations(problem, splits)
-    utilisation, lost = under_failures(problem, splits)
-    for row in range(2):
-        breaks = float(utilisation[:, row].max()) > 1 + 1e-6 or float(lost[:, row].max()) > 0
-        assert not breaks or float(found.largest[row]) > 1e-7
-    silent = teal.violations(problem, splits * 0)
-    assert float(silent.largest.max()) == 0.0
+    left = problem.protection.left(splits)
+    reserved = torch.where(left[..., None] > 0, problem.protection.reserved(splits), 0)
+    fullest = problem.utilisation(reserved).amax(1, keepdim=True).clamp(min=1)
+    fitting = torch.where(left[..., None] > 0, splits, 0) / fullest[..., None]
+    for own, must_pass in ((splits, False), (fitting, True), (splits * 0, True)):
+        passed = teal.violations(problem, own).largest <= TOLERANCE
+        utilisation, lost = under_failures(problem, own)
+        survives = (utilisation.amax(0) <= 1 + 2 * TOLERANCE) & (lost.amax(0) <= 0)
+        assert bool((survives | ~passed).all())
+        assert bool(passed.all()) or not must_pass
+
+
+def test_a_path_that_has_failed_is_none_that_survives() -> None:
+    topology = make_topology([(0, 2, 1e5), (2, 1, 1e5), (0, 3, 1e5), (3, 1, 1e5)])
+    paths = teal.compute_paths(topology, np.array([[0, 1]], np.int32), num_paths=2, cache=False)
+    plain = teal.Problem.create(topology, paths, teal.Objective(), np.array([0.05]))
+    problem = plain.with_capacity(np.array([1e5, 1e5, 0.0, 1e5])).with_protection()
+    almost_alone = torch.tensor([[[1 - 9e-7, 9e-7]]], dtype=torch.float64)
+    assert float(teal.violations(problem, almost_alone).promise) > 0.9
+
+
+def test_paths_of_an_allocation_are_protected_too() -> None:
+    """Two candidate paths without a common link; the allocation's own ones share their first link."""
+    links = [(0, 2, 9.0), (2, 1, 9.0), (2, 4, 9.0), (4, 1, 9.0), (0, 3, 9.0), (3, 5, 9.0), (5, 6, 9.0), (6, 1, 9.0)]
+    topology, pairs = make_topology(links), np.array([[0, 1]], np.int32)
+    paths = teal.compute_paths(topology, pairs, num_paths=2, cache=False)
+    own = teal.compute_paths(topology, pairs, num_paths=2, method=PathMethod.YEN, cache=False)
+    assert own.path_links(0, 0)[0] == own.path_links(0, 1)[0] == paths.path_links(0, 0)[0]
+    problem = teal.Problem.create(topology, paths, teal.Objective(), np.array([4.0])).with_protection()
+    splits = torch.full((1, 1, own.num_paths), 1 / own.num_paths, dtype=torch.float64)
+    allocation = dataclasses.replace(teal.Allocation.of_batch(splits, None, 0.0), paths=own)
+    assert teal.assess(problem, allocation).status[0] == "infeasible"
 
 
 @pytest.mark.parametrize("seed", range(8))
