@@ -29,6 +29,7 @@ from teal.solvers.fairness import require_shedding
 from teal.spec import Spec
 
 _POSITIVE_DUAL = 1e-7  # a demand's dual variable from which it holds the level down; they sum to 1
+_MISSED = 1e-3  # relative, by which a rate may be below its level in an allocation that is called optimal
 _SLACK = 1e-9  # relative, by which levels may be missed in later programs, so that rounding makes none infeasible
 
 
@@ -73,6 +74,8 @@ class ExactMaxMin:
                 levels[-1].append((level * matrix.unit, lp.prices(solution)))
             rate[is_held], rate[is_whole] = level * own.weight[is_held], demand[is_whole]
             is_open &= ~(is_held | is_whole)
+        if (rows @ flow.reshape(-1)[lp.path] < rate * (1 - _MISSED)).any():  # below the solver's absolute tolerance
+            status = Status.FEASIBLE
         return MatrixResult(flow, status=status, build_s=lp.build_s, solve_s=seconds)
 
     def _next_level(self, own: _Growing, is_open: Array, rate: Array) -> tuple[LpSolution, Array, float]:

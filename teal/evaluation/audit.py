@@ -259,11 +259,8 @@ def _patterns(instance: Instance, allowed: DemandSet) -> FloatArray:
     """
     hops = instance.paths.hops[:, 0]
     distances = np.unique(hops[hops > 1])
-    some = (
-        distances[np.unique(np.linspace(0, len(distances) - 1, _DISTANCES).round().astype(int))]
-        if len(distances)
-        else []
-    )
+    places = np.unique(np.linspace(0, len(distances) - 1, _DISTANCES).round().astype(int))
+    some = distances[places] if len(distances) else []
     span = allowed.high - allowed.low
     found = [
         allowed.within(allowed.low + span * np.where(hops >= least, share * (1 - _INSIDE), np.where(hops == 1, 1.0, 0)))

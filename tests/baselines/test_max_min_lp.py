@@ -49,3 +49,16 @@ def test_no_rate_can_be_raised_without_lowering_one_that_is_not_larger(seed: int
         best = linprog(-of_demand[d], A_ub=a_ub, b_ub=b_ub, bounds=(0, None))
         assert best.status == 0
         assert -best.fun <= rates[d] * (1 + 1e-5) + 1e-6
+
+
+def test_a_demand_below_the_tolerance_of_the_solver_is_not_called_optimal() -> None:
+    topology = make_topology([(0, 1, 100.0), (1, 2, 999.0), (1, 3, 999.0)])
+    pairs = np.array([[0, 1], [0, 2], [0, 3]], np.int32)
+    paths = teal.compute_paths(topology, pairs, num_paths=1, cache=False)
+    problem = teal.Problem.create(
+        topology, paths, teal.Objective(), np.array([[1e-6, 100.0, 200.0], [1.0, 100.0, 200.0]])
+    )
+    status = teal.make_scheme("max-min-lp").solve(problem).status
+    assert status[1] is teal.Status.OPTIMAL
+    rates = problem.flows(teal.make_scheme("max-min-lp").solve(problem).splits).sum(-1)
+    assert (status[0] is teal.Status.OPTIMAL) == (float(rates[0, 0]) > 0.99e-6)
