@@ -71,27 +71,19 @@ def solve_max_min(
     weight = weights_of(problem, weight)
     plain = dataclasses.replace(
         problem, objective=Objective(), demand_value=torch.ones_like(problem.demand_value),
-        link_cost=torch.zeros_like(problem.link_cost), churn=None, classes=None, steps=None,
+        link_cost=torch.zeros_like(problem.link_cost), churn=None, classes=None, steps=None, protection=None,
     )  # fmt: skip
+    start, levels, used, end = None, None, 0, begin + deadline
     if form is Form.LEVELS:
-        flows = fair_flows(plain, weight, iterations or usual_iterations(plain), begin + deadline)
-        levels, used = None, 0
-        target = flows.sum(-1)
+        flows = fair_flows(plain, weight, iterations or usual_iterations(plain), end)
+        target, program_gap = flows.sum(-1), gap
         start = PdhgState(flows / target[..., None].clamp(min=_TINY), torch.zeros_like(problem.capacity))
-        program_gap = gap
     else:
-        program_gap, guess_end = _PROGRAM_SHARE * gap, begin + _GUESS_TIME * deadline
-        usable = plain.usable  # demands of more than paths can carry would span too many decades
-        guess = fair_flows(usable.to(torch.float32), weight, _GUESS_ITERATIONS, guess_end).sum(-1).double()
-        fillings = []
-        for row in range(problem.batch):
-            now = time.perf_counter()
-            end = now + (begin + _FILLING_TIME * deadline - now) / (problem.batch - row)
-            fillings.append(Filling(usable.row(row), weight[row], guess[row], solve, program_gap, max_iterations, end))
-            fillings[-1].run(report)
+        program_gap = _PROGRAM_SHARE * gap
+        fillings = _filled(plain, weight, solve, program_gap, begin, deadline, max_iterations, report)
         target = torch.stack([filling.rate for filling in fillings])
-        levels, start, used = [filling.levels for filling in fillings], None, max(f.iterations for f in fillings)
-    splits, found = _routed(plain, target, solve, start, program_gap, begin + deadline, max_iterations)
+        levels, used = [filling.levels for filling in fillings], max(filling.iterations for filling in fillings)
+    splits, found = _routed(plain, target, solve, start, program_gap, end, max_iterations)
     prices = None if levels is None else _level_prices(plain, splits, weight, levels)
     figures = fair_figures(problem, splits, prices, weight)
     value, bound = problem.flows(splits).sum((1, 2)), figures.limit.sum(1)
@@ -102,6 +94,40 @@ def solve_max_min(
         iterations=found.iterations + used, solve_s=time.perf_counter() - begin, program_prices=prices, fair=figures,
         stopped_by=tuple(Stop.GAP if own <= gap else missed for own in gaps.tolist()),
     )  # fmt: skip
+
+
+def _filled(
+    problem: Problem,
+    weight: Tensor,
+    solve: SolveProgram,
+    gap: float,
+    begin: float,
+    deadline: float,
+    max_iterations: int,
+    report: ProgressCallback | None,
+) -> list[Filling]:
+    """Water-filling of every matrix, each with its share of the time.
+
+    Args:
+        problem: B matrices under total_flow, in float64.
+        weight: (B, D) w.
+        solve: for one program.
+        gap: of each program.
+        begin: ``time.perf_counter()`` from which the deadline counts.
+        deadline: seconds.
+        max_iterations: of each program.
+        report: as of :func:`solve_max_min`.
+    """
+    usable = problem.usable  # demands of more than paths can carry would span too many decades
+    guess_end = begin + _GUESS_TIME * deadline
+    guess = fair_flows(usable.to(torch.float32), weight, _GUESS_ITERATIONS, guess_end).sum(-1).double()
+    fillings = []
+    for row in range(problem.batch):
+        now = time.perf_counter()
+        end = now + (begin + _FILLING_TIME * deadline - now) / (problem.batch - row)
+        fillings.append(Filling(usable.row(row), weight[row], guess[row], solve, gap, max_iterations, end))
+        fillings[-1].run(report)
+    return fillings
 
 
 def _routed(
