@@ -101,11 +101,11 @@ def test_the_worst_demands_of_pinning_by_hand() -> None:
     assert allowed.high.tolist() == pytest.approx([100.0] * 3)
     scheme = teal.make_scheme(f"demand-pinning:threshold={threshold * (1 + 1e-9)}")
     for of_capacity, worst in ((False, 100 / 250), (True, 100 / 350)):
-        found = audit(instance, [scheme], allowed, math.inf, max_matrices=96, of_capacity=of_capacity)
+        found = audit(instance, [scheme], allowed, math.inf, max_matrices=48, of_capacity=of_capacity)
         assert 0.97 * worst <= found.generations[-1].loss <= worst * (1 + 1e-6)
         assert found.demand.tolist() == pytest.approx([100, 50, 100], rel=0.05)
     lossless = teal.make_scheme("lp-all")
-    mean = audit(instance, [scheme, lossless], allowed, math.inf, max_matrices=96)
+    mean = audit(instance, [scheme, lossless], allowed, math.inf, max_matrices=48)
     assert 0.97 * 0.2 <= mean.generations[-1].loss <= 0.2 * (1 + 1e-6), "the mean of 100 and 0 lost"
 
 
