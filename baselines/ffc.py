@@ -17,10 +17,10 @@ import scipy.sparse as sp
 
 from baselines.linear_program import LinearProgram, LpSettings, solve_program, solver_options
 from baselines.matrix import Matrix, MatrixResult, heuristic_status, per_matrix, require_objective
-from teal.formats.groups import failing_links
 from teal.objectives import ObjectiveName
 from teal.problem import Allocation, Problem
 from teal.problem.protection import failed_paths
+from teal.solvers.protection import groups_to_survive
 from teal.spec import Spec
 
 
@@ -43,9 +43,7 @@ class Ffc:
             InputError: another objective than total_flow.
         """
         require_objective("ffc", problem.objective, ObjectiveName.TOTAL_FLOW)
-        own = problem.protection
-        groups = failing_links(self.groups, problem.topology) if self.groups or own is None else own.groups
-        found = promises(problem, groups, self.settings)
+        found = promises(problem, groups_to_survive(problem, self.groups), self.settings)
         return dataclasses.replace(found, prices=None, status=tuple(map(heuristic_status, found.status)))
 
 

@@ -33,6 +33,9 @@ _MISSED = 1e-3  # relative, by which a rate may be below its level in an allocat
 _SLACK = 1e-9  # relative, by which levels may be missed in later programs, so that rounding makes none infeasible
 
 
+_Levels = list[list[tuple[float, torch.Tensor]]]  # of each matrix: the level, Gbit/s a weight, and its prices (E,)
+
+
 @dataclasses.dataclass(frozen=True)
 class ExactMaxMin:
     """Water-filling by linear programs.
@@ -46,12 +49,15 @@ class ExactMaxMin:
     def solve(self, problem: Problem) -> Allocation:
         """The max-min fair rates of every matrix, with the prices of every level."""
         require_shedding("max-min-lp", problem.objective)
-        levels: list[list[tuple[float, Array]]] = []
+        levels: _Levels = []
         weight = problem.demand_value.double().cpu().numpy() if problem.objective.is_fair else None
         allocation = per_matrix(problem, lambda matrix: self._solve(matrix, weight, levels))
-        return dataclasses.replace(allocation, program_prices=_program_prices(problem, levels))
+        prices = ProgramPrices.of_levels(levels, problem.topology.num_links)
+        return dataclasses.replace(allocation, program_prices=prices)
 
-    def _solve(self, matrix: Matrix, weight: Array | None, levels: list[list[tuple[float, Array]]]) -> MatrixResult:
+    def _solve(
+        self, matrix: Matrix, weight: Array | None, levels: list[list[tuple[float, torch.Tensor]]]
+    ) -> MatrixResult:
         levels.append([])
         lp = path_program(matrix, matrix.routable, matrix.capacity)
         rows, demands = _by_demand(lp, matrix)
@@ -71,7 +77,7 @@ class ExactMaxMin:
             if not (is_held | is_whole).any():  # only rounding can be the reason: all that are open stay at this level
                 is_held = grows
             if is_held.any():
-                levels[-1].append((level * matrix.unit, lp.prices(solution)))
+                levels[-1].append((level * matrix.unit, torch.from_numpy(lp.prices(solution))))
             rate[is_held], rate[is_whole] = level * own.weight[is_held], demand[is_whole]
             is_open &= ~(is_held | is_whole)
         if (rows @ flow.reshape(-1)[lp.path] < rate * (1 - _MISSED)).any():  # below the solver's absolute tolerance
@@ -135,17 +141,6 @@ class _Growing:
         upper = np.append(np.full(width, np.inf), most)
         program = LinearProgram(np.append(np.zeros(width), -1.0), sp.csr_array(a_ub), b_ub, upper=upper)
         return solve_program(program, settings)
-
-
-def _program_prices(problem: Problem, levels: list[list[tuple[float, Array]]]) -> ProgramPrices:
-    """Levels, Gbit/s a weight, and prices of each matrix, padded to the largest number of levels."""
-    most = max([1, *map(len, levels)])
-    prices = torch.zeros(len(levels), most, problem.topology.num_links, dtype=torch.float64)
-    level = torch.full((len(levels), most), torch.inf, dtype=torch.float64)
-    for row, found in enumerate(levels):
-        for number, (own, price) in enumerate(found):
-            level[row, number], prices[row, number] = own, torch.from_numpy(price)
-    return ProgramPrices(prices, level)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -54,8 +54,6 @@ CLASS_RATIO = 4.0
 # The objectives that are a sequence of programs: one for each class, one for each level of rates.
 SEQUENCES = (ObjectiveName.PRIORITY, ObjectiveName.MAX_MIN)
 SINGLE_PROGRAMS = tuple(name for name in ObjectiveName if name not in SEQUENCES)
-
-
 PROMISES = (ObjectiveName.TOTAL_FLOW, ObjectiveName.WEIGHTED_FLOW)  # the objectives whose flows may be promises
 WEIGHTED = (ObjectiveName.WEIGHTED_FLOW, ObjectiveName.PRIORITY)  # the objectives that need weights
 
@@ -129,9 +127,10 @@ class Objective:
         """
         if self.is_balanced:
             return np.zeros(demands)
-        if self.is_fair and weight is not None and not np.all(np.asarray(weight) > 0):
-            raise InputError("objective max_min", "weight", "above 0", float(np.min(weight)))
-        if self.name not in WEIGHTED and not (self.is_fair and weight is not None):
+        if self.is_fair and weight is not None:
+            if not np.all(np.asarray(weight) > 0):
+                raise InputError("objective max_min", "weight", "above 0", float(np.min(weight)))
+        elif self.name not in WEIGHTED:
             return np.ones(demands)
         if weight is None:
             raise InputError(f"objective {self.name.value}", "weight", "a weight for each demand", "none")

@@ -35,7 +35,7 @@ ORDERS = {
         "fair_levels", "assessment",
     ),
     "evaluation": (
-        "calibration", "instance", "cases", "online", "sequences", "rows", "runner", "evaluate", "race", "plan",
+        "calibration", "instance", "cases", "online", "comparison", "rows", "runner", "evaluate", "race", "plan",
         "audit", "solve", "sharded", "allocate", "next_interval", "warm_up",
     ),
 }  # fmt: skip

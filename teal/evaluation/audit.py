@@ -30,10 +30,11 @@ from teal.runtime.arrays import FloatArray, Int64Array
 from teal.schemes import Scheme
 from teal.solvers import pdhg
 
-_ITERATIONS = 2000  # of a solve; a wider gap only proves less
 CHILDREN = pdhg.MAX_LANES  # candidates of a generation: as many as PDHG solves together
 _GAP, _LAST_GAP = 5e-3, 1e-3  # certified gap of the optimum, during the search and for the worst demands
-_DISTANCES, _SHARES = 8, (0.5, 0.2, 0.1, 0.05, 0.02)  # of the first patterns, least distances and shares of the limit
+_ITERATIONS = 2000  # of PDHG for the optimum, at most; a wider gap only proves a smaller loss
+_DISTANCES = 8  # number of least distances, in links, of the first patterns
+_SHARES = (0.5, 0.2, 0.1, 0.05, 0.02)  # of the largest rate, which distant demands have in the first patterns
 _INSIDE = 1e-6  # relative, by which a share is below a round number, which may be a threshold of the scheme
 _GROW, _SHRINK = 1.5, 0.93  # of the share of demands that change, after a success and a failure
 _FIRST_SHARE, _MOST = 0.1, 0.5  # of the demands that change at first, and at most
@@ -272,17 +273,16 @@ def _patterns(instance: Instance, allowed: DemandSet) -> FloatArray:
 
 def _groups(instance: Instance) -> list[Int64Array]:
     """Demands that have something in common: a source, a target, a link or the number of links of their first path."""
-    paths, width = instance.paths, instance.paths.num_paths
-    path, link = paths.incidences()
-    is_first = path % width == 0
+    paths = instance.paths
+    path, link = paths.incidences(most=1)
     hops = paths.hops[:, 0]
     found = [
         np.flatnonzero(paths.pairs[:, side] == node) for side in (0, 1) for node in np.unique(paths.pairs[:, side])
     ]
     found += [np.flatnonzero(hops == number) for number in np.unique(hops[hops > 0])]
-    order = np.argsort(link[is_first], kind="stable")
-    ends = np.flatnonzero(np.diff(link[is_first][order])) + 1
-    found += np.split((path[is_first] // width)[order], ends) if is_first.any() else []
+    order = np.argsort(link, kind="stable")
+    ends = np.flatnonzero(np.diff(link[order])) + 1
+    found += np.split(path[order] // paths.num_paths, ends)
     return [group for group in found if len(group) > 1]
 
 
@@ -292,7 +292,7 @@ def _losses(problem: Problem, schemes: Sequence[Scheme], whole: float, gap: floa
     Args:
         problem: B matrices.
         schemes: at least one.
-        whole: of which a loss is a share; 0 for the optimum.
+        whole: Gbit/s of which a loss is a share; 0 for the optimum of each matrix.
         gap: certified, of the optimum.
     """
     optimum = pdhg.solve(problem, gap=gap, max_iterations=_ITERATIONS).value.tolist()

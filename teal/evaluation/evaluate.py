@@ -15,10 +15,10 @@ from tqdm import tqdm
 
 from teal.errors import InputError
 from teal.evaluation.cases import Case, Cases, Protocol
+from teal.evaluation.comparison import SchemeResult
 from teal.evaluation.instance import Instance
 from teal.evaluation.rows import CaseResult, Row, make_rows, usable_utilisations
 from teal.evaluation.runner import MAX_WARM_UP_S, SchemeRunner
-from teal.evaluation.sequences import SchemeResult
 from teal.problem import Problem
 from teal.schemes import Scheme
 from teal.solvers import pdhg

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from teal.evaluation.cases import Case
+from teal.evaluation.comparison import SchemeResult, best_bounds, fairness_of, gaps_of_sequence
 from teal.evaluation.instance import Instance
-from teal.evaluation.sequences import SchemeResult, fairness_of, gaps_of_sequence
 from teal.formats.allocations import finite_only
-from teal.problem import Allocation, Figures, Problem, Status, all_paths_bound
+from teal.problem import Allocation, Figures, Problem, Status
 from teal.problem.bounds import gap
 from teal.runtime.arrays import FloatArray
 
@@ -104,7 +104,7 @@ class CaseResult:
 
 def make_rows(instance: Instance, case: Case, problem: Problem, results: Mapping[str, SchemeResult]) -> list[Row]:
     """One row for each scheme, with the best bound of all of them in ``gap_known``."""
-    best_bound, all_paths = _best_bounds(problem, results)
+    best_bound, all_paths = best_bounds(problem, results)
     own_gaps, fairness = gaps_of_sequence(problem, results), fairness_of(problem, results)
     rows = []
     for name, result in results.items():
@@ -135,29 +135,6 @@ def make_rows(instance: Instance, case: Case, problem: Problem, results: Mapping
             )
         )
     return rows
-
-
-def _best_bounds(problem: Problem, results: Mapping[str, SchemeResult]) -> tuple[Tensor, Tensor]:
-    """(1,) the best bound over the candidate paths, and the bound of the same prices over all paths of the network.
-
-    The second is NaN unless a scheme has paths of its own, and both are NaN if no scheme has a bound.
-    """
-    unknown = torch.full((1,), float("nan"), dtype=torch.float64)
-    bounds = {
-        name: result.assessment.bound
-        for name, result in results.items()
-        if result.allocation.paths is None and not bool(result.assessment.bound.isnan())
-    }
-    best_bound = unknown
-    prices = torch.zeros_like(problem.capacity)
-    if bounds:
-        choose = min if problem.objective.higher_is_better else max
-        best_scheme = choose(bounds, key=lambda name: float(bounds[name]))
-        best_bound, best_prices = bounds[best_scheme], results[best_scheme].allocation.prices
-        prices = prices if best_prices is None else best_prices
-    if any(result.allocation.paths is not None for result in results.values()):
-        return best_bound, all_paths_bound(problem, prices)
-    return best_bound, unknown
 
 
 def gap_of(problem: Problem, value: float, bound: float) -> float:

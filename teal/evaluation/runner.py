@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 from teal.errors import InputError, SolverError
 from teal.evaluation.cases import Case, Protocol
+from teal.evaluation.comparison import SchemeResult
 from teal.evaluation.online import LazyAllocation, Timeline, carried_over
 from teal.evaluation.rows import Row, failed_allocation, gap_of, weighted_mean
-from teal.evaluation.sequences import SchemeResult
 from teal.problem import Allocation, Problem, Status, assess
 from teal.schemes import Follower, Scheme
 

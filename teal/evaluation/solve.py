@@ -59,7 +59,8 @@ class SolveFigures(Figures):
         moved_share: with an allocation in force, share of the routable demand that moves.
         changed: with an allocation in force, number of demands above 0 whose splits change.
         levels: under max_min, level, number of demands and growth of those that hold most flow.
-        held: under max_min, number of demands that a level holds.
+        held: under max_min, number of demands that are not carried whole and are held by a level (see
+            :class:`teal.problem.FairFigures`).
         open: under max_min, number of demands that are not carried whole.
         classes: under priority, demand, value, bound (Gbit/s) and gap of each class, the highest priority first.
     """

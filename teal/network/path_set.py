@@ -93,12 +93,18 @@ class PathSet:
             node = int(self.trie.parent[node])
         return links[::-1]
 
-    def incidences(self) -> tuple[Int64Array, Int64Array]:
+    def incidences(self, most: int | None = None) -> tuple[Int64Array, Int64Array]:
         """Every (path, link) pair explicitly: path number ``d * K + k`` and link number.
 
         For LP solvers and tests; the other code scans the trie.
+
+        Args:
+            most: paths of a demand, the first ones; None for all.
         """
-        node = self.leaf.reshape(-1).copy()
+        leaf = self.leaf.copy()
+        if most is not None:
+            leaf[:, most:] = -1
+        node = leaf.reshape(-1)
         path = np.flatnonzero(node >= 0)
         paths, links = [], []
         while len(path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import zipfile
 from collections import Counter
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,17 @@ class ProgramPrices:
 
     prices: Float[Tensor, "B S E"]
     level: Float[Tensor, "B S"] | None = None
+
+    @classmethod
+    def of_levels(cls, levels: Sequence[Sequence[tuple[float, Tensor]]], num_links: int) -> ProgramPrices:
+        """Of the levels of each matrix, with the prices (E,) of each, however many there are."""
+        shape = len(levels), max([1, *map(len, levels)])
+        prices = torch.zeros(*shape, num_links, dtype=torch.float64)
+        level = torch.full(shape, torch.inf, dtype=torch.float64)
+        for row, own in enumerate(levels):
+            for number, (value, of_links) in enumerate(own):
+                level[row, number], prices[row, number] = value, of_links
+        return cls(prices, level)
 
     def rows(self, rows: slice | Tensor) -> ProgramPrices:
         """Those of some of the matrices."""

@@ -55,6 +55,11 @@ def scaled_dual_bound(problem: Problem, prices: Tensor) -> Tensor:
     return _bounds(problem, prices, torch.cat([_PRICE_SCALES.new_zeros(1), _PRICE_SCALES])).amin(0)
 
 
+def finite_prices(prices: Tensor) -> Tensor:
+    """``prices`` in float64; entries that are negative, NaN or infinite are 0, since any prices prove a bound."""
+    return torch.nan_to_num(prices.to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0)
+
+
 def usable_prices(problem: Problem, prices: Tensor, most: float = 1e6) -> Tensor:
     """(B, E) prices in float64 that prove no less than ``prices``, and whose sums are finite.
 
@@ -67,7 +72,7 @@ def usable_prices(problem: Problem, prices: Tensor, most: float = 1e6) -> Tensor
         prices: (B, E).
         most: multiple of V up to which an entry stays as it is.
     """
-    prices = torch.nan_to_num(prices.to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0)
+    prices = finite_prices(prices)
     if not problem.objective.maximises_value:
         return prices / prices.amax(1, keepdim=True).clamp(min=1)
     largest = torch.cat([problem.demand_value, problem.demand_value.new_zeros(1)]).amax().to(prices)

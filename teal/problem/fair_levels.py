@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from teal.problem.allocation import ProgramPrices
+from teal.problem.bounds import finite_prices
 from teal.problem.problem import Problem
 from teal.runtime.shapes import Float
 
@@ -125,7 +126,8 @@ class _Row:
         if found is None or found.level is None:
             return
         for numbers in found.level[0].isfinite().nonzero()[:, 0].split(_AT_ONCE):
-            prices = _usable(found.prices[0, numbers])
+            prices = finite_prices(found.prices[0, numbers])
+            prices = prices / prices.amax(1, keepdim=True).clamp(min=_TINY)  # sums stay finite; bounds know no scale
             cost = problem.cheapest_path_cost(problem.ops.path_sum(prices))
             value = (problem.capacity * prices).sum(1)
             for own in zip(found.level[0, numbers].tolist(), cost, value.tolist(), strict=True):
@@ -143,11 +145,11 @@ class _Row:
         self.limit = torch.maximum(torch.minimum(self.limit, alone), self._rate)
         self.is_held |= self.is_open & (alone <= (1 + _NEAR) * self._rate)
         granted = level * self._weight
-        grows = self.is_open & (self._rate >= (1 - _BELOW) * granted)
+        at_least = members(self._rate / self._weight, level, self.is_open, _BELOW)
+        grows = at_least & self.is_open
         if not bool(grows.any()):
             return
-        above = grows | (~self.is_open & (self._rate > granted))
-        growth = growth_from(price, value, self._rate, above, granted, self._problem.demand[0])
+        growth = growth_from(price, value, self._rate, at_least, granted, self._problem.demand[0])
         most = growth * granted
         holds = grows & (price > HELD * price[grows].max()) & (self._rate <= (1 + _NEAR) * most)
         self.limit = torch.where(holds, torch.maximum(torch.minimum(self.limit, most), self._rate), self.limit)
@@ -177,10 +179,16 @@ class _Row:
         return tuple(sorted((level for _, level in most), key=lambda level: level.level))
 
 
-def _usable(prices: Tensor) -> Tensor:
-    """Prices (S, E) that prove the same, in float64, with finite sums: the bound does not depend on their scale."""
-    prices = torch.nan_to_num(prices.to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0)
-    return prices / prices.amax(1, keepdim=True).clamp(min=1e-300)
+def members(level: Tensor, start: float, is_open: Tensor, below: float = 0.0) -> Tensor:
+    """(D,) true for A of the module.
+
+    Args:
+        level: (D,) x.
+        start: t.
+        is_open: (D,) true for the demands that are not carried whole.
+        below: relative, by which levels of these may be below t.
+    """
+    return (is_open & (level >= (1 - below) * start)) | (~is_open & (level > start))
 
 
 def growth_bound(problem: Problem, rate: Tensor, grows: Tensor, granted: Tensor, prices: Tensor) -> float:

@@ -63,9 +63,11 @@ def violations(problem: Problem, splits: Tensor, loads: Tensor | None = None) ->
     problem, splits = problem.to(torch.float64), splits.to(torch.float64)
     has_demand = (problem.demand > 0)[..., None]
     splits = torch.where(has_demand, splits, 0)
-    kept, promise = _promises(problem, splits)
-    load = problem.loads(kept) if loads is None or kept is not splits else loads
-    capacity = problem.capacity
+    promise = torch.zeros_like(problem.demand[:, 0])
+    if problem.protection is not None:
+        reserved, promise = _promises(problem, splits)
+        loads = problem.loads(reserved)
+    load, capacity = problem.loads(splits) if loads is None else loads, problem.capacity
     failed = capacity <= 0
     # Divided, not multiplied by inverse_capacity, which is limited where the capacity is next to 0.
     scale = torch.where(failed, capacity.amax(1, keepdim=True).clamp(min=1e-30), capacity)
@@ -94,10 +96,10 @@ def _beyond_limit(problem: Problem, splits: Tensor) -> Tensor:
 
 
 def _promises(problem: Problem, splits: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, D, K) what must fit the links: reservations that can be made, or the splits; (B,) what cannot be promised."""
-    if problem.protection is None:
-        return splits, torch.zeros_like(problem.demand[:, 0])
+    """(B, D, K) reservations, splits where a group leaves nothing to reserve; (B,) largest share promised there."""
+    assert problem.protection is not None
     live = torch.where(problem.path_mask, splits, 0)
-    is_lost = (live.sum(-1) > 0) & (problem.protection.left(live) <= 0)
-    reserved = torch.where(is_lost[..., None], splits, problem.protection.reserved(live))
+    left = problem.protection.left(live)
+    is_lost = (live.sum(-1) > 0) & (left <= 0)
+    reserved = torch.where(is_lost[..., None], splits, problem.protection.reserved(live, left))
     return reserved, torch.where(is_lost, splits.sum(-1), 0).amax(1)

@@ -34,6 +34,7 @@ from teal.network.classes import class_paths
 from teal.network.subset import first_demands
 from teal.objectives import Objective, ObjectiveName
 from teal.pathops import make_path_ops
+from teal.problem.bounds import finite_prices
 from teal.problem.problem import Problem
 from teal.runtime.arrays import AnyArray
 from teal.runtime.shapes import Float
@@ -154,18 +155,13 @@ def class_bound(problem: Problem, promised: Tensor, prices: Tensor | None) -> Te
     demand = problem.routable_demand
     if prices is None:
         return demand[:, problem.classes.rows(len(problem.classes) - 1)].sum(1)
-    prices = usable_class_prices(prices)
+    prices = finite_prices(prices)
     least = problem.cheapest_path_cost(problem.ops.path_sum(prices))
     blocks = problem.classes.blocks
     return bound_of_class(
         problem.capacity_value(prices), [demand[:, rows] for rows in blocks], [least[:, rows] for rows in blocks],
         promised,
     )  # fmt: skip
-
-
-def usable_class_prices(prices: Tensor) -> Tensor:
-    """``prices`` in float64; entries that are negative or no numbers are 0."""
-    return torch.nan_to_num(prices.to(torch.float64), nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0)
 
 
 def bound_of_class(

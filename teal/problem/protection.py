@@ -71,8 +71,7 @@ class Protection:
         Raises:
             InputError: too many paths a demand.
         """
-        mask = ops.mask.cpu().numpy()
-        demands, width = mask.shape
+        width = ops.mask.shape[1]
         if width > MAX_PATHS:
             raise InputError("protection", "num_paths", f"at most {MAX_PATHS}", width)
         families, member = np.unique(_families(ops, num_links, groups), return_inverse=True)
@@ -83,20 +82,26 @@ class Protection:
         for number, (own, own_corners) in enumerate(zip(found, corners, strict=True)):
             sets[number, : len(own)] = own
             bundles[number, : len(own_corners)] = own_corners
-        if not demands:
-            sets, bundles, member = sets[:0], bundles[:0], np.zeros(0, dtype=np.int64)
         return cls(
             tuple(tuple(group) for group in groups), torch.from_numpy(sets[member]).to(ops.device),
             torch.from_numpy(bundles[member]).to(ops.device),
         )  # fmt: skip
 
-    def reserved(self, splits: Tensor) -> Float[Tensor, "B D K"]:
-        """(B, D, K) least reservations for splits, as shares of the demand; infinite where a group leaves nothing."""
-        total, least = splits.sum(-1), self.left(splits)
-        return splits * torch.where(total > 0, total / least, 1)[..., None]
+    def reserved(self, splits: Tensor, left: Tensor | None = None) -> Float[Tensor, "B D K"]:
+        """(B, D, K) least reservations for splits, as shares of the demand; infinite where a group leaves nothing.
+
+        Args:
+            splits: (B, D, K).
+            left: of :meth:`left`, if it is known.
+        """
+        total = splits.sum(-1)
+        return splits * torch.where(total > 0, total / (self.left(splits) if left is None else left), 1)[..., None]
 
     def left(self, splits: Tensor) -> Float[Tensor, "B D"]:
-        """(B, D) share of the demand on the paths that the worst group leaves, before routers rescale."""
+        """(B, D) share of the demand on the paths that the worst group leaves, before routers rescale.
+
+        One matrix after the other: all sets of all demands and matrices together would not fit.
+        """
         rows = [torch.where(self.sets, own[:, None], 0).sum(-1).amin(-1) for own in splits]
         return torch.stack(rows) if rows else splits.sum(-1)
 

@@ -15,7 +15,7 @@ from teal.reports.image import plot_panels
 from teal.reports.maps import network_map
 from teal.reports.page import Cell, Column, Section, write_page
 from teal.reports.record import Record
-from teal.reports.table import Quality, Summary, class_text, percent, summarise, time_text
+from teal.reports.table import Quality, Summary, class_text, percent, ratio_text, summarise, time_text
 
 
 def write_report(path: Path, record: Record) -> None:
@@ -107,7 +107,7 @@ def _line(summary: Summary, objective: str, classes: list[str], *, is_compared: 
     cells = [
         ("-" if math.isnan(quality) else f"{quality:.2f}" if is_share else f"{quality:.4g}", quality),
         *((class_text(summary, name), satisfied.get(name, math.nan)) for name in classes),
-        *([(f"{summary.fairness:.4f}", summary.fairness)] if is_compared else []),
+        *([(ratio_text(summary.fairness), summary.fairness)] if is_compared else []),
         (percent(summary.of_optimum), summary.of_optimum),
         (percent(summary.gap), summary.gap),
         (percent(summary.gap_known), summary.gap_known),

@@ -227,7 +227,7 @@ def render(summaries: list[Summary], objective: str, title: str, *, wide: bool) 
     is_compared = any(not math.isnan(s.fairness) for s in summaries)
     if is_compared:
         del columns["of LP-all"]  # of the flow, of which a fair allocation has less than the optimum
-        columns = {"fairness": lambda s: f"{s.fairness:.4f}", **columns}
+        columns = {"fairness": lambda s: ratio_text(s.fairness), **columns}
     if wide:
         columns = {
             value_column: lambda s: _number(s.value),
@@ -244,7 +244,7 @@ def render(summaries: list[Summary], objective: str, title: str, *, wide: bool) 
             columns["in parallel, median"] = lambda s: time_text(s.parallel_s)
         columns |= of_class
         if is_compared:
-            columns["fairness"] = lambda s: f"{s.fairness:.4f}"
+            columns["fairness"] = lambda s: ratio_text(s.fairness)
     for column in columns:
         table.add_column(escape(column), justify="right")
     if wide:
@@ -278,6 +278,11 @@ def class_text(summary: Summary, name: str) -> str:
 def percent(share: float) -> str:
     """A share as text: ``12.34%``, or ``-`` for NaN."""
     return "-" if math.isnan(share) else f"{round(100 * share, 2) + 0.0:.2f}%"  # + 0.0 turns -0.0 into 0.0
+
+
+def ratio_text(ratio: float) -> str:
+    """A ratio near 1 as text: ``0.9987``, or ``-`` for NaN."""
+    return "-" if math.isnan(ratio) else f"{ratio:.4f}"
 
 
 def time_text(seconds: float) -> str:

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 from teal.errors import InputError
-from teal.formats.groups import failing_links
 from teal.problem import Allocation, Problem
-from teal.solvers.protection import protect
+from teal.solvers.protection import groups_to_survive, protect
 from teal.spec import Spec
 
 
@@ -33,8 +32,7 @@ class ProtectedScheme:
 
     def solve(self, problem: Problem) -> Allocation:
         """Protect all matrices together; the time is divided evenly among them."""
-        own = problem.protection
-        groups = failing_links(self.groups, problem.topology) if self.groups or own is None else own.groups
+        groups = groups_to_survive(problem, self.groups)
         begin = time.perf_counter()
         found = protect(problem, groups, gap=self.gap)
         splits = torch.where(problem.demand[..., None] > 0, found.splits, 0)

@@ -87,10 +87,13 @@ def program_of(options: Options, spec: NetworkSpec, paths: PathSet, previous: Fl
     return Program(objective, limits, churn, options.protect or "")
 
 
-def next_program(spec: NetworkSpec) -> Program:
-    """The program for a network's next interval: total_flow in place of max_min, which needs demands that are known."""
-    objective = Objective(ObjectiveName(spec.objective))
-    return Program(ObjectiveName.TOTAL_FLOW if objective.is_sequence else objective.name)
+def single_program(objective: str) -> Program:
+    """The program of an objective alone, and total_flow in place of a sequence of programs.
+
+    For the next interval, since max_min needs demands that are known; and as the unit of :attr:`Program.least_work`.
+    """
+    name = ObjectiveName(objective)
+    return Program(ObjectiveName.TOTAL_FLOW if Objective(name).is_sequence else name)
 
 
 def _check_protection(protect: str, objective: ObjectiveName, spec: NetworkSpec, paths: PathSet) -> None:

@@ -34,6 +34,7 @@ from teal.serving.program import (
     level_lines,
     may_protect,
     named_lines,
+    single_program,
     without_demand,
 )
 from teal.serving.requests import NetworkSpec, NodeLink
@@ -166,15 +167,14 @@ class Served:
     Args:
         topology: as registered.
         paths: over all pairs of nodes.
-        groups: numbers of the links of each group of cables that fail together.
 
     Attributes:
         capacity: (E,) Gbit/s in force.
         slice_s: seconds of a slice; longer where one gap check takes longer.
     """
 
-    def __init__(self, topology: Topology, paths: PathSet, groups: Sequence[Sequence[int]] = ()) -> None:
-        self.topology, self.paths, self._groups = topology, paths, groups
+    def __init__(self, topology: Topology, paths: PathSet) -> None:
+        self.topology, self.paths = topology, paths
         self._protections: dict[str, Protection] = {}
         self.capacity = topology.capacity
         self.slice_s = SLICE_S
@@ -210,21 +210,23 @@ class Served:
             )
         except InputError as error:
             raise wrong(str(error)) from None
-        served = cls(topology, paths, groups)
+        served = cls(topology, paths)
         rehearse(ObjectiveName(spec.objective))
         served.warm_up(ObjectiveName(spec.objective))
-        served.protect()
+        if may_protect(paths):
+            served.protect(groups)
         return served
 
-    def protect(self) -> None:
-        """Find what failures leave of the paths, so that no request waits for it, where promises can be made."""
-        problem = self.network(Program(ObjectiveName.TOTAL_FLOW))
-        if may_protect(self.paths):
-            given = {"cables": None, "groups": self._groups} if self._groups else {"cables": None}
-            for name, groups in given.items():
-                protection = problem.with_protection(groups).protection
-                assert protection is not None
-                self._protections[name] = protection
+    def protect(self, groups: Sequence[Sequence[int]]) -> None:
+        """Find what failures of cables and of groups leave of the paths, so that no request waits for it.
+
+        Args:
+            groups: numbers of the links of each group; none for cables alone.
+        """
+        network = self.network(Program(ObjectiveName.TOTAL_FLOW))
+        given = {"cables": self.topology.cables(), "groups": groups} if groups else {"cables": self.topology.cables()}
+        for name, own in given.items():
+            self._protections[name] = Protection.of(network.ops, self.topology.num_links, own)
 
     def warm_up(self, objective: ObjectiveName) -> None:
         """Solve a matrix that nobody asked for: packs the trie, and measures the least work of an answer."""
@@ -234,8 +236,7 @@ class Served:
         shape = 1, self.paths.num_demands
         pdhg.solve(self.problem(Program(objective), np.full(shape, 1e-6)), gap=0.1, max_iterations=8)
         begin = time.perf_counter()
-        plain = ObjectiveName.TOTAL_FLOW if Objective(objective).is_sequence else objective
-        job = Job(np.full(shape, 1e-6), Program(plain), 0.1, begin)
+        job = Job(np.full(shape, 1e-6), single_program(objective), 0.1, begin)
         self.answer(self.solve(job), slice(0, 1), 0.1, 0, 0.0)
         self._least_s = time.perf_counter() - begin
 

@@ -21,7 +21,7 @@ from teal.serving.beside import beside
 from teal.serving.errors import ServiceError, not_ready, replaced, wrong
 from teal.serving.model import ServedModel
 from teal.serving.next_interval import NextInterval
-from teal.serving.program import next_program, program_of
+from teal.serving.program import program_of, single_program
 from teal.serving.queue import Waiting
 from teal.serving.registry import Hosted, Registry
 from teal.serving.requests import AllocationRequest, Options
@@ -219,7 +219,7 @@ class Solver:
 
     def _compute_next(self, network: Hosted, measured: NextInterval) -> asyncio.Future[Any]:
         """Begin to allocate for the next interval, unless that is under way or done."""
-        served, program = network.served, next_program(network.spec)
+        served, program = network.served, single_program(network.spec.objective)
         assert served is not None
 
         def work() -> None:
@@ -256,7 +256,7 @@ class Solver:
                 break
         if measured.latest is None:
             raise not_ready(name)
-        problem = served.network(next_program(network.spec))
+        problem = served.network(single_program(network.spec.objective))
         answer, further = measured.answer(problem, time.perf_counter() - arrived)
         rates = measured.matrices.newest()
         check_size(served, rates, sent.accept, options.form)

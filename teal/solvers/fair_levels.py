@@ -14,7 +14,7 @@ from torch import Tensor
 
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
-from teal.problem.fair_levels import WHOLE, LevelGrowth, growth_bound
+from teal.problem.fair_levels import WHOLE, LevelGrowth, growth_bound, members
 from teal.solvers import pdhg
 from teal.solvers.fairness import weights_of
 
@@ -39,16 +39,14 @@ def level_growths(
     rate, demand = problem.flows(splits.to(problem.demand)).sum(-1)[0], problem.demand[0]
     weight = weights_of(problem, weight)[0]
     level = rate / weight
-    is_whole = rate >= WHOLE * demand
-    is_open = ~is_whole & problem.routable[0] & (level > least)
-    return [
-        LevelGrowth(
-            start,
-            int((is_open & (level >= start)).sum()),
-            _growth(problem, rate, (is_open & (level >= start)) | (is_whole & (level > start)), start * weight),
-        )
-        for start in _levels(level[is_open], rate[is_open], levels)
-    ]
+    is_open = (rate < WHOLE * demand) & problem.routable[0]
+    counts = is_open & (level > least)
+    found = []
+    for start in _levels(level[counts], rate[counts], levels):
+        above = members(level, start, is_open)
+        growth = _growth(problem, rate, above, start * weight)
+        found.append(LevelGrowth(start, int((above & is_open).sum()), growth))
+    return found
 
 
 def _levels(level: Tensor, rate: Tensor, count: int) -> list[float]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from teal.formats.groups import failing_links
 from teal.problem import Problem
 from teal.problem.protection import failed_paths
 from teal.runtime.shapes import Float
@@ -37,6 +38,16 @@ class Protected:
     gap: Float[Tensor, " B"]
     unprotected: Float[Tensor, " B"]
     iterations: int
+
+
+def groups_to_survive(problem: Problem, file: str) -> Sequence[Sequence[int]]:
+    """Numbers of the links of each group in a file; for "" of the problem's groups, or of every cable without any.
+
+    Raises:
+        InputError: see :func:`teal.formats.groups.load_groups`.
+    """
+    own = problem.protection
+    return failing_links(file, problem.topology) if file or own is None else own.groups
 
 
 def protect(

@@ -37,3 +37,15 @@ def test_classes_have_the_mean_of_what_is_carried_and_the_widest_gap() -> None:
             console.print(table)
         assert "90.00% (20.00%)" in console.export_text()
     assert not summarise([PLAIN])[0].classes
+
+
+def test_a_scheme_that_failed_has_no_fairness() -> None:
+    fair = dataclasses.replace(PLAIN, objective="max_min", fairness=0.98765)
+    failed = dataclasses.replace(PLAIN, objective="max_min", scheme="other")
+    for wide in (False, True):
+        console = Console(width=400, file=io.StringIO(), record=True)
+        for table in render_all([fair, failed], wide=wide):
+            console.print(table)
+        text = console.export_text()
+        assert "0.9877" in text
+        assert "nan" not in text

@@ -17,7 +17,8 @@ from teal.network.subset import first_demands
 from teal.objectives import Objective, ObjectiveName
 from teal.pathops import make_path_ops
 from teal.problem import Problem
-from teal.problem.priority import ClassFigures, bound_of_class, usable_class_prices
+from teal.problem.bounds import finite_prices
+from teal.problem.priority import ClassFigures, bound_of_class
 from teal.problem.steps import ValueSteps
 from teal.runtime.arrays import Int64Array
 
@@ -123,7 +124,7 @@ class ClassRows:
         last = len(self._classes) - 1
         value, bounds = self.carried(last, splits), []
         for number, program in enumerate(self._programs):
-            own = usable_class_prices(prices[:, number])
+            own = finite_prices(prices[:, number])
             least = program.cheapest_path_cost(program.ops.path_sum(own))
             amount = self._amounts(number) * program.routable[..., None]
             bounds.append(bound_of_class(program.capacity_value(own), amount.unbind(-1), [least] * (number + 1), value))

@@ -163,11 +163,5 @@ def _routed(
 def _level_prices(problem: Problem, splits: Tensor, weight: Tensor, levels: list[list[Level]]) -> ProgramPrices:
     """The levels of the routed rates: of each, the least rate per weight of the demands that it holds."""
     level = problem.flows(splits).sum(-1) / weight
-    most = max(1, *map(len, levels)) if levels else 1
-    prices = problem.capacity.new_zeros(problem.batch, most, problem.topology.num_links)
-    values = torch.full((problem.batch, most), torch.inf, dtype=torch.float64)
-    for row, own in enumerate(levels):
-        for number, one in enumerate(own):
-            prices[row, number] = one.prices
-            values[row, number] = level[row][one.held].min()
-    return ProgramPrices(prices, values)
+    found = [[(float(own[one.held].min()), one.prices) for one in row] for own, row in zip(level, levels, strict=True)]
+    return ProgramPrices.of_levels(found, problem.topology.num_links)

@@ -1,4 +1,4 @@
-"""Schemes on one case of priority or max_min, whose bounds depend on the allocation: by each other's prices."""
+"""Schemes on one case, compared: by the best bound of all of them, by each other's prices, by their rates."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
-from teal.problem import Allocation, Assessment, Problem, ProgramPrices, Status, class_figures
+from teal.problem import Allocation, Assessment, Problem, ProgramPrices, Status, all_paths_bound, class_figures
 from teal.problem.bounds import gap
 from teal.problem.fair_levels import fair_figures
 from teal.solvers.fairness import fairness
@@ -31,11 +32,35 @@ class SchemeResult:
     note: str = ""
 
 
-def gaps_of_sequence(problem: Problem, results: Mapping[str, SchemeResult]) -> dict[str, float]:
-    """``gap_known`` of each scheme, by its own prices and by those of the scheme with the smallest gap.
+def best_bounds(problem: Problem, results: Mapping[str, SchemeResult]) -> tuple[Tensor, Tensor]:
+    """(1,) the best bound over the candidate paths, and the bound of the same prices over all paths of the network.
 
-    Under priority it is that of the class with the widest one.  {} under another objective, or where no scheme has
-    prices of the sequence.
+    The second is NaN unless a scheme has paths of its own, and both are NaN if no scheme has a bound.
+    """
+    unknown = torch.full((1,), float("nan"), dtype=torch.float64)
+    bounds = {
+        name: result.assessment.bound
+        for name, result in results.items()
+        if result.allocation.paths is None and not bool(result.assessment.bound.isnan())
+    }
+    best_bound = unknown
+    prices = torch.zeros_like(problem.capacity)
+    if bounds:
+        choose = min if problem.objective.higher_is_better else max
+        best_scheme = choose(bounds, key=lambda name: float(bounds[name]))
+        best_bound, best_prices = bounds[best_scheme], results[best_scheme].allocation.prices
+        prices = prices if best_prices is None else best_prices
+    if any(result.allocation.paths is not None for result in results.values()):
+        return best_bound, all_paths_bound(problem, prices)
+    return best_bound, unknown
+
+
+def gaps_of_sequence(problem: Problem, results: Mapping[str, SchemeResult]) -> dict[str, float]:
+    """``gap_known`` of each scheme under priority and max_min, whose bounds depend on the allocation.
+
+    It is by the scheme's own prices or by those of the scheme with the smallest gap, whichever prove more; under
+    priority that of the class with the widest one.  {} under another objective, or where no scheme has prices of the
+    sequence.
     """
     best = _best(problem, results)
     if best is None:
