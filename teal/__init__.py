@@ -11,6 +11,9 @@
 
 import lazy_loader
 
+from teal.runtime.openmp import set_wait_policy
+
+set_wait_policy()  # before anything loads an OpenMP library
 __version__ = "0.1.0"
 
 # The names and their homes stand in __init__.pyi; each is loaded on first use.

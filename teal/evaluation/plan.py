@@ -143,7 +143,7 @@ def outages(
             if failure.links:
                 capacity = topology.with_failed_links(list(failure.links)).capacity
                 failed = problem.with_capacity(torch.from_numpy(capacity))
-                result = pdhg.solve(failed, gap=gap, warm_start=before)
+                result = pdhg.solve(failed, gap=gap, warm_start=before if pdhg.takes_warm_start(failed) else None)
             yield part, list(_outages_of(instance, block, failed, result, before.value, failure))
 
 

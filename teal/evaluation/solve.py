@@ -23,7 +23,7 @@ from teal.problem.bounds import gap
 from teal.runtime.arrays import FloatArray
 from teal.runtime.memory import describe
 from teal.schemes.price_gnn import starter_for
-from teal.solvers.pdhg import Stop, prepare, solve
+from teal.solvers.pdhg import Stop, prepare, solve, takes_warm_start
 from teal.solvers.pdhg.dense import bytes_needed
 from teal.solvers.small_changes import changes, keep_within
 from teal.solvers.split_table import installable
@@ -204,7 +204,7 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
         problem,
         gap=config.gap,
         deadline=deadline,
-        starter=model,
+        starter=model if takes_warm_start(problem) else None,
         max_iterations=config.max_iterations,
         report=Progress(notify),
     )
@@ -277,7 +277,8 @@ class Progress:
     def __call__(self, iterations: int, gap: float) -> None:
         """See :func:`teal.solvers.pdhg.solve`, ``report``."""
         if time.perf_counter() - self._last > _REPORT_EVERY_S:
-            self._notify(f"{iterations} iterations: gap {100 * gap:.3g}%")
+            known = f": gap {100 * gap:.3g}%" if math.isfinite(gap) else ""
+            self._notify(f"{iterations} iterations{known}")
             self._last = time.perf_counter()
 
 

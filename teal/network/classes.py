@@ -138,7 +138,7 @@ def within_latency(paths: PathSet, topology: Topology, limit: float) -> PathSet:
 
 def within_limit(paths: PathSet, topology: Topology, limit: float) -> BoolArray:
     """(D, K) true for paths whose latency is at most ``limit``, ms."""
-    along = np.zeros(paths.trie.num_nodes)
+    along = np.full(paths.trie.num_nodes + 1, np.inf)  # the last entry is for missing paths, whose leaf is -1
     for level in paths.trie.levels:  # parents come before children
         parent = paths.trie.parent[level]
         along[level] = topology.latency[paths.trie.link[level]] + np.where(parent >= 0, along[parent], 0.0)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from tqdm import tqdm
@@ -44,6 +44,9 @@ _POTENTIAL_RANGE = 1e-6  # least weight over the largest potential, from which o
 _POTENTIAL_MARGIN = 1e-9  # relative; keeps A*'s potential a lower bound in spite of rounding
 
 
+_Named = TypeVar("_Named", bound=StrEnum)
+
+
 class PathMethod(StrEnum):
     """How the K paths of a demand are chosen."""
 
@@ -65,8 +68,8 @@ def compute_paths(
     pairs: IntArray | None = None,
     *,
     num_paths: int = 4,
-    method: PathMethod = PathMethod.DISJOINT,
-    weight: PathWeight = PathWeight.HOPS,
+    method: PathMethod | str = PathMethod.DISJOINT,
+    weight: PathWeight | str = PathWeight.HOPS,
     groups: Sequence[Sequence[int]] | None = None,
     cache: bool = True,
     progress: bool = False,
@@ -83,7 +86,7 @@ def compute_paths(
         topology: the network.
         pairs: (D, 2) node index pairs, sorted by source and target; None for all N (N - 1).
         num_paths: K, 1 to MAX_PATHS.
-        method: edge-disjoint or Yen's.
+        method: of the search, or its name.
         weight: link weight whose sum a path minimises: 1, latency in ms, or 1 / capacity.  With 1 / capacity a failed
             link (capacity 0) is never used; the others ignore capacities, so that the same paths serve before and
             after a failure.
@@ -94,7 +97,8 @@ def compute_paths(
         report: called now and then with the share of the sources whose paths are found; what it raises ends the search.
 
     Raises:
-        InputError: ``num_paths`` out of range, pairs that are not sorted or not in the topology, or too little memory.
+        InputError: ``num_paths`` out of range, an unknown method or weight, pairs that are not sorted or not in the
+            topology, or too little memory.
     """
     if not 1 <= num_paths <= MAX_PATHS:
         raise InputError("paths", "K", f"at least 1 path a demand and at most {MAX_PATHS}", num_paths)
@@ -203,15 +207,28 @@ class _Request(NamedTuple):
 def _request(
     topology: Topology,
     num_paths: int,
-    method: PathMethod,
-    weight: PathWeight,
+    method: PathMethod | str,
+    weight: PathWeight | str,
     groups: Sequence[Sequence[int]] | None = None,
 ) -> _Request:
-    """Arguments as of :func:`compute_paths`."""
+    """Arguments as of :func:`compute_paths`; names of methods and weights may be texts."""
+    method, weight = _of_name(PathMethod, "method", method), _of_name(PathWeight, "weight", weight)
     made = None
     if method is PathMethod.SURVIVABLE:
         made = make_groups(topology.cables() if groups is None else groups, topology.num_links)
     return _Request(topology, num_paths, method, weight, link_weights(topology, weight), made)
+
+
+def _of_name(kind: type[_Named], option: str, name: str) -> _Named:
+    """The member of an enumeration that has a name.
+
+    Raises:
+        InputError: none has it.
+    """
+    try:
+        return kind(name)
+    except ValueError:
+        raise InputError("paths", option, " or ".join(kind), repr(name)) from None
 
 
 def _check_memory(request: _Request, pairs: IntArray) -> None:

@@ -19,10 +19,12 @@ a knapsack, which is filled in the order of the profits.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from teal.errors import InputError
 from teal.runtime.shapes import Float
 
 _HALVINGS = 40  # of the interval in which the best price of moving is searched; any price proves a bound
@@ -39,6 +41,26 @@ class ChurnLimit:
 
     previous: Float[Tensor, "B D K"]
     share: float
+
+    @classmethod
+    def checked(cls, previous: Tensor, share: float, shape: Sequence[int]) -> ChurnLimit:
+        """A limit of B matrices, validated.
+
+        Args:
+            previous: (B, D, K), or (D, K) for all matrices.
+            share: of the routable demand.
+            shape: (B, D, K).
+
+        Raises:
+            InputError: another shape, entries that are no shares, or a share out of range.
+        """
+        if not 0 <= share <= 1:
+            raise InputError("churn", "share", "a number in [0, 1]", share)
+        if tuple(previous.shape) not in (tuple(shape), tuple(shape[1:])):
+            raise InputError("churn", "previous", f"splits {tuple(shape)}", tuple(previous.shape))
+        if not bool((torch.isfinite(previous) & (previous >= 0)).all()):
+            raise InputError("churn", "previous", "finite shares >= 0", "a negative, infinite or NaN entry")
+        return cls(previous.expand(*shape), share)
 
     def rows(self, rows: slice | Tensor) -> ChurnLimit:
         """The limit of some of the matrices."""

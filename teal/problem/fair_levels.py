@@ -77,6 +77,14 @@ class FairFigures:
     held: tuple[int, ...]
     open: tuple[int, ...]
 
+    def rows(self, rows: Tensor) -> FairFigures:
+        """The figures of some of the matrices, by their numbers."""
+        numbers = rows.tolist()
+        return FairFigures(
+            self.limit[rows], tuple(self.levels[row] for row in numbers), tuple(self.held[row] for row in numbers),
+            tuple(self.open[row] for row in numbers),
+        )  # fmt: skip
+
     def lines(self, row: int) -> tuple[dict[str, float], ...]:
         """Of one matrix: level, number of demands and growth of each of its levels."""
         return tuple(dataclasses.asdict(one) for one in self.levels[row])

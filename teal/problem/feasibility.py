@@ -36,8 +36,8 @@ class Violations:
 
     @property
     def largest(self) -> Tensor:
-        """(B,) the largest of the six."""
-        return torch.stack([self.capacity, self.demand, self.sign, self.mask, self.churn, self.promise]).amax(0)
+        """(B,) the largest of all rules."""
+        return torch.stack([getattr(self, field.name) for field in dataclasses.fields(self)]).amax(0)
 
 
 def check_shape(problem: Problem, splits: Tensor) -> None:

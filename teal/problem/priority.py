@@ -39,6 +39,9 @@ from teal.problem.problem import Problem
 from teal.runtime.arrays import AnyArray
 from teal.runtime.shapes import Float
 
+# Share of a bound's largest terms by which their sums may be wrong in float64; it is added to the bound.
+_ROUNDING = 1e-13
+_MOST_SAVED = 0.5  # share of the cost of a class's whole demand up to which what need not be carried is subtracted
 _GUESSES = 60  # halvings of a price in the search for the dearest demands; the last one takes all of them
 
 
@@ -50,13 +53,17 @@ class ClassFigures:
         names: of the classes, the highest priority first.
         demand: (B, C) Gbit/s.
         value: (B, C) Gbit/s that are carried.
-        bound: (B, C) certified bound on P_c(V).
+        bound: (B, C) certified bound on P_c(V), at least the value, which an allocation reaches.
     """
 
     names: tuple[str, ...]
     demand: Float[Tensor, "B C"]
     value: Float[Tensor, "B C"]
     bound: Float[Tensor, "B C"]
+
+    def rows(self, rows: Tensor) -> ClassFigures:
+        """The figures of some of the matrices, by their numbers."""
+        return ClassFigures(self.names, self.demand[rows], self.value[rows], self.bound[rows])
 
     def lines(self, row: int) -> tuple[dict[str, float | str], ...]:
         """Of one matrix: name, demand, value, bound and gap of each class."""
@@ -68,7 +75,7 @@ class ClassFigures:
 
     @property
     def gap(self) -> Float[Tensor, "B C"]:
-        """(bound - value) / bound of each class; 0 where both are 0."""
+        """(bound - value) / bound of each class, at least 0; 0 where both are 0."""
         return torch.where(self.bound > 0, (self.bound - self.value) / self.bound, 0)
 
 
@@ -134,7 +141,7 @@ def class_figures(problem: Problem, splits: Tensor, prices: Tensor | None) -> Cl
     for number in range(count):
         own = None if prices is None else prices if prices.ndim == 2 else prices[:, number]
         bounds.append(class_bound(upper_classes(problem, number + 1), value[:, :number], own))
-    return ClassFigures(problem.classes.names, demand, value, torch.stack(bounds, 1))
+    return ClassFigures(problem.classes.names, demand, value, torch.maximum(torch.stack(bounds, 1), value))
 
 
 def by_class(problem: Problem, of_demand: Tensor) -> Tensor:
@@ -176,14 +183,19 @@ def bound_of_class(
         promised: (B, at least C - 1) V of the higher classes.
     """
     bound = capacity_value + (demand[-1] * (1 - least[-1]).clamp(min=0)).sum(1)
+    magnitude = bound
     for number in range(len(demand) - 1):
-        bound = bound - _cost(demand[number], least[number], promised[:, number])
+        cost = _cost(demand[number], least[number], promised[:, number])
+        bound, magnitude = bound - cost, magnitude + cost
+    bound = bound + _ROUNDING * magnitude
     trivial = demand[-1].sum(1)
     return torch.where(bound.isfinite(), torch.minimum(bound, trivial), trivial).clamp(min=0)
 
 
 def _cost(demand: Tensor, price: Tensor, promised: Tensor) -> Tensor:
     """(B,) Cost_j of the module: all demand at its price, less the dearest demands that need not be carried.
+
+    Where these are most of the cost, a difference would lose digits; the cheapest demands are then summed.
 
     Args:
         demand: (B, D) Gbit/s of one class.
@@ -192,10 +204,20 @@ def _cost(demand: Tensor, price: Tensor, promised: Tensor) -> Tensor:
     """
     spare = (demand.sum(1) - promised).clamp(min=0)
     total = (demand * price).sum(1)
-    return torch.stack([
-        cost - _dearest(own, own_price, float(rest))
-        for cost, own, own_price, rest in zip(total, demand, price, spare, strict=True)
-    ])  # fmt: skip
+    costs = []
+    for row, whole in enumerate(total):
+        saved = _dearest(demand[row], price[row], float(spare[row]))
+        is_exact = bool(saved <= _MOST_SAVED * whole)
+        costs.append(whole - saved if is_exact else _cheapest(demand[row], price[row], promised[row]))
+    return torch.stack(costs)
+
+
+def _cheapest(demand: Tensor, price: Tensor, volume: Tensor) -> Tensor:
+    """() the cost of the cheapest ``volume`` Gbit/s."""
+    own_price, order = price.sort()
+    own = demand[order]
+    before = own.cumsum(0) - own
+    return (own_price * torch.minimum(own, (volume - before).clamp(min=0))).sum()
 
 
 def _dearest(demand: Tensor, price: Tensor, volume: float) -> Tensor:

@@ -21,12 +21,9 @@ from teal.problem.checks import checked
 from teal.problem.churn import ChurnLimit
 from teal.problem.protection import Protection
 from teal.problem.steps import ValueSteps
+from teal.problem.usable import usable_part
 from teal.runtime.arrays import AnyArray
 from teal.runtime.shapes import Bool, Float
-
-# Demand over the smallest capacity above which `usable` limits demands to what their paths can carry.  In ordinary
-# networks the limits would change little, and take a pass over all paths.
-_EXTREME_LOAD = 1e4
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -191,36 +188,18 @@ class Problem:
 
     @property
     def usable(self) -> Problem:
-        """The program without demand and capacity that no allocation can use; itself if all can be used.
-
-        Value maximisation has the same allocations and optimum with
-
-            capacity'[e] = min(capacity[e], sum over d of demand'[d]),
-            demand'[d] = min(demand[d], sum over k of bottleneck[d, k]),
-
-        and numbers of more equal size.  Demands are limited only in matrices whose largest demand is more than 10,000
-        times the smallest capacity.  In the other objectives, all demand and capacity counts.
-        """
+        """The program of :mod:`teal.problem.usable`; itself if all demand and capacity can be used."""
         return self if self._limited is None else self._limited
 
     @cached_property
     def _limited(self) -> Problem | None:
-        """See :attr:`usable`; None stands for itself, since a cycle of references would keep large tensors alive."""
+        """See :attr:`usable`; None stands for itself: a cycle of references would keep large tensors alive."""
         if not self.objective.maximises_value:
             return None
-        demand, capacity = self.demand, self.capacity
-        smallest = torch.where(capacity > 0, capacity, torch.inf).amin(1)
-        is_extreme = demand.amax(1) > _EXTREME_LOAD * smallest if demand.shape[1] else smallest < 0
-        if bool(is_extreme.any()):
-            carried = torch.minimum(demand, self.bottleneck.sum(-1))
-            demand = torch.where(is_extreme[:, None], carried, demand)
-        total = demand.sum(1, keepdim=True)
-        # A link that is narrow beside all demand is narrow beside the routable demand too, unless that is tiny.
-        is_wide = (_EXTREME_LOAD * capacity > total).any(1, keepdim=True)
-        has_routes = bool((self.ops.path_count > 0).all()) and bool((capacity > 0).all())
-        if not has_routes and bool(is_wide.any()):
-            total = torch.where(is_wide, torch.where(self.routable, demand, 0).sum(1, keepdim=True), total)
-        capacity = torch.where(total > 0, torch.minimum(capacity, total), capacity)  # 0 would mean a failed link
+        demand, capacity = usable_part(
+            self.demand, self.capacity, carried=lambda: self.bottleneck.sum(-1), routable=lambda: self.routable_demand,
+            all_have_paths=bool((self.ops.path_count > 0).all()),
+        )  # fmt: skip
         if demand is self.demand and bool((capacity == self.capacity).all()):
             return None
         limited = dataclasses.replace(self, demand=demand, capacity=capacity)
@@ -299,14 +278,33 @@ class Problem:
         return torch.where(self.routable, least, unroutable)
 
     def with_demand(self, demand: Tensor | AnyArray) -> Problem:
-        """The same network under other matrices, (B, D), with the capacities of the first matrix.  Not validated."""
+        """The same network under other matrices, (B, D), with the capacities of the first matrix.  Not validated.
+
+        Raises:
+            InputError: splits in force that differ between matrices; values in steps, which are shares of the demands.
+        """
+        if self.steps is not None:
+            raise InputError("with_demand", "steps", "a problem without steps of value", "one with steps")
+        churn = self.churn
+        if churn is not None:
+            if bool((churn.previous != churn.previous[:1]).any()):
+                raise InputError("with_demand", "churn", "the same splits in force for all", "different ones")
+            churn = dataclasses.replace(churn, previous=churn.previous[:1].expand(len(demand), -1, -1))
         capacity = self.capacity[:1].expand(len(demand), -1)
-        return dataclasses.replace(self, demand=torch.as_tensor(demand).to(self.demand), capacity=capacity)
+        demand = torch.as_tensor(demand).to(self.demand)
+        return dataclasses.replace(self, demand=demand, capacity=capacity, churn=churn)
 
     def balanced(self, name: ObjectiveName, demand: Tensor) -> Problem:
         """Matrices (B, D) under a balanced objective, where neither demands nor links have values."""
         nothing: Any = {name: torch.zeros_like(getattr(self, name)) for name in ("demand_value", "link_cost")}
         return dataclasses.replace(self, objective=Objective(name), demand=demand, classes=None, **nothing)
+
+    @property
+    def weighted(self) -> Problem:
+        """Under priority the one program whose values order the classes (:data:`teal.objectives.CLASS_RATIO`)."""
+        if not self.objective.has_classes:
+            return self
+        return dataclasses.replace(self, objective=Objective(ObjectiveName.WEIGHTED_FLOW), classes=None)
 
     def with_capacity(self, capacity: Tensor | AnyArray) -> Problem:
         """The same matrices under other capacities, (E,) or (B, E): failures, upgrades.  Not validated."""
@@ -317,7 +315,12 @@ class Problem:
         """The same matrices over other candidate paths of the same demands.  Not validated.
 
         The costs of links stay those of the old paths; the path operations use the default backend.
+
+        Raises:
+            InputError: under a limit on churn, whose splits in force are over the old paths.
         """
+        if self.churn is not None:
+            raise InputError("with_paths", "churn", "none: its splits in force are over the old paths", "a limit")
         ops = make_path_ops(paths, self.ops.device)
         own = self.protection and Protection.of(ops, self.topology.num_links, self.protection.groups)
         return dataclasses.replace(self, paths=paths, ops=ops, protection=own)
@@ -330,23 +333,20 @@ class Problem:
             share: in [0, 1].
 
         Raises:
-            InputError: another shape, a share out of range, or an objective that is not a sum over flows.
+            InputError: another shape, entries that are no shares, a share out of range, or an objective that is not a
+                sum over flows.
         """
         if not self.objective.maximises_value or self.objective.is_sequence or self.protection:
             raise InputError("churn", "objective", "one that maximises a value, unprotected", self.objective.name)
-        if not 0 <= share <= 1:
-            raise InputError("churn", "share", "a number in [0, 1]", share)
-        shape = self.path_mask.shape
-        if tuple(previous.shape) not in (tuple(shape), tuple(shape[1:])):
-            raise InputError("churn", "previous", f"splits {tuple(shape)}", tuple(previous.shape))
-        limit = ChurnLimit(previous.to(self.demand.device, torch.float64).expand(shape), share)
+        limit = ChurnLimit.checked(previous.to(self.demand.device, torch.float64), share, self.path_mask.shape)
         return dataclasses.replace(self, churn=limit)
 
     def with_protection(self, groups: Sequence[Sequence[int]] | None = None) -> Problem:
         """The same matrices, whose flows must survive the failure of any one group of links (None: of any one cable).
 
         Raises:
-            InputError: more than six paths a demand, or an objective or another limit that knows no promises.
+            InputError: more than six paths a demand, a link that is none, or an objective or another limit that knows
+                no promises.
         """
         if self.objective.name not in PROMISES or self.churn or self.steps:
             raise InputError("protection", "objective", "total_flow or weighted_flow, no churn", self.objective.name)

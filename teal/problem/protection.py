@@ -69,8 +69,12 @@ class Protection:
             groups: numbers of the links of each.
 
         Raises:
-            InputError: too many paths a demand.
+            InputError: too many paths a demand, or a link that is none.
         """
+        for number, group in enumerate(groups):
+            if any(not 0 <= link < num_links for link in group):
+                expected = f"numbers of links, 0 to {num_links - 1}"
+                raise InputError("protection", f"groups[{number}]", expected, list(group))
         width = ops.mask.shape[1]
         if width > MAX_PATHS:
             raise InputError("protection", "num_paths", f"at most {MAX_PATHS}", width)

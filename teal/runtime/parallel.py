@@ -14,6 +14,8 @@ from typing import Any, TypeVar, cast
 
 import numba
 
+from teal.runtime.openmp import waits_of_torch_are_long
+
 numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
 
 prange = numba.prange
@@ -21,7 +23,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 _state = threading.local()  # is_rehearsing: see on_all_threads
-_MIN_PARALLEL_OPERATIONS = 200_000  # scalar operations, about 0.1 ms: less work is not worth waking a second thread
+# Scalar operations of a kernel from which on a second thread is worth waking, about 0.15 ms of work.  Measured on two
+# cores, time with two threads over time with one: 1.5 at 70,000 and 140,000 operations, 1.1 at 280,000, 0.9 at 330,000.
+_MIN_PARALLEL_OPERATIONS = 300_000
+_MIN_TORCH_NUMBERS = 1_000_000  # numbers in a tensor from which on torch's operations gain from threads that wait long
 
 
 @contextlib.contextmanager
@@ -55,6 +60,29 @@ def threads_for(operations: int, *, torch_too: bool = False, least: int = _MIN_P
         numba.set_num_threads(numba_threads)
         if torch_threads:
             torch.set_num_threads(torch_threads)
+
+
+@contextlib.contextmanager
+def quiet_torch(numbers: int) -> Iterator[None]:
+    """Run torch on one thread in the block, where its threads would wait for each other in a loop for milliseconds.
+
+    Without effect where Teal was imported before torch (see :mod:`teal.runtime.openmp`), and for large tensors, whose
+    operations take longer than such a wait.
+
+    Args:
+        numbers: entries of the largest tensors that the block works on.
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    if not waits_of_torch_are_long() or numbers >= _MIN_TORCH_NUMBERS or threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def is_large(operations: int, least: int = _MIN_PARALLEL_OPERATIONS) -> bool:

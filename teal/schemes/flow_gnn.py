@@ -108,7 +108,7 @@ class FlowGnnScheme:
             case _:  # PDHG checks the model's own splits first, and returns the best that it has checked
                 given = self.config.iterations
                 result = pdhg.solve(
-                    problem,
+                    problem.weighted,
                     gap=self.config.gap,
                     max_iterations=_DEFAULT_PDHG_ITERATIONS if given < 0 else given,
                     warm_start=(splits, prices),

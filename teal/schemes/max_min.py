@@ -9,9 +9,10 @@ from typing import Any
 
 from teal.errors import InputError
 from teal.problem import Allocation, Problem
+from teal.runtime.interruptible import complete
 from teal.solvers import pdhg
 from teal.solvers.fairness import require_shedding
-from teal.solvers.pdhg.max_min import Form, solve_max_min
+from teal.solvers.pdhg.max_min import Form, solving_max_min
 from teal.spec import Spec
 
 
@@ -43,9 +44,10 @@ class MaxMin:
             raise InputError("max-min", "by=demand", "another objective than max_min, which has weights", self.by)
         begin = time.perf_counter()
         weight = problem.demand.clamp(min=1e-30) if self.by == "demand" else None
-        found = solve_max_min(
-            problem, pdhg.solve, weight=weight, form=Form(self.form), gap=self.gap, iterations=self.iterations
+        steps = solving_max_min(
+            problem, pdhg.solving, weight=weight, form=Form(self.form), gap=self.gap, iterations=self.iterations
         )
+        found = complete(steps)
         return Allocation.of_batch(found.splits, None, time.perf_counter() - begin, found.program_prices)
 
 

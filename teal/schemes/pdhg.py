@@ -39,12 +39,12 @@ class Pdhg:
         return self.solve_from(problem, None)
 
     def solve_from(self, problem: Problem, start: pdhg.PdhgResult | None) -> Allocation:
-        """The same from the result of another matrix."""
+        """The same from the result of another matrix, where the program takes one (:func:`pdhg.takes_warm_start`)."""
         begin = time.perf_counter()
         if self.form == "residual":
             if not problem.objective.has_classes:
                 raise InputError("pdhg", "form=residual", "the objective priority", problem.objective.name.value)
-            splits = solve_residual(problem, pdhg.solve, gap=self.gap, max_iterations=self.iterations)
+            splits = solve_residual(problem, pdhg.solving, gap=self.gap, max_iterations=self.iterations)
             return Allocation.of_batch(splits, None, time.perf_counter() - begin)
         result = self.search(problem, start)
         return Allocation.of_batch(result.splits, result.prices, time.perf_counter() - begin, result.program_prices)
@@ -56,7 +56,7 @@ class Pdhg:
             gap=self.gap,
             deadline=self.deadline or math.inf,
             max_iterations=self.iterations,
-            warm_start=start,
+            warm_start=start if pdhg.takes_warm_start(problem) else None,
         )
 
 

@@ -88,7 +88,7 @@ class PriceGnnScheme:
             max_iterations, gap = config.iterations, config.gap
         elif problem.objective.is_balanced:
             max_iterations, gap = _BALANCING_ITERATIONS, _BALANCED_GAP
-        result = pdhg.solve(problem, gap=gap, max_iterations=max_iterations, warm_start=start)
+        result = pdhg.solve(problem.weighted, gap=gap, max_iterations=max_iterations, warm_start=start)
         splits = result.splits
         if config.entries:
             splits = admit(problem, splits, config.entries)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from teal.problem import Problem
+from teal.runtime.interruptible import Deadline, Steps, complete
 from teal.solvers import pdhg
 
 
@@ -34,11 +35,30 @@ class SuccessivePdhg:
             starter: see :func:`teal.solvers.pdhg.solve`.
             start: of each matrix, in place of these.
         """
+        steps = self.solving(
+            problem, gap=gap, deadline=Deadline.after(deadline), max_iterations=max_iterations, starter=starter,
+            start=start,
+        )  # fmt: skip
+        return complete(steps)
+
+    def solving(
+        self,
+        problem: Problem,
+        *,
+        gap: float,
+        deadline: Deadline,
+        max_iterations: int = 10_000,
+        starter: pdhg.Starter | None = None,
+        start: pdhg.PdhgState | None = None,
+    ) -> Steps[pdhg.PdhgResult]:
+        """:meth:`solve` as a computation that pauses at the end of iterations; arguments as there."""
+        if not pdhg.takes_warm_start(problem):
+            return (yield from pdhg.solving(problem, gap=gap, deadline=deadline, max_iterations=max_iterations))
         warm = start
         if start is None and self._state is not None:
             splits, prices = self._state.splits, self._state.prices
             warm = pdhg.PdhgState(splits.expand(problem.batch, -1, -1), prices.expand(problem.batch, -1))
-        result = pdhg.solve(
+        result = yield from pdhg.solving(
             problem, gap=gap, deadline=deadline, max_iterations=max_iterations, warm_start=warm, starter=starter
         )
         self._state = result.state.rows(slice(problem.batch - 1, problem.batch))

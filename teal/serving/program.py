@@ -21,8 +21,8 @@ from teal.serving.answer import plain
 from teal.serving.errors import wrong
 from teal.serving.requests import NetworkSpec, Options
 
-# The least work for a fair, protected or calm allocation, in that for one without such wishes; measured on GEANT,
-# UsCarrier and Kdl, where it is 2 to 6.
+# The least work for a fair, protected or calm allocation, in that for one without such wishes, until it is measured on
+# the network; on GEANT, UsCarrier and Kdl it is 2 to 6.
 _LEAST_WORK = 6.0
 _MOST_PROTECTED = 100_000  # pairs of nodes: promises for more would take the engine, which has no fast form, minutes
 
@@ -50,8 +50,14 @@ class Program:
 
     @property
     def is_resumable(self) -> bool:
-        """Whether a search can go on from the state in which an earlier one ended."""
+        """Whether a search can start from the splits and prices with which an earlier one ended."""
         return not (self.limits or self.protect or Objective(self.objective).is_sequence)
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """Programs of one kind take about the same time on a network."""
+        is_fair = Objective(self.objective).is_fair
+        return len(self.limits), bool(self.protect), is_fair, self.churn is not None
 
     @property
     def least_work(self) -> float:

@@ -1,8 +1,8 @@
 """Requests that wait for the engine, and the order in which it takes them.
 
 A request is cut into chunks of as many matrices as the engine solves together, and the engine works on a chunk for one
-slice of time at most.  A chunk that has not reached its gap goes on later from where its slice ended; a chunk has an
-equal share of what is left of its request's time.  Between two slices
+slice of time at most.  Whatever it computes pauses at the end of an iteration and goes on later; a chunk has an equal
+share of what is left of its request's time.  Between two slices
 
 - the chunk whose request has the earliest deadline comes next, if in that order some request would else be late, even
   with the least work that an answer takes;
@@ -21,13 +21,15 @@ import dataclasses
 import math
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from teal.runtime.arrays import FloatArray
+from teal.runtime.interruptible import Run
 from teal.serving.answer import Answer
 from teal.serving.errors import CLIENT_SHARE
 from teal.serving.program import Program
 from teal.serving.requests import Options
-from teal.serving.served import Served
+from teal.serving.served import Served, Solved
 from teal.solvers.pdhg import MAX_LANES, PdhgState
 
 
@@ -71,13 +73,19 @@ class Chunk:
         rows: which of its matrices.
         end: when the chunk's share of the request's time is over; 0 before its first slice.
         began: when its first slice began.
-        state: where its last slice ended; None before its first slice.
+        run: that computes it, together with other chunks; None before its first slice and between two runs.
+        place: its rows in the run.
+        capacity: (E,) Gbit/s of the run, which is begun anew where they have changed.
+        state: where its last run ended; None before.
     """
 
     request: Waiting
     rows: slice
     end: float = 0.0
     began: float = 0.0
+    run: Run[Solved] | None = None
+    place: slice = dataclasses.field(default_factory=lambda: slice(0))
+    capacity: FloatArray | None = None
     state: PdhgState | None = None
 
     @property
@@ -85,10 +93,17 @@ class Chunk:
         """Number of matrices."""
         return self.rows.stop - self.rows.start
 
-    def kind(self, now: float) -> tuple[Served, Program, float, bool, bool]:
-        """Chunks of one kind are solved together: a smaller gap, or a deadline that has passed, would bind all."""
+    def kind(self, now: float) -> tuple[Any, ...]:
+        """Chunks of one kind are solved together: a smaller gap, or a deadline that has passed, would bind all.
+
+        A run ends with the earliest deadline of its chunks, so that those of programs that could not go on from there
+        have runs of their own.
+        """
         request = self.request
-        return request.served, request.program, request.gap, request.deadline > now, self.state is None
+        if self.run is not None:
+            return request.served, self.run
+        alone = None if request.program.is_resumable else request
+        return request.served, request.program, request.gap, request.deadline > now, self.state is None, alone
 
 
 def _by_deadline(chunk: Chunk) -> tuple[float, float, int]:
@@ -124,16 +139,16 @@ class Queue:
         With the least work for all requests, in the order of deadlines, from ``now``; the least work of one batch is
         left as a margin.  Of the time until a deadline, the requests of one client may need three quarters.
         """
-        work: dict[Waiting, float] = {new: new.served.least_s(len(new.rates), new.program)}
+        work: dict[Waiting, float] = {new: new.served.times.usual_s(len(new.rates), new.program)}
         for chunk in [*self._taken, *self._chunks]:
             request = chunk.request
             if not request.answer.done():
-                work[request] = work.get(request, 0.0) + request.served.least_s(chunk.size, request.program)
+                work[request] = work.get(request, 0.0) + request.served.times.usual_s(chunk.size, request.program)
         at, own, latest = now, 0.0, -math.inf
         for request in sorted(work, key=lambda request: request.deadline):
             at += work[request]
             served = request.served
-            margin = served.slice_s + served.least_s(MAX_LANES, request.program)
+            margin = served.times.slice_s + served.times.usual_s(MAX_LANES, request.program)
             latest = max(latest, at - request.deadline - margin)
             if request.client == new.client:
                 own += work[request]
@@ -145,8 +160,8 @@ class Queue:
         at, least = now, math.inf
         for chunk in self._chunks:
             served = chunk.request.served
-            at += served.least_s(chunk.size, chunk.request.program)
-            least = min(least, chunk.request.deadline + served.slice_s - at)
+            at += served.times.usual_s(chunk.size, chunk.request.program)
+            least = min(least, chunk.request.deadline + served.times.slice_s - at)
         return least
 
     def add(self, request: Waiting) -> None:
@@ -204,7 +219,7 @@ class Queue:
 
     def _is_urgent(self, now: float) -> bool:
         """Whether a request might be late, if a slice went to a chunk other than that of the earliest deadline."""
-        return self.slack(now) < max(chunk.request.served.slice_s for chunk in self._chunks)
+        return self.slack(now) < max(chunk.request.served.times.slice_s for chunk in self._chunks)
 
     def clear(self, served: Served) -> list[Waiting]:
         """All requests that wait for a network or are in the engine; none does any more."""

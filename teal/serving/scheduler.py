@@ -12,14 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
+from teal.runtime.interruptible import Run
 from teal.serving.answer import Answer, joined
 from teal.serving.errors import ServiceError, overloaded, places_of_one, wrong
 from teal.serving.queue import Chunk, Queue, Waiting
-from teal.serving.served import SLICE_S, Job, Served
+from teal.serving.served import Job, Served, Solved
 from teal.solvers.pdhg import PdhgState, Starter, Stop
 
-_MOST_SLICE_S = 60.0  # seconds
-_MOST_SPLITS = 1 << 27  # of all requests that wait; 1 GiB, with the states between slices
+_MOST_SPLITS = 1 << 27  # of all requests that wait; about 3 GiB if all of them have begun
 
 
 class Scheduler:
@@ -53,8 +53,8 @@ class Scheduler:
             raise overloaded()
         now = time.perf_counter()
         lateness = self._queue.lateness(request, max(now, self._busy_until))
-        if lateness > 0 and not self._queue:
-            least = request.served.least_s(len(request.rates), request.program)
+        least = request.served.times.shortest_s(len(request.rates), request.program)
+        if least > request.deadline - now + request.served.times.slice_s:
             raise wrong(f"deadline_ms: these matrices take {least:.1f} s at least, even without other requests")
         splits = sum(other.rates.size * other.served.paths.num_paths for other in [*self._queue, request])
         if lateness > 0 or (self._queue and splits > _MOST_SPLITS):
@@ -75,7 +75,7 @@ class Scheduler:
         while together := queue.take():
             begin, served = time.perf_counter(), together[0].request.served
             slack = queue.slack(begin)
-            self._busy_until = begin + served.slice_s
+            self._busy_until = begin + served.times.slice_s
             try:
                 ends = await loop.run_in_executor(self._engine, _work, served, together, self._starter(), slack)
                 for chunk, is_done in zip(together, ends, strict=True):
@@ -119,52 +119,87 @@ def solve_slice(
             chunks are done with what they have then.
 
     Returns:
-        for each chunk its answer, or None if it must go on.
+        for each chunk its answer, or None if it goes on in another slice.
     """
     begin = time.perf_counter()
+    run = together[0].run
+    if run is None or not np.array_equal(together[0].capacity, served.capacity):  # type: ignore[arg-type]
+        run = _begun(served, together, starter, begin)
+    slice_s = min(served.times.slice_s, max(0.0, slack))
+    program, sizes = together[0].request.program, [chunk.size for chunk in together]
+
+    def is_unwanted() -> bool:
+        return all(chunk.request.answer.done() for chunk in together)
+
+    def may_pause() -> bool:
+        least = sum(served.times.usual_s(size, program) for size in sizes)
+        return slack - (time.perf_counter() - begin) > least
+
+    least_s = 0.0
+    if not run.advance(slice_s, is_unwanted):
+        if is_unwanted() or may_pause():
+            served.times.note_overrun(time.perf_counter() - begin - slice_s)
+            return [None] * len(together)
+        finish_begin = time.perf_counter()
+        run.finish()
+        least_s = run.first_step_s + time.perf_counter() - finish_begin
+    elif not run.result.iterations:
+        least_s = run.seconds
+    answers = [_answer(served, run, chunk, begin, may_pause) for chunk in together]
+    seconds = time.perf_counter() - begin
+    if least_s and None not in answers:
+        served.times.note(sum(sizes), program, least_s)
+    served.times.note_overrun(seconds - slice_s)
+    return answers
+
+
+def _begun(served: Served, together: list[Chunk], starter: Starter | None, begin: float) -> Run[Solved]:
+    """A run of chunks, with the capacities in force."""
+    at, capacity = 0, served.capacity
     for chunk in together:
         if not chunk.end:
             chunk.began = begin
             chunk.end = begin + (chunk.request.deadline - begin) / max(1, chunk.request.chunks)
-    first = together[0].request
-    # A search that cannot go on from where a slice ended has all the time that the others leave it.
-    slice_s = served.slice_s if first.program.is_resumable else math.inf
-    job = Job(
-        np.concatenate([chunk.request.rates[chunk.rows] for chunk in together]),
-        first.program,
-        first.gap,
-        min(begin + min(slice_s, max(0.0, slack)), *(chunk.end for chunk in together)),
-    )
+        chunk.place = slice(at, at + chunk.size)
+        at = chunk.place.stop
     states = [chunk.state for chunk in together if chunk.state is not None]
     start = None
     if states:
         start = PdhgState(torch.cat([s.splits for s in states]), torch.cat([s.prices for s in states]))
-    solved = served.solve(job, starter, start)
-    now, at = time.perf_counter(), 0
-    may_come_back = slack - (now - begin) > sum(served.least_s(chunk.size, first.program) for chunk in together)
-    answers: list[Answer | None] = []
+    rates = np.concatenate([chunk.request.rates[chunk.rows] for chunk in together])
+    first = together[0].request
+    job = Job(rates, first.program, first.gap, min(chunk.end for chunk in together))
+    run = served.begin(job, starter, start)
     for chunk in together:
-        rows = slice(at, at + chunk.size)
-        at = rows.stop
-        may_go_on = (
-            first.program.is_resumable
-            and Stop.DEADLINE in solved.stopped_by[rows]
-            and now < chunk.end
-            and first.deadline > begin
-            and may_come_back
-        )
-        if may_go_on:
-            chunk.state = solved.state.rows(rows)
-            answers.append(None)
-        else:
-            request = chunk.request
-            options, waited = request.options, chunk.began - request.arrived
-            answers.append(served.answer(solved, rows, request.gap, options.entries, waited, options.classes))
-    if None in answers and job.deadline == begin + served.slice_s:
-        if not solved.iterations:  # set-up and check have taken all of the slice
-            served.slice_s = min(2 * served.slice_s, _MOST_SLICE_S)
-        elif served.slice_s > SLICE_S:  # an earlier one was slowed down by something else
-            served.slice_s /= 2
-    if not solved.iterations and None not in answers:
-        served.note_least(len(job.rates), first.program, time.perf_counter() - begin)
-    return answers
+        chunk.run, chunk.capacity = run, capacity
+    return run
+
+
+def _answer(
+    served: Served, run: Run[Solved], chunk: Chunk, begin: float, may_pause: Callable[[], bool]
+) -> Answer | None:
+    """The answer to a chunk whose run has ended; None if it goes on in another one, since a deadline was another's.
+
+    Args:
+        served: the network.
+        run: of the chunk.
+        chunk: that is answered.
+        begin: ``time.perf_counter()`` at which the slice began.
+        may_pause: whether other requests leave time for another slice.
+    """
+    solved, request = run.result, chunk.request
+    may_go_on = (
+        request.program.is_resumable
+        and Stop.DEADLINE in solved.stopped_by[chunk.place]
+        and time.perf_counter() < chunk.end
+        and request.deadline > begin
+        and may_pause()
+    )
+    chunk.run = None
+    if may_go_on:
+        chunk.state = solved.state.rows(chunk.place)
+        return None
+    options, waited = request.options, chunk.began - request.arrived
+    return served.answer(
+        solved, chunk.place, request.gap, options.entries, waited, options.classes, solve_s=run.seconds
+    )

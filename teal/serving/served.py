@@ -22,10 +22,12 @@ from teal.problem.allocation import Allocation
 from teal.problem.assessment import Assessment, assess
 from teal.problem.protection import Protection
 from teal.runtime.arrays import FloatArray, IntArray
+from teal.runtime.interruptible import Deadline, Run, Steps
 from teal.schemes.price_gnn import saves_time
 from teal.schemes.successive import SuccessivePdhg
 from teal.serving.answer import FIGURES, Answer
 from teal.serving.errors import wrong
+from teal.serving.least_time import LeastTimes
 from teal.serving.program import (
     Program,
     columns,
@@ -44,12 +46,11 @@ from teal.solvers.pdhg.rehearsal import rehearse_for
 from teal.solvers.split_table import admit, table_weights
 from teal.web.layout import drawing
 
-SLICE_S = 0.5  # seconds that the engine works on a request before others may come next; see teal.serving.queue
-_FIXED_SHARE = 0.4  # of the least time for one matrix, that which a batch takes once; measured on GEANT
+_TIMED_ANSWERS = 3  # whose shortest time counts: the others may have waited for something else
+_MAX_BATCH_TIMED_S = 0.5  # seconds that a full batch may take, by the time of one matrix, to be timed too
 _MOST_PROGRAMS = 8  # whose rows and paths are kept
 _MOST_ROUTES = 100_000  # paths whose names are kept for answers by name
 _REHEARSED_GAP = 1e-2  # target of the calls that compile kernels
-_NEWEST_SHARE = 0.2  # weight of the newest measurement of that time
 
 
 def topology_of(name: str, spec: NetworkSpec) -> Topology:
@@ -140,7 +141,6 @@ class Solved:
     splits: torch.Tensor
     prices: torch.Tensor
     stopped_by: tuple[pdhg.Stop, ...]
-    seconds: float
     state: pdhg.PdhgState
     iterations: int
     program_prices: ProgramPrices | None = None
@@ -148,12 +148,7 @@ class Solved:
     @functools.cached_property
     def measured(self) -> Assessment:
         """All matrices of the job, measured independently: once for all its requests."""
-        return assess(self.problem, Allocation.of_batch(self.splits, self.prices, self.seconds, self.program_prices))
-
-
-def _least_work(matrices: int) -> float:
-    """The least work for so many matrices, in that of one."""
-    return _FIXED_SHARE * -(-matrices // pdhg.MAX_LANES) + (1 - _FIXED_SHARE) * matrices
+        return assess(self.problem, Allocation.of_batch(self.splits, self.prices, 0.0, self.program_prices))
 
 
 def ended_by(stop: pdhg.Stop) -> str:
@@ -170,15 +165,14 @@ class Served:
 
     Attributes:
         capacity: (E,) Gbit/s in force.
-        slice_s: seconds of a slice; longer where one gap check takes longer.
+        times: how long answers take at least.
     """
 
     def __init__(self, topology: Topology, paths: PathSet) -> None:
         self.topology, self.paths = topology, paths
         self._protections: dict[str, Protection] = {}
         self.capacity = topology.capacity
-        self.slice_s = SLICE_S
-        self._least_s = 0.0  # of one matrix: set-up, check and measurement, without iterations
+        self.times = LeastTimes()
         self._drawing: dict[str, Any] | None = None
         self._routes: dict[tuple[int, int], tuple[list[str], list[int]]] = {}
         self._networks: dict[Program, tuple[Problem, IntArray | None]] = {}  # and the columns of splits
@@ -235,45 +229,55 @@ class Served:
             rehearse_for(self.paths, count, _REHEARSED_GAP, torch.float32, is_balanced=is_balanced)
         shape = 1, self.paths.num_demands
         pdhg.solve(self.problem(Program(objective), np.full(shape, 1e-6)), gap=0.1, max_iterations=8)
+        program = single_program(objective)
+        self._timed_answer(program, 1)
+        one = min(self._timed_answer(program, 1) for _ in range(_TIMED_ANSWERS))
+        batch = None
+        if pdhg.MAX_LANES * one <= _MAX_BATCH_TIMED_S:
+            batch = min(self._timed_answer(program, pdhg.MAX_LANES) for _ in range(_TIMED_ANSWERS))
+        self.times.calibrate(program, one, batch)
+
+    def _timed_answer(self, program: Program, matrices: int) -> float:
+        """Seconds of an answer to matrices that nobody asked for, without iterations."""
         begin = time.perf_counter()
-        job = Job(np.full(shape, 1e-6), single_program(objective), 0.1, begin)
-        self.answer(self.solve(job), slice(0, 1), 0.1, 0, 0.0)
-        self._least_s = time.perf_counter() - begin
-
-    def least_s(self, matrices: int, program: Program) -> float:
-        """Seconds that the engine takes at least for an answer to so many matrices, approximately."""
-        return self._least_s * _least_work(matrices) * program.least_work
-
-    def note_least(self, matrices: int, program: Program, seconds: float) -> None:
-        """Take note of the time of a batch that was answered without iterations."""
-        if program.least_work == 1:
-            self._least_s += _NEWEST_SHARE * (seconds / _least_work(matrices) - self._least_s)
+        job = Job(np.full((matrices, self.paths.num_demands), 1e-6), program, 0.1, begin)
+        self.answer(self.solve(job), slice(0, matrices), 0.1, 0, 0.0)
+        return time.perf_counter() - begin
 
     def solve(self, job: Job, starter: Starter | None = None, start: pdhg.PdhgState | None = None) -> Solved:
-        """Allocate the matrices of a job from where the last allocation ended.
+        """Allocate the matrices of a job without a pause; arguments as of :meth:`begin`."""
+        run = self.begin(job, starter, start)
+        run.advance()
+        return run.result
+
+    def begin(self, job: Job, starter: Starter | None = None, start: pdhg.PdhgState | None = None) -> Run[Solved]:
+        """Begin to allocate the matrices of a job, from where the last allocation ended.
 
         Args:
             job: what to solve.
             starter: gives the engine a start on a large network that has no such state.
             start: of each matrix, in place of the last allocation's.
         """
-        begin = time.perf_counter()
-        problem, deadline = self.problem(job.program, job.rates), max(0.0, job.deadline - begin)
-        if job.program.is_resumable:
-            helps = starter is not None and saves_time(self.paths)
-            found = self._engines.setdefault(job.program.objective, SuccessivePdhg()).solve(
-                problem, gap=job.gap, deadline=deadline, starter=starter if helps else None, start=start
-            )
-        else:
-            found = pdhg.solve(problem, gap=job.gap, deadline=deadline)
+        deadline = Deadline(job.deadline)
+        return Run(self._solving(job, deadline, starter, start), deadline)
+
+    def _solving(
+        self, job: Job, deadline: Deadline, starter: Starter | None, start: pdhg.PdhgState | None
+    ) -> Steps[Solved]:
+        problem = self.problem(job.program, job.rates)
+        helps = starter is not None and saves_time(self.paths)
+        result = yield from self._engines.setdefault(job.program.objective, SuccessivePdhg()).solving(
+            problem, gap=job.gap, deadline=deadline, starter=starter if helps else None, start=start
+        )
         return Solved(
-            job.program, problem, found.splits, found.prices, found.stopped_by, time.perf_counter() - begin,
-            found.state, found.iterations, found.program_prices,
+            job.program, problem, result.splits, result.prices, result.stopped_by, result.state, result.iterations,
+            result.program_prices,
         )  # fmt: skip
 
     def answer(
-        self, solved: Solved, rows: slice, gap: float, entries: int, queue_s: float, names: Sequence[str] = ()
-    ) -> Answer:
+        self, solved: Solved, rows: slice, gap: float, entries: int, queue_s: float, names: Sequence[str] = (),
+        *, solve_s: float = 0.0,
+    ) -> Answer:  # fmt: skip
         """Some matrices of a job, measured independently; as whole-number weights if ``entries`` are asked for.
 
         Args:
@@ -283,6 +287,7 @@ class Served:
             entries: of a split table; 0 for splits.
             queue_s: seconds that the request waited.
             names: of the classes, where the program has any.
+            solve_s: seconds that the engine computed.
         """
         splits, weights = solved.splits[rows], None
         if entries:
@@ -314,7 +319,7 @@ class Served:
                 for there, stop, status in zip(reached, solved.stopped_by[rows], measured.status[rows_of], strict=True)
             ),
             queue_ms=1e3 * queue_s,
-            solve_ms=1e3 * solved.seconds,
+            solve_ms=1e3 * solve_s,
             batch=solved.problem.batch,
             classes=None if classes is None else tuple(named_lines(classes.lines(row), names) for row in numbers),
             moved=moved,

@@ -16,15 +16,13 @@ the loads.  The rates of the later iterations are averaged; they may overload li
 
 from __future__ import annotations
 
-import math
-import time
-
 import torch
 from torch import Tensor
 
 from teal.errors import InputError
 from teal.objectives import Objective
 from teal.problem import Problem
+from teal.runtime.interruptible import Deadline, Steps
 from teal.runtime.shapes import Bool
 
 # Iterations where the caller gives none: on small networks, where they take 20 ms, the rates are closer with more.
@@ -56,21 +54,23 @@ def usual_iterations(problem: Problem) -> int:
     return _ITERATIONS_SMALL if problem.paths.leaf.size <= _SMALL else _ITERATIONS
 
 
-def fair_flows(problem: Problem, weight: Tensor | None, iterations: int, end: float = math.inf) -> Tensor:
-    """(B, D, K) Gbit/s of the iteration, which may overload links by a few per cent.
+def fair_flows(
+    problem: Problem, weight: Tensor | None, iterations: int, deadline: Deadline | None = None
+) -> Steps[Tensor]:
+    """(B, D, K) Gbit/s of the iteration, which may overload links by a few per cent; pauses after each iteration.
 
     Args:
         problem: B matrices; its type is that of the numbers, of which float32 is precise enough.
         weight: (D,) or (B, D) w, above 0; None as of :func:`weights_of`.
         iterations: number of them.
-        end: ``time.perf_counter()`` after which no further iteration begins.
+        deadline: after which no further iteration begins; None for none.
     """
     weight = weights_of(problem, weight)
     highest = (problem.demand / weight).amax(1, keepdim=True).clamp(min=_TINY)
     level = highest.expand_as(problem.capacity)
     total, count, flows = torch.zeros_like(problem.even_splits), 0, problem.even_splits
     for number in range(iterations):
-        if number and time.perf_counter() > end:
+        if number and deadline is not None and deadline.is_over:
             return flows
         of_path = torch.where(problem.path_mask, -problem.ops.path_max(-level)[0], 0)
         best = of_path.amax(-1, keepdim=True)
@@ -85,6 +85,7 @@ def fair_flows(problem: Problem, weight: Tensor | None, iterations: int, end: fl
             -_GAMMA / (1 + number / (_SLOWING * iterations))
         )
         level = torch.minimum(level * change, highest)
+        yield
     return total / max(1, count)
 
 

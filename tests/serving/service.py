@@ -22,8 +22,10 @@ import httpx
 import teal
 from teal.client import AsyncClient, Client, ServedAllocation, ServiceFault, Unreachable
 from teal.network import all_pairs
+from teal.serving import scheduler
 from teal.serving.app import make_app
-from teal.serving.served import Job, Served
+from teal.serving.queue import Chunk
+from teal.serving.served import Served
 from teal.serving.solver import Solver
 from tests.gate import PATIENCE_S
 
@@ -143,14 +145,14 @@ class HeldEngine:
 @contextmanager
 def held_engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldEngine]:
     """Hold the engine of every service in this process; released at the end."""
-    solve, engine = Served.solve, HeldEngine()
+    work, engine = scheduler.solve_slice, HeldEngine()
 
-    def held(self: Served, job: Job, *more: Any) -> Any:
-        engine.wait(len(job.rates))
-        return solve(self, job, *more)
+    def held(served: Served, together: list[Chunk], *more: Any) -> Any:
+        engine.wait(sum(chunk.size for chunk in together))
+        return work(served, together, *more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Served, "solve", held)
+        patch.setattr(scheduler, "solve_slice", held)
         try:
             yield engine
         finally:

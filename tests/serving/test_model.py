@@ -49,15 +49,15 @@ def test_models_are_replaced_under_load_without_a_failed_request(
 ) -> None:
     starters: list[Any] = []
 
-    solve = SuccessivePdhg.solve
+    solving = SuccessivePdhg.solving
 
     def solve_without_state(self: SuccessivePdhg, *arguments: Any, **options: Any) -> Any:
         starters.append(options["starter"])
-        return solve(
+        return solving(
             SuccessivePdhg(), *arguments, **options
         )  # without an earlier state, so that the solve starts from the model
 
-    monkeypatch.setattr(SuccessivePdhg, "solve", solve_without_state)
+    monkeypatch.setattr(SuccessivePdhg, "solving", solve_without_state)
     solver = Solver(tmp_path / "networks", model=str(folder))
     transport = httpx.ASGITransport(make_app(solver))
 

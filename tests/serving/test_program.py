@@ -118,7 +118,7 @@ def test_a_limit_on_churn_counts_from_an_earlier_answer(tmp_path: Path, form: st
                 repeated = await client.allocate("b4", first)
                 before = repeated if form == "dense" else before
             free = await client.allocate("b4", second)
-            calm = await client.allocate("b4", second, max_churn=0.03, previous=number)
+            calm = await client.allocate("b4", second, max_churn=0.03, previous=number, deadline_ms=600_000)
             assert calm.moved is not None
             assert float(calm.moved[0]) <= 0.03 + 1e-6
             assert (calm.gap <= 1e-3 + 1e-9).all()

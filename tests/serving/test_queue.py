@@ -24,7 +24,7 @@ _PLAIN = Program(ObjectiveName.TOTAL_FLOW)
 @pytest.fixture
 def served() -> Served:
     served = b4_served()
-    served.note_least(1, _PLAIN, 5 * 0.01)  # a fifth of it counts: an answer takes 10 ms at least
+    served.times.note(1, _PLAIN, 5 * 0.01)  # a fifth of it counts: an answer takes 10 ms at least
     return served
 
 
@@ -217,13 +217,13 @@ def test_every_request_that_was_let_in_is_answered_in_time(served: Served) -> No
                     clock.now = arrivals[0] if arrivals else clock.now
                     continue
                 slack = queue.slack(clock.now)
-                least = served.least_s(sum(chunk.size for chunk in together), _PLAIN)
+                least = served.times.usual_s(sum(chunk.size for chunk in together), _PLAIN)
                 end = min(chunk.request.deadline for chunk in together) - clock.now
-                seconds = max(least, min(served.slice_s, slack, end))  # a gap that is out of reach
+                seconds = max(least, min(served.times.slice_s, slack, end))  # a gap that is out of reach
                 clock.now += seconds
                 queue.charge(together, seconds)
                 for chunk in together:
-                    again = sum(served.least_s(chunk.size, _PLAIN) for chunk in together)
+                    again = sum(served.times.usual_s(chunk.size, _PLAIN) for chunk in together)
                     may_go_on = clock.now < chunk.request.deadline and slack - seconds > again
                     if may_go_on:
                         queue.put_back(chunk)
@@ -231,10 +231,10 @@ def test_every_request_that_was_let_in_is_answered_in_time(served: Served) -> No
                     chunk.request.chunks -= 1
                     if not chunk.request.chunks:
                         chunk.request.answer.set_result(None)  # type: ignore[arg-type]
-                        late.append(clock.now - chunk.request.deadline - served.slice_s)
+                        late.append(clock.now - chunk.request.deadline - served.times.slice_s)
         assert let_in > 50
         assert refused > 50, "a load that needs refusals"
-        assert max(late) <= 2 * served.least_s(16, _PLAIN) + 1e-9
+        assert max(late) <= 2 * served.times.usual_s(16, _PLAIN) + 1e-9
 
     run(work)
 

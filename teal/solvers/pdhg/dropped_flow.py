@@ -39,6 +39,7 @@ from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.prox import project_splits
 
 _TINY = 1e-300  # instead of 0 as a divisor
+_ROUNDING = 1e-13  # share of all demand by which sums of flows may be wrong in float64
 _STEPS = 200  # of a bisection, at most; 60 halve an interval down to the last bit
 
 
@@ -138,9 +139,13 @@ class DroppedFlowEngine(PlainEngine):
 
 
 def lost(problem: Problem, splits: Tensor) -> Tensor:
-    """(S,) Gbit/s that splits (1, D, K) lose in each matrix of ``problem``, of the demand with a live path."""
+    """(S,) Gbit/s that splits (1, D, K) lose in each matrix of ``problem``, of the demand with a live path.
+
+    A loss that is no more than rounding of the demand counts as 0: beside a bound of 0 it would be a gap of 100%.
+    """
     excess, shed = excess_and_shed(problem, splits)
-    return shed.clamp(min=0) + excess.clamp(min=0).sum(1)
+    loss = shed.clamp(min=0) + excess.clamp(min=0).sum(1)
+    return torch.where(loss > _ROUNDING * problem.routable_demand.sum(1), loss, 0)
 
 
 def excess_and_shed(problem: Problem, splits: Tensor) -> tuple[Tensor, Tensor]:

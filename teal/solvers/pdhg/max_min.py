@@ -8,7 +8,6 @@ program, which routes them and scales all alike by what they are too high; unuse
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from enum import StrEnum
 
@@ -19,6 +18,7 @@ from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem, ProgramPrices
 from teal.problem.bounds import gap as certified_gap
 from teal.problem.fair_levels import fair_figures
+from teal.runtime.interruptible import Deadline, Steps
 from teal.solvers.fairness import fair_flows, usual_iterations, weights_of
 from teal.solvers.pdhg.engine import PdhgState
 from teal.solvers.pdhg.priority import SolveProgram
@@ -41,19 +41,19 @@ class Form(StrEnum):
     LEVELS = "levels"
 
 
-def solve_max_min(
+def solving_max_min(
     problem: Problem,
     solve: SolveProgram,
     *,
     weight: Tensor | None = None,
     form: Form = Form.FILLING,
     gap: float = 1e-2,
-    deadline: float = math.inf,
+    deadline: Deadline | None = None,
     max_iterations: int = 10_000,
     iterations: int = 0,
     report: ProgressCallback | None = None,
-) -> PdhgResult:
-    """A max-min fair allocation of every matrix.
+) -> Steps[PdhgResult]:
+    """A max-min fair allocation of every matrix; pauses where ``solve`` does.
 
     Args:
         problem: B matrices; under another objective than max_min its weights do not count.
@@ -61,34 +61,37 @@ def solve_max_min(
         weight: (D,) or (B, D) w, above 0; None for those of max_min, 1 each under another objective.
         form: of the target rates.
         gap: target; of each program a fifth of it, for ``levels`` all of it.
-        deadline: seconds from now; what has no level by then gets the rates of the iteration over levels of links.
+        deadline: what has no level by then gets the rates of the iteration over levels of links; None for none.
         max_iterations: of each program.
         iterations: over the levels of links, for ``levels``; 0 for a number that suits the network.
-        report: called after each level with the iterations done and the share of the open demands that have no level.
+        report: as of :meth:`Filling.filling`.
     """
-    begin = time.perf_counter()
+    begin, deadline = time.perf_counter(), deadline or Deadline()
     problem = problem.to(torch.float64)
     weight = weights_of(problem, weight)
     plain = dataclasses.replace(
         problem, objective=Objective(), demand_value=torch.ones_like(problem.demand_value),
         link_cost=torch.zeros_like(problem.link_cost), churn=None, classes=None, steps=None, protection=None,
     )  # fmt: skip
-    start, levels, used, end = None, None, 0, begin + deadline
+    start, levels, used = None, None, 0
+    filling_deadline = deadline.share(_FILLING_TIME)
     if form is Form.LEVELS:
-        flows = fair_flows(plain, weight, iterations or usual_iterations(plain), end)
+        flows = yield from fair_flows(plain, weight, iterations or usual_iterations(plain), deadline)
         target, program_gap = flows.sum(-1), gap
         start = PdhgState(flows / target[..., None].clamp(min=_TINY), torch.zeros_like(problem.capacity))
     else:
         program_gap = _PROGRAM_SHARE * gap
-        fillings = _filled(plain, weight, solve, program_gap, begin, deadline, max_iterations, report)
+        fillings = yield from _filled(
+            plain, weight, solve, program_gap, deadline, filling_deadline, max_iterations, report
+        )
         target = torch.stack([filling.rate for filling in fillings])
         levels, used = [filling.levels for filling in fillings], max(filling.iterations for filling in fillings)
-    splits, found = _routed(plain, target, solve, start, program_gap, end, max_iterations)
+    splits, found = yield from _routed(plain, target, solve, start, program_gap, deadline, max_iterations)
     prices = None if levels is None else _level_prices(plain, splits, weight, levels)
     figures = fair_figures(problem, splits, prices, weight)
     value, bound = problem.flows(splits).sum((1, 2)), figures.limit.sum(1)
     gaps = certified_gap(dataclasses.replace(problem, objective=Objective()), value, bound)
-    missed = Stop.DEADLINE if time.perf_counter() - begin > _FILLING_TIME * deadline else Stop.ITERATIONS
+    missed = Stop.DEADLINE if filling_deadline.is_over else Stop.ITERATIONS
     return dataclasses.replace(
         found, splits=splits, state=PdhgState(splits, found.prices), value=value, bound=bound, gap=gaps,
         iterations=found.iterations + used, solve_s=time.perf_counter() - begin, program_prices=prices, fair=figures,
@@ -101,11 +104,11 @@ def _filled(
     weight: Tensor,
     solve: SolveProgram,
     gap: float,
-    begin: float,
-    deadline: float,
+    deadline: Deadline,
+    filling_deadline: Deadline,
     max_iterations: int,
     report: ProgressCallback | None,
-) -> list[Filling]:
+) -> Steps[list[Filling]]:
     """Water-filling of every matrix, each with its share of the time.
 
     Args:
@@ -113,20 +116,19 @@ def _filled(
         weight: (B, D) w.
         solve: for one program.
         gap: of each program.
-        begin: ``time.perf_counter()`` from which the deadline counts.
-        deadline: seconds.
+        deadline: of the allocation.
+        filling_deadline: of water-filling.
         max_iterations: of each program.
         report: as of :func:`solve_max_min`.
     """
     usable = problem.usable  # demands of more than paths can carry would span too many decades
-    guess_end = begin + _GUESS_TIME * deadline
-    guess = fair_flows(usable.to(torch.float32), weight, _GUESS_ITERATIONS, guess_end).sum(-1).double()
+    flows = yield from fair_flows(usable.to(torch.float32), weight, _GUESS_ITERATIONS, deadline.share(_GUESS_TIME))
+    guess = flows.sum(-1).double()
     fillings = []
     for row in range(problem.batch):
-        now = time.perf_counter()
-        end = now + (begin + _FILLING_TIME * deadline - now) / (problem.batch - row)
-        fillings.append(Filling(usable.row(row), weight[row], guess[row], solve, gap, max_iterations, end))
-        fillings[-1].run(report)
+        row_deadline = filling_deadline.share(1 / (problem.batch - row))
+        fillings.append(Filling(usable.row(row), weight[row], guess[row], solve, gap, max_iterations, row_deadline))
+        yield from fillings[-1].filling(report)
     return fillings
 
 
@@ -136,9 +138,9 @@ def _routed(
     solve: SolveProgram,
     start: PdhgState | None,
     gap: float,
-    end: float,
+    deadline: Deadline,
     max_iterations: int,
-) -> tuple[Tensor, PdhgResult]:
+) -> Steps[tuple[Tensor, PdhgResult]]:
     """(B, D, K) splits that come nearest to rates, all in the same proportion, and fill what is left.
 
     Args:
@@ -147,13 +149,12 @@ def _routed(
         solve: for one program.
         start: splits and prices to start from; None for nothing.
         gap: of the max_concurrent_flow program.
-        end: ``time.perf_counter()`` of the deadline.
+        deadline: of the program.
         max_iterations: of the program.
     """
     concurrent = problem.balanced(ObjectiveName.MAX_CONCURRENT_FLOW, target)
-    found = solve(
-        concurrent, gap=gap, deadline=max(0.0, end - time.perf_counter()), max_iterations=max_iterations,
-        warm_start=start,
+    found = yield from solve(
+        concurrent, gap=gap, deadline=deadline, max_iterations=max_iterations, warm_start=start,
     )  # fmt: skip
     demand = problem.demand[..., None]
     splits = torch.where(demand > 0, found.splits * target[..., None] / demand.clamp(min=_TINY), 0)

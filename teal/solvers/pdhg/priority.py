@@ -15,7 +15,6 @@ these stay where they are.  docs/operating.md has what that costs.
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -28,6 +27,7 @@ from teal.objectives import CLASS_RATIO, Objective
 from teal.pathops import make_path_ops
 from teal.problem import Problem, ProgramPrices
 from teal.problem.priority import ClassFigures, by_class
+from teal.runtime.interruptible import Deadline, Steps, complete
 from teal.solvers.pdhg.class_rows import ClassRows, class_weights
 from teal.solvers.pdhg.engine import PdhgState
 from teal.solvers.pdhg.search import PdhgResult, Stop
@@ -46,11 +46,11 @@ _CLOSED_BELOW = 1e-6
 
 
 class SolveProgram(Protocol):
-    """Solves one weighted program; see :func:`teal.solvers.pdhg.solver.solve`."""
+    """Solves one program; see :func:`teal.solvers.pdhg.solver.solving`."""
 
     def __call__(
-        self, problem: Problem, *, gap: float, deadline: float, max_iterations: int, warm_start: PdhgState | None
-    ) -> PdhgResult:
+        self, problem: Problem, *, gap: float, deadline: Deadline, max_iterations: int, warm_start: PdhgState | None
+    ) -> Steps[PdhgResult]:
         """Solve all matrices."""
         ...
 
@@ -62,17 +62,18 @@ class _Sequence:
         problem: B matrices under priority.
         solve: for one program.
         gap: target of every class.
-        end: ``time.perf_counter()`` of the deadline.
+        deadline: of the sequence.
         max_iterations: of a call of ``solve``.
         may_merge: whether ``solve`` takes values that fall in steps.
     """
 
     def __init__(
-        self, problem: Problem, solve: SolveProgram, gap: float, end: float, max_iterations: int, *, may_merge: bool
-    ) -> None:
+        self, problem: Problem, solve: SolveProgram, gap: float, deadline: Deadline, max_iterations: int, *,
+        may_merge: bool,
+    ) -> None:  # fmt: skip
         assert problem.classes is not None
         self.problem, self.count, self._gap = problem, len(problem.classes), gap
-        self._solve, self._end, self._max_iterations = solve, end, max_iterations
+        self._solve, self._deadline, self._max_iterations = solve, deadline, max_iterations
         self._rows = ClassRows(problem, may_merge=may_merge)
         self._results: list[PdhgResult | None] = [None] * self.count
         self._ratio = CLASS_RATIO
@@ -92,12 +93,12 @@ class _Sequence:
         positive = share[share > 0]
         return max(_LEAST_TARGET, self._gap * _SAFETY * float(positive.min())) if len(positive) else self._gap
 
-    def solve(self, number: int) -> None:
+    def solving(self, number: int) -> Steps[None]:
         """Solve the program of a class to its target, from its last result if there is one."""
         own = self._results[number]
-        result = self._solve(
-            self._rows.program(number, self._ratio), gap=self._target[number],
-            deadline=max(0.0, self._end - time.perf_counter()), max_iterations=self._max_iterations,
+        result = yield from self._solve(
+            self._rows.program(number, self._ratio), gap=self._target[number], deadline=self._deadline,
+            max_iterations=self._max_iterations,
             warm_start=None if own is None else own.state,
         )  # fmt: skip
         self._results[number] = result
@@ -127,7 +128,7 @@ class _Sequence:
         """(B, C, E) of each program, in units of its class's value."""
         return torch.stack([result.prices for result in self._results if result is not None], 1)
 
-    def improve(self, figures: ClassFigures) -> bool:
+    def improving(self, figures: ClassFigures) -> Steps[bool]:
         """Solve one program further, for the class with the widest gap; false if nothing helps any more.
 
         Args:
@@ -150,45 +151,46 @@ class _Sequence:
             return False
         tighter = max(_LEAST_TARGET, _TIGHTER * self._target[number])
         self._target[number] = min(self._needed(number, figures.value), tighter)
-        self.solve(number)
+        yield from self.solving(number)
         return True
 
 
-def solve_in_order(
+def solving_in_order(
     problem: Problem,
     solve: SolveProgram,
     *,
     gap: float,
-    deadline: float = math.inf,
+    deadline: Deadline,
     max_iterations: int = 10_000,
     report: Callable[[int, float], None] | None = None,
     may_merge: bool = False,
-) -> PdhgResult:
-    """A lexicographic allocation of every matrix, each class certified to ``gap``.
+) -> Steps[PdhgResult]:
+    """A lexicographic allocation of every matrix, each class certified to ``gap``; pauses where ``solve`` does.
 
     Args:
         problem: B matrices under priority.
         solve: for one weighted program.
         gap: target of every class: (bound - value) / bound.
-        deadline: seconds from now; each program is begun in any case.
+        deadline: each program is begun in any case.
         max_iterations: of a call of ``solve``.
         report: called after each program with the iterations done and the widest gap of a class.
         may_merge: whether ``solve`` takes values that fall in steps, so that the classes of a pair are one row.
     """
     begin = time.perf_counter()
-    sequence = _Sequence(problem, solve, gap, begin + deadline, max_iterations, may_merge=may_merge)
+    sequence = _Sequence(problem, solve, gap, deadline, max_iterations, may_merge=may_merge)
     for number in range(sequence.count):
-        sequence.solve(number)
+        yield from sequence.solving(number)
+        yield
     figures, stop = sequence.figures(), Stop.GAP
     for _ in range(_MOST_ROUNDS):
         widest = float(figures.gap.max())
         if report is not None:
             report(sequence.iterations, widest)
-        if widest <= gap or time.perf_counter() - begin > deadline or not sequence.improve(figures):
+        if widest <= gap or deadline.is_over or not (yield from sequence.improving(figures)):
             break
         figures = sequence.figures()
     if float(figures.gap.max()) > gap:
-        stop = Stop.DEADLINE if time.perf_counter() - begin > deadline else Stop.ITERATIONS
+        stop = Stop.DEADLINE if deadline.is_over else Stop.ITERATIONS
     gaps, splits = figures.gap.amax(1), sequence.splits
     return dataclasses.replace(
         sequence.last, splits=splits, state=PdhgState(splits, sequence.last.prices), value=figures.value.sum(1),
@@ -216,7 +218,7 @@ def solve_residual(problem: Problem, solve: SolveProgram, *, gap: float, max_ite
             capacity=residual, demand_value=torch.ones_like(problem.demand_value[rows]), classes=None,
             objective=Objective(),
         )  # fmt: skip
-        result = solve(own, gap=gap, deadline=math.inf, max_iterations=max_iterations, warm_start=None)
+        result = complete(solve(own, gap=gap, deadline=Deadline(), max_iterations=max_iterations, warm_start=None))
         splits[:, rows] = result.splits.to(splits)
         residual = (residual - own.loads(result.splits.to(own.demand))).clamp(min=0)
         residual = torch.where(residual > _CLOSED_BELOW * problem.capacity, residual, 0)

@@ -16,6 +16,7 @@ import torch
 from teal.network import PathSet, Topology, Trie, all_pairs
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
+from teal.runtime.interruptible import Deadline, complete
 from teal.runtime.parallel import is_large, on_all_threads
 from teal.solvers.pdhg.demand_value import one_step
 from teal.solvers.pdhg.fused import LANES, MAX_LANES, FusedEngine
@@ -76,7 +77,7 @@ def rehearse(
             state = search.run(math.inf, warm=state is not None).state
         if is_sampled:
             sampled = SampledStart(problem, engine, 1e-2, num_demands=_ANY_SIZE)
-            sampled.respond(torch.ones(problem.batch, dtype=torch.bool), math.inf)
+            complete(sampled.respond(torch.ones(problem.batch, dtype=torch.bool), Deadline()))
             sampled.correct()
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from teal.network import PathSet
 from teal.problem import Problem
 from teal.problem.bounds import usable_prices
+from teal.runtime.interruptible import Deadline, Steps
 from teal.solvers.pdhg import sample
 from teal.solvers.pdhg.engine import Starter
 from teal.solvers.pdhg.fused import FusedEngine
@@ -64,23 +65,23 @@ class SampledStart:
         self._starter = starter if is_useful and not problem.objective.is_balanced else None
         self._answers: list[sample.Answer] = []
 
-    def respond(self, unfinished: Tensor, seconds: float) -> bool:
+    def respond(self, unfinished: Tensor, deadline: Deadline) -> Steps[bool]:
         """Put the engine at the response to the next sample; false, without effect, where that would be too large.
 
         Args:
             unfinished: (B,) matrices that need a new sample; the others keep theirs.
-            seconds: for all samples together.
+            deadline: of all samples together.
         """
         problem, size = self._problem, self._size
         if size > MAX_SHARE * self._num_demands:
             return False
         self._size = GROWTH * size
-        end, answers = time.perf_counter() + seconds, []
+        answers: list[sample.Answer] = []
         for row in range(problem.batch):
             if self._answers and not bool(unfinished[row]):
                 answers.append(self._answers[row])
                 continue
-            row_end = time.perf_counter() + (end - time.perf_counter()) / (problem.batch - row)
+            row_deadline = deadline.share(1 / (problem.batch - row))
             drawn = self._draw(size, row)
             if not len(drawn.demands):
                 answers.append(sample.no_answer(problem))
@@ -88,20 +89,20 @@ class SampledStart:
                 answers.append(sample.answer(drawn, *_start(drawn, self._starter)))
             else:
                 earlier = self._answers[row] if self._answers else None  # its prices are a good start
-                answers.append(self._solve(drawn, earlier, row_end))
+                answers.append((yield from self._solve(drawn, earlier, row_deadline)))
         self._answers = answers
         self._engine.respond(answers)
         return True
 
-    def _solve(self, drawn: sample.Sample, start: sample.Answer | None, end: float) -> sample.Answer:
-        """Iterate until ``end`` by time.perf_counter() at most, from the prices of another sample if there is one."""
+    def _solve(self, drawn: sample.Sample, start: sample.Answer | None, deadline: Deadline) -> Steps[sample.Answer]:
+        """Iterate until the deadline at most, from the prices of another sample if there is one."""
         begin = time.perf_counter()
         engine = FusedEngine(drawn.problem, None, torch.float32)
         if start is not None:
             engine.respond([dataclasses.replace(start, kept=start.kept[:0], kept_splits=start.kept_splits[:0])])
         target = SAMPLE_GAP * self._gap
         search = Search(drawn.problem, engine, target, MAX_ITERATIONS, None, begin=begin, may_stall=False)
-        result = search.run(end - begin, warm=start is not None)
+        result = yield from search.solving(deadline, warm=start is not None)
         return sample.answer(drawn, result.splits, result.prices)
 
     def correct(self) -> bool:

@@ -35,6 +35,7 @@ from teal.objectives import Objective, ObjectiveName
 from teal.pathops import make_path_ops
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray, Int64Array
+from teal.runtime.interruptible import Deadline, Steps, complete
 from teal.runtime.shapes import Float
 from teal.solvers.pdhg import kernels, sample, sampled_start
 from teal.solvers.pdhg.dropped_flow import DroppedFlowEngine, lost, tail_mean
@@ -97,12 +98,16 @@ def solve_scenarios(
         report: called after each full gap check between iterations.
 
     Raises:
-        InputError: another objective or device, capacities that differ, or settings out of range.
+        InputError: another objective or device; a limit on churn, promises or steps of value; capacities that differ;
+            settings out of range.
     """
     begin = time.perf_counter()
     objective = problem.objective.name
     if objective not in (ObjectiveName.MAX_LINK_UTILISATION, ObjectiveName.TOTAL_FLOW):
         raise InputError("scenarios", "objective", "max_link_utilisation or total_flow", objective.value)
+    for limit in ("churn", "protection", "steps"):
+        if getattr(problem, limit) is not None:
+            raise InputError("scenarios", limit, "a problem without it: shared splits do not take it", "one with it")
     if problem.ops.device.type != "cpu":
         raise InputError("scenarios", "device", "cpu", problem.ops.device)
     if not problem.batch or not bool((problem.capacity == problem.capacity[:1]).all()):
@@ -134,7 +139,7 @@ def solve_scenarios(
         _minimised(some.row(0)), engine, gap, max_iterations, report, begin, may_stall=False, sampled=sampled,
         is_large=is_large,
     )  # fmt: skip
-    iterations, stop = search.iterate(deadline, warm=state is not None)
+    iterations, stop = complete(search.iterating(Deadline(begin + deadline), warm=state is not None))
     kept, rows = engine.best()
     prices = torch.zeros_like(problem.capacity, dtype=torch.float64)
     if isinstance(engine, DroppedFlowEngine):
@@ -264,7 +269,7 @@ class SampledScenarios:
         self._problem, self._limits_of, self._engine, self._gap = problem, limits, engine, gap
         self._size = sampled_start.first_size(problem.paths, gap)
 
-    def respond(self, unfinished: Tensor, seconds: float) -> bool:
+    def respond(self, unfinished: Tensor, deadline: Deadline) -> Steps[bool]:
         """See :class:`teal.solvers.pdhg.search.Sampled`."""
         problem, size = self._problem, self._size
         if size > sampled_start.MAX_SHARE * problem.paths.num_demands:
@@ -294,7 +299,7 @@ class SampledScenarios:
             may_stall=False,
             is_large=False,
         )
-        search.iterate(seconds, warm=False)
+        yield from search.iterating(deadline, warm=False)
         splits, prices = engine.best()
         is_certain = chance >= 1
         self._engine.respond_to(

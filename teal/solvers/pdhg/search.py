@@ -15,6 +15,7 @@ from torch import Tensor
 from teal.problem import ClassFigures, FairFigures, Problem, ProgramPrices
 from teal.problem.bounds import from_utilisation
 from teal.problem.bounds import gap as certified_gap
+from teal.runtime.interruptible import Deadline, Steps, complete
 from teal.runtime.shapes import Float
 from teal.solvers.pdhg.engine import PdhgEngine, PdhgState
 from teal.solvers.projection import project
@@ -45,6 +46,7 @@ _STALL_GAP = 0.7
 
 
 TENSORS = ("splits", "prices", "value", "bound", "gap")  # fields of PdhgResult with an entry a matrix
+_OF_SEQUENCES = ("program_prices", "classes", "fair")  # fields of PdhgResult that only sequences of programs have
 
 
 class Stop(StrEnum):
@@ -101,12 +103,21 @@ class PdhgResult:
 
     def rows(self, rows: Tensor) -> PdhgResult:
         """The results of some of the matrices, by their numbers."""
-        tensors: dict[str, Any] = {field: getattr(self, field)[rows] for field in TENSORS}
+        changed: dict[str, Any] = {field: getattr(self, field)[rows] for field in TENSORS}
+        for field in _OF_SEQUENCES:
+            part = getattr(self, field)
+            changed[field] = None if part is None else part.rows(rows)
         stopped_by = tuple(self.stopped_by[row] for row in rows.tolist())
-        return dataclasses.replace(self, **tensors, state=self.state.rows(rows), stopped_by=stopped_by)
+        return dataclasses.replace(self, **changed, state=self.state.rows(rows), stopped_by=stopped_by)
 
     def replaced(self, rows: Tensor, others: PdhgResult) -> PdhgResult:
-        """The same with the results of some of the matrices replaced by ``others``."""
+        """The same with the results of some of the matrices replaced by ``others``; of a single program alone.
+
+        Raises:
+            ValueError: results of a sequence of programs.
+        """
+        if any(getattr(self, field) is not None for field in _OF_SEQUENCES):
+            raise ValueError("results of a sequence of programs have certificates for all matrices together")
 
         def put(own: Tensor, new: Tensor) -> Tensor:
             return own.index_copy(0, rows.to(own.device), new)
@@ -123,7 +134,7 @@ class PdhgResult:
 class Sampled(Protocol):
     """Starts of an engine from samples of the demands; see :class:`teal.solvers.pdhg.sampled_start.SampledStart`."""
 
-    def respond(self, unfinished: Tensor, seconds: float) -> bool:
+    def respond(self, unfinished: Tensor, deadline: Deadline) -> Steps[bool]:
         """Put the engine at the response of all demands to the next sample's prices; false if there is none."""
         ...
 
@@ -141,7 +152,7 @@ class Search:
         target_gap: at which the search stops.
         max_iterations: at which the search stops.
         report: see :func:`solve`.
-        begin: ``time.perf_counter()`` at the start, from which the deadline counts.
+        begin: ``time.perf_counter()`` at the start, from which the time of the result counts.
         may_stall: whether to stop where the gap no longer shrinks.
         sampled: starts of the engine from samples of the demands; None where iterations take less time.
         is_large: whether an iteration takes longer than a test of its bound; None: see the paths of ``problem``.
@@ -177,12 +188,16 @@ class Search:
             is_large = work > LARGE_WORK and problem.demand.device.type == "cpu"
         self._stride = 1 if is_large else _STRIDE
 
-    def run(self, deadline: float, *, warm: bool) -> PdhgResult:
-        """Alternate iterations and gap checks; ``deadline`` in seconds from ``begin``."""
-        return self._result(*self.iterate(deadline, warm=warm))
+    def run(self, seconds: float, *, warm: bool) -> PdhgResult:
+        """Alternate iterations and gap checks for so many seconds from the start at most."""
+        return complete(self.solving(Deadline(self._begin + seconds), warm=warm))
 
-    def iterate(self, deadline: float, *, warm: bool) -> tuple[int, Stop]:
-        """:meth:`run` without its result: the number of iterations, and what ended the search."""
+    def solving(self, deadline: Deadline, *, warm: bool) -> Steps[PdhgResult]:
+        """:meth:`run`, pausing after every few iterations."""
+        return self._result(*(yield from self.iterating(deadline, warm=warm)))
+
+    def iterating(self, deadline: Deadline, *, warm: bool) -> Steps[tuple[int, Stop]]:
+        """:meth:`solving` without its result: the number of iterations, and what ended the search."""
         engine = self._engine
         done, next_check, last_check = 0, _FIRST_CHECK, -1  # iterations; -1: no check has been made
         stop = Stop.ITERATIONS
@@ -193,18 +208,18 @@ class Search:
                 self._check(LAST_REFILL)
         refill = 0  # rounds in full gap checks between iterations
         if self._max_iterations > 0 and (not warm or self._is_beyond(_FAR)):
-            sampled_check_s = self._start_from_samples(deadline)
+            sampled_check_s = yield from self._start_from_samples(deadline)
             if sampled_check_s:
                 check_s, last_check, next_check, refill = sampled_check_s, 0, self._after_samples(0), LAST_REFILL
         while done < self._max_iterations and not self._all_within(self.bound):
-            elapsed = time.perf_counter() - self._begin
+            left = deadline.left
             reserve = _LAST_CHECK_COST * (check_s or _CHECK_COST * iteration_s) + iteration_s
-            if elapsed + reserve >= deadline:
+            if left <= reserve:
                 stop = Stop.DEADLINE
                 break
             count = max(1, min(self._stride, self._max_iterations - done, next_check - done))
-            if iteration_s and math.isfinite(deadline):
-                count = max(1, min(count, int((deadline - elapsed - reserve) / iteration_s)))
+            if iteration_s and math.isfinite(left):
+                count = max(1, min(count, int((left - reserve) / iteration_s)))
             advance_begin = time.perf_counter()
             iteration_bound, self._is_refilled = engine.advance(count), False
             iteration_s, done = (time.perf_counter() - advance_begin) / count, done + count
@@ -223,25 +238,30 @@ class Search:
                 if self._may_stall and self._has_stalled(done):
                     stop = Stop.STALLED
                     break
+            yield
         if not self._all_within(self.bound) and not self._is_refilled:
             self._check(LAST_REFILL)
         return done, stop if bool(self._unfinished().any()) else Stop.GAP
 
-    def _start_from_samples(self, deadline: float) -> float:
+    def _start_from_samples(self, deadline: Deadline) -> Steps[float]:
         """Respond to larger and larger samples, each also after a correction, until the gap is near the target.
 
         Returns the seconds of the last sample's gap check; 0 if there was no sample.
         """
         check_s = 0.0
         while self._sampled is not None and self._is_beyond(_NEAR):
-            remaining = deadline - (time.perf_counter() - self._begin) - _LAST_CHECK_COST * check_s
-            if remaining <= 0 or not self._sampled.respond(self._unfinished(), _SAMPLE_TIME * remaining):
+            remaining = deadline.left - _LAST_CHECK_COST * check_s
+            if remaining <= 0:
+                break
+            sample_end = Deadline(time.perf_counter() + _SAMPLE_TIME * remaining, deadline)
+            if not (yield from self._sampled.respond(self._unfinished(), sample_end)):
                 break
             self._is_refilled = False
             check_s = self._check(LAST_REFILL)
-            is_late = time.perf_counter() - self._begin + _LAST_CHECK_COST * check_s >= deadline
+            is_late = _LAST_CHECK_COST * check_s >= deadline.left
             if not is_late and not self._all_within(self.bound) and self._sampled.correct():
                 self._check(LAST_REFILL)
+            yield
         return check_s
 
     def _after_samples(self, done: int) -> int:

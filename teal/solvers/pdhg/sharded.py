@@ -28,6 +28,7 @@ from teal.problem import Problem
 from teal.problem.bounds import from_utilisation
 from teal.problem.bounds import gap as certified_gap
 from teal.runtime.arrays import FloatArray, IntArray
+from teal.runtime.interruptible import Deadline, complete
 from teal.solvers.pdhg import sample
 from teal.solvers.pdhg.fused import FusedEngine
 from teal.solvers.pdhg.sampled_start import SampledStart
@@ -80,7 +81,7 @@ class ShardedProblem:
         report: called with the number of shards whose paths are found, and their number.
 
     Raises:
-        InputError: arrays that do not fit together.
+        InputError: arrays that do not fit together; priority and max_min, which are sequences of programs.
     """
 
     def __init__(
@@ -98,6 +99,9 @@ class ShardedProblem:
         if num_shards < 1:
             raise InputError("shards", "num_shards", "a whole number of at least 1", num_shards)
         self.topology, self.objective = topology, objective or Objective()
+        if self.objective.is_sequence:
+            expected = "one that is a single program"
+            raise InputError("shards", "objective", expected, self.objective.name.value)
         self._demand, self._search = demand, search or PathSearch()
         # One entry if all demands have the same value: no array of all demands is then made.
         self._value = (
@@ -179,12 +183,13 @@ class ShardedProblem:
         search = Search(
             self.network, engine, gap, max_iterations, report, begin, may_stall=False, sampled=starts, is_large=True
         )
-        iterations, stop = search.iterate(deadline, warm=False)
+        iterations, stop = complete(search.iterating(Deadline(begin + deadline), warm=False))
         value, bound = search.value, search.bound
         if self.objective.is_balanced:
+            value, bound = from_utilisation(self.network, value), from_utilisation(self.network, bound)
             if self.objective.may_shed:
                 engine.shed(LAST_REFILL)
-            value, bound = from_utilisation(self.network, value), from_utilisation(self.network, bound)
+                value = torch.tensor([min([1.0, *self.backend.apply(_least_share, self.network.capacity[0].numpy())])])
         return ShardedResult(
             value=float(value),
             bound=float(bound),
@@ -205,6 +210,19 @@ class ShardedProblem:
             arguments: for all shards.
         """
         return self.backend.apply(function, *arguments)
+
+
+def _least_share(allocated: Allocated, capacity: FloatArray) -> float:
+    """Least share that is carried of a demand of a shard with a live path; infinite without such a demand.
+
+    Args:
+        allocated: the shard's allocation.
+        capacity: (E,) Gbit/s in force.
+    """
+    failed = torch.from_numpy((capacity <= 0).astype(np.float64))[None]
+    is_live = allocated.paths.mask & (make_path_ops(allocated.paths).path_max(failed)[0][0] == 0).numpy()
+    counts = is_live.any(1) & (allocated.demands.demand > 0)
+    return float(np.where(counts, allocated.splits.sum(1), np.inf).min(initial=np.inf))
 
 
 def _longest_path(allocated: Allocated, latency: FloatArray) -> float:

@@ -17,13 +17,14 @@ from teal.pathops.bundles import BundleOps
 from teal.problem import Problem
 from teal.problem.bounds import gap as certified_gap
 from teal.problem.bounds import usable_prices
+from teal.runtime.interruptible import Deadline, Steps, complete, quietly
 from teal.solvers.pdhg.churn import ChurnEngine
 from teal.solvers.pdhg.engine import PdhgEngine, PdhgState, Starter
 from teal.solvers.pdhg.equilibrated import EquilibratedEngine, spans_decades
 from teal.solvers.pdhg.fused import MAX_LANES, FusedEngine
-from teal.solvers.pdhg.max_min import solve_max_min
+from teal.solvers.pdhg.max_min import solving_max_min
 from teal.solvers.pdhg.plain import PlainEngine
-from teal.solvers.pdhg.priority import solve_in_order
+from teal.solvers.pdhg.priority import solving_in_order
 from teal.solvers.pdhg.reduction import Reduction, is_ordinary
 from teal.solvers.pdhg.rehearsal import rehearse_for
 from teal.solvers.pdhg.sampled_start import SampledStart, is_faster
@@ -40,20 +41,19 @@ class _Limits:
 
     Attributes:
         gap: target.
-        end: ``time.perf_counter()`` of the deadline.
+        deadline: of all matrices.
         max_iterations: largest number of iterations.
         report: called after each full gap check between iterations; None for nobody.
         starter: see :func:`solve`.
     """
 
     gap: float
-    end: float
+    deadline: Deadline
     max_iterations: int
     report: ProgressCallback | None
     starter: Starter | None
 
 
-@torch.no_grad()
 def solve(
     problem: Problem,
     *,
@@ -78,57 +78,135 @@ def solve(
             each part of the batch.
         max_iterations: largest number of iterations.
         warm_start: an earlier result or its state, or splits (B, D, K) and prices (B, E) from anywhere: those of the
-            matrix before, of the same matrix before a failure, or of a model.
+            matrix before, of the same matrix before a failure, or of a model.  Only for a single program, see
+            :func:`takes_warm_start`.
         starter: such as a PriceGNN.  On networks so large that the engine starts from a sample of the demands, it
             solves the sample (targets of 0.5% and above, programs that maximise a value; iterations do otherwise); on
-            smaller ones it gives the start that ``warm_start`` does not give.
+            smaller ones it gives the start that ``warm_start`` does not give.  Only where ``warm_start`` may be.
         engine: fused (CPU, and GPU with numba-cuda), plain (any device), equilibrated (any device; for magnitudes that
             span many decades), or auto: the faster of the first two that runs here, and equilibrated where magnitudes
-            span more than four decades or where the gap stops shrinking, unless the network is large.
+            span more than four decades or where the gap stops shrinking, unless the network is large.  A limit on
+            churn has an engine of its own, and promises under failures take plain: auto means these there, and no
+            other one may be named.
         dtype: of the splits during the iteration; None for float32, or float64 where ``gap`` is below 1e-5 and, with
             auto, where float32 stalls.
-        report: called after each full gap check between iterations.
+        report: called after each full gap check between iterations, and under priority and max_min after each program;
+            the gap is infinite while it is not known.
 
     Raises:
-        InputError: a warm start of another shape, an unknown engine, or too little memory for one matrix.
+        InputError: settings out of range, a warm start of another shape, a warm start, starter or engine that this
+            program does not take, or too little memory for one matrix.
     """
+    if math.isnan(deadline):
+        raise InputError("solve", "deadline", "seconds", deadline)
+    steps = solving(
+        problem, gap=gap, deadline=Deadline.after(deadline), max_iterations=max_iterations, warm_start=warm_start,
+        starter=starter, engine=engine, dtype=dtype, report=report,
+    )  # fmt: skip
+    return complete(steps)
+
+
+def takes_warm_start(problem: Problem) -> bool:
+    """Whether the solution is one program over paths, which can start from an earlier solution."""
+    return not problem.objective.is_sequence and problem.protection is None
+
+
+@torch.no_grad()
+def solving(
+    problem: Problem,
+    *,
+    gap: float = 1e-2,
+    deadline: Deadline | None = None,
+    max_iterations: int = 10_000,
+    warm_start: WarmStart | None = None,
+    starter: Starter | None = None,
+    engine: str = "auto",
+    dtype: torch.dtype | None = None,
+    report: ProgressCallback | None = None,
+) -> Steps[PdhgResult]:
+    """:func:`solve` as a computation that pauses at the end of iterations (:mod:`teal.runtime.interruptible`).
+
+    Args:
+        problem: as of :func:`solve`.
+        gap: as of :func:`solve`.
+        deadline: None for none.
+        max_iterations, warm_start, starter, engine, dtype, report: as of :func:`solve`.
+
+    Raises:
+        InputError: see :func:`solve`; at the first step.
+    """
+    _check(problem, gap, max_iterations, warm_start, starter, engine)
+    prepare(problem, gap=gap, engine=engine, dtype=dtype)
+    steps = _solving(
+        problem, _Limits(gap, deadline or Deadline(), max_iterations, report, starter), warm_start, engine, dtype
+    )
+    return (yield from quietly(steps, problem.batch * problem.paths.leaf.size))
+
+
+def _check(
+    problem: Problem,
+    gap: float,
+    max_iterations: int,
+    warm_start: WarmStart | None,
+    starter: Starter | None,
+    engine: str,
+) -> None:
+    """Raise InputError for arguments of :func:`solve` that are out of range or would have no effect."""
+    if not problem.batch:
+        raise InputError("solve", "problem", "at least one matrix", "none")
     if not 0 <= gap < math.inf:
         raise InputError("solve", "gap", "a number >= 0", gap)
+    if max_iterations < 0:
+        raise InputError("solve", "max_iterations", "a whole number >= 0", max_iterations)
     if engine not in ENGINES:
         raise InputError("solve", "engine", " or ".join(ENGINES), repr(engine))
-    prepare(problem, gap=gap, engine=engine, dtype=dtype)
-    program = partial(solve, engine=engine, dtype=dtype)
-    if problem.objective.has_classes:
-        return solve_in_order(
-            problem, program, gap=gap, deadline=deadline, max_iterations=max_iterations, report=report,
-            may_merge=_knows_steps(problem, engine),
-        )  # fmt: skip
-    if problem.protection is not None:
-        return _solve_protected(problem, gap=gap, deadline=deadline, max_iterations=max_iterations, report=report)
-    if problem.objective.is_fair:
-        return solve_max_min(problem, program, gap=gap, deadline=deadline, max_iterations=max_iterations, report=report)
+    if not takes_warm_start(problem):
+        what = problem.objective.name.value if problem.protection is None else "promises under failures"
+        for name, value in (("warm_start", warm_start), ("starter", starter)):
+            if value is not None:
+                raise InputError("solve", name, f"none: {what} takes more than one program over paths", "one")
+    if problem.churn is not None and engine != "auto":
+        raise InputError("solve", "engine", "auto: a limit on churn has an engine of its own", repr(engine))
+    if problem.protection is not None and engine not in ("auto", "plain"):
+        raise InputError("solve", "engine", "auto or plain, for promises under failures", repr(engine))
+
+
+def _solving(
+    problem: Problem, limits: _Limits, warm_start: WarmStart | None, engine: str, dtype: torch.dtype | None
+) -> Steps[PdhgResult]:
+    """The solution of a program, of the programs of a sequence, or of the program over bundles."""
     begin = time.perf_counter()
+    program = partial(solving, engine=engine, dtype=dtype)
+    of_sequence: dict[str, Any] = {
+        "gap": limits.gap, "deadline": limits.deadline, "max_iterations": limits.max_iterations,
+        "report": limits.report,
+    }  # fmt: skip
+    if problem.objective.has_classes:
+        return (yield from solving_in_order(problem, program, may_merge=_knows_steps(problem, engine), **of_sequence))
+    if problem.protection is not None:
+        return (yield from _solving_protected(problem, **of_sequence))
+    if problem.objective.is_fair:
+        return (yield from solving_max_min(problem, program, **of_sequence))
     state = _starting_state(problem, warm_start)
-    if state is None and starter is not None and not is_faster(problem.paths, gap):
-        state = _starting_state(problem, starter.start(problem))
-    limits = _Limits(gap, begin + deadline, max_iterations, report, starter)
+    if state is None and limits.starter is not None and not is_faster(problem.paths, limits.gap):
+        state = _starting_state(problem, limits.starter.start(problem))
     if problem.churn is not None:
-        result = _solve_parts(problem, state, limits, "churn", torch.float64)
-        return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
-    if is_ordinary(problem):
-        result = _solve_reduced(problem, state, limits, engine, dtype, may_span_decades=False)
-        return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
-    reduction = Reduction(problem)
-    state = reduction.reduced(state)
-    result = _solve_reduced(reduction.problem, state, limits, engine, dtype)
-    return dataclasses.replace(reduction.result(result, gap), solve_s=time.perf_counter() - begin)
+        result = yield from _solving_parts(problem, state, limits, "churn", torch.float64)
+    elif is_ordinary(problem):
+        result = yield from _solving_reduced(problem, state, limits, engine, dtype, may_span_decades=False)
+    else:
+        reduction = Reduction(problem)
+        state = reduction.reduced(state)
+        result = yield from _solving_reduced(reduction.problem, state, limits, engine, dtype)
+        result = reduction.result(result, limits.gap)
+    return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
 
 
-def _solve_protected(problem: Problem, **limits: Any) -> PdhgResult:
+def _solving_protected(problem: Problem, **limits: Any) -> Steps[PdhgResult]:
     """The program over bundles, by the plain engine, which takes any path operations; splits are those of paths."""
     bundled = problem.bundled
     assert isinstance(bundled.ops, BundleOps)
-    result = solve(bundled, engine="plain", **limits)
+    result = yield from solving(bundled, engine="plain", **limits)
     reserved, promise = bundled.ops.on_paths(result.splits), result.splits.sum(-1, keepdim=True)
     splits = reserved * (promise / reserved.sum(-1, keepdim=True).clamp(min=1e-30))
     return dataclasses.replace(result, splits=splits, state=PdhgState(splits, result.prices))
@@ -164,7 +242,7 @@ def _real(gap: float, dtype: torch.dtype | None) -> torch.dtype:
     return dtype or (torch.float64 if gap < _FLOAT64_BELOW_GAP else torch.float32)
 
 
-def _solve_reduced(
+def _solving_reduced(
     problem: Problem,
     state: PdhgState | None,
     limits: _Limits,
@@ -172,11 +250,11 @@ def _solve_reduced(
     dtype: torch.dtype | None,
     *,
     may_span_decades: bool = True,
-) -> PdhgResult:
+) -> Steps[PdhgResult]:
     """Solve each matrix by the engine that suits it, then those that stalled by another one."""
     real = _real(limits.gap, dtype)
     if engine != "auto":
-        return _solve_parts(problem, state, limits, engine, real)
+        return (yield from _solving_parts(problem, state, limits, engine, real))
     is_small = problem.paths.trie.num_nodes + problem.paths.leaf.size <= LARGE_WORK and problem.steps is None
     # The equilibrated engine takes long above that size, and knows no steps; a stall of float32 may still be mended.
     fallback = "equilibrated" if is_small else "auto" if real is torch.float32 and dtype is None else ""
@@ -184,32 +262,33 @@ def _solve_reduced(
         spans_decades(problem).cpu() if is_small and may_span_decades else torch.zeros(problem.batch, dtype=torch.bool)
     )
     if bool(is_wide.all()) and problem.batch:
-        return _solve_parts(problem, state, limits, "equilibrated", real)
+        return (yield from _solving_parts(problem, state, limits, "equilibrated", real))
     if not bool(is_wide.any()):
-        result = _solve_parts(problem, state, limits, "auto", real, may_stall=bool(fallback))
+        result = yield from _solving_parts(problem, state, limits, "auto", real, may_stall=bool(fallback))
     else:
         groups = [(~is_wide).nonzero()[:, 0], is_wide.nonzero()[:, 0]]
         parts: list[PdhgResult] = []
         for rows, name in zip(groups, ("auto", "equilibrated"), strict=True):
-            now, left = time.perf_counter(), problem.batch - sum(len(part.value) for part in parts)
-            own = dataclasses.replace(limits, end=now + (limits.end - now) * len(rows) / left)
+            left = problem.batch - sum(len(part.value) for part in parts)
+            part_limits = dataclasses.replace(limits, deadline=limits.deadline.share(len(rows) / left))
             part_state = None if state is None else state.rows(rows)
-            parts.append(
-                _solve_parts(
-                    problem.rows(rows), part_state, own, name, real, may_stall=bool(fallback and name == "auto")
-                )
+            part = yield from _solving_parts(
+                problem.rows(rows), part_state, part_limits, name, real, may_stall=bool(fallback and name == "auto")
             )
+            parts.append(part)
         result = _merged(parts).rows(torch.cat(groups).argsort())
     stalled = torch.tensor([stop is Stop.STALLED for stop in result.stopped_by], dtype=torch.bool).nonzero()[:, 0]
     if not len(stalled):
         return result
     rest = dataclasses.replace(limits, max_iterations=max(0, limits.max_iterations - result.iterations))
     earlier = result.rows(stalled)
-    second = _solve_parts(problem.rows(stalled), earlier.state, rest, fallback, torch.float64, may_sample=False)
+    second = yield from _solving_parts(
+        problem.rows(stalled), earlier.state, rest, fallback, torch.float64, may_sample=False
+    )
     return result.replaced(stalled, _better(problem.rows(stalled), earlier, second))
 
 
-def _solve_parts(
+def _solving_parts(
     problem: Problem,
     state: PdhgState | None,
     limits: _Limits,
@@ -218,7 +297,7 @@ def _solve_parts(
     *,
     may_stall: bool = False,
     may_sample: bool = True,
-) -> PdhgResult:
+) -> Steps[PdhgResult]:
     """Solve by one engine, as many matrices at a time as it takes."""
     make_engine, lanes = _engine(problem, name, dtype)
     results: list[PdhgResult] = []
@@ -226,17 +305,16 @@ def _solve_parts(
         rows = slice(first, first + lanes)
         part = problem.rows(rows)
         part_state = None if state is None else state.rows(rows)
-        now = time.perf_counter()
-        part_deadline = (limits.end - now) * part.batch / (problem.batch - first)
+        begin, part_deadline = time.perf_counter(), limits.deadline.share(part.batch / (problem.batch - first))
         engine = make_engine(part, part_state, dtype)
         sampled = None
         if may_sample and name == "auto" and isinstance(engine, FusedEngine) and is_faster(part.paths, limits.gap):
             sampled = SampledStart(part, engine, limits.gap, limits.starter)
         search = Search(
-            part, engine, limits.gap, limits.max_iterations, limits.report, begin=now, may_stall=may_stall,
+            part, engine, limits.gap, limits.max_iterations, limits.report, begin=begin, may_stall=may_stall,
             sampled=sampled,
         )  # fmt: skip
-        results.append(search.run(part_deadline, warm=part_state is not None))
+        results.append((yield from search.solving(part_deadline, warm=part_state is not None)))
         del search, sampled, engine  # so that the memory is free for the next part
     return results[0] if len(results) == 1 else _merged(results)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from torch import Tensor
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.problem.fair_levels import HELD, WHOLE, growth_bound
+from teal.runtime.interruptible import Deadline, Steps
 from teal.runtime.shapes import Bool, Float
 from teal.solvers.pdhg.engine import PdhgState
 from teal.solvers.pdhg.priority import SolveProgram
@@ -52,20 +52,20 @@ class Filling:
         solve: for one program.
         gap: of each program.
         max_iterations: of each program.
-        end: ``time.perf_counter()`` after which no further level is looked for.
+        deadline: after which no further level is looked for.
 
     Attributes:
-        rate: (D,) Gbit/s, after :meth:`run`.
+        rate: (D,) Gbit/s, after :meth:`filling`.
         levels: that hold demands, ascending.
         iterations: of all programs.
     """
 
     def __init__(
         self, problem: Problem, weight: Tensor, guess: Tensor, solve: SolveProgram, gap: float, max_iterations: int,
-        end: float,
+        deadline: Deadline,
     ) -> None:  # fmt: skip
         self._problem, self._weight, self._gap, self._demand = problem, weight, gap, problem.demand[0]
-        self._guess, self._solve, self._end = guess, solve, end
+        self._guess, self._solve, self._deadline = guess, solve, deadline
         self._max_iterations = min(max_iterations, _ITERATIONS)
         self.rate = torch.zeros_like(self._demand)
         self._is_open = problem.routable[0] & (self._demand > 0)
@@ -74,17 +74,17 @@ class Filling:
         self.levels: list[Level] = []
         self.iterations = 0
 
-    def run(self, report: ProgressCallback | None = None) -> None:
+    def filling(self, report: ProgressCallback | None = None) -> Steps[None]:
         """Find all levels, or those for which there is time.
 
         Args:
-            report: called after each level with the iterations done and the share of the demands that are open.
+            report: called after each level with the iterations done and an infinite gap, since that of fair rates is
+                not known before the end.
         """
-        count = max(1, int(self._is_open.sum()))
         while bool(self._is_open.any()):  # each round closes a demand at least
             rises = self._is_open & (self._guess < WHOLE * self._demand)
             start = float((self._guess / self._weight)[rises].min()) if bool(rises.any()) else self._highest
-            prices = self._raise(max(start, self._level))
+            prices = yield from self._raise(max(start, self._level))
             if self._is_late:
                 self.rate = torch.where(self._is_open, torch.minimum(self._guess, self._demand), self.rate)
                 return
@@ -93,7 +93,7 @@ class Filling:
                 return
             self._close(prices)
             if report is not None:
-                report(self.iterations, float(self._is_open.sum()) / count)
+                report(self.iterations, math.inf)
 
     def _close(self, prices: Tensor) -> None:
         """Fix the rates of the demands that the level stops."""
@@ -110,14 +110,14 @@ class Filling:
 
     @property
     def _is_late(self) -> bool:
-        return time.perf_counter() > self._end
+        return self._deadline.is_over
 
     @property
     def _highest(self) -> float:
         """Level at which all open demands are carried whole."""
         return float((self._demand / self._weight)[self._is_open].max())
 
-    def _raise(self, start: float) -> Tensor | None:
+    def _raise(self, start: float) -> Steps[Tensor | None]:
         """Find the next level, from a guess; the prices (1, E) that bound it, or None if all demands fit whole."""
         highest, slack = self._highest, 1 + 2 * self._gap
         t, bound, best = min(max(_ABOVE * start, 1e-300), highest), math.inf, torch.zeros_like(self._problem.capacity)
@@ -127,8 +127,8 @@ class Filling:
                 break
             rates = torch.where(self._is_open, torch.minimum(t * self._weight, self._demand), self.rate)
             balanced = self._problem.balanced(ObjectiveName.MAX_LINK_UTILISATION, rates[None])
-            result = self._solve(
-                balanced, gap=self._gap, deadline=max(0.0, self._end - time.perf_counter()),
+            result = yield from self._solve(
+                balanced, gap=self._gap, deadline=self._deadline,
                 max_iterations=self._max_iterations, warm_start=self._state,
             )  # fmt: skip
             self.iterations += result.iterations

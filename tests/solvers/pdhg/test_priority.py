@@ -56,7 +56,7 @@ def test_two_equal_classes_share_what_one_class_would_get() -> None:
 def test_the_residual_form_keeps_higher_classes_and_costs_lower_ones() -> None:
     problem = _problem("topohub:sndlib/geant", 8.0)
     joint = teal.solve(problem, gap=1e-3).classes
-    splits = solve_residual(problem, pdhg.solve, gap=1e-4)
+    splits = solve_residual(problem, pdhg.solving, gap=1e-4)
     assert bool((teal.violations(problem, splits).largest <= 1e-9).all())
     scheme = teal.make_scheme("pdhg:form=residual,gap=0.0001").solve(problem)
     residual = teal.assess(problem, scheme).classes

@@ -14,6 +14,7 @@ from teal.network import compute_paths
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.feasibility import TOLERANCE, violations
+from teal.runtime.interruptible import Deadline, Steps, complete
 from teal.solvers import pdhg
 from teal.solvers.pdhg import sampled_start
 from teal.solvers.pdhg.fused import FusedEngine
@@ -54,7 +55,7 @@ def test_each_matrix_of_a_batch_has_its_own_sample() -> None:
     assert (together.gap <= 1e-2).all()
     engine = FusedEngine(problem, None, torch.float32)
     start = SampledStart(problem, engine, 1e-2)
-    assert start.respond(torch.ones(3, dtype=torch.bool), 60.0)
+    assert complete(start.respond(torch.ones(3, dtype=torch.bool), Deadline()))
     demands = [answer.kept.tolist() for answer in start._answers]
     assert demands[0] != demands[1]
 
@@ -63,7 +64,7 @@ def test_samples_grow_until_they_are_too_large() -> None:
     problem = _problem()
     start = SampledStart(problem, FusedEngine(problem, None, torch.float32), 1e-2)
     unfinished, sizes = torch.ones(1, dtype=torch.bool), []
-    while start.respond(unfinished, 60.0):
+    while complete(start.respond(unfinished, Deadline())):
         sizes.append(start._size)
     assert sizes == [first_size(problem.paths, 1e-2) * sampled_start.GROWTH ** (i + 1) for i in range(len(sizes))]
     assert len(sizes) >= 1
@@ -75,9 +76,9 @@ def test_a_warm_start_keeps_its_place_where_it_is_better(monkeypatch: pytest.Mon
     drawn: list[int] = []
     respond = SampledStart.respond
 
-    def counted(self: SampledStart, unfinished: torch.Tensor, seconds: float) -> bool:
+    def counted(self: SampledStart, unfinished: torch.Tensor, deadline: Deadline) -> Steps[bool]:
         drawn.append(1)
-        return respond(self, unfinished, seconds)
+        return respond(self, unfinished, deadline)
 
     monkeypatch.setattr(SampledStart, "respond", counted)
     again = pdhg.solve(problem, gap=5e-3, warm_start=result)

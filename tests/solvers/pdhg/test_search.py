@@ -269,8 +269,8 @@ def test_pdhg_keeps_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(perf_counter=lambda: next(readings) / 1000)
     problem = _geant(matrices=4)
     pdhg.prepare(problem, gap=0)  # whose readings would count
-    for module in ("search", "solver"):
-        monkeypatch.setattr(f"teal.solvers.pdhg.{module}.time", clock)
+    for module in ("solvers.pdhg.search", "solvers.pdhg.solver", "runtime.interruptible"):
+        monkeypatch.setattr(f"teal.{module}.time", clock)
     solution = pdhg.solve(problem, gap=0, deadline=0.3, max_iterations=10**9)
     assert 0.25 < clock.perf_counter() < 0.3 + 0.02, "0.02: the readings of the last check"
     assert solution.iterations > 10
