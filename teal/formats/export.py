@@ -5,10 +5,13 @@ Both read the .json file of an allocation (:mod:`teal.formats.allocations`).
 - ``sr-policy``: for each demand a policy with one segment list a path and a weight; see :mod:`teal.network.segments`.
   A path whose list is longer than the maximum SID depth (MSD), and those beyond the N heaviest of a policy, are left
   out.
+  Each class of a pair of nodes has a policy of its own: a policy is known by headend, color and endpoint (RFC 9256,
+  section 2.1), so that class number c, counted from the highest, has the color 100 + c; without classes it is 100.
 - ``wcmp``: for each node and target a group of links with weights, as destination-based forwarding has them (WCMP; Zhou
   et al., EuroSys 2014).  With f[t, e] the flow to target t on link e, link e out of node v has the weight f[t, e] / sum
   over the links out of v.  Every link then carries what the allocation says, less what flows to a target run in a
-  circle: those are left out, since destination-based forwarding would never deliver them.
+  circle: those are left out, since destination-based forwarding would never deliver them.  Classes of a pair share the
+  groups; ``admitted`` has the sum of their rates, ``admitted_by_class`` the rate of each.
 
 Where something is left out, the admitted rate of the demand falls by the share of its paths; under
 max_link_utilisation, which carries all demand, its other paths take it up.
@@ -29,6 +32,7 @@ from teal.network.segments import Igp, Segment, segment_list
 from teal.objectives import ObjectiveName
 
 _LEAST_FLOW = 1e-12  # share of a target's flow that counts as none
+_FIRST_COLOR = 100  # of SR policies of the highest class
 _MOST_REASONS = 10  # paths that could not be expressed and are named
 
 
@@ -66,7 +70,7 @@ def sr_policies(allocation: dict[str, Any], topology: Topology, igp: Igp, msd: i
     Raises:
         InputError: links that the network does not have.
     """
-    keeps_all, link_names = _keeps_all(allocation), topology.link_names()
+    keeps_all, link_names, colors = _keeps_all(allocation), topology.link_names(), _colors(allocation)
     policies: list[dict[str, Any]] = []
     reasons: list[str] = []
     left_out, admitted, before = 0, 0.0, 0.0
@@ -90,7 +94,8 @@ def sr_policies(allocation: dict[str, Any], topology: Topology, igp: Igp, msd: i
             _add(loads, path["numbers"], path["rate"] * factor)
         admitted += carried * factor
         policies.append({
-            "headend": router, "endpoint": demand["target"], "rate": carried * factor,
+            "headend": router, "color": colors[demand.get("class", "")], "endpoint": demand["target"],
+            **({"class": demand["class"]} if "class" in demand else {}), "rate": carried * factor,
             "segment_lists": [
                 {"weight": path["rate"] / carried, "segments": [_named(s, topology, link_names) for s in segments]}
                 for path, segments in kept
@@ -112,10 +117,13 @@ def next_hop_groups(allocation: dict[str, Any], topology: Topology) -> Exported:
         InputError: links that the network does not have.
     """
     flows: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    rates: dict[str, dict[str, float]] = defaultdict(dict)
+    rates: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    by_class: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     loads, loads_before, admitted = [0.0] * topology.num_links, [0.0] * topology.num_links, 0.0
     for router, demand, paths in demands_of(allocation, topology):
-        rates[router][demand["target"]] = demand["admitted"]
+        rates[router][demand["target"]] += demand["admitted"]
+        if "class" in demand:
+            by_class[router][demand["target"]][demand["class"]] = demand["admitted"]
         for path in paths:
             admitted += path["rate"]
             _add(loads_before, path["numbers"], path["rate"])
@@ -137,8 +145,17 @@ def next_hop_groups(allocation: dict[str, Any], topology: Topology) -> Exported:
                 "next_hops": [{"link": names[link], "weight": flow / total} for link, flow in sorted(own.items())],
             })  # fmt: skip
     data = {"format": "wcmp", "topology": topology.name, "unit": "Gbit/s", "admitted": rates, "groups": groups}
+    if by_class:
+        data["admitted_by_class"] = by_class
     largest_before, largest_after = _largest(loads_before, topology), _largest(loads, topology)
     return Exported(data, 0, (), admitted, admitted, largest_before, largest_after)
+
+
+def _colors(allocation: dict[str, Any]) -> dict[str, int]:
+    """Color of each class by its name; of "" without classes."""
+    names = [line["class"] for line in allocation.get("figures", {}).get("classes") or ()]
+    names += [demand.get("class", "") for demands in allocation["routers"].values() for demand in demands]
+    return {name: _FIRST_COLOR + number for number, name in enumerate(dict.fromkeys(names))}
 
 
 def _keeps_all(allocation: dict[str, Any]) -> bool:

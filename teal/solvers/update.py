@@ -13,7 +13,8 @@ are found by a linear program, which keeps as much of every demand as it can whi
 
 Where both allocations fill a link there may be no way with rho = 1: something must be shed for a moment, the less the
 more steps there are.  The fewest steps with rho = 1 are found by trying s = 1, 2, ...; if there are none, the s with
-the best rho.
+the best rho.  The result of the program is repaired and measured in float64: its steps fit whatever the solver's
+tolerance, and rho is what they keep.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Update:
 
     Attributes:
         flows: (s + 1, P) Gbit/s: before, after each step, and at the end.
-        kept: rho, the share of what both allocations carry that every demand keeps all the time.
+        kept: rho, the share of what both allocations carry that every demand keeps all the time, measured.
     """
 
     flows: FloatArray
@@ -104,12 +105,72 @@ def plan_update(paths: Paths, before: FloatArray, after: FloatArray, max_steps: 
 
 
 def _in_steps(paths: Paths, before: FloatArray, after: FloatArray, steps: int) -> Update:
-    """The program of the module for s steps; variables are f_1 .. f_{s-1}, m_1 .. m_s, rho."""
-    count, inner = len(before), steps - 1
+    """The program of the module for s steps, solved, repaired and measured."""
+    middle = _solved(paths, before, after, steps)
+    if middle is None:
+        middle = np.stack([np.minimum(before, after)] * (steps - 1))
+    flows = np.vstack([before, _within_capacities(paths, before, middle, after), after])
+    return Update(flows, _kept(paths, flows))
+
+
+def _by_demand(paths: Paths) -> sp.csr_array:
+    """(D, P) 1 where a path belongs to a demand."""
+    count = len(paths.demand)
     demands = int(paths.demand.max(initial=-1)) + 1
-    of_demand = sp.csr_array((np.ones(count), (paths.demand, np.arange(count))), shape=(demands, count))
-    least = np.minimum(of_demand @ before, of_demand @ after)
-    width = count * (inner + steps) + 1
+    return sp.csr_array((np.ones(count), (paths.demand, np.arange(count))), shape=(demands, count))
+
+
+def _kept(paths: Paths, flows: FloatArray) -> float:
+    """Rho of flows (s + 1, P), in float64."""
+    carried = (_by_demand(paths) @ flows.T).T
+    least = np.minimum(carried[0], carried[-1])
+    counts = least > 0
+    return float(np.minimum(1.0, carried[1:-1, counts] / least[counts]).min(initial=1.0))
+
+
+def _within_capacities(paths: Paths, before: FloatArray, middle: FloatArray, after: FloatArray) -> FloatArray:
+    """``middle`` (s - 1, P) lowered until no combination of two steps overloads a link, whatever a solver's tolerance.
+
+    A path gets the share that the most overloaded of its links allows; lowering a flow relieves all links.
+    """
+    middle = middle.copy()
+    for step, known in ((0, before), (-1, after)):
+        stays, more = np.minimum(middle[step], known), np.maximum(middle[step] - known, 0)
+        room = np.maximum(paths.capacity - paths.through @ known, 0)
+        middle[step] = stays + more * _share(paths, room, more)
+    for step in range(len(middle) - 1):
+        share = _share(paths, paths.capacity, np.maximum(middle[step], middle[step + 1]))
+        middle[step : step + 2] *= share
+    return middle
+
+
+def _share(paths: Paths, room: FloatArray, flows: FloatArray) -> FloatArray:
+    """(P,) share of the flow of each path at which all loads are at most ``room`` (E,)."""
+    load = paths.through @ flows
+    of_link = np.where(load > room, room / np.where(load > 0, load, 1), 1.0)
+    share = np.ones(len(flows))
+    link, path = paths.through.nonzero()
+    np.minimum.at(share, path, of_link[link])
+    return share
+
+
+def _solved(paths: Paths, before: FloatArray, after: FloatArray, steps: int) -> FloatArray | None:
+    """(s - 1, P) flows between by the linear program; None if it was not solved.
+
+    Variables are f_1 .. f_{s-1}, m_1 .. m_s, rho.  Solvers have absolute tolerances: flows are shares of the larger of
+    what the demand carries before and after, loads shares of the capacity.
+    """
+    count, inner = len(before), steps - 1
+    of_demand = _by_demand(paths)
+    carried = np.stack([of_demand @ before, of_demand @ after])
+    volume, least = carried.max(0), carried.min(0)
+    unit = volume[paths.demand]  # Gbit/s of each path's variables
+    per_unit = np.where(unit > 0, 1 / np.where(unit > 0, unit, 1), 0)
+    is_live = paths.capacity > 0
+    inverse = np.where(is_live, 1 / np.where(is_live, paths.capacity, 1), 0)
+    through = sp.csr_array(paths.through.multiply(inverse[:, None]).multiply(unit[None]))[is_live]
+    is_broken = (paths.through[~is_live].sum(0) > 0) if (~is_live).any() else np.zeros(count, dtype=bool)
+    demands, width = len(volume), count * (inner + steps) + 1
     eye = sp.eye_array(count, format="csr")
 
     def block(rows: sp.csr_array, number: int) -> sp.csr_array:
@@ -119,28 +180,27 @@ def _in_steps(paths: Paths, before: FloatArray, after: FloatArray, steps: int) -
 
     a_ub, b_ub = [], []
     for a in range(steps):
-        a_ub.append(block(paths.through, inner + a))
-        b_ub.append(np.maximum(paths.capacity, paths.through @ before))  # before may be over by rounding
+        a_ub.append(block(through, inner + a))
+        b_ub.append(np.maximum(1, through @ (before * per_unit)))  # before may be over by rounding
         for flow, known in ((a - 1, before), (a, after)):
             if 0 <= flow < inner:
                 a_ub.append(block(eye, flow) - block(eye, inner + a))
                 b_ub.append(np.zeros(count))
             else:
                 a_ub.append(-block(eye, inner + a))
-                b_ub.append(-known)
+                b_ub.append(-known * per_unit)
+    share = np.where(volume > 0, least / np.where(volume > 0, volume, 1), 0)
+    last = (np.arange(demands), np.full(demands, width - 1))
     for a in range(inner):
-        rows = -block(of_demand, a)
-        share = sp.csr_array((least, (np.arange(demands), np.full(demands, width - 1))), shape=(demands, width))
-        a_ub.append(sp.csr_array(rows + share))
+        a_ub.append(sp.csr_array(-block(of_demand, a) + sp.csr_array((share, last), shape=(demands, width))))
         b_ub.append(np.zeros(demands))
     cost = np.zeros(width)
     cost[-1] = -1.0
-    upper = np.append(np.full(width - 1, np.inf), 1.0)
+    upper = np.append(np.tile(np.where((unit > 0) & ~is_broken, np.inf, 0), inner + steps), 1.0)
     result = linprog(
         cost, sp.vstack(a_ub, format="csr"), np.concatenate(b_ub), bounds=np.column_stack([np.zeros(width), upper]),
         method="highs",
     )  # fmt: skip
     if result.status != 0:
-        return Update(np.stack([before, *[np.minimum(before, after)] * inner, after]), 0.0)
-    middle = np.maximum(result.x[: count * inner].reshape(inner, count), 0)
-    return Update(np.vstack([before, middle, after]), float(result.x[-1]))
+        return None
+    return np.maximum(result.x[: count * inner].reshape(inner, count), 0) * unit

@@ -210,3 +210,33 @@ def test_the_command_says_what_it_left_out_and_circles_are_cancelled(
     groups = next_hop_groups(circle, topology).data["groups"]
     hops = {group["node"]: [hop["link"] for hop in group["next_hops"]] for group in groups}
     assert hops == {"n0": ["n0->n2"], "n1": ["n1->n2"]}
+
+
+def _with_classes(tmp_path: Path) -> tuple[dict[str, Any], Topology]:
+    out, shares = tmp_path / "c.json", "gold=0.1,silver=0.3,bronze=0.6"
+    arguments = ["--topology", "b4", "--traffic", "gravity:seed=0,load=8", "--objective", "priority"]
+    assert main(["solve", *arguments, "--class-shares", shares, "--out", str(out)]) == 0
+    return json.loads(out.read_text()), teal.load_topology("b4")
+
+
+def test_all_classes_of_a_pair_are_exported(tmp_path: Path) -> None:
+    allocation, topology = _with_classes(tmp_path)
+    carried: Counter[str] = Counter()
+    for demands in allocation["routers"].values():
+        for demand in demands:
+            carried[demand["class"]] += demand["admitted"]
+    groups = next_hop_groups(allocation, topology).data
+    total = sum(rate for rates in groups["admitted"].values() for rate in rates.values())
+    assert total == pytest.approx(sum(carried.values()))
+    by_class: Counter[str] = Counter()
+    for targets in groups["admitted_by_class"].values():
+        for rates in targets.values():
+            by_class.update(rates)
+    assert by_class == pytest.approx(carried)
+    igp = Igp(topology, link_weights(topology, PathWeight.HOPS))
+    policies = sr_policies(allocation, topology, igp, 10, 16).data["policies"]
+    assert {(one["class"], one["color"]) for one in policies} == {("gold", 100), ("silver", 101), ("bronze", 102)}
+    keys = Counter((one["headend"], one["color"], one["endpoint"]) for one in policies)
+    assert max(keys.values()) == 1, "a policy is known by headend, color and endpoint"
+    plain = sr_policies(_allocation(topology), topology, igp, 10, 16).data["policies"]
+    assert {one["color"] for one in plain} == {100}

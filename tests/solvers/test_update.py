@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -9,6 +11,7 @@ import scipy.sparse as sp
 import teal
 from teal.errors import SolverError
 from teal.solvers.update import Paths, plan_update, worst_utilisation
+from teal.testing import random_problem
 
 
 def _two_links(capacity: float = 1.0) -> Paths:
@@ -60,3 +63,46 @@ def test_no_interleaving_of_an_update_overloads_a_link(name: str) -> None:
                 assert (load <= topology.capacity * (1 + 1e-7)).all()
         np.testing.assert_array_equal(found.flows[0], flows[t])
         np.testing.assert_array_equal(found.flows[-1], flows[t + 1])
+
+
+def _random_update(seed: int, scale: float) -> tuple[Paths, np.ndarray, np.ndarray]:
+    """Two allocations of a random network that fill some of its links; one demand is a millionth of the others."""
+    problem = random_problem(seed, nodes=6, density=0.5, batch=2, idle=0.0)
+    demand = problem.demand * 3
+    demand[:, 0] *= 1e-6
+    problem = problem.with_demand(demand)
+    flows = problem.flows(teal.solve(problem, gap=1e-4).splits).numpy().reshape(2, -1)
+    paths = problem.paths
+    path, link = paths.incidences()
+    through = sp.csr_array((np.ones(len(link)), (link, path)), shape=(problem.topology.num_links, paths.leaf.size))
+    capacity = scale * problem.capacity[0].numpy()
+    own = Paths(through, np.repeat(np.arange(paths.num_demands), paths.num_paths), capacity)
+    return own, scale * flows[0], scale * flows[1]
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e-7, 1.0, 1e6])
+@pytest.mark.parametrize("seed", range(6))
+def test_steps_fit_and_keep_what_they_say_at_any_magnitude(seed: int, scale: float) -> None:
+    paths, before, after = _random_update(seed, scale)
+    found = plan_update(paths, before, after)
+    of_demand = [found.flows[:, paths.demand == d].sum(1) for d in range(paths.demand.max() + 1)]
+    counted = [own for own in of_demand if own[0] > 0 and own[-1] > 0]
+    kept = min(min(1.0, own[1:-1].min(initial=np.inf) / min(own[0], own[-1])) for own in counted)
+    assert found.kept == pytest.approx(kept, rel=1e-12)
+    for now, then in itertools.pairwise(found.flows):
+        assert worst_utilisation(paths, now, then) <= 1 + 1e-9
+    reference, first, last = _random_update(seed, 1.0)
+    assert found.kept == pytest.approx(plan_update(reference, first, last).kept, abs=1e-3), "units change nothing"
+
+
+def test_a_tiny_link_beside_a_large_one_and_a_link_without_capacity() -> None:
+    """Two demands change places on links of 1 Mbit/s; others on links of 400 Gbit/s, and a third link has failed."""
+    through = sp.csr_array(np.array([[1.0, 0, 1, 0, 0, 0], [0, 1, 0, 1, 0, 0], [0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 0, 1]]))
+    paths = Paths(through, np.array([0, 0, 1, 1, 2, 2]), np.array([1e-3, 1e-3, 400.0, 0.0]))
+    before, after = np.array([6e-4, 0, 0, 6e-4, 100.0, 0]), np.array([0, 6e-4, 6e-4, 0, 300.0, 0])
+    found = plan_update(paths, before, after)
+    assert found.steps == 2
+    assert found.kept == pytest.approx(1.0)
+    assert (found.flows[:, 5] == 0).all()
+    for now, then in itertools.pairwise(found.flows):
+        assert worst_utilisation(paths, now, then) <= 1 + 1e-9
