@@ -238,11 +238,16 @@ def _allocation(response: httpx.Response, entries: int) -> ServedAllocation:
         return np.asarray(table.column(name).combine_chunks().flatten().to_numpy(zero_copy_only=False))
 
     weights = numbers("weights").reshape(shape) if "weights" in table.column_names else None
-    splits = numbers("splits").reshape(shape) if weights is None else weights / np.float32(max(1, entries))
+    if weights is None:
+        admitted_share, splits = None, numbers("splits").reshape(shape)
+    else:
+        admitted_share = numbers("admitted_share").reshape(shape[:2])
+        splits = weights / np.float32(max(1, entries)) * admitted_share[..., None]
     limit = metadata.get("limit") or {}
     return ServedAllocation(
         splits=splits,
         weights=weights,
+        admitted_share=admitted_share,
         utilisation=numbers("utilisation").reshape(table.num_rows, -1),
         status=tuple(table.column("status").to_pylist()),
         queue_ms=metadata["queue_ms"],

@@ -54,6 +54,7 @@ class Network:
         paths_share: while computing, share of the sources that have their paths.
         paths_estimated_s: estimate of the time for all paths, s; None if none was made.
         error: why it failed; None if it did not.
+        warning: changes of links that are in force and could not be stored; None if there are none.
         demands, paths: numbers of pairs of nodes and of candidate paths; None until ready.
         nodes, links: in the order of the service; empty until ready.
     """
@@ -69,6 +70,7 @@ class Network:
     paths_share: float = 0.0
     paths_estimated_s: float | None = None
     error: str | None = None
+    warning: str | None = None
     demands: int | None = None
     paths: int | None = None
     nodes: tuple[Node, ...] = ()
@@ -179,8 +181,10 @@ class ServedAllocation:
     B is the number of matrices, D of demands, K of paths per demand, E of directed links.
 
     Attributes:
-        splits: (B, D, K) share of each demand on each of its paths; ``weights`` / entries where weights were requested.
+        splits: (B, D, K) share of each demand on each of its paths; ``weights`` / entries * ``admitted_share`` where
+            weights were requested.
         weights: (B, D, K) whole numbers that sum to ``entries`` or 0; None unless ``entries`` was given.
+        admitted_share: (B, D) share of each demand that may be sent, which the weights divide; None without weights.
         utilisation: (B, E) load / capacity of each link.
         value: (B,) value of the objective; Gbit/s for total flow.
         bound: (B,) certified bound of the optimal value, in the unit of ``value``.
@@ -224,3 +228,4 @@ class ServedAllocation:
     classes: tuple[tuple[ClassFigures, ...], ...] = ()
     levels: tuple[tuple[LevelFigures, ...], ...] = ()
     moved: Array | None = None
+    admitted_share: Array | None = None

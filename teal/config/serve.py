@@ -53,6 +53,8 @@ class ServeConfig:
     """Networks that may be registered."""
     max_path_time: str = "10m"
     """Refuse networks whose candidate paths would take longer, by estimate."""
+    max_deadline: str = "10m"
+    """Refuse requests with a longer deadline."""
     max_connections: int = 256
     """Connections from one address at once; further ones are closed."""
     max_body: int = 64
@@ -65,6 +67,7 @@ class ServeConfig:
         for field in ("replicas", "ingresses", "max_waiting", "max_networks", "max_connections", "max_body"):
             require(self, field, "a whole number of at least 1", getattr(self, field) >= 1)
         seconds(self.max_path_time, "--max-path-time")
+        seconds(self.max_deadline, "--max-deadline")
         if not self.loopback and self.token_file is None and not os.environ.get(TOKEN):
             raise InputError("--host", "", f"a loopback address, or a --token-file (or {TOKEN})", self.host)
 

@@ -60,24 +60,29 @@ def file_key(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that becomes ``path`` if the block succeeds, and vanishes if it does not."""
+def atomic_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
+    """Yield a temporary path that becomes ``path`` if the block succeeds, and vanishes if it does not.
+
+    Args:
+        path: of the file.
+        mode: its permissions, less those that the process's umask takes away.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
     os.close(handle)
     try:
         yield Path(name)
-        os.chmod(name, 0o666 & ~_umask())  # after the block: some writers replace the temporary file by a new one
+        os.chmod(name, mode & ~_umask())  # after the block: some writers replace the temporary file by a new one
         os.replace(name, path)
     finally:
         Path(name).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def atomic_files(paths: Iterable[Path]) -> Iterator[list[Path]]:
+def atomic_files(paths: Iterable[Path], mode: int = 0o666) -> Iterator[list[Path]]:
     """:func:`atomic_file` for several files: what the block fails to write leaves all of them as they were."""
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(atomic_file(path)) for path in paths]
+        yield [stack.enter_context(atomic_file(path, mode)) for path in paths]
 
 
 def check_out_folder(path: Path, files: Sequence[str], *, overwrite: bool, hint: str = "--overwrite") -> None:

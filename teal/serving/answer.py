@@ -54,6 +54,11 @@ class Answer:
         return {"queue_ms": self.queue_ms, "solve_ms": self.solve_ms, "batch": self.batch}
 
     @property
+    def admitted_share(self) -> npt.NDArray[np.float32]:
+        """(B, D) share of each demand that may be sent; the weights say how that is divided."""
+        return np.minimum(1, self.splits.sum(-1, dtype=np.float64)).astype(np.float32)
+
+    @property
     def shares(self) -> tuple[str, npt.NDArray[Any]]:
         """Weights if they were asked for, else splits, with their name in responses."""
         return ("splits", self.splits) if self.weights is None else ("weights", self.weights)

@@ -45,7 +45,8 @@ def make_app(
         description="Traffic engineering for wide-area networks: allocations with certified optimality gaps.",
     )
     metrics = Metrics()
-    app.include_router(make_router(backend, metrics, Recent(), most_open))
+    router = make_router(backend, metrics, Recent(), most_open)
+    app.include_router(router)
     _describe_bodies(app)
 
     @app.exception_handler(ServiceError)
@@ -63,7 +64,10 @@ def make_app(
         return fault_response(ServiceError(error.status_code, "http", str(error.detail)))
 
     add_page(app)
-    app.add_middleware(Watched, metrics=metrics, most_bytes=most_bytes, tokens=tuple(tokens), hosts=tuple(hosts))
+    routes = [*router.routes, *app.routes]  # an included router does not say its routes' paths
+    app.add_middleware(
+        Watched, metrics=metrics, most_bytes=most_bytes, tokens=tuple(tokens), hosts=tuple(hosts), routes=routes
+    )
     return app
 
 

@@ -4,7 +4,8 @@ A request is a table with either one row a matrix and a list column ``rates`` (a
 network's paths, or N x N row by row), or one row a demand: ``source``, ``target``, ``rate`` and perhaps ``matrix`` and
 ``class``.  With C classes, ``rates`` has C rows a matrix, and D below is the number of pairs times C, class by class.
 An answer has one row a matrix: value, bound, gap, satisfied_demand, max_link_utilisation, status, utilisation (E
-values), splits (D x K, row by row; or weights, whole numbers).  Shapes stand in the schema's metadata.
+values), splits (D x K, row by row; or weights, whole numbers, with admitted_share, D values).  Shapes stand in the
+schema's metadata.
 """
 
 from __future__ import annotations
@@ -136,6 +137,8 @@ def to_arrow(answer: Answer, further: dict[str, Any]) -> bytes:
     columns["utilisation"] = lists(answer.utilisation.astype(np.float32))
     name, shares = answer.shares
     columns[name] = lists(shares)
+    if answer.weights is not None:
+        columns["admitted_share"] = lists(answer.admitted_share)
     shape = {"demands": answer.splits.shape[1], "paths": answer.splits.shape[2]}
     said = {**shape, **answer.cost, **further}
     if answer.classes is not None:
@@ -158,4 +161,8 @@ def last_splits(body: bytes) -> FloatArray:
     shape = json.loads(table.schema.metadata[b"teal"])
     name = "splits" if "splits" in table.column_names else "weights"
     values = table.column(name)[-1].values.to_numpy(zero_copy_only=False).astype(np.float64)
-    return np.asarray(values.reshape(shape["demands"], shape["paths"]))
+    splits = np.asarray(values.reshape(shape["demands"], shape["paths"]))
+    if name == "splits":
+        return splits
+    share = table.column("admitted_share")[-1].values.to_numpy(zero_copy_only=False).astype(np.float64)
+    return splits / np.maximum(1, splits.sum(1, keepdims=True)) * share[:, None]

@@ -18,6 +18,7 @@ class Sent:
         number: of the request.
         client: whom the request counts for, where clients have fair shares.
         previous: the answer in force that a limit on what moves counts from; None if the request names none.
+        previous_id: of that answer; "" for none.
     """
 
     body: bytes
@@ -27,6 +28,7 @@ class Sent:
     number: str = ""
     client: str = ""
     previous: Found | None = None
+    previous_id: str = ""
 
 
 class Found(NamedTuple):
@@ -52,6 +54,10 @@ class Backend(Protocol):
 
     async def names(self) -> list[str]:
         """All networks."""
+        ...
+
+    async def warnings(self) -> dict[str, str]:
+        """What somebody should know of each network for which there is such a thing."""
         ...
 
     async def model(self) -> dict[str, Any]:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-LARGE = 100_000  # bytes, or numbers, from which on work takes a few milliseconds
+LARGE = 4_000  # bytes, or numbers, from which on work may take a few milliseconds: 20 numbers are a demand by name
+# Threads for such work: Python runs one at a time anyway, and each that waits for its turn delays the event loop.
+_THREADS = ThreadPoolExecutor(2, thread_name_prefix="beside")
 
 
 async def beside(size: int, work: Any, *arguments: Any) -> Any:
     """The result of ``work``, in a thread if its ``size`` is large."""
-    return await asyncio.to_thread(work, *arguments) if size > LARGE else work(*arguments)
+    if size <= LARGE:
+        return work(*arguments)
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, work, *arguments)

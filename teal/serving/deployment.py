@@ -34,6 +34,7 @@ APP = "teal"
 _START_S = 60.0  # that a new engine has for the paths of networks that are registered
 _CALLS = (
     "names",
+    "warnings",
     "model",
     "generation",
     "put",
@@ -192,7 +193,7 @@ def run_service(config: ServeConfig, say: Callable[[str], None]) -> None:
     asked = threading.Event()
     with running(config, say):
         # After Ray's own handlers, which would drop what is in flight.
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: asked.set())
         while not asked.wait(0.5):
             pass

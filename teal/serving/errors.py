@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from teal.errors import TealError
 
+LOCKED = "locked"  # code of the error that another process keeps the lock of the state folder
 CLIENT_SHARE = 0.75  # of anything limited that one client may have: places, time of the engine
 
 

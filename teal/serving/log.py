@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 
 LOG = logging.getLogger("teal.serving")
@@ -23,6 +24,7 @@ class JsonLines(logging.Formatter):
 
 def log_to(path: Path) -> None:
     """Append what the service has to say to a file."""
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600))  # for the service's user alone
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(JsonLines())
     LOG.addHandler(handler)

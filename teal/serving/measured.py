@@ -18,7 +18,9 @@ from teal.serving.errors import ServiceError, wrong
 MOST_MATRICES = 2_016  # three weeks of quarters of an hour
 _MOST_BYTES = 256 << 20  # of the matrices of a network, as float32; at least _LEAST are kept
 _LEAST = 16
-_FUTURE = np.timedelta64(86_400, "s")  # that a time may be ahead of the clock: time zones, or a fast clock
+# That a time may be ahead of this machine's clock, for clocks that differ.  A matrix of the future would refuse all
+# that are measured until then.
+_FUTURE = np.timedelta64(600, "s")
 _SUFFIX = ".npy"
 _FORMAT = "%Y%m%dT%H%M%S"
 
@@ -43,7 +45,7 @@ class MeasuredMatrices:
         self.version = 0
         self._stamps: dict[np.datetime64, int] = {}  # of the files that were read or written
         self._lock = threading.Lock()
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for other in folder.parent.iterdir():
             if other.is_dir() and other != folder:
                 shutil.rmtree(other, ignore_errors=True)
@@ -96,7 +98,7 @@ class MeasuredMatrices:
         if newest is not None and (times[0] < newest or (times[0] == newest and len(times) > 1)):
             raise ServiceError(409, "not_later", f"time: later than {newest}, the newest measured matrix")
         if times[-1] > np.datetime64("now", "s") + _FUTURE:
-            raise wrong(f"time: not later than now, as {times[-1]}Z is")
+            raise wrong(f"time: at most 10 minutes ahead of this service's clock, not {times[-1]}Z")
         if rates.shape[1] != self._num_demands or not self.folder.is_dir():
             raise ServiceError(409, "replaced", "the network was deleted or replaced")
         rows = dict(zip(times, rates.astype(np.float32), strict=True))

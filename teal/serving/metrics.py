@@ -31,6 +31,7 @@ class Metrics:
         self.next_realised = Gauge(
             "teal_next_realised", "Realised over optimal utilisation, last interval", ["network"], **shared
         )
+        self.warnings = Gauge("teal_networks_with_warnings", "Networks whose link changes are not stored", **shared)
         self.open = Gauge("teal_open_requests", "Requests being answered", **shared)
 
     def measured(self, network: str, info: dict[str, Any]) -> None:

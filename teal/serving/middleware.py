@@ -9,9 +9,11 @@ import logging
 import time
 import uuid
 from collections import Counter
+from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
 from fastapi.responses import JSONResponse
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from teal.serving.errors import ServiceError, overloaded
@@ -22,6 +24,8 @@ from teal.serving.metrics import Metrics
 BODY_S = 30.0  # seconds in which a body must arrive: a stalled one holds a connection
 MOST_JSON_BYTES = 4 << 20  # of a body in JSON, which takes ten times its size in memory; matrices are sent as Arrow
 _MOST_OPEN_BODIES = 8  # largest bodies that all requests together may have in memory
+_MOST_DIGITS = 18  # of a Content-Length; Python refuses to read very long numbers
+_MOST_QUERY = 200  # characters of an address's parameters in the log
 _FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or the share of it that this user may have
 _WITH_BODY = ("POST", "PUT", "PATCH")
 
@@ -34,16 +38,23 @@ class Watched:
     Args:
         app: the application.
         metrics: that count requests.
+        routes: of the application, by which refused requests are counted too.
         most_bytes: of a body.
         tokens: of which requests must bear one; none for everybody.
         hosts: names that requests may be addressed to; none for any.
     """
 
     def __init__(
-        self, app: ASGIApp, metrics: Metrics, most_bytes: int, tokens: tuple[str, ...], hosts: tuple[str, ...]
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        most_bytes: int,
+        tokens: tuple[str, ...],
+        hosts: tuple[str, ...],
+        routes: Sequence[BaseRoute] = (),
     ) -> None:
-        self._app, self._metrics, self._most_bytes = app, metrics, most_bytes
-        # Declared sizes of the bodies that are in memory or on their way, of all requests and of each client's.
+        self._app, self._metrics, self._most_bytes, self._routes = app, metrics, most_bytes, routes
+        # Bytes of the bodies that are in memory, of all requests and of each client's.
         self._open_bytes: Counter[str] = Counter()
         self._tokens, self._hosts = [token.encode() for token in tokens], {host.strip("[]").lower() for host in hosts}
 
@@ -70,8 +81,12 @@ class Watched:
             client = self._check(scope)
             scope["teal"] = {"number": number, "client": client}
             if scope["method"] in _WITH_BODY:
-                own_bytes = self._reserve(client, int(dict(scope["headers"])[b"content-length"]))
-                receive = _Read(await _body(receive), receive)
+
+                def reserve(size: int) -> None:
+                    nonlocal own_bytes
+                    own_bytes += self._reserve(client, size)
+
+                receive = _Read(await _body(receive, reserve), receive)
             await self._app(scope, receive, sent)
         except ServiceError as error:
             if status:
@@ -89,15 +104,25 @@ class Watched:
             self._release(client, own_bytes)
             self._metrics.open.dec()
             seconds = time.perf_counter() - begin
-            route = getattr(scope.get("route"), "path", "other")  # not the path: names would fill the metrics
+            route = self._route(scope)
             self._metrics.requests.labels(route, status).inc()
             self._metrics.latency.labels(route).observe(seconds)
             if LOG.isEnabledFor(logging.INFO):
-                entry = {"request": number, "method": scope["method"], "route": route, "status": status}
-                LOG.info("answered", extra={"teal": {**entry, "ms": round(1e3 * seconds, 3)}})
+                entry = {"request": number, "client": client, "method": scope["method"], "route": route}
+                entry |= {"network": scope.get("path_params", {}).get("name", ""), "query": _query(scope)}
+                entry |= scope.get("teal", {}).get("log", {})
+                LOG.info("answered", extra={"teal": {**entry, "status": status, "ms": round(1e3 * seconds, 3)}})
+
+    def _route(self, scope: Scope) -> str:
+        """The path of the route with the names of its parameters: names of networks would fill the metrics."""
+        if "route" not in scope:  # refused before the application looked for it
+            for route in self._routes:
+                if route.matches(scope)[0] is not Match.NONE:
+                    return str(getattr(route, "path", "other"))
+        return str(getattr(scope.get("route"), "path", "other"))
 
     def _reserve(self, client: str, size: int) -> int:
-        """Make room for a body: of the room for all, one client gets no more than half.
+        """Make room for a part of a body that has arrived: of the room for all, one client gets no more than half.
 
         Raises:
             ServiceError: there is none.
@@ -120,6 +145,8 @@ class Watched:
             ServiceError: what is wrong with it.
         """
         headers = dict(scope["headers"])
+        if sum(name == b"host" for name, _ in scope["headers"]) > 1:
+            raise ServiceError(400, "wrong_host", "a request has one Host header")
         host = headers.get(b"host", b"").decode("latin-1")
         if self._hosts and _host_name(host) not in self._hosts:
             raise ServiceError(400, "wrong_host", "this service has another name")
@@ -139,13 +166,14 @@ class Watched:
         if scope["method"] not in _WITH_BODY:
             return client
         kind = media_type(headers.get(b"content-type", b"").decode("latin-1"))
-        if kind not in (JSON, ARROW):  # a page of another site can send a body without a type unasked
-            raise ServiceError(415, "unsupported_media_type", f"send {JSON} or {ARROW}, not {kind[:80]!r}")
+        takes = (JSON, ARROW) if scope["method"] == "POST" else (JSON,)  # matrices are posted; networks are JSON
+        if kind not in takes:  # a page of another site can send a body without a type unasked
+            raise ServiceError(415, "unsupported_media_type", f"send {' or '.join(takes)}, not {kind[:80]!r}")
         declared = headers.get(b"content-length", b"")
         if not declared.isdigit():
             raise ServiceError(411, "length_required", "a body needs a Content-Length")
         most = min(self._most_bytes, MOST_JSON_BYTES) if kind == JSON else self._most_bytes
-        if int(declared) > most:
+        if len(declared) > _MOST_DIGITS or int(declared) > most:
             raise ServiceError(413, "too_large", f"a body of {kind} has at most {most:,} bytes")
         return client
 
@@ -171,11 +199,20 @@ def _host_name(host: str) -> str:
     return (parts.hostname or "").lower()
 
 
-async def _body(receive: Receive) -> bytes:
+def _query(scope: Scope) -> str:
+    """The parameters of the address."""
+    return str(scope["query_string"][:_MOST_QUERY].decode("latin-1"))
+
+
+async def _body(receive: Receive, reserve: Callable[[int], None]) -> bytes:
     """The whole body.
 
+    Args:
+        receive: see ASGI.
+        reserve: called with the size of each part that arrives.
+
     Raises:
-        ServiceError: it does not arrive in time, or the client has gone.
+        ServiceError: it does not arrive in time, the client has gone, or there is no room for it.
     """
     parts: list[bytes] = []
     end = time.perf_counter() + BODY_S
@@ -186,7 +223,9 @@ async def _body(receive: Receive) -> bytes:
             raise ServiceError(408, "body_timeout", f"a body must arrive within {BODY_S:g} s") from None
         if message["type"] == "http.disconnect":
             raise ServiceError(400, "disconnected", "the client has gone")
-        parts.append(message.get("body", b""))
+        part = message.get("body", b"")
+        reserve(len(part))
+        parts.append(part)
         if not message.get("more_body", False):
             return b"".join(parts)
 

@@ -70,7 +70,7 @@ def named(answer: Answer, served: Served, rates: FloatArray, classes: Sequence[s
 
 
 def splits_of(allocation: dict[str, Any], served: Served) -> FloatArray:
-    """(D, K) splits of one of :func:`named`'s allocations; weights as shares of their sum.
+    """(D, K) splits of one of :func:`named`'s allocations; weights as shares of what is admitted.
 
     Raises:
         KeyError: a node that the network has not.
@@ -82,4 +82,6 @@ def splits_of(allocation: dict[str, Any], served: Served) -> FloatArray:
         for path in demand["paths"]:
             known = (k for k in np.flatnonzero(served.paths.mask[d]).tolist() if served.route(d, k)[1] == path["links"])
             splits[d, next(known)] = path["split"] if "split" in path else path["weight"]
+        if any("weight" in path for path in demand["paths"]):
+            splits[d] *= demand["admitted"] / demand["demand"] / splits[d].sum()
     return splits

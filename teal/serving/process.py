@@ -84,7 +84,7 @@ async def _serve(config: ServeConfig, solver: Solver, listening: socket.socket, 
     while not server.started and not serving.done():
         await asyncio.sleep(0.01)
     # After uvicorn's own handlers, which would raise the signal again at the end.
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: _stop(server, say))
     say(answers(config, solver.folder))
     looking = asyncio.create_task(_look_now_and_then(solver))

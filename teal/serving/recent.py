@@ -59,7 +59,9 @@ class Recent:
         """
         if not key:
             return await work(), True
-        said = "\0".join((sent.media_type, sent.accept, sent.client, *map(str, sorted(sent.query.items()))))
+        said = "\0".join(
+            (sent.media_type, sent.accept, sent.client, sent.previous_id, *map(str, sorted(sent.query.items())))
+        )
         digest = hashlib.sha256(said.encode("utf-8", "replace") + b"\0" + sent.body).digest()
         place = network, f"{sent.client}\0{key}"
         known = self._keyed.get(place)

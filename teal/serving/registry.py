@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import math
 import threading
@@ -14,7 +15,7 @@ import numpy as np
 
 from teal.network import PathMethod, Topology
 from teal.network.paths import estimated_seconds, forget
-from teal.serving.errors import ServiceError, not_ready, wrong
+from teal.serving.errors import LOCKED, ServiceError, not_ready, wrong
 from teal.serving.log import LOG
 from teal.serving.next_interval import NextInterval
 from teal.serving.program import groups_of
@@ -24,6 +25,7 @@ from teal.serving.served import Served, capacity_in_force, topology_of
 from teal.serving.store import Store, Version
 
 _MOST_SPLITS = 1 << 26
+_NOT_FOUND = 404  # status of an error
 # Splits of a network whose paths may take long: the time is estimated first, and the search has a thread of its own.
 _LONG_SEARCH = 1_000_000
 _SLOW_FACTOR = 10  # a path of Yen's, or a survivable one, takes as long as so many edge-disjoint ones, approximately
@@ -48,6 +50,8 @@ class Hosted:
         estimated_s: seconds that all paths take, if that was estimated when it was registered.
         is_gone: ends the search for its paths.
         measured: its measured matrices, as soon as somebody asks for them.
+        unsaved: what happened to its links and could not be stored, by number of the link; in force all the same.
+        warning: why it could not; "" if everything is stored.
     """
 
     version: Version
@@ -60,6 +64,13 @@ class Hosted:
     estimated_s: float | None = None
     is_gone: threading.Event = dataclasses.field(default_factory=threading.Event)
     measured: NextInterval | None = None
+    unsaved: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    warning: str = ""
+
+    def put_in_force(self, links: dict[str, Any]) -> None:
+        """Give the network the capacities that follow from what is stored of its links and what is not."""
+        if self.served is not None:
+            self.served.capacity = capacity_in_force(self.served.topology, _merged(links, self.unsaved))
 
 
 class Registry:
@@ -76,6 +87,8 @@ class Registry:
         self._store, self._gone, self._most, self._most_path_s = store, gone, most, most_path_s
         self._networks: dict[str, Hosted] = {}
         self._estimating = asyncio.Lock()
+        self._saving: dict[str, asyncio.Task[None]] = {}
+        self._unreadable: set[str] = set()  # names of networks whose files are damaged, as the log says
         self._retired: list[Served] = []  # replaced, with their paths on disk
         # Searches that may take minutes hold up each other and no others.
         self._quick = ThreadPoolExecutor(1, thread_name_prefix="paths")
@@ -88,11 +101,15 @@ class Registry:
             self._forget(gone)
         for name in names:
             try:
-                self.get(name)
-            except ServiceError:  # deleted meanwhile
+                network = self.get(name)
+            except ServiceError as error:
+                if error.status != _NOT_FOUND and name not in self._unreadable:  # else it was deleted meanwhile
+                    LOG.warning("network not readable", extra={"teal": {"network": name, "error": str(error)[:200]}})
+                    self._unreadable.add(name)
                 continue
-            except (OSError, ValueError, LookupError, TypeError) as error:
-                LOG.warning("network not readable", extra={"teal": {"network": name, "error": str(error)[:200]}})
+            self._unreadable.discard(name)
+            if network.unsaved and name not in self._saving:  # beside the event loop: a lock may be held
+                self._saving[name] = asyncio.create_task(self._save_again(name, network))
         found = [network.preparing for network in self._networks.values()]
         return [task for task in found if task is not None and not task.done()]
 
@@ -111,7 +128,7 @@ class Registry:
         names = self._store.names()
         if name not in names and len(names) >= self._most:
             raise ServiceError(409, "too_many_networks", f"{self._most} networks are registered: delete one first")
-        new = self._store.put(name, spec)
+        new = bool(await asyncio.to_thread(self._store.put, name, spec))
         self.get(name).estimated_s = estimate
         return new
 
@@ -138,20 +155,20 @@ class Registry:
             )
         return math.ceil(seconds)
 
-    def delete(self, name: str) -> None:
+    async def delete(self, name: str) -> None:
         """Forget a network, and its paths on disk unless another network has the same.
 
         Raises:
             ServiceError: there is none of that name.
         """
         known = self._networks.get(name)
-        self._store.delete(name)
+        await asyncio.to_thread(self._store.delete, name)
         self._forget(name)
         if known is not None and known.served is not None:
             self._forget_paths(known.served)
 
-    def change_links(self, name: str, changes: dict[str, Any]) -> None:
-        """Change capacities, or take links down or up.
+    async def change_links(self, name: str, changes: dict[str, Any]) -> None:
+        """Change capacities, or take links down or up: in force at once, also where they cannot be stored.
 
         Raises:
             ServiceError: no such network or link.
@@ -175,7 +192,41 @@ class Registry:
                 if change.restore:
                     said = {"capacity": None, "up": True}
                 found[str(link)] = {**found.get(str(link), {}), **said}
-        self._store.change_links(name, found, network.spec.stored())
+        await asyncio.to_thread(self._save, name, network, found)
+
+    def _save(self, name: str, network: Hosted, changes: dict[str, dict[str, Any]] | None = None) -> None:
+        """Store changes of links, and those that could not be stored before; put them in force in any case.
+
+        Raises:
+            ServiceError: there is no network of that name, or another.
+        """
+        wanted = _merged(network.unsaved, changes or {})
+        try:
+            self._store.change_links(name, wanted, network.spec.stored())
+        except OSError as error:
+            reason = error.strerror or str(error)
+        except ServiceError as error:
+            if error.code != LOCKED:
+                raise
+            reason = error.message
+        else:
+            network.unsaved, network.warning = {}, ""
+            return
+        network.unsaved = wanted
+        network.warning = f"changes of links are in force and not stored: {reason}"
+        with contextlib.suppress(ServiceError):  # damaged files: the network goes on as it is
+            network.put_in_force(self._store.read(name).links)
+        LOG.warning("link changes not stored", extra={"teal": {"network": name, "error": reason[:200]}})
+
+    async def _save_again(self, name: str, network: Hosted) -> None:
+        """Try to store what could not be stored before."""
+        with contextlib.suppress(ServiceError):  # deleted meanwhile
+            await asyncio.to_thread(self._save, name, network)
+        del self._saving[name]
+
+    def warnings(self) -> dict[str, str]:
+        """What somebody should know of each network for which there is such a thing."""
+        return {name: network.warning for name, network in self._networks.items() if network.warning}
 
     def info(self, name: str) -> dict[str, Any]:
         """:class:`teal.serving.responses.NetworkInfo`.
@@ -185,6 +236,8 @@ class Registry:
         """
         network = self.get(name)
         said: dict[str, Any] = {"name": name, "generation": network.generation, **network_settings(network.spec)}
+        if network.warning:
+            said["warning"] = network.warning
         if network.error:
             return {**said, "state": "failed", "error": network.error}
         if network.served is None:
@@ -228,8 +281,7 @@ class Registry:
             known = self._networks[name] = Hosted(version, spec, generation)
             known.preparing = asyncio.create_task(self._prepare(name, known, links))
         known.version = version
-        if known.served is not None:
-            known.served.capacity = capacity_in_force(known.served.topology, links)
+        known.put_in_force(links)
         return known
 
     async def _prepare(self, name: str, network: Hosted, links: dict[str, Any]) -> None:
@@ -267,6 +319,11 @@ class Registry:
         others = [network.served for network in self._networks.values() if network.served is not None]
         if all(other.paths.key != served.paths.key for other in others):
             forget(served.paths)
+
+
+def _merged(links: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """What happened to links by number, after further changes."""
+    return {**links, **{link: {**links.get(link, {}), **change} for link, change in changes.items()}}
 
 
 def _may_take_long(nodes: int, spec: NetworkSpec) -> bool:

@@ -73,6 +73,7 @@ class NetworkInfo(_Said):
     paths_share: float = Field(default=0.0, description="While computing: share of the sources that have their paths.")
     paths_estimated_s: _Number = Field(default=None, description="Estimate of the time for all paths, if it was made.")
     error: str | None = Field(default=None, description="Why it failed.")
+    warning: str | None = Field(default=None, description="Changes of links that are in force and could not be stored.")
     demands: int | None = Field(default=None, description="Pairs of nodes.")
     paths: int | None = None
     nodes: list[NodeInfo] | None = None
@@ -174,7 +175,14 @@ class DenseAllocation(_Figures):
 
     utilisation: list[_Number] = Field(description="Of each link.")
     splits: list[list[float]] | None = Field(default=None, description="Of all pairs of nodes, of each path.")
-    weights: list[list[int]] | None = Field(default=None, description="In place of splits.")
+    weights: list[list[int]] | None = Field(
+        default=None,
+        description="In place of splits: how what is admitted is divided.",
+    )
+    admitted_share: list[float] | None = Field(
+        default=None,
+        description="Beside weights: of all pairs of nodes, the share of the demand that may be sent.",
+    )
 
 
 class Limit(_Said):
@@ -254,6 +262,7 @@ class Readiness(_Said):
 
     status: Literal["ready"]
     networks: int
+    warnings: dict[str, str] = Field(default={}, description="By network: see NetworkInfo.")
 
 
 def network_settings(spec: NetworkSpec) -> dict[str, object]:

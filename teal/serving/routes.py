@@ -39,8 +39,11 @@ _BEARER = HTTPBearer(auto_error=False, description="A token of --token-file.")
 _T = TypeVar("_T", bound=BaseModel)
 _Result = TypeVar("_Result")
 _FAULTS: dict[int | str, str] = {
+    400: "no valid HTTP, another host name, or the client has gone",
     401: "no valid token",
+    403: "a page of another site",
     404: "no such network",
+    406: "the answer is too large for JSON",
     408: "the body did not arrive in time",
     409: "the network cannot be used, or was replaced; or another request had this key",
     411: "no Content-Length",
@@ -176,7 +179,7 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         given = sent(request, await request.body())
         if previous is not None:
             in_force = recent.answer(name, await backend.generation(name), previous)
-            given = dataclasses.replace(given, previous=in_force)
+            given = dataclasses.replace(given, previous=in_force, previous_id=previous)
         own = f"{name} {given.client}"
         if on_their_way[name] >= most_open or on_their_way[own] >= places_of_one(most_open):
             raise overloaded()
@@ -246,11 +249,12 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
     @router.get("/readyz", response_model=Readiness)
     async def readyz() -> Any:
         """Whether the engine answers."""
-        return {"status": "ready", "networks": len(await backend.names())}
+        return {"status": "ready", "networks": len(await backend.names()), "warnings": await backend.warnings()}
 
     @router.get("/metrics", **api)
     async def prometheus() -> Response:
         """For Prometheus."""
+        metrics.warnings.set(len(await backend.warnings()))
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     return router

@@ -33,6 +33,7 @@ def solver_settings(config: ServeConfig) -> dict[str, Any]:
         "model": model_of(config),
         "most_networks": config.max_networks,
         "most_path_s": seconds(config.max_path_time),
+        "most_deadline_s": seconds(config.max_deadline),
     }
 
 
@@ -77,5 +78,4 @@ def _register(config: ServeConfig, folder: Path) -> None:
     except ValueError as error:
         raise InputError("teal serve", "", "settings of a network", " ".join(str(error).split())) from None
     store, wanted = Store(folder), spec.stored()
-    if DEFAULT not in store.names() or store.read(DEFAULT).network != wanted:
-        store.put(DEFAULT, wanted)
+    store.put(DEFAULT, wanted)

@@ -31,7 +31,7 @@ from teal.serving.store import Store
 from teal.serving.wire import check_size, previous_splits, read, read_measured, written
 
 _MOST_ROUTES = 4_000_000  # paths that are listed
-MOST_NETWORKS, MOST_PATH_S = 100, 600.0
+MOST_NETWORKS, MOST_PATH_S, MOST_DEADLINE_S = 100, 600.0, 600.0
 
 
 class Solver:
@@ -44,6 +44,7 @@ class Solver:
         patience_s: how long a request waits for the paths of its network, such as after a restart.
         most_networks: that may be registered.
         most_path_s: seconds that a search for paths may take, by estimate.
+        most_deadline_s: longest deadline of a request, seconds.
     """
 
     def __init__(
@@ -54,10 +55,11 @@ class Solver:
         patience_s: float = 5.0,
         most_networks: int = MOST_NETWORKS,
         most_path_s: float = MOST_PATH_S,
+        most_deadline_s: float = MOST_DEADLINE_S,
     ) -> None:
         self.folder = folder
         self._store = Store(folder)
-        self._patience_s = patience_s
+        self._patience_s, self._most_deadline_s = patience_s, most_deadline_s
         engine = ThreadPoolExecutor(1, thread_name_prefix="engine")
         self._next = ThreadPoolExecutor(1, thread_name_prefix="next-interval")
         self._views = ThreadPoolExecutor(1, thread_name_prefix="views")
@@ -79,6 +81,10 @@ class Solver:
     async def look(self) -> list[asyncio.Task[None]]:
         """Begin to prepare what other processes have registered; what is being prepared."""
         return self._registry.look()
+
+    async def warnings(self) -> dict[str, str]:
+        """What somebody should know of each network for which there is such a thing."""
+        return self._registry.warnings()
 
     async def model(self) -> dict[str, Any]:
         """Which model is in use, and why a newer one is not."""
@@ -116,7 +122,7 @@ class Solver:
         Raises:
             ServiceError: there is none of that name.
         """
-        self._registry.delete(name)
+        await self._registry.delete(name)
 
     async def patch(self, name: str, changes: dict[str, Any]) -> dict[str, Any]:
         """Change capacities, or take links down or up; in force for every request from now on.
@@ -124,7 +130,7 @@ class Solver:
         Raises:
             ServiceError: no such network or link.
         """
-        self._registry.change_links(name, changes)
+        await self._registry.change_links(name, changes)
         return self._registry.info(name)
 
     async def paths(self, name: str) -> bytes:
@@ -158,11 +164,17 @@ class Solver:
         served = await self._ready(name)
         rates, options = await beside(max(len(sent.body), served.paths.num_demands), read, sent, served.topology)
         network = self._same(name, served)
+        deadline_s = options.deadline_ms / 1e3
+        if deadline_s > self._most_deadline_s:
+            if "deadline_ms" in options.model_fields_set:
+                raise wrong(f"deadline_ms: at most {1e3 * self._most_deadline_s:,.0f} in this service")
+            deadline_s = self._most_deadline_s
+        end = arrived + deadline_s
         if rates is None:
             assert isinstance(options, AllocationRequest)
             if sent.previous is not None:
                 raise wrong("previous: not for the next interval")
-            return await self._allocate_next(name, network, sent, options, arrived)
+            return await self._allocate_next(name, network, sent, options, arrived, end)
         check_size(served, rates, sent.accept, options.form)  # before anything is computed
         previous = None
         if sent.previous is not None:
@@ -176,7 +188,7 @@ class Solver:
                 program_of(options, network.spec, served.paths, previous),
                 options.gap or network.spec.gap,
                 arrived,
-                arrived + options.deadline_ms / 1e3,
+                end,
                 asyncio.get_running_loop().create_future(),
             )
         )
@@ -233,7 +245,7 @@ class Solver:
         return known
 
     async def _allocate_next(
-        self, name: str, network: Hosted, sent: Sent, options: AllocationRequest, arrived: float
+        self, name: str, network: Hosted, sent: Sent, options: AllocationRequest, arrived: float, end: float
     ) -> Found:
         """The allocation for the interval after the newest measured one; an earlier one if the deadline is too short.
 
@@ -244,7 +256,6 @@ class Solver:
         assert served is not None
         if not measured.matrices.times:
             raise ServiceError(409, "nothing_measured", "send measured matrices to .../measurements first")
-        end = arrived + options.deadline_ms / 1e3
         while not measured.is_current(served.capacity):
             if network.is_gone.is_set():
                 raise replaced(name)

@@ -13,16 +13,20 @@ import json
 import os
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from teal.runtime.storage import atomic_files
-from teal.serving.errors import not_found, replaced, wrong
+from teal.serving.errors import LOCKED, ServiceError, not_found, replaced, wrong
 
 NAMES = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+_GENERATION = r"[0-9a-f]{32}"  # names a folder, so that nothing else may stand in a file
+_LOCK_PATIENCE_S = 2.0  # that another process may hold the folder's lock
 _LINKS = ".links.json"
+_PRIVATE = 0o600  # files are for the service's user alone
 _MEASURED = ".measured"  # folder with a folder for each registration
 
 
@@ -50,7 +54,7 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def names(self) -> list[str]:
         """All networks, sorted."""
@@ -69,19 +73,35 @@ class Store:
         """Of a network; ``links`` by number.
 
         Raises:
-            ServiceError: there is none of that name.
+            ServiceError: there is none of that name, or its files are damaged.
         """
-        found = self._content(name)
-        links: dict[str, Any] = {}
-        with contextlib.suppress(FileNotFoundError):
-            links = json.loads(self._links(name).read_text(encoding="utf-8"))
-        same = links.get("generation") == found["generation"]
-        return Stored(found["network"], links["links"] if same else {}, str(found["generation"]))
+        try:
+            found, links = _object(self._file(name)), None
+            with contextlib.suppress(FileNotFoundError):
+                links = _object(self._links(name))
+            generation = found["generation"]
+            if not isinstance(generation, str) or not re.fullmatch(_GENERATION, generation):
+                raise ValueError(f"a generation of 32 hexadecimal digits, not {str(generation)[:80]!r}")
+            same = links is not None and links["generation"] == generation
+            changed = links["links"] if same and links is not None else {}
+            if not isinstance(changed, dict) or not all(isinstance(change, dict) for change in changed.values()):
+                raise ValueError("changes by number of the link expected")
+            return Stored(found["network"], changed, generation)
+        except FileNotFoundError:
+            raise not_found(name) from None
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise ServiceError(409, "failed", f"the files of {name!r} cannot be read: {str(error)[:200]}") from None
 
     def put(self, name: str, network: dict[str, Any]) -> bool:
-        """Register or replace; whether it is new.  What happened to links of an earlier one counts no more."""
+        """Register or replace; whether it is new.  What happened to links of another one counts no more.
+
+        The same network again changes nothing: its links, its measured matrices and its answers stay.
+        """
         with self._locked():
             new = not self._file(name).exists()
+            with contextlib.suppress(ServiceError):  # there is none, or its files are damaged
+                if not new and self.read(name).network == network:
+                    return False
             _write(
                 {
                     self._file(name): {"generation": uuid.uuid4().hex, "network": network},
@@ -128,16 +148,23 @@ class Store:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """One at a time among all processes that write."""
-        with (self._folder / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        """One at a time among all processes that write.
 
-    def _content(self, name: str) -> dict[str, Any]:
-        try:
-            return dict(json.loads(self._file(name).read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            raise not_found(name) from None
+        Raises:
+            ServiceError: another process keeps the lock.
+        """
+        end = time.monotonic() + _LOCK_PATIENCE_S
+        with (self._folder / ".lock").open("w") as lock:
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > end:
+                        message = "another process holds the lock of the folder of networks"
+                        raise ServiceError(503, LOCKED, message, _LOCK_PATIENCE_S) from None
+                    time.sleep(_LOCK_PATIENCE_S / 100)
+            yield
 
     def _file(self, name: str) -> Path:
         if not re.fullmatch(NAMES, name) or name.endswith((".links", _MEASURED)):
@@ -150,9 +177,21 @@ class Store:
         return self._folder / f"{name}{_LINKS}"
 
 
+def _object(file: Path) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        ValueError: something else is in it.
+    """
+    content = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise ValueError(f"{file.name}: a JSON object expected")
+    return content
+
+
 def _write(contents: dict[Path, dict[str, Any]]) -> None:
     """Write all files or, on a full disk, none."""
-    with atomic_files(contents) as temporaries:
+    with atomic_files(contents, mode=_PRIVATE) as temporaries:
         for temporary, content in zip(temporaries, contents.values(), strict=True):
             temporary.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
 

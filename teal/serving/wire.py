@@ -67,7 +67,7 @@ def previous_splits(found: Found, served: Served) -> FloatArray:
     else:
         last = json.loads(found.body)["allocations"][-1]
         is_named = "demands" in last
-        splits = splits_of(last, served) if is_named else np.array(last.get("splits") or last["weights"], np.float64)
+        splits = splits_of(last, served) if is_named else _dense_splits(last)
         if is_named and any("class" in demand for demand in last["demands"]):
             raise wrong("previous: an answer without classes")
     if len(splits) != served.paths.num_demands:
@@ -129,6 +129,14 @@ def written(
     return json.dumps(body, allow_nan=False).encode(), JSON
 
 
+def _dense_splits(allocation: dict[str, Any]) -> FloatArray:
+    """(D, K) splits of one of :func:`_dense`'s allocations."""
+    if "splits" in allocation:
+        return np.array(allocation["splits"], np.float64)
+    weights = np.array(allocation["weights"], np.float64)
+    return weights / np.maximum(1, weights.sum(1, keepdims=True)) * np.array(allocation["admitted_share"])[:, None]
+
+
 def _dense(answer: Answer) -> list[dict[str, Any]]:
     name, shares = answer.shares
     return [
@@ -138,6 +146,7 @@ def _dense(answer: Answer) -> list[dict[str, Any]]:
             **answer.further(b),
             "utilisation": [plain(u) for u in answer.utilisation[b]],
             name: shares[b].tolist(),
+            **({} if answer.weights is None else {"admitted_share": answer.admitted_share[b].tolist()}),
         }
         for b in range(len(shares))
     ]

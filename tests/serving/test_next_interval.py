@@ -123,7 +123,7 @@ def test_a_correction_is_taken_and_seen_by_other_processes(tmp_path: Path) -> No
     other.matrices.refresh()
     assert not other.is_current(SERVED.capacity)
     np.testing.assert_allclose(other.matrices.newest(), rates[5:])
-    with pytest.raises(ServiceError, match="not later than now"):
+    with pytest.raises(ServiceError, match="at most 10 minutes ahead"):
         own.matrices.add([np.datetime64("now", "s") + np.timedelta64(10, "D")], rates[:1])
 
 
