@@ -3,7 +3,8 @@
 Namyar et al., "Finding Adversarial Inputs for Heuristics using Multi-level Optimization", NSDI 2024, section 2.
 
 LP-top in the opposite order: the small demands, which are not optimised, are placed first.  There a demand is small up
-to a share of the mean capacity (``threshold``, 5% in the paper).
+to a share of the mean capacity of the live links (``threshold``, 5% in the paper).  Small demands are placed in the
+order of their numbers, each on its first live path as far as there is room; what does not fit is not carried.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from teal.problem import Problem
 from teal.problem.allocation import Allocation
 from teal.spec import Spec
 
+_ROUNDING = 1e-9  # relative, of the quantile
 _MIN_RANKED_DEMAND = 1e-3  # Gbit/s; smaller demands would distort the quantile
 
 
@@ -74,4 +75,5 @@ def largest(demand: Array, alpha: float) -> Array:
     ranked = demand[demand > _MIN_RANKED_DEMAND]
     if alpha >= 1 or not len(ranked):
         return np.ones(len(demand), bool) if alpha >= 1 else np.zeros(len(demand), bool)
-    return demand >= np.quantile(ranked, 1 - alpha)
+    # 1 - alpha is rounded: without the tolerance the quantile may lie just above the demand that it should be.
+    return demand >= np.quantile(ranked, 1 - alpha) * (1 - _ROUNDING)

@@ -2,9 +2,9 @@
 
 Abuzaid et al., "Contracting Wide-area Network Topologies to Solve Flow Problems Quickly", NSDI 2021.  In each iteration
 
-1. every pair of neighbouring clusters exposes one link, each iteration the one of next smaller capacity.  The demands
-   from one cluster to another form a bundle with one path over exposed links: of up to four paths that share no pair of
-   neighbouring clusters, iteration i takes number i mod n, or the next one whose links still have room, as the
+1. every pair of neighbouring clusters exposes one link, each iteration the one of next smaller regular capacity.  The
+   demands from one cluster to another form a bundle with one path over exposed links: of up to four paths that share no
+   pair of neighbouring clusters, iteration i takes number i mod n, or the next one whose links still have room, as the
    authors' code does.  The LP R1 maximises the flow of all bundles;
 2. the LP R2 of each cluster maximises the flow inside it: of its own demands, from each source to the exit of its
    bundle, from the entry of a bundle to each target, and from entry to exit of bundles that pass through.  No flow

@@ -73,6 +73,8 @@ def cluster_program(
 ) -> ClusterFlows:
     """Maximise sum of f[k, p] - gamma sum_k max_p f[k, p], with f[k, p] the flow of commodity k on path p.
 
+    The second sum is over the commodities with more than one path: only these can be spread.
+
     Subject to the residual capacities of all links inside and exposed, the limit of each commodity, and, for each
     bundle, its flow in R1 for the sum of what leaves the cluster and for the sum of what enters it.
 

@@ -105,7 +105,7 @@ def _run(command: Command, config: Any, notify: Any) -> int:
     if command.uses_kernels:
         from teal.studies.warm_up import compile_first
 
-        compile_first(notify)
+        compile_first(notify, everything=command.uses_all_kernels)
     return command.run(config, notify)
 
 

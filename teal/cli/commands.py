@@ -40,12 +40,14 @@ class Command:
         run: takes settings and a function that prints progress, and returns the exit code.
         group: heading in ``teal --help``.
         uses_kernels: whether kernels are compiled before it begins.
+        uses_all_kernels: whether all of them are, and not only those of a first solve.
     """
 
     config: type[Any]
     run: Callable[[Any, runners.Notify], int]
     group: str
     uses_kernels: bool = True
+    uses_all_kernels: bool = False
 
 
 _ALLOCATE, _LEARN, _COMPARE, _INPUT = "allocate", "learn", "compare and plan", "look and convert"
@@ -55,7 +57,7 @@ COMMANDS = {
     "allocate": Command(AllocateConfig, runners.allocate, _ALLOCATE),
     "export": Command(ExportConfig, runners.export, _ALLOCATE, uses_kernels=False),
     "update": Command(UpdateConfig, runners.update, _ALLOCATE, uses_kernels=False),
-    "serve": Command(ServeConfig, runners.serve, _ALLOCATE),
+    "serve": Command(ServeConfig, runners.serve, _ALLOCATE, uses_all_kernels=True),
     "evaluate": Command(EvaluateConfig, runners.evaluate, _COMPARE),
     "report": Command(ReportConfig, runners.report, _COMPARE, uses_kernels=False),
     "plan": Command(PlanConfig, runners.plan, _COMPARE),

@@ -70,8 +70,14 @@ def _engine_for_many_matrices_of_large_networks() -> None:
 
 @_task
 def _engine_in_double_precision() -> None:
-    for on_all in (False, True):
-        rehearse(1, torch.float64, on_all=on_all)
+    for width in LANES:
+        rehearse(width, torch.float64)
+
+
+@_task
+def _engine_in_double_precision_for_large_networks() -> None:
+    for width in LANES:
+        rehearse(width, torch.float64, on_all=True)
 
 
 @_task
@@ -121,12 +127,13 @@ def warm_up(*, everything: bool, workers: int = 0) -> Iterator[str]:
     """
     names = list(_TASKS) if everything else list(_FIRST)
     yield from (names[done] for done in call_all(run_task, [(name,) for name in names], workers=workers))
-    _stamp().touch()
+    for done in {everything, False}:
+        _stamp(everything=done).touch()
 
 
-def is_warm() -> bool:
-    """Whether a first solve of this version on this machine has compiled before."""
-    return _stamp().exists()
+def is_warm(*, everything: bool = False) -> bool:
+    """Whether a first solve of this version on this machine has compiled before, or all kernels."""
+    return _stamp(everything=everything).exists()
 
 
 def run_task(name: str) -> None:
@@ -134,7 +141,7 @@ def run_task(name: str) -> None:
     _TASKS[name]()
 
 
-def _stamp() -> Path:
+def _stamp(*, everything: bool) -> Path:
     """An empty file beside Numba's files, that says that these sources have been compiled on this machine."""
     import numba
 
@@ -146,4 +153,4 @@ def _stamp() -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):  # an installation of another user: Numba too has a folder elsewhere then
         folder = cache_dir("kernels")
-    return folder / f"compiled-{key[:32]}"
+    return folder / f"compiled-{key[:32]}{'-all' if everything else ''}"

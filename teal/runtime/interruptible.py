@@ -110,12 +110,12 @@ class Run(Generic[_T]):
         """The result, once :attr:`is_done`."""
         return self._result[0]
 
-    def advance(self, seconds: float = math.inf, is_unwanted: Callable[[], bool] = lambda: False) -> bool:
-        """Go on until the result is there, ``seconds`` have passed, or nobody wants it; whether it is there.
+    def advance(self, seconds: float = math.inf, should_pause: Callable[[], bool] = lambda: False) -> bool:
+        """Go on until the result is there, ``seconds`` have passed, or something asks for a pause; whether it is there.
 
         Args:
             seconds: after which to pause, at the end of an iteration; one iteration is done in any case.
-            is_unwanted: asked after every iteration.
+            should_pause: asked after every iteration.
         """
         begin = time.perf_counter()
         try:
@@ -126,7 +126,7 @@ class Run(Generic[_T]):
                     self._result.append(finished.value)
                 now = time.perf_counter()
                 self.first_step_s = self.first_step_s or now - begin
-                if now >= begin + seconds or is_unwanted():
+                if now >= begin + seconds or should_pause():
                     break
         finally:
             self.seconds += time.perf_counter() - begin

@@ -26,6 +26,7 @@ from teal.errors import InputError
 from teal.serving.app import make_app
 from teal.serving.errors import ServiceError, overloaded
 from teal.serving.log import log_to
+from teal.serving.served import rehearse_all
 from teal.serving.settings import address_of, answers, app_settings, prepared, solver_settings
 from teal.serving.solver import Solver
 from teal.solvers.pdhg import MAX_LANES
@@ -53,6 +54,7 @@ class Engine(Solver):
     """The solver as a deployment: networks and the engine, in a process of their own."""
 
     def __init__(self, folder: str, settings: dict[str, Any]) -> None:
+        rehearse_all()
         super().__init__(Path(folder), **settings)
         self._new = True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,11 @@ from teal.serving.matrices import pair_number
 from teal.serving.served import Served
 
 
-def named(answer: Answer, served: Served, rates: FloatArray, classes: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """:class:`teal.serving.responses.NamedAllocation`, one a matrix.
+def named(answer: Answer, served: Served, rates: FloatArray, classes: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """:class:`teal.serving.responses.NamedAllocation`, one a matrix; ``demands`` is an iterator, which is read once.
+
+    Of many demands not all are in memory at once: Python's garbage collector stops all threads for as long as it takes
+    to visit what is there.
 
     Args:
         answer: to the matrices.
@@ -23,50 +26,49 @@ def named(answer: Answer, served: Served, rates: FloatArray, classes: Sequence[s
         classes: names of the classes; none without classes.
     """
     topology = served.topology
-    names, pairs = topology.node_names, served.paths.num_demands
+    names = topology.node_names
     ends = [(names[s], names[t]) for s, t in zip(topology.link_source, topology.link_target, strict=True)]
-    allocations = []
     for b, row in enumerate(rates):
-        splits, demands, admitted_total = answer.splits[b], [], 0.0
-        for d in np.flatnonzero(row).tolist():
-            rate, own = float(row[d]), splits[d]
-            admitted = rate * min(1.0, float(own.sum(dtype=np.float64)))
-            admitted_total += admitted
-            paths = []
-            for k in np.flatnonzero(own).tolist():
-                nodes, links = served.route(d % pairs, k)
-                share: dict[str, Any] = {"nodes": nodes, "links": links}
-                if answer.weights is None:
-                    share["split"] = float(own[k])
-                else:
-                    share["weight"] = int(answer.weights[b, d, k])
-                paths.append(share)
-            source, target = served.paths.pairs[d % pairs]
-            of_class = {"class": classes[d // pairs]} if classes else {}
-            demands.append(
-                {
-                    "source": names[source],
-                    "target": names[target],
-                    **of_class,
-                    "demand": rate,
-                    "admitted": admitted,
-                    "paths": paths,
-                }
-            )
-        allocations.append(
-            {
-                **{figure: plain(getattr(answer, figure)[b]) for figure in FIGURES},
-                "status": answer.status[b],
-                **answer.further(b),
-                "shed": max(0.0, float(row.sum()) - admitted_total),
-                "demands": demands,
-                "utilisation": [
-                    {"link": e, "source": source, "target": target, "utilisation": plain(used)}
-                    for e, ((source, target), used) in enumerate(zip(ends, answer.utilisation[b].tolist(), strict=True))
-                ],
-            }
-        )
-    return allocations
+        admitted = row * np.minimum(1.0, answer.splits[b].sum(-1, dtype=np.float64))
+        yield {
+            **{figure: plain(getattr(answer, figure)[b]) for figure in FIGURES},
+            "status": answer.status[b],
+            **answer.further(b),
+            "shed": max(0.0, float(row.sum() - admitted.sum())),
+            "demands": _demands(answer, served, b, row, admitted, classes),
+            "utilisation": [
+                {"link": e, "source": source, "target": target, "utilisation": plain(used)}
+                for e, ((source, target), used) in enumerate(zip(ends, answer.utilisation[b].tolist(), strict=True))
+            ],
+        }
+
+
+def _demands(
+    answer: Answer, served: Served, b: int, rates: FloatArray, admitted: FloatArray, classes: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """:class:`teal.serving.responses.DemandAnswer` of each demand of a matrix.
+
+    Args:
+        answer, served, classes: as of :func:`named`.
+        b: number of the matrix.
+        rates: (D,) Gbit/s.
+        admitted: (D,) Gbit/s that are carried.
+    """
+    names, pairs = served.topology.node_names, served.paths.num_demands
+    for d in np.flatnonzero(rates).tolist():
+        paths, own = [], answer.splits[b, d]
+        for k in np.flatnonzero(own).tolist():
+            nodes, links = served.route(d % pairs, k)
+            share: dict[str, Any] = {"nodes": nodes, "links": links}
+            if answer.weights is None:
+                share["split"] = float(own[k])
+            else:
+                share["weight"] = int(answer.weights[b, d, k])
+            paths.append(share)
+        source, target = served.paths.pairs[d % pairs]
+        of_class = {"class": classes[d // pairs]} if classes else {}
+        ends = {"source": names[source], "target": names[target]}
+        yield {**ends, **of_class, "demand": float(rates[d]), "admitted": float(admitted[d]), "paths": paths}
 
 
 def splits_of(allocation: dict[str, Any], served: Served) -> FloatArray:

@@ -17,6 +17,7 @@ from teal.errors import InputError
 from teal.serving.app import make_app
 from teal.serving.connections import allow_many_files, limited
 from teal.serving.log import log_to
+from teal.serving.served import rehearse_all
 from teal.serving.settings import address_of, answers, app_settings, prepared, solver_settings
 from teal.serving.solver import Solver
 from teal.solvers.pdhg import MAX_LANES
@@ -37,6 +38,7 @@ def run_service(config: ServeConfig, say: Callable[[str], None]) -> None:
         log_to(config.log_file.resolve())
     allow_many_files()
     listening = _listen(config)
+    rehearse_all()
     try:
         asyncio.run(_serve(config, Solver(folder, **solver_settings(config)), listening, say))
     finally:

@@ -1,7 +1,8 @@
 """Requests that wait for the engine, and the order in which it takes them.
 
 A request is cut into chunks of as many matrices as the engine solves together, and the engine works on a chunk for one
-slice of time at most.  Whatever it computes pauses at the end of an iteration and goes on later; a chunk has an equal
+slice of time at most, less where a request arrives.  Whatever it computes pauses at the end of an iteration and goes on
+later; a chunk has an equal
 share of what is left of its request's time.  Between two slices
 
 - the chunk whose request has the earliest deadline comes next, if in that order some request would else be late, even

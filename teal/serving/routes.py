@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 from collections import Counter
 from collections.abc import Coroutine
@@ -17,6 +16,7 @@ from pydantic import BaseModel
 from teal.serving.backend import Backend, Sent
 from teal.serving.beside import beside
 from teal.serving.errors import ServiceError, overloaded, places_of_one
+from teal.serving.log import LOG
 from teal.serving.media import ARROW, JSON, media_type
 from teal.serving.metrics import Metrics
 from teal.serving.recent import Recent
@@ -196,9 +196,13 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
                     del on_their_way[counted]
         if is_new:
             metrics.allocated(name, found.summary)
-            with contextlib.suppress(ServiceError):  # deleted meanwhile
+            try:
                 if found.generation == await backend.generation(name) and recent.add(name, given.number, found):
                     await forget()
+            except ServiceError:  # deleted meanwhile
+                pass
+            except Exception:  # engines that end, say; the answer is there and goes out
+                LOG.exception("answer not kept", extra={"teal": {"request": given.number}})
         return Response(found.body, media_type=found.media_type)
 
     @router.get("/v1/networks/{name}/allocations", **api, response_model=RecentAllocations)

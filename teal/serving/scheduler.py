@@ -19,6 +19,7 @@ from teal.serving.queue import Chunk, Queue, Waiting
 from teal.serving.served import Job, Served, Solved
 from teal.solvers.pdhg import PdhgState, Starter, Stop
 
+_SHORT_SLICE_S = 0.05  # seconds that a slice takes in any case, however many requests arrive
 _MOST_SPLITS = 1 << 27  # of all requests that wait; about 3 GiB if all of them have begun
 
 
@@ -35,6 +36,7 @@ class Scheduler:
         self._most_waiting, self._engine, self._starter = most_waiting, engine, starter
         self._queue = Queue()
         self._draining: asyncio.Task[None] | None = None
+        self._has_arrived = False  # a request, since the slice began that the engine is at
         self._busy_until = 0.0  # when the slice that the engine is at ends at the latest, by time.perf_counter()
 
     def waiting(self, served: Served) -> list[Waiting]:
@@ -54,12 +56,13 @@ class Scheduler:
         now = time.perf_counter()
         lateness = self._queue.lateness(request, max(now, self._busy_until))
         least = request.served.times.shortest_s(len(request.rates), request.program)
-        if least > request.deadline - now + request.served.times.slice_s:
+        if least > request.deadline - request.arrived + request.served.times.slice_s:
             raise wrong(f"deadline_ms: these matrices take {least:.1f} s at least, even without other requests")
         splits = sum(other.rates.size * other.served.paths.num_paths for other in [*self._queue, request])
         if lateness > 0 or (self._queue and splits > _MOST_SPLITS):
             raise overloaded(math.ceil(max(1.0, lateness)))
         self._queue.add(request)
+        self._has_arrived = True
         if self._draining is None or self._draining.done():
             self._draining = asyncio.create_task(self._drain())
         return await request.answer
@@ -75,9 +78,10 @@ class Scheduler:
         while together := queue.take():
             begin, served = time.perf_counter(), together[0].request.served
             slack = queue.slack(begin)
+            self._has_arrived = False
             self._busy_until = begin + served.times.slice_s
             try:
-                ends = await loop.run_in_executor(self._engine, _work, served, together, self._starter(), slack)
+                ends = await loop.run_in_executor(self._engine, self._work, served, together, self._starter(), slack)
                 for chunk, is_done in zip(together, ends, strict=True):
                     request = chunk.request
                     if not is_done:
@@ -92,22 +96,25 @@ class Scheduler:
                 self._busy_until = 0.0
                 queue.charge(together, time.perf_counter() - begin)
 
-
-def _work(served: Served, together: list[Chunk], starter: Starter | None, slack: float) -> list[bool]:
-    """A slice, and what becomes of its answers: whether each chunk is done."""
-    answers = solve_slice(served, together, starter, slack)
-    for chunk, answer in zip(together, answers, strict=True):
-        request = chunk.request
-        if answer is not None:
-            request.parts[chunk.rows.start] = answer
-            request.chunks -= 1
-            if not request.chunks:
-                request.parts = {0: joined(request.parts)}
-    return [answer is not None for answer in answers]
+    def _work(self, served: Served, together: list[Chunk], starter: Starter | None, slack: float) -> list[bool]:
+        """A slice, and what becomes of its answers: whether each chunk is done."""
+        answers = solve_slice(served, together, starter, slack, lambda: self._has_arrived)
+        for chunk, answer in zip(together, answers, strict=True):
+            request = chunk.request
+            if answer is not None:
+                request.parts[chunk.rows.start] = answer
+                request.chunks -= 1
+                if not request.chunks:
+                    request.parts = {0: joined(request.parts)}
+        return [answer is not None for answer in answers]
 
 
 def solve_slice(
-    served: Served, together: list[Chunk], starter: Starter | None, slack: float = math.inf
+    served: Served,
+    together: list[Chunk],
+    starter: Starter | None,
+    slack: float = math.inf,
+    has_arrived: Callable[[], bool] = lambda: False,
 ) -> list[Answer | None]:
     """Work on chunks of one kind for a slice.
 
@@ -117,6 +124,7 @@ def solve_slice(
         starter: the model of the moment.
         slack: seconds before the least work for other requests must begin.  If these are too few to come back, the
             chunks are done with what they have then.
+        has_arrived: whether another request has come since; after a short slice it is then its turn.
 
     Returns:
         for each chunk its answer, or None if it goes on in another slice.
@@ -131,12 +139,15 @@ def solve_slice(
     def is_unwanted() -> bool:
         return all(chunk.request.answer.done() for chunk in together)
 
+    def should_pause() -> bool:
+        return (has_arrived() and time.perf_counter() - begin > _SHORT_SLICE_S) or is_unwanted()
+
     def may_pause() -> bool:
         least = sum(served.times.usual_s(size, program) for size in sizes)
         return slack - (time.perf_counter() - begin) > least
 
     least_s = 0.0
-    if not run.advance(slice_s, is_unwanted):
+    if not run.advance(slice_s, should_pause):
         if is_unwanted() or may_pause():
             served.times.note_overrun(time.perf_counter() - begin - slice_s)
             return [None] * len(together)

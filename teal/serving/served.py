@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -42,6 +43,7 @@ from teal.serving.program import (
 from teal.serving.requests import NetworkSpec, NodeLink
 from teal.solvers import pdhg
 from teal.solvers.pdhg import Starter
+from teal.solvers.pdhg.rehearsal import rehearse as rehearse_kernels
 from teal.solvers.pdhg.rehearsal import rehearse_for
 from teal.solvers.split_table import admit, table_weights
 from teal.web.layout import drawing
@@ -113,6 +115,14 @@ def rehearse(objective: ObjectiveName) -> None:
     for count in (width for width in pdhg.LANES for _ in ("cold", "warm")):
         job = Job(np.ones((count, 6)), Program(objective), 1e-3, time.perf_counter() + 600)
         served.answer(served.solve(job), slice(0, count), 1e-3, 0, 0.0)
+
+
+def rehearse_all() -> None:
+    """Call every kernel that a request may ask for, so that none is loaded from disk while others wait: a second."""
+    for width, dtype, is_balanced, on_all in itertools.product(
+        pdhg.LANES, (torch.float32, torch.float64), (False, True), (False, True)
+    ):
+        rehearse_kernels(width, dtype, is_balanced=is_balanced, on_all=on_all)
 
 
 @dataclasses.dataclass(frozen=True)

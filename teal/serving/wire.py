@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from teal.serving.served import Served
 
 MOST_NUMBERS = 1 << 26  # splits, or utilisations, of an answer; 268 MB as float32
 _MOST_JSON = 500_000  # splits of a dense answer in JSON, or utilisations of any
+_ENCODED_AT_ONCE = 200  # entries of a list, a millisecond for demands by name
 _MOST_NAMED = 20_000  # demands of an answer by name
 
 
@@ -124,9 +127,27 @@ def written(
     if ARROW in sent.accept:
         return to_arrow(answer, {"id": sent.number, **further}), ARROW
     is_named = options.form is Form.NAMED
-    allocations = named(answer, served, rates, options.classes) if is_named else _dense(answer)
-    body = {"id": sent.number, "allocations": allocations, **answer.cost, **further}
-    return json.dumps(body, allow_nan=False).encode(), JSON
+    allocations = named(answer, served, rates, options.classes) if is_named else iter(_dense(answer))
+    body = {"id": sent.number, **answer.cost, **further}
+    listed = ", ".join(_encoded(allocation) for allocation in allocations)
+    return f'{_encoded(body)[:-1]}, "allocations": [{listed}]}}'.encode(), JSON
+
+
+def _encoded(fields: dict[str, Any]) -> str:
+    """A JSON object.  Lists are encoded in parts: Python's encoder stops all other threads until it is done."""
+    parts = []
+    for name, value in fields.items():
+        is_long = isinstance(value, list | Iterator)
+        text = _encoded_list(iter(value)) if is_long else json.dumps(value, allow_nan=False)
+        parts.append(f"{json.dumps(name)}: {text}")
+    return "{" + ", ".join(parts) + "}"
+
+
+def _encoded_list(values: Iterator[Any]) -> str:
+    parts = []
+    while part := list(itertools.islice(values, _ENCODED_AT_ONCE)):
+        parts.append(json.dumps(part, allow_nan=False)[1:-1])
+    return "[" + ", ".join(parts) + "]"
 
 
 def _dense_splits(allocation: dict[str, Any]) -> FloatArray:

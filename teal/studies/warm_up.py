@@ -15,11 +15,17 @@ def run_warm_up(config: WarmUpConfig) -> None:
     _run(everything=True, workers=config.workers)
 
 
-def compile_first(notify: Callable[[str], None]) -> None:
-    """Compile what a first solve needs, unless that was done before; announced, since it takes a while."""
-    if not is_warm():
-        notify("compiling for this machine, about 12 s, once (teal warm-up compiles everything ahead)")
-        _run(everything=False, workers=0)
+def compile_first(notify: Callable[[str], None], *, everything: bool = False) -> None:
+    """Compile what a first solve needs, unless that was done before; announced, since it takes a while.
+
+    Args:
+        notify: called with the announcement.
+        everything: all kernels: of a service, which could not be asked anything while it compiles.
+    """
+    if not is_warm(everything=everything):
+        takes = "two minutes" if everything else "12 s"
+        notify(f"compiling for this machine, about {takes}, once (teal warm-up compiles everything ahead)")
+        _run(everything=everything, workers=0)
 
 
 def _run(*, everything: bool, workers: int) -> None:

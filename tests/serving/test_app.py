@@ -207,9 +207,10 @@ def test_link_changes_apply_from_the_next_request_and_survive_a_restart(tmp_path
                 await later.change_link("b4", "1", "12", up=False)
             await later.put_network("b4", "b4")
             network = await later.wait_ready("b4")
-            assert [network.links[i].in_force for i in numbers] == [5000, 5000], (
-                "registering the network again restores its capacities"
-            )
+            assert [network.links[i].in_force for i in numbers] == [1, 1], "the same network again changes nothing"
+            await later.put_network("b4", "b4", num_paths=3)
+            network = await later.wait_ready("b4")
+            assert [network.links[i].in_force for i in numbers] == [5000, 5000], "another one has its own capacities"
 
     run(work)
 

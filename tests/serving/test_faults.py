@@ -28,6 +28,7 @@ from teal.client import (
 )
 from teal.serving.app import make_app
 from teal.serving.backend import Sent
+from teal.serving.beside import beside
 from teal.serving.errors import ServiceError
 from teal.serving.log import LOG, log_to
 from teal.serving.served import Served
@@ -150,19 +151,19 @@ def test_a_network_that_is_replaced_under_a_request(tmp_path: Path, monkeypatch:
         await solver.put("x", {"topology": first})
         await _until_ready(solver, "x")
         known = solver._registry.get("x").spec.stored()
-        original = asyncio.to_thread
+        original = beside
         swapped = False
 
-        async def late(call: Any, *arguments: Any) -> Any:
+        async def late(size: int, call: Any, *arguments: Any) -> Any:
             nonlocal swapped
-            found = await original(call, *arguments)
+            found = await original(size, call, *arguments)
             if call.__name__ == "read" and not swapped:
                 swapped = True
                 await solver.put("x", {"topology": second})
                 await _until_ready(solver, "x")
             return found
 
-        monkeypatch.setattr("teal.serving.solver.asyncio.to_thread", late)
+        monkeypatch.setattr("teal.serving.solver.beside", late)
         body = json.dumps({"demands": [{"source": "a", "target": "b", "rate": 3.0}]}) + " " * 200_000
         with pytest.raises(ServiceError, match="registered anew"):
             await solver.allocate("x", Sent(body.encode(), "application/json"))

@@ -1,0 +1,190 @@
+"""Small requests beside a request that asks for much: does each get its answer by its deadline and a slice?
+
+    python benchmarks/hogs.py --data FOLDER [--requests 500] [--hogs max_min,protect,...] [--deadline-ms 300]
+
+FOLDER holds UsCarrier.json and Kdl.json.  A service is started on this machine; one client sends matrices of B4 one
+after the other, while another client, from an address of its own as far as the service knows, keeps one of these going:
+
+- max_min, protect, classes: UsCarrier under that option, to a gap of 1e-9 with a deadline of 60 s;
+- named: 20,000 demands of UsCarrier, answered in JSON by name;
+- batch: 256 matrices of UsCarrier to a gap of 1e-6;
+- paths: Kdl is registered and deleted again and again, each time with other settings;
+- measurements: matrices of UsCarrier, one after the other, each of which begins an allocation for the next interval.
+
+Printed are the hog, how many small requests were answered, refused (503) and late (beyond deadline and slice), and the
+quantiles of the time to answer, ms.  "alone" has no hog.  Exit code 1: some request was late.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from service import arrow, free_port
+
+import teal
+
+SLICE_MS = 500.0
+ARROW = "application/vnd.apache.arrow.stream"
+TOKENS = "a-token-for-small-requests", "a-token-for-the-hog-alone"
+START_S = 120.0  # that the service and the paths of UsCarrier may take
+
+
+@contextlib.contextmanager
+def running() -> Iterator[str]:
+    """The address of a service with two tokens."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokens, port = Path(folder) / "tokens", free_port()
+        tokens.write_text("\n".join(TOKENS) + "\n")
+        tokens.chmod(0o600)
+        command = [sys.executable, "-m", "teal", "serve", "--port", str(port), "--token-file", str(tokens)]
+        process = subprocess.Popen([*command, "--state", f"{folder}/state"], stdout=subprocess.DEVNULL)
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def client(url: str, token: str) -> httpx.Client:
+    """A client with one of the tokens."""
+    return httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=300.0)
+
+
+def register(http: httpx.Client, name: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Register a network and wait until it is ready; its description."""
+    end = time.monotonic() + START_S
+    while True:
+        with contextlib.suppress(httpx.TransportError):  # the service is not there yet
+            http.put(f"/v1/networks/{name}", json=body)
+            break
+        time.sleep(0.2)
+    while (info := http.get(f"/v1/networks/{name}").json())["state"] != "ready":
+        assert time.monotonic() < end, info
+        time.sleep(0.2)
+    return dict(info)
+
+
+def node_link(file: Path) -> dict[str, Any]:
+    """A network as the service takes it."""
+    from teal.formats.node_link import topology_to_node_link
+
+    return dict(topology_to_node_link(teal.load_topology(str(file))))
+
+
+def hogs(http: httpx.Client, data: Path, nodes: list[str]) -> dict[str, Callable[[int], Any]]:
+    """Of each hog, what it does again and again; called with the number of the time."""
+    pairs = len(nodes) * (len(nodes) - 1)
+    rates = np.random.default_rng(0).lognormal(0, 1, (256, pairs)) * 0.2
+    kdl = node_link(data / "Kdl.json")
+    names = [(a, b) for a in nodes for b in nodes if a != b]
+    headers, one = {"Content-Type": ARROW, "Accept": ARROW}, arrow(rates[:1])
+    classes = arrow(np.repeat(rates[:1], 3, axis=0) * np.array([[0.1], [0.3], [0.6]]))
+
+    def allocate(options: str, body: bytes) -> Callable[[int], Any]:
+        address = f"/v1/networks/us/allocations?deadline_ms=60000&{options}"
+        return lambda _: http.post(address, content=body, headers=headers)
+
+    def named(number: int) -> None:
+        demands = [
+            {"source": a, "target": b, "rate": float(rates[number % 256, d])}
+            for d, (a, b) in enumerate(names[:20_000])
+        ]  # fmt: skip
+        http.post("/v1/networks/us/allocations", json={"demands": demands, "gap": 0.05})
+
+    def paths(number: int) -> None:
+        spec = {"topology": kdl, "num_paths": 2 + number % 3, "path_method": ("edge-disjoint", "yen")[number % 2]}
+        http.put("/v1/networks/kdl", json=spec)
+        time.sleep(5.0)
+        http.delete("/v1/networks/kdl")
+
+    begin = int(time.time()) - 86_400
+
+    def measure(number: int) -> None:
+        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begin + 60 * number))
+        body = arrow(rates[number % 256 : number % 256 + 1])
+        http.post(f"/v1/networks/us/measurements?time={when}", content=body, headers={"Content-Type": ARROW})
+
+    return {
+        "max_min": allocate("objective=max_min&gap=1e-9", one),
+        "protect": allocate("protect=cables&gap=1e-9", one),
+        "classes": allocate("classes=gold,silver,bronze&gap=1e-9", classes),
+        "named": named,
+        "batch": allocate("gap=1e-6", arrow(rates)),
+        "paths": paths,
+        "measurements": measure,
+    }
+
+
+def small_requests(url: str, count: int, deadline_ms: float) -> tuple[list[float], int]:
+    """Times to answer of the requests that were answered, ms, and how many were refused."""
+    times, refused = [], 0
+    bodies = [arrow(np.random.default_rng(seed).lognormal(0, 1, (1, 132)) * 100) for seed in range(20)]
+    headers = {"Content-Type": ARROW, "Accept": ARROW}
+    with client(url, TOKENS[0]) as http:
+        for number in range(count):
+            begin = time.perf_counter()
+            address = f"/v1/networks/b4/allocations?deadline_ms={deadline_ms}"
+            response = http.post(address, content=bodies[number % len(bodies)], headers=headers)
+            took = 1e3 * (time.perf_counter() - begin)
+            if response.status_code == 503:
+                refused += 1
+            else:
+                assert response.status_code == 200, response.text
+                times.append(took)
+            time.sleep(0.02)
+    return times, refused
+
+
+def main() -> int:
+    """Print a line for each hog; 1 if a request was late."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--requests", type=int, default=500)
+    parser.add_argument("--deadline-ms", type=float, default=300.0)
+    parser.add_argument("--hogs", default="")
+    options = parser.parse_args()
+    all_late = 0
+    with running() as url, client(url, TOKENS[1]) as http:
+        register(http, "b4", {"topology": "b4"})
+        info = register(http, "us", {"topology": node_link(options.data / "UsCarrier.json")})
+        works = hogs(http, options.data, [node["id"] for node in info["nodes"]])
+        chosen = options.hogs.split(",") if options.hogs else ["alone", *works]
+        print(f"load of the machine before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+        print(f"{'hog':13} answered refused late   p50   p99   max ms")
+        for name in chosen:
+            ended = threading.Event()
+
+            def work(name: str = name, ended: threading.Event = ended) -> None:
+                number = 0
+                while not ended.is_set() and name != "alone":
+                    with contextlib.suppress(httpx.TransportError):
+                        works[name](number)
+                    number += 1
+
+            thread = threading.Thread(target=work, daemon=True)
+            thread.start()
+            time.sleep(1.0)
+            times, refused = small_requests(url, options.requests, options.deadline_ms)
+            late = sum(took > options.deadline_ms + SLICE_MS for took in times)
+            all_late += late
+            p50, p99, most = np.quantile(times or [np.nan], [0.5, 0.99, 1.0])
+            print(f"{name:13} {len(times):8} {refused:7} {late:4} {p50:5.0f} {p99:5.0f} {most:5.0f}", flush=True)
+            ended.set()
+            thread.join(timeout=70.0)
+    return int(all_late > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
