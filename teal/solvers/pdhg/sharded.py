@@ -189,7 +189,8 @@ class ShardedProblem:
             value, bound = from_utilisation(self.network, value), from_utilisation(self.network, bound)
             if self.objective.may_shed:
                 engine.shed(LAST_REFILL)
-                value = torch.tensor([min([1.0, *self.backend.apply(_least_share, self.network.capacity[0].numpy())])])
+                shares = self.backend.apply(_least_share, self.network.capacity[0].numpy())
+                value = torch.tensor([min([1.0, *shares])], dtype=torch.float64)
         return ShardedResult(
             value=float(value),
             bound=float(bound),
