@@ -24,7 +24,7 @@ from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.projection import granted_share, project
 
 _TINY = 1e-30  # instead of 0 as a divisor
-_HALVINGS = 60  # of the interval of a projection's multiplier: to the last bit
+_MOST_NUMBERS = 20_000_000  # that a projection holds at once, 160 MB
 _REFILL = 3  # rounds in which what stays on its path takes up unused capacity
 
 
@@ -131,22 +131,30 @@ def within_budget(problem: Problem, stays: Tensor, moves: Tensor) -> Tensor:
 def project_box(point: Tensor, limit: Tensor, slope: Tensor) -> Tensor:
     """Nearest w of {0 <= w <= limit, sum w <= 1} for each demand, in the metric diag(1 / slope): (B, D, n).
 
-    w = clip(point - t slope, 0, limit) with the least t >= 0 for which the sum is at most 1, by bisection.
+    w = clip(point - t slope, 0, limit) with the least t >= 0 for which the sum is at most 1.  The sum is linear between
+    the 2 n values of t at which an entry reaches a bound, so that its values there give t.
 
     Args:
         point: (B, D, n).
         limit: (B, D, n) upper bounds.
         slope: (B, D, n) positive.
     """
+    at_once = max(1, _MOST_NUMBERS // max(1, 2 * len(point) * point.shape[-1] ** 2))
+    parts = zip(point.split(at_once, 1), limit.split(at_once, 1), slope.split(at_once, 1), strict=True)
+    return torch.cat([_project_box(*part) for part in parts], 1)
 
+
+def _project_box(point: Tensor, limit: Tensor, slope: Tensor) -> Tensor:
     def at(t: Tensor) -> Tensor:
         return torch.minimum((point - t * slope).clamp(min=0), limit)
 
-    low = point.new_zeros(*point.shape[:-1], 1)
-    high = (point / slope).amax(-1, keepdim=True).clamp(min=0)  # at which all are 0
-    is_over = at(low).sum(-1, keepdim=True) > 1
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        over = at(middle).sum(-1, keepdim=True) > 1
-        low, high = torch.where(over, middle, low), torch.where(over, high, middle)
-    return at(torch.where(is_over, high, 0))
+    breaks = torch.cat([(point - limit) / slope, point / slope], -1).clamp(min=0)  # (B, D, 2 n)
+    moved = point[..., None, :] - breaks[..., None] * slope[..., None, :]
+    is_over = torch.minimum(moved.clamp(min=0), limit[..., None, :]).sum(-1) > 1
+    low = torch.where(is_over, breaks, 0).amax(-1, keepdim=True)
+    high = torch.where(is_over, torch.inf, breaks).amin(-1, keepdim=True)  # at the largest value all entries are 0
+    at_low, at_high = at(low), at(high)
+    excess = at_low.sum(-1, keepdim=True) - 1
+    fall = (at_low - at_high).sum(-1, keepdim=True)
+    t = low + (high - low) * torch.where(fall > 0, excess / torch.where(fall > 0, fall, 1), 0).clamp(0, 1)
+    return torch.where(at(torch.zeros_like(low)).sum(-1, keepdim=True) > 1, at(t), at(torch.zeros_like(low)))

@@ -8,6 +8,9 @@ the proportion of class c's value to that of all classes together.  Where a clas
 is mended: the program of the class, if its bound is wide; the last program, if it carries too little of the class; or
 r, if the last program is solved so closely that it must be r.
 
+Classes whose volumes differ by many decades are beyond the accuracy of one weighted program: on small networks their
+programs are then solved by HiGHS (:mod:`teal.solvers.exact_classes`).
+
 The residual form is simpler: each class gets an allocation of its own on the capacity that higher classes left, and
 these stay where they are.  docs/operating.md has what that costs.
 """
@@ -26,11 +29,13 @@ from teal.network.subset import of_demands
 from teal.objectives import CLASS_RATIO, Objective
 from teal.pathops import make_path_ops
 from teal.problem import Problem, ProgramPrices
-from teal.problem.priority import ClassFigures, by_class
+from teal.problem.priority import ClassFigures, by_class, class_figures
 from teal.runtime.interruptible import Deadline, Steps, complete
+from teal.solvers.exact_classes import MAX_PATHS, exact_classes
 from teal.solvers.pdhg.class_rows import ClassRows, class_weights
 from teal.solvers.pdhg.engine import PdhgState
 from teal.solvers.pdhg.search import PdhgResult, Stop
+from teal.solvers.projection import project
 
 _SAFETY = 1.0  # of a program's target: the gap that a class needs, as estimated from demands or values
 _TIGHTER = 0.5  # x the target of a program that was not enough, at most
@@ -189,15 +194,47 @@ def solving_in_order(
         if widest <= gap or deadline.is_over or not (yield from sequence.improving(figures)):
             break
         figures = sequence.figures()
+    splits, prices = sequence.splits, sequence.prices
     if float(figures.gap.max()) > gap:
         stop = Stop.DEADLINE if deadline.is_over else Stop.ITERATIONS
-    gaps, splits = figures.gap.amax(1), sequence.splits
+        if not deadline.is_over and problem.paths.leaf.size <= MAX_PATHS and problem.demand.device.type == "cpu":
+            splits, prices, figures = yield from _with_exact_rows(problem, splits, prices, figures, gap, deadline)
+    gaps = figures.gap.amax(1)
     return dataclasses.replace(
         sequence.last, splits=splits, state=PdhgState(splits, sequence.last.prices), value=figures.value.sum(1),
         bound=figures.bound.sum(1), gap=gaps, iterations=sequence.iterations, solve_s=time.perf_counter() - begin,
-        program_prices=ProgramPrices(sequence.prices), classes=figures,
+        program_prices=ProgramPrices(prices), classes=figures,
         stopped_by=tuple(Stop.GAP if one <= gap else stop for one in gaps.tolist()),
     )  # fmt: skip
+
+
+def _with_exact_rows(
+    problem: Problem, splits: Tensor, prices: Tensor, figures: ClassFigures, gap: float, deadline: Deadline
+) -> Steps[tuple[Tensor, Tensor, ClassFigures]]:
+    """The same with matrices that missed ``gap`` solved by linear programs, where that closes the gap further.
+
+    Args:
+        problem: B matrices under priority.
+        splits: (B, D, K).
+        prices: (B, C, E).
+        figures: of both.
+        gap: target.
+        deadline: after which no further matrix is begun.
+    """
+    exact = problem.to(torch.float64)
+    splits, prices = splits.to(torch.float64).clone(), prices.clone()
+    for row in (figures.gap.amax(1) > gap).nonzero()[:, 0].tolist():
+        yield
+        if deadline.is_over:
+            break
+        one = exact.row(row)
+        solved = exact_classes(one)
+        if solved is None:
+            continue
+        row_splits = project(one, solved[0])
+        if float(class_figures(one, row_splits, solved[1]).gap.max()) < float(figures.gap[row].max()):
+            splits[row], prices[row] = row_splits[0], solved[1][0]
+    return splits, prices, class_figures(exact, splits, prices)
 
 
 def solve_residual(problem: Problem, solve: SolveProgram, *, gap: float, max_iterations: int = 10_000) -> Tensor:

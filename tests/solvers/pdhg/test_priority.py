@@ -10,8 +10,10 @@ import teal
 from baselines.linear_program import LpSettings
 from baselines.lp_priority import solve_in_order
 from teal.errors import InputError
+from teal.problem.priority import priority_problem
 from teal.solvers import pdhg
 from teal.solvers.pdhg.priority import solve_residual
+from teal.testing import assert_feasible, random_problem
 
 
 def _problem(name: str, load: float, shares: tuple[float, ...] = (0.1, 0.3, 0.6), count: int = 2) -> teal.Problem:
@@ -75,3 +77,20 @@ def test_a_deadline_ends_the_search_with_a_certified_allocation() -> None:
     assert found.classes is not None
     assert bool((found.classes.bound >= found.classes.value * (1 - 1e-9)).all())
     assert bool(torch.isfinite(found.gap).all())
+
+
+@pytest.mark.parametrize(("gold", "bronze"), [(1e4, 1e-4), (1e-4, 1e4), (1e6, 1.0)])
+@pytest.mark.parametrize("seed", range(4))
+def test_classes_of_volumes_that_differ_by_decades_have_their_gaps(seed: int, gold: float, bronze: float) -> None:
+    base = random_problem(seed, batch=2)
+    demand = base.demand.numpy()
+    problem = priority_problem(base.topology, base.paths, {"gold": gold * demand, "bronze": bronze * demand})
+    found = pdhg.solve(problem, gap=1e-2)
+    exact = teal.assess(problem, solve_in_order(problem, LpSettings()))
+    assert (found.gap <= 1e-2).all()
+    allocation = teal.Allocation.of_batch(found.splits, found.prices, 0.0, found.program_prices)
+    assert_feasible(problem, allocation, 1e-9)
+    torch.testing.assert_close(teal.assess(problem, allocation).gap, found.gap, rtol=1e-6, atol=1e-9)
+    assert exact.classes is not None
+    assert found.classes is not None
+    torch.testing.assert_close(found.classes.value[:, 0], exact.classes.value[:, 0], rtol=1.1e-2, atol=1e-9)

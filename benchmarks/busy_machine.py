@@ -1,0 +1,84 @@
+"""The solve of UsCarrier to a certified 1%, alone and beside processes that never rest.
+
+    python benchmarks/busy_machine.py --data FOLDER [--loops 0,2,4,8] [--repeats 25] [--rounds 2]
+
+FOLDER holds UsCarrier.json.  Printed are medians in ms, in turns: "usual" with libgomp's own waits (300,000 repetitions
+of a test before a thread sleeps), "brief" with Teal's (see teal/runtime/openmp.py), "torch first" with Teal's where
+torch was imported before Teal.  Each measurement is a process of its own; the loops are processes too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+USUAL_SPIN_COUNT = "300000"  # of libgomp
+
+
+def measure(file: Path, repeats: int) -> float:
+    """Median time of a solve in this process, ms."""
+    import teal
+
+    topology = teal.load_topology(str(file))
+    traffic = teal.load_traffic("gravity:seed=0,count=1,load=6", topology)
+    paths = teal.compute_paths(topology, traffic.pairs)
+    problem = teal.Problem.create(topology, paths, teal.Objective(), traffic.read([0]))
+    teal.solve(problem, gap=0.01)
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        teal.solve(problem, gap=0.01)
+        times.append(1e3 * (time.perf_counter() - begin))
+    return statistics.median(times)
+
+
+def measured(way: str, file: Path, loops: int, repeats: int) -> float:
+    """The same in a process of its own, beside endless loops."""
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    if way == "usual":
+        environment["GOMP_SPINCOUNT"] = USUAL_SPIN_COUNT
+    first = "import torch; " if way == "torch first" else ""
+    code = f"{first}import sys; sys.argv[0] = ''; import busy_machine; busy_machine.show({str(file)!r}, {repeats})"
+    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=Path(__file__).parent, env=environment, capture_output=True, text=True,
+            check=True,
+        )  # fmt: skip
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+    return float(done.stdout)
+
+
+def show(file: str, repeats: int) -> None:
+    """Print :func:`measure`."""
+    print(measure(Path(file), repeats))
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--loops", default="0,2,4,8")
+    parser.add_argument("--repeats", type=int, default=25)
+    parser.add_argument("--rounds", type=int, default=2)
+    options = parser.parse_args()
+    file, counts = (options.data / "UsCarrier.json").resolve(), [int(count) for count in options.loops.split(",")]
+    print(f"load of the machine before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    print(f"{'round':5} {'waits':12}" + "".join(f"{count:>4} loops" for count in counts))
+    for number in range(options.rounds):
+        for way in ("usual", "brief", "torch first"):
+            times = [measured(way, file, count, options.repeats) for count in counts]
+            print(f"{number:5} {way:12}" + "".join(f"{ms:10.1f}" for ms in times), flush=True)
+
+
+if __name__ == "__main__":
+    main()
