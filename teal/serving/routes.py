@@ -20,7 +20,15 @@ from teal.serving.log import LOG
 from teal.serving.media import ARROW, JSON, media_type
 from teal.serving.metrics import Metrics
 from teal.serving.recent import Recent
-from teal.serving.requests import AllocationRequest, LinkChanges, MeasurementRequest, NetworkSpec, parsed
+from teal.serving.requests import (
+    AllocationRequest,
+    LinkChanges,
+    MeasurementOptions,
+    MeasurementRequest,
+    NetworkSpec,
+    Options,
+    parsed,
+)
 from teal.serving.responses import (
     AllocationAnswer,
     Drawing,
@@ -59,12 +67,28 @@ FAULTS: dict[int | str, dict[str, Any]] = {
 SENT_MODELS: tuple[type[BaseModel], ...] = (NetworkSpec, LinkChanges, AllocationRequest, MeasurementRequest)
 
 
-def _body(model: type[BaseModel], *, may_be_arrow: bool = False) -> dict[str, Any]:
-    """How OpenAPI describes a body that the route reads itself."""
+def _body(model: type[BaseModel], options: type[BaseModel] | None = None) -> dict[str, Any]:
+    """How OpenAPI describes a body that the route reads itself.
+
+    Args:
+        model: of a body in JSON.
+        options: parameters of the address beside a body in Arrow; None where there is none.
+    """
     content: dict[str, Any] = {JSON: {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}
-    if may_be_arrow:
-        content[ARROW] = {"schema": {"type": "string", "format": "binary"}}
-    return {"requestBody": {"required": True, "content": content}}
+    if options is None:
+        return {"requestBody": {"required": True, "content": content}}
+    content[ARROW] = {"schema": {"type": "string", "format": "binary"}}
+    fields = options.model_json_schema(ref_template="#/components/schemas/{model}")["properties"]
+    parameters = [
+        {
+            "name": name, "in": "query", "required": False,
+            "description": f"Beside a body in Arrow. {field.get('description', '')}",
+            # Lists and maps are texts in an address: gold,silver and gold=30,silver=50.
+            "schema": {"type": "string"} if field.get("type") in ("array", "object") else field,
+        }
+        for name, field in fields.items()
+    ]  # fmt: skip
+    return {"requestBody": {"required": True, "content": content}, "parameters": parameters}
 
 
 async def _read(model: type[_T], request: Request) -> _T:
@@ -161,7 +185,7 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         return _written(await backend.paths(name))
 
     @router.post(
-        "/v1/networks/{name}/allocations", **api, openapi_extra=_body(AllocationRequest, may_be_arrow=True),
+        "/v1/networks/{name}/allocations", **api, openapi_extra=_body(AllocationRequest, Options),
         responses={200: {"model": AllocationAnswer, "content": {ARROW: {}}}},
     )  # fmt: skip
     async def allocate(
@@ -224,7 +248,7 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
 
     @router.post(
         "/v1/networks/{name}/measurements", **api, response_model=MeasuredInfo,
-        openapi_extra=_body(MeasurementRequest, may_be_arrow=True),
+        openapi_extra=_body(MeasurementRequest, MeasurementOptions),
     )  # fmt: skip
     async def measure(name: str, request: Request) -> Any:
         """Say what traffic was measured, one matrix or several, JSON or Arrow (time and interval_s in the query then).
