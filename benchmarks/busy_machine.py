@@ -45,16 +45,16 @@ def measured(way: str, file: Path, loops: int, repeats: int) -> float:
         environment["GOMP_SPINCOUNT"] = USUAL_SPIN_COUNT
     first = "import torch; " if way == "torch first" else ""
     code = f"{first}import sys; sys.argv[0] = ''; import busy_machine; busy_machine.show({str(file)!r}, {repeats})"
-    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
     try:
         done = subprocess.run(
             [sys.executable, "-c", code], cwd=Path(__file__).parent, env=environment, capture_output=True, text=True,
             check=True,
         )  # fmt: skip
     finally:
-        for hog in hogs:
-            hog.kill()
-            hog.wait()
+        for other in others:
+            other.kill()
+            other.wait()
     return float(done.stdout)
 
 

@@ -34,7 +34,7 @@ def test_the_first_command_announces_the_compilation_and_the_second_does_not(
         stamp.touch()
         yield "engine"
 
-    monkeypatch.setattr(warm_up, "_stamp", lambda: stamp)
+    monkeypatch.setattr(warm_up, "_stamp", lambda *, everything: stamp)
     monkeypatch.setattr(study, "warm_up", compiled)
     assert main(SOLVE) == 0
     assert "compiling for this machine" in capsys.readouterr().err

@@ -1,9 +1,9 @@
 """Small requests beside a request that asks for much: does each get its answer by its deadline and a slice?
 
-    python benchmarks/hogs.py --data FOLDER [--requests 500] [--hogs max_min,protect,...] [--deadline-ms 300]
+    python benchmarks/large_requests.py --data FOLDER [--requests 500] [--large max_min,protect,...] [--deadline-ms 300]
 
 FOLDER holds UsCarrier.json and Kdl.json.  A service is started on this machine; one client sends matrices of B4 one
-after the other, while another client, from an address of its own as far as the service knows, keeps one of these going:
+after the other, while another client, with another token, sends one of these again and again:
 
 - max_min, protect, classes: UsCarrier under that option, to a gap of 1e-9 with a deadline of 60 s;
 - named: 20,000 demands of UsCarrier, answered in JSON by name;
@@ -11,8 +11,8 @@ after the other, while another client, from an address of its own as far as the 
 - paths: Kdl is registered and deleted again and again, each time with other settings;
 - measurements: matrices of UsCarrier, one after the other, each of which begins an allocation for the next interval.
 
-Printed are the hog, how many small requests were answered, refused (503) and late (beyond deadline and slice), and the
-quantiles of the time to answer, ms.  "alone" has no hog.  Exit code 1: some request was late.
+Printed are the large request, how many small requests were answered, refused (503) and late (beyond deadline and
+slice), and the quantiles of the time to answer, ms.  "alone" has no large request.  Exit code 1: some request was late.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ import teal
 
 SLICE_MS = 500.0
 ARROW = "application/vnd.apache.arrow.stream"
-TOKENS = "a-token-for-small-requests", "a-token-for-the-hog-alone"
+TOKENS = "a-token-for-small-requests", "a-token-for-large-requests"
 START_S = 120.0  # that the service and the paths of UsCarrier may take
 
 
@@ -83,8 +83,8 @@ def node_link(file: Path) -> dict[str, Any]:
     return dict(topology_to_node_link(teal.load_topology(str(file))))
 
 
-def hogs(http: httpx.Client, data: Path, nodes: list[str]) -> dict[str, Callable[[int], Any]]:
-    """Of each hog, what it does again and again; called with the number of the time."""
+def large_requests(http: httpx.Client, data: Path, nodes: list[str]) -> dict[str, Callable[[int], Any]]:
+    """Of each large request, what its client does again and again; called with the number of the time."""
     pairs = len(nodes) * (len(nodes) - 1)
     rates = np.random.default_rng(0).lognormal(0, 1, (256, pairs)) * 0.2
     kdl = node_link(data / "Kdl.json")
@@ -148,21 +148,21 @@ def small_requests(url: str, count: int, deadline_ms: float) -> tuple[list[float
 
 
 def main() -> int:
-    """Print a line for each hog; 1 if a request was late."""
+    """Print a line for each large request; 1 if a request was late."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--deadline-ms", type=float, default=300.0)
-    parser.add_argument("--hogs", default="")
+    parser.add_argument("--large", default="")
     options = parser.parse_args()
     all_late = 0
     with running() as url, client(url, TOKENS[1]) as http:
         register(http, "b4", {"topology": "b4"})
         info = register(http, "us", {"topology": node_link(options.data / "UsCarrier.json")})
-        works = hogs(http, options.data, [node["id"] for node in info["nodes"]])
-        chosen = options.hogs.split(",") if options.hogs else ["alone", *works]
+        works = large_requests(http, options.data, [node["id"] for node in info["nodes"]])
+        chosen = options.large.split(",") if options.large else ["alone", *works]
         print(f"load of the machine before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-        print(f"{'hog':13} answered refused late   p50   p99   max ms")
+        print(f"{'beside':13} answered refused late   p50   p99   max ms")
         for name in chosen:
             ended = threading.Event()
 
