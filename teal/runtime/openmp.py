@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import sys
 
-SPIN_COUNT = 1_000  # repetitions of the test for which a thread of libgomp waits before it sleeps
+SPIN_COUNT = 10_000  # repetitions of the test for which a thread of libgomp waits before it sleeps
 _USERS_SETTINGS = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 
