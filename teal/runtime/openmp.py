@@ -3,12 +3,14 @@
 Numba's kernels and torch run on teams of threads of OpenMP libraries, which wait at the end of each parallel loop.
 GNU's library (libgomp) by default repeats a test 300,000 times before a thread sleeps, some milliseconds.  Where other
 processes use the cores, such a thread takes the core that the thread it waits for needs: beside eight busy processes
-each parallel loop then takes milliseconds instead of some tenths of one.  1,000 repetitions (10 to 50 microseconds)
-last from one loop to the next on an idle machine, so that nothing is lost there (``benchmarks/busy_machine.py``).
+each parallel loop then takes milliseconds instead of some tenths of one.  10,000 repetitions (0.1 to 0.5 ms) last from
+one loop to the next on an idle machine, so that nothing is lost there (``benchmarks/busy_machine.py``).
 
 The libraries read these settings once, when they are loaded: they take effect for Numba's kernels where Teal is
 imported before the first parallel kernel runs, and for torch's operations where Teal is imported before torch.  torch
-has a copy of the library of its own, so that Numba's kernels wait briefly even if torch was imported first.
+has a copy of the library of its own, which Numba would use too if torch was imported first; Teal then lets Numba load
+another one (:mod:`teal.runtime.parallel`).  Small networks are solved with one thread of torch in any case, since
+torch's operations on them take less time than its threads need to wake.
 """
 
 from __future__ import annotations

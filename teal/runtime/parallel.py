@@ -89,8 +89,8 @@ def threads_for(operations: int, *, torch_too: bool = False, least: int = _MIN_P
 def quiet_torch(numbers: int) -> Iterator[None]:
     """Run torch on one thread in the block, unless its tensors are large.
 
-    Its operations on smaller ones take less time than a second thread needs to wake.  Measured: the solve of UsCarrier
-    in 0.7 of the time alone, and in 0.3 to 0.6 beside four endless loops.
+    Its operations on smaller ones take less time than a second thread needs to wake, the more so where other processes
+    use the cores (``benchmarks/busy_machine.py``).
 
     Args:
         numbers: entries of the largest tensors that the block works on.

@@ -110,7 +110,6 @@ class Watched:
             if LOG.isEnabledFor(logging.INFO):
                 entry = {"request": number, "client": client, "method": scope["method"], "route": route}
                 entry |= {"network": scope.get("path_params", {}).get("name", ""), "query": _query(scope)}
-                entry |= scope.get("teal", {}).get("log", {})
                 LOG.info("answered", extra={"teal": {**entry, "status": status, "ms": round(1e3 * seconds, 3)}})
 
     def _route(self, scope: Scope) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 from tqdm import tqdm
@@ -22,10 +24,14 @@ def compile_first(notify: Callable[[str], None], *, everything: bool = False) ->
         notify: called with the announcement.
         everything: all kernels: of a service, which could not be asked anything while it compiles.
     """
-    if not is_warm(everything=everything):
-        takes = "two minutes" if everything else "12 s"
-        notify(f"compiling for this machine, about {takes}, once (teal warm-up compiles everything ahead)")
-        _run(everything=everything, workers=0)
+    if is_warm(everything=everything):
+        return
+    takes = "two minutes" if everything else "12 s"
+    notify(f"compiling for this machine, about {takes}, once (teal warm-up compiles everything ahead)")
+    if everything:  # in a process that ends: its helpers would stay beside a service
+        subprocess.run([sys.executable, "-m", "teal", "warm-up"], stdout=subprocess.DEVNULL, check=True)
+    else:
+        _run(everything=False, workers=0)
 
 
 def _run(*, everything: bool, workers: int) -> None:

@@ -110,7 +110,7 @@ def test_a_request_that_nobody_waits_for_is_left_within_an_iteration(served: Ser
     async def work() -> None:
         request = _request(served, 2, 3_000.0, gap=0.0, program=_PROGRAMS[1])
         request.chunks = 1
-        asyncio.get_running_loop().call_later(0.2, request.answer.cancel)
+        asyncio.get_running_loop().call_soon(request.answer.cancel)
         assert await asyncio.to_thread(solve_slice, served, [Chunk(request, slice(0, 2))], None) == [None]
 
     run(work)

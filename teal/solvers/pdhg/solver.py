@@ -99,6 +99,8 @@ def solve(
     """
     if math.isnan(deadline):
         raise InputError("solve", "deadline", "seconds", deadline)
+    _check(problem, gap, max_iterations, warm_start, starter, engine)
+    prepare(problem, gap=gap, engine=engine, dtype=dtype)  # before the clock starts
     steps = solving(
         problem, gap=gap, deadline=Deadline.after(deadline), max_iterations=max_iterations, warm_start=warm_start,
         starter=starter, engine=engine, dtype=dtype, report=report,
