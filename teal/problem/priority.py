@@ -61,6 +61,11 @@ class ClassFigures:
     value: Float[Tensor, "B C"]
     bound: Float[Tensor, "B C"]
 
+    @classmethod
+    def of_bounds(cls, names: tuple[str, ...], demand: Tensor, value: Tensor, bounds: Sequence[Tensor]) -> ClassFigures:
+        """Figures with the bound (B,) of each class; where rounding puts it below the value, the value is the bound."""
+        return cls(names, demand, value, torch.maximum(torch.stack(list(bounds), 1), value))
+
     def rows(self, rows: Tensor) -> ClassFigures:
         """The figures of some of the matrices, by their numbers."""
         return ClassFigures(self.names, self.demand[rows], self.value[rows], self.bound[rows])
@@ -141,7 +146,7 @@ def class_figures(problem: Problem, splits: Tensor, prices: Tensor | None) -> Cl
     for number in range(count):
         own = None if prices is None else prices if prices.ndim == 2 else prices[:, number]
         bounds.append(class_bound(upper_classes(problem, number + 1), value[:, :number], own))
-    return ClassFigures(problem.classes.names, demand, value, torch.maximum(torch.stack(bounds, 1), value))
+    return ClassFigures.of_bounds(problem.classes.names, demand, value, bounds)
 
 
 def by_class(problem: Problem, of_demand: Tensor) -> Tensor:

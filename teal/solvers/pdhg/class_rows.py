@@ -128,8 +128,7 @@ class ClassRows:
             least = program.cheapest_path_cost(program.ops.path_sum(own))
             amount = self._amounts(number) * program.routable[..., None]
             bounds.append(bound_of_class(program.capacity_value(own), amount.unbind(-1), [least] * (number + 1), value))
-        bound = torch.maximum(torch.stack(bounds, 1), value)
-        return ClassFigures(self._classes.names, self._amount.sum(1), value, bound)
+        return ClassFigures.of_bounds(self._classes.names, self._amount.sum(1), value, bounds)
 
 
 def _as_slice(rows: Int64Array) -> slice | Tensor:
