@@ -11,6 +11,7 @@ import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,10 @@ from teal.serving.settings import address_of, answers, app_settings, prepared, s
 from teal.serving.solver import Solver
 from teal.solvers.pdhg import MAX_LANES
 
-APP = "teal"
+APP, ENGINES = "teal", "teal-engines"  # applications of Ray Serve: what speaks HTTP, and what it asks
+_DRAIN_S = 620.0  # seconds that requests in flight have when the service is told to stop: past the longest deadline
+_MAX_LOOK_UP_S = 10.0  # seconds for an engine to look something up; engines that end take no calls, and refuse none
+_POLL_S = 0.2  # seconds between two looks at applications that end
 _START_S = 60.0  # that a new engine has for the paths of networks that are registered
 _CALLS = (
     "names",
@@ -48,6 +52,7 @@ _CALLS = (
     "measure",
     "measured",
 )
+_LOOK_UPS = ("names", "warnings", "generation")  # calls that compute nothing
 
 
 class Engine(Solver):
@@ -75,14 +80,15 @@ class _Remote:
 
     def __init__(self, handle: Any) -> None:
         for name in _CALLS:
-            setattr(self, name, self._call(getattr(handle, name)))
+            setattr(self, name, self._call(getattr(handle, name), _MAX_LOOK_UP_S if name in _LOOK_UPS else None))
 
     @staticmethod
-    def _call(method: Any) -> Callable[..., Any]:
+    def _call(method: Any, limit_s: float | None) -> Callable[..., Any]:
         async def call(*arguments: Any) -> Any:
             for again in (True, False):
                 try:
-                    return await method.remote(*arguments)
+                    async with asyncio.timeout(limit_s):
+                        return await method.remote(*arguments)
                 except BackPressureError:
                     raise overloaded() from None
                 except RayTaskError as error:
@@ -90,7 +96,7 @@ class _Remote:
                     if isinstance(cause, ServiceError):
                         raise cause from None
                     raise
-                except (RayActorError, DeploymentUnavailableError):
+                except (RayActorError, DeploymentUnavailableError, TimeoutError):
                     if not again:
                         raise ServiceError(503, "unavailable", "the engine is being restarted", 3.0) from None
             raise AssertionError
@@ -110,26 +116,36 @@ class Ingress:
         return make_app(_Remote(self._engines), **self._settings)  # type: ignore[arg-type]
 
 
-def application(config: ServeConfig, folder: Path) -> Any:
-    """What Ray Serve runs: deployments, bound to their settings."""
+def _shared_options(config: ServeConfig) -> dict[str, Any]:
     waiting = 4 * config.max_waiting
-    shared: dict[str, Any] = {"max_ongoing_requests": waiting, "max_queued_requests": waiting}
-    engine = serve.deployment(Engine).options(
+    return {
+        "ray_actor_options": {"num_cpus": 0},
+        "graceful_shutdown_timeout_s": _DRAIN_S,
+        "max_ongoing_requests": waiting,
+        "max_queued_requests": waiting,
+    }
+
+
+def _engines(config: ServeConfig, folder: Path) -> Any:
+    """The deployment that computes, bound to its settings."""
+    deployment = serve.deployment(Engine).options(
         name="Engine",
         num_replicas=config.replicas,
-        ray_actor_options={"num_cpus": 0},
         health_check_period_s=2,
         health_check_timeout_s=600,  # a long solve is no illness
-        graceful_shutdown_timeout_s=620,  # past the longest deadline
-        **shared,
+        **_shared_options(config),
     )
-    ingress = serve.deployment(serve.ingress()(Ingress)).options(
-        name="Ingress", num_replicas=config.ingresses, ray_actor_options={"num_cpus": 0}, **shared
+    return deployment.bind(str(folder), solver_settings(config))
+
+
+def _ingress(config: ServeConfig, engines: Any) -> Any:
+    """The deployment that speaks HTTP, bound to its settings and to the engines or a handle of them."""
+    deployment = serve.deployment(serve.ingress()(Ingress)).options(
+        name="Ingress", num_replicas=config.ingresses, **_shared_options(config)
     )
-    bound = engine.bind(str(folder), solver_settings(config))
     log_file = str(config.log_file.resolve()) if config.log_file else ""
-    return ingress.bind(
-        bound,
+    return deployment.bind(
+        engines,
         log_file,
         **app_settings(config),
         # What may wait, and what is being solved.
@@ -155,7 +171,7 @@ def build(args: dict[str, Any]) -> Any:
         raise InputError("args", "", "the options of teal serve", error) from None
     if config.state is None:
         raise InputError("args", "state", "a folder that all nodes share", "none")
-    return application(config, prepared(config))
+    return _ingress(config, _engines(config, prepared(config)))
 
 
 @contextlib.contextmanager
@@ -174,19 +190,25 @@ def running(config: ServeConfig, say: Callable[[str], None] = lambda _: None) ->
             http_options={"host": config.host, "port": config.port, "request_timeout_s": 900},
             logging_config={"log_level": "WARNING", "enable_access_log": False, "encoding": "JSON"},
         )
-        serve.run(application(config, folder), name=APP, route_prefix="/")
+        # Two applications: the one that speaks HTTP ends first, and may ask the other one until then.
+        engines = serve.run(_engines(config, folder), name=ENGINES, route_prefix=None)
+        serve.run(_ingress(config, engines), name=APP, route_prefix="/")
         say(answers(config, folder))
         yield address_of(config)
 
 
 @contextlib.contextmanager
 def _stopped() -> Iterator[None]:
-    """Leave nothing of the service behind."""
+    """Let requests in flight be answered, and leave nothing of the service behind."""
     try:
         yield
     finally:
-        with contextlib.suppress(Exception):
-            serve.delete(APP)
+        end = time.monotonic() + _DRAIN_S
+        for name in (APP, ENGINES):
+            with contextlib.suppress(Exception):
+                serve.delete(name, _blocking=False)  # which would wait for a minute at most
+                while name in serve.status().applications and time.monotonic() < end:
+                    time.sleep(_POLL_S)
         serve.shutdown()
 
 

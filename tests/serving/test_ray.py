@@ -73,7 +73,7 @@ def _engines(process: subprocess.Popen[str]) -> dict[int, psutil.Process]:
     engines = {}
     for child in descendants(process):
         try:
-            if "ServeReplica:teal:Engine" in " ".join(child.cmdline()):
+            if "ServeReplica:teal-engines:Engine" in " ".join(child.cmdline()):
                 engines[child.pid] = child
         except psutil.NoSuchProcess:  # ended since it was listed
             pass
