@@ -5,7 +5,7 @@ With x[d, k] the flow on path k of demand d, in Gbit/s:
 Value maximisation: max sum v x  s.t.  sum_k x[d, k] <= demand[d],  load[e] <= c[e],  x >= 0.
 max_link_utilisation: min theta  s.t.  sum_k x[d, k] = demand[d],  load[e] <= theta c[e],  x >= 0; theta may exceed 1,
 so an overloaded matrix has an optimum too.
-With protection: see :mod:`baselines.ffc`.
+Under side conditions: see :mod:`baselines.conditions_lp`.
 priority, max_min: sequences of programs, see :mod:`baselines.lp_priority` and :mod:`baselines.max_min_lp`.
 max_concurrent_flow: max alpha  s.t.  alpha demand[d] <= sum_k x[d, k] <= demand[d],  load[e] <= c[e],  alpha <= 1,
 x >= 0.
@@ -28,7 +28,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from baselines.ffc import promises
+from baselines.conditions_lp import solve_under_conditions
 from baselines.linear_program import LpSettings, solve_program
 from baselines.lp_priority import solve_in_order
 from baselines.matrix import Matrix, MatrixResult, per_matrix
@@ -73,14 +73,14 @@ class LpAll:
         Raises:
             SolverError: cvxpy or the solver is not installed, or its licence does not cover the program.
         """
-        if problem.objective.is_sequence or problem.protection is not None:
+        if problem.objective.is_sequence or problem.conditions:
             if self.solver not in SCALED_SOLVERS:
-                under = "protection" if problem.protection is not None else problem.objective.name.value
+                under = problem.conditions[0].name if problem.conditions else problem.objective.name.value
                 expected = f"{' or '.join(SCALED_SOLVERS)} under {under}"
                 raise InputError("lp-all", "solver", expected, self.solver)
             settings = LpSettings(self.solver, self.method, self.time_limit)
-            if problem.protection is not None:
-                return promises(problem, problem.protection.groups, settings)
+            if problem.conditions:
+                return solve_under_conditions(problem.to(torch.float64), settings)
             if problem.objective.is_fair:
                 return ExactMaxMin(settings).solve(problem)
             return solve_in_order(problem.to(torch.float64), settings)
@@ -95,7 +95,7 @@ class LpAll:
         for b in range(problem.batch):
             begin = time.perf_counter()
             row = problem.row(b)
-            if self.solver in SCALED_SOLVERS and problem.churn is None and _spans_decades(row):
+            if self.solver in SCALED_SOLVERS and _spans_decades(row):
                 result = _solve_scaled(row, LpSettings(self.solver, self.method, self.time_limit))
                 statuses.append(result.status[0])
                 build_s.append(result.build_s[0])
@@ -103,7 +103,7 @@ class LpAll:
                 splits[b], prices[b] = result.splits[0].cpu(), result.prices[0].cpu()  # type: ignore[index]
                 model = None
                 continue
-            if problem.churn is not None or model is None or not torch.equal(row.capacity, problem.capacity[b - 1 : b]):
+            if model is None or not torch.equal(row.capacity, problem.capacity[b - 1 : b]):
                 model = _Model(cvxpy, row)
             model.demand.value = row.demand[0].cpu().numpy()[model.demands]
             status, seconds = self._run(cvxpy, model)
@@ -211,9 +211,6 @@ class _Model:
             goal = cvxpy.Maximize(value @ self.flow)
             self.capacity_rows = utilisation <= 1
             served = by_demand @ self.flow <= self.demand
-            if problem.churn is not None:
-                kept = problem.flows(problem.kept_splits)[0].cpu().numpy().reshape(-1)[self.paths]
-                rows = [cvxpy.sum(cvxpy.pos(self.flow - kept)) <= float(problem.churn_budget[0])]
         elif problem.objective.may_shed:
             alpha = cvxpy.Variable(nonneg=True)
             goal = cvxpy.Maximize(alpha)

@@ -13,6 +13,7 @@ from timing import matrix_by_matrix
 
 import teal
 from teal.network import PathMethod
+from teal.problem.protection import Protection
 from teal.solvers.protection import under_failures
 
 _EXACT_UP_TO = 2000  # pairs; above, the LP takes minutes
@@ -25,8 +26,8 @@ def main(topology_name: str, load: str, count: str = "3", method: str = "edge-di
     traffic = teal.load_traffic(f"gravity:seed=0,load={load},count={count}", topology)
     paths = teal.compute_paths(topology, traffic.pairs, method=PathMethod(method))
     problem = teal.Problem.create(topology, paths, teal.Objective(), traffic.read(slice(None)))
-    has_bundle = problem.with_protection().bundled.routable
-    without = float((problem.demand * ~has_bundle).sum() / problem.demand.sum())
+    unprotected = Protection.of(problem.ops, topology.num_links, topology.cables()).unprotected(problem.program)
+    without = float((problem.demand * unprotected).sum() / problem.demand.sum())
     print(f"{topology.name}, load {load}, {count} matrices; {100 * without:.2f}% of the demand cannot be protected")
     print("| scheme | satisfied | fullest link, worst failure | lost, worst failure | time |\n|---|---|---|---|---|")
     for name in _SCHEMES:

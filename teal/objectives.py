@@ -54,7 +54,11 @@ CLASS_RATIO = 4.0
 # The objectives that are a sequence of programs: one for each class, one for each level of rates.
 SEQUENCES = (ObjectiveName.PRIORITY, ObjectiveName.MAX_MIN)
 SINGLE_PROGRAMS = tuple(name for name in ObjectiveName if name not in SEQUENCES)
-PROMISES = (ObjectiveName.TOTAL_FLOW, ObjectiveName.WEIGHTED_FLOW)  # the objectives whose flows may be promises
+PROMISES = (
+    ObjectiveName.TOTAL_FLOW,
+    ObjectiveName.WEIGHTED_FLOW,
+    ObjectiveName.PRIORITY,
+)  # whose flows may be promises
 WEIGHTED = (ObjectiveName.WEIGHTED_FLOW, ObjectiveName.PRIORITY)  # the objectives that need weights
 
 

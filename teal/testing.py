@@ -29,9 +29,7 @@ def assert_feasible(problem: Problem, allocation: Allocation, tolerance: float =
     """
     if allocation.paths is not None:
         problem = problem.with_paths(allocation.paths)
-    by_rule = violations(problem, allocation.splits)
-    for rule in (field.name for field in dataclasses.fields(by_rule)):
-        violation = getattr(by_rule, rule)
+    for rule, violation in violations(problem, allocation.splits).by_rule.items():
         for b, status in enumerate(allocation.status):
             if status.usable:
                 assert violation[b] <= tolerance, (

@@ -68,7 +68,7 @@ class Instance:
             self.topology, self.paths, self.objective, demand,
             capacity=capacity, weight=self.weight, classes=self.traffic.classes, device=self.device,
         )  # fmt: skip
-        return problem if self.protection is None else dataclasses.replace(problem, protection=self.protection)
+        return problem if self.protection is None else problem.under(self.protection)
 
 
 def load_instance(
@@ -119,10 +119,12 @@ def with_protection(instance: Instance, protect: str, notify: Callable[[str], No
     """
     groups = failing_links("" if protect == _CABLES else protect, instance.topology)
     problem = instance.problem(np.zeros((1, instance.paths.num_demands))).with_protection(groups)
-    without = int((~problem.bundled.routable).sum())
+    protection = problem.condition(Protection)
+    assert protection is not None
+    without = int(protection.unprotected(problem.program).sum())
     kind = "cable" if protect == _CABLES else "group"
     notify(f"promises survive the failure of any one of {len(groups)} {kind}s; {without:,} demands can have none")
-    return dataclasses.replace(instance, protection=problem.protection)
+    return dataclasses.replace(instance, protection=protection)
 
 
 def load_network(config: InstanceConfig, notify: Callable[[str], None]) -> tuple[Topology, TrafficMatrices]:

@@ -16,6 +16,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, Protocol, cast, runtime_checkable
 
+import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
@@ -134,3 +136,16 @@ class PathOps:
         alone receives the gradient.
         """
         return cast(tuple[Tensor, Tensor], _PathMax.apply(link_values, self.backend))
+
+    def of_paths(self, path_values: Float[Tensor, "D P"]) -> Float[Tensor, "D K"]:
+        """(D, K) values of the columns, of values (D, P) of paths: the same, where the columns are the paths."""
+        return path_values
+
+    def incidence(self, num_rows: int) -> sp.csr_array:
+        """(E, D K) what a Gbit/s of each column puts on each row.
+
+        Args:
+            num_rows: E.
+        """
+        path, link = self.paths.incidences()
+        return sp.csr_array((np.ones(len(path)), (link, path)), shape=(num_rows, self.mask.numel()))

@@ -6,6 +6,8 @@ and engines a bundle is a path: its price is the weighted sum of its paths' pric
 
 from __future__ import annotations
 
+import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
@@ -42,6 +44,20 @@ class BundleOps(PathOps):
         largest, at = spread.max(-1)
         link = links[:, :, None].expand_as(spread).gather(-1, at[..., None])[..., 0]
         return torch.where(self.mask, largest, 0), torch.where(self.mask, link, -1)
+
+    def of_paths(self, path_values: Tensor) -> Tensor:
+        """See PathOps: the weighted sum over the paths of a bundle."""
+        return torch.einsum("djk,dk->dj", self.weight.to(path_values), self.ops.of_paths(path_values))
+
+    def incidence(self, num_rows: int) -> sp.csr_array:
+        """See PathOps."""
+        demands, bundles, paths = self.weight.shape
+        demand, bundle, path = (part.cpu().numpy() for part in self.weight.nonzero(as_tuple=True))
+        weight = self.weight[self.weight != 0].cpu().numpy().astype(np.float64)
+        of_bundles = sp.csr_array(
+            (weight, (demand * paths + path, demand * bundles + bundle)), shape=(demands * paths, demands * bundles)
+        )
+        return sp.csr_array(self.ops.incidence(num_rows) @ of_bundles)
 
     def on_paths(self, bundles: Tensor) -> Tensor:
         """(B, D, K) what is reserved on each path, of (B, D, J) bundles."""

@@ -7,8 +7,8 @@ For prices p[e] >= 0 and price(d, k), the sum of p over the links of path (d, k)
   optimum >= sum_d demand[d] min_k price(d, k);
 - max_concurrent_flow: optimum <= min(1, 1 / theta) with theta that bound of max_link_utilisation.
 
-- a limit on churn, a value that falls in steps, promises under failures: see :mod:`teal.problem.churn`,
-  :mod:`teal.problem.steps`, :mod:`teal.problem.protection`.
+- under side conditions: that of the rewritten program (:mod:`teal.problem.program`), whose rows beyond the links get
+  the prices that prove most; a value that falls in steps: see :mod:`teal.problem.steps`.
 
 A price above V, the largest value of a Gbit/s, proves no more than V does, since no path over the link is worth using
 at V already; prices of more than a million times V count as V, so that sums stay finite.  A bound that is no number,
@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from teal.network.shortest import shortest_trees
-from teal.problem.churn import profit_under_limit
 from teal.problem.problem import Problem
+from teal.problem.program import Program
 
 _SOURCES_AT_A_TIME = 512  # sources whose shortest paths to all nodes are in memory at once
 # Multiples of the prices that scaled_dual_bound tries: 13 from 1/4 to 2, evenly spaced in the logarithm.
@@ -80,23 +80,18 @@ def usable_prices(problem: Problem, prices: Tensor, most: float = 1e6) -> Tensor
 
 
 def _bounds(problem: Problem, prices: Tensor, scales: Tensor) -> Tensor:
-    """(scales, B) bounds of multiples of the prices."""
-    problem = problem.to(torch.float64) if problem.protection is None else problem.bundled
-    prices = usable_prices(problem, prices)
+    """(scales, B) bounds of multiples of the prices, or more rows of further bounds."""
+    prices, problem = usable_prices(problem, prices), problem.over_columns if problem.conditions else problem
+    problem = problem.to(torch.float64)
+    program = problem.program
+    if program.limit.shape[1] > prices.shape[1] or not program.demand_set.uses_best_column:
+        return _least_bounds(program, prices, scales)
     capacity_value = problem.capacity_value(prices)  # (B,)
     path_price = problem.ops.path_sum(prices)  # (B, D, K)
     if not problem.objective.maximises_value:
         theta = (problem.demand * problem.cheapest_path_cost(path_price)).sum(1)
         theta = torch.where(capacity_value > 0, theta / capacity_value, 0)
         return from_utilisation(problem, _finite(theta)).unsqueeze(0)
-    if problem.churn is not None:
-        profit = torch.where(problem.path_mask, problem.path_value, -torch.inf)
-        terms = [
-            profit_under_limit(problem.demand, profit - scale * path_price, problem.kept_splits, problem.churn_budget)
-            for scale in scales.tolist()
-        ]
-        bounds = scales.to(capacity_value)[:, None] * capacity_value + torch.stack(terms)
-        return torch.where(bounds.isfinite(), bounds, torch.inf)
     if problem.has_link_cost:
         profits = (
             torch.where(problem.path_mask, problem.path_value - scale * path_price, 0).amax(-1)
@@ -106,9 +101,24 @@ def _bounds(problem: Problem, prices: Tensor, scales: Tensor) -> Tensor:
         cheapest = problem.cheapest_path_cost(path_price)
         value = torch.where(problem.routable, problem.demand_value, 0)
         profits = (value - scale * cheapest for scale in scales.tolist())
-    demand_profit = torch.stack([(problem.demand * problem.demand_profit(profit)).sum(1) for profit in profits])
+    demand_profit = torch.stack([(problem.demand * program.demand_set.of_best(profit)).sum(1) for profit in profits])
     bounds = scales.to(capacity_value)[:, None] * capacity_value + demand_profit
     return torch.where(bounds.isfinite(), bounds, torch.inf)
+
+
+def _least_bounds(program: Program, prices: Tensor, scales: Tensor) -> Tensor:
+    """(scales, B) bounds of multiples of link prices, where rows beyond the links have prices that nobody gave.
+
+    These are found for the prices themselves, multiplied with them, and found again for the best multiple.
+    """
+    full = program.completed(prices)
+    bounds = torch.stack([program.bound(scale * full) for scale in scales.to(full)])
+    bounds = torch.where(bounds.isfinite(), bounds, torch.inf)
+    if len(scales) > 1:
+        best = scales.to(full)[bounds.argmin(0)][:, None]
+        again = program.bound(program.completed(best * prices))
+        bounds = torch.cat([bounds, torch.where(again.isfinite(), again, torch.inf)[None]])
+    return bounds
 
 
 def _finite(theta: Tensor) -> Tensor:

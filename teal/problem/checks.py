@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from teal.errors import InputError
+from teal.network import DemandClasses, PathSet, Topology
+from teal.objectives import CLASS_RATIO, Objective
 from teal.runtime.arrays import AnyArray
 
 
@@ -19,3 +21,37 @@ def checked(field: str, values: AnyArray, width: int) -> AnyArray:
         row, column = np.argwhere(bad)[0]
         raise InputError("problem", f"{field}[{row}, {column}]", "a finite number >= 0", values[row, column])
     return values
+
+
+def arrays(
+    topology: Topology,
+    paths: PathSet,
+    objective: Objective,
+    demand: AnyArray,
+    capacity: AnyArray | None,
+    weight: AnyArray | None,
+    classes: DemandClasses | None,
+) -> tuple[AnyArray, AnyArray, AnyArray | None]:
+    """Demands (B, D), capacities (B, E) and weights (D,) of a problem; arguments as of :meth:`teal.Problem.create`.
+
+    Raises:
+        InputError: see :meth:`teal.Problem.create`.
+    """
+    if objective.has_classes:
+        if classes is None:
+            raise InputError("priority", "classes", "demands with classes", "none")
+        weight = CLASS_RATIO ** (len(classes) - 1.0 - classes.of_demand)
+    if classes is not None and int(classes.ptr[-1]) != paths.num_demands:
+        raise InputError("problem", "classes", f"{paths.num_demands} demands", int(classes.ptr[-1]))
+    if paths.topology_key != topology.graph_key():
+        raise InputError(topology.name, "paths", "paths over this network's links", "those of another network")
+    demand = checked("demand", np.atleast_2d(demand), paths.num_demands)
+    capacity = topology.capacity if capacity is None else capacity
+    capacity = checked("capacity", np.atleast_2d(capacity), topology.num_links)
+    if len(capacity) not in (1, len(demand)):
+        raise InputError("problem", "capacity", f"1 row, or {len(demand)} as in demand", len(capacity))
+    if weight is not None:
+        if weight.ndim != 1:
+            raise InputError("problem", "weight", f"({paths.num_demands},) weights", weight.shape)
+        weight = checked("weight", np.atleast_2d(weight), paths.num_demands)[0]
+    return demand, np.broadcast_to(capacity, (len(demand), topology.num_links)).copy(), weight

@@ -7,40 +7,50 @@ network carries if nothing is changed.  An allocation x moves
 
 and may move ``share`` of the routable demand.  Taking flow off a path is free, since what is shed needs no new path.
 
-Bound, by weak duality, for prices p[e] >= 0 and a price pi >= 0 of moving a Gbit/s, with
-g[d, k] = v[d, k] - price(d, k):
+As a program: every column stands twice, for a share a <= w0 that stays and a share b that moves, and one row more holds
+what moves to the budget,
 
-    optimum <= sum_e c[e] p[e] + pi share sum of demand + sum_d demand[d] best(d),
-    best(d) = max sum_k g[d, k] a[k] + (g[d, k] - pi) b[k]  s.t.  0 <= a[k] <= w0[d, k],  b >= 0,  sum_k a + b <= 1,
+    max sum v (a + b) demand  s.t.  load[e](a + b) <= c[e],  sum demand b <= share sum of demand,
+    0 <= a <= w0,  b >= 0,  sum_k a + b <= 1.
 
-a knapsack, which is filled in the order of the profits.
+The part of a demand in the bound is then a knapsack, which is filled in the order of the profits; with pi the price of
+the row, a Gbit/s that moves has pi less of profit than one that stays.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from teal.errors import InputError
+from teal.objectives import Objective
+from teal.pathops import PathOps
+from teal.pathops.columns import TwiceOps
+from teal.problem.condition import Condition, Rewritten, zeros_of
+from teal.problem.demand_sets import Capped
+from teal.problem.program import Program
 from teal.runtime.shapes import Float
-
-_HALVINGS = 40  # of the interval in which the best price of moving is searched; any price proves a bound
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ChurnLimit:
+class ChurnLimit(Condition):
     """The limit of B matrices.
 
     Attributes:
         previous: (B, D, K) splits in force.
         share: of the routable demand that may move, in [0, 1].
+        volume: (B,) Gbit/s of routable demand that the share is of; None for that of the program.
     """
 
     previous: Float[Tensor, "B D K"]
     share: float
+    volume: Float[Tensor, " B"] | None = None
+    name: ClassVar[str] = "churn"
+    changes_columns: ClassVar[bool] = True
 
     @classmethod
     def checked(cls, previous: Tensor, share: float, shape: Sequence[int]) -> ChurnLimit:
@@ -62,50 +72,79 @@ class ChurnLimit:
             raise InputError("churn", "previous", "finite shares >= 0", "a negative, infinite or NaN entry")
         return cls(previous.expand(*shape), share)
 
+    def refuses(self, objective: Objective, others: Sequence[Condition]) -> str:
+        """See Condition: promises are sent in the ratio of reservations, which is not linear in what moves."""
+        if any(other.name == "protection" for other in others):
+            return "flows that are no promises"
+        return super().refuses(objective, others)
+
+    def kept(self, program: Program) -> Float[Tensor, "B D K"]:
+        """(B, D, K) splits in force on the live paths of a program, which stay if nothing moves."""
+        return live_part(program, self.previous)
+
+    def budget(self, program: Program) -> Float[Tensor, " B"]:
+        """(B,) Gbit/s that may move."""
+        if not self.share:
+            return zeros_of(program)
+        volume = program.routable_demand.sum(1) if self.volume is None else self.volume.to(program.demand)
+        return self.share * volume
+
+    def moved(self, program: Program, splits: Tensor) -> Float[Tensor, " B"]:
+        """(B,) Gbit/s that splits (B, D, K) move."""
+        return moved(program, splits, self.previous)
+
+    def rewrite(self, program: Program) -> Rewritten:
+        """See Condition.
+
+        Raises:
+            InputError: a program with a value in steps, or whose columns are not paths.
+        """
+        if isinstance(program.demand_set, Capped) or program.columns.mask.shape != self.previous.shape[1:]:
+            raise InputError("churn", "program", "one over paths", "one that another condition rewrote")
+        kept, twice = self.kept(program), TwiceOps(program.columns)
+        is_moved = torch.cat([torch.zeros_like(twice.ops.mask), twice.ops.mask], -1)
+        largest = torch.cat([kept, program.live.to(kept)], -1)
+        doubled = dataclasses.replace(
+            program, columns=twice, value=program.value.repeat(1, 2), demand_set=Capped(largest)
+        ).with_row(is_moved.to(program.demand), self.budget(program))
+
+        def shares(splits: Tensor) -> Tensor:
+            stays = torch.minimum(splits, kept.to(splits))
+            return torch.cat([stays, splits - stays], -1)
+
+        return Rewritten(doubled, lambda both: sum(both.chunk(2, -1)), shares, shares(kept))  # type: ignore[arg-type,return-value]
+
+    def violation(self, program: Program, splits: Tensor) -> Tensor:
+        """See Condition: what moves beyond the budget, as a share of the routable demand."""
+        volume = program.routable_demand.sum(1).clamp(min=1e-30)
+        return ((self.moved(program, splits) - self.budget(program)) / volume).clamp(min=0)
+
     def rows(self, rows: slice | Tensor) -> ChurnLimit:
-        """The limit of some of the matrices."""
-        return ChurnLimit(self.previous[rows], self.share)
+        """See Condition."""
+        return ChurnLimit(self.previous[rows], self.share, None if self.volume is None else self.volume[rows])
+
+    def first_demands(self, count: int, program: Program) -> ChurnLimit:
+        """See Condition."""
+        volume = program.routable_demand.sum(1) if self.volume is None else self.volume
+        return ChurnLimit(self.previous[:, :count], self.share, volume)
+
+    def for_batch(self, batch: int) -> ChurnLimit:
+        """See Condition."""
+        if bool((self.previous != self.previous[:1]).any()) or self.volume is not None:
+            raise InputError("with_demand", "churn", "the same splits in force for all", "different ones")
+        return ChurnLimit(self.previous[:1].expand(batch, -1, -1), self.share)
+
+    def on_paths(self, ops: PathOps, num_links: int) -> ChurnLimit:
+        """See Condition."""
+        raise InputError("with_paths", "churn", "none: its splits in force are over the old paths", "a limit")
 
 
-def best_profit(profit: Tensor, kept: Tensor, price: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, D) best(d) of the module, and the share of the demand that it moves.
-
-    Args:
-        profit: (B, D, K) g, -inf on paths that are not live.
-        kept: (B, D, K) w0.
-        price: (B,) pi.
-    """
-    both = torch.cat([profit, profit - price[:, None, None]], -1)
-    room = torch.cat([kept, torch.ones_like(kept)], -1)
-    is_moved = torch.cat([torch.zeros_like(kept), torch.ones_like(kept)], -1)
-    order = both.argsort(dim=-1, descending=True, stable=True)
-    both, room, is_moved = (part.gather(-1, order) for part in (both, room, is_moved))
-    room = torch.where(both > 0, room, 0)
-    before = room.cumsum(-1) - room
-    taken = torch.minimum(room, (1 - before).clamp(min=0))
-    return (taken * both.clamp(min=0)).sum(-1), (taken * is_moved).sum(-1)
+def live_part(program: Program, previous: Tensor) -> Float[Tensor, "B D K"]:
+    """Splits (B, D, K) or (D, K) in force on live paths, of each demand at most 1 in sum."""
+    kept = torch.where(program.live, previous.to(program.demand).clamp(min=0), 0)
+    return kept / kept.sum(-1, keepdim=True).clamp(min=1)
 
 
-def profit_under_limit(demand: Tensor, profit: Tensor, kept: Tensor, budget: Tensor) -> Tensor:
-    """(B,) the least over pi of pi budget + sum_d demand[d] best(d), by bisection on what is moved.
-
-    Args:
-        demand: (B, D) Gbit/s.
-        profit: (B, D, K) g, -inf on paths that are not live.
-        kept: (B, D, K) w0.
-        budget: (B,) Gbit/s that may move.
-    """
-    low = torch.zeros_like(budget)
-    high = profit.clamp(min=0).amax((1, 2)) if profit.numel() else low  # at this price nothing is moved
-
-    def at(price: Tensor) -> tuple[Tensor, Tensor]:
-        best, moved = best_profit(profit, kept, price)
-        return price * budget + (demand * best).sum(1), (demand * moved).sum(1)
-
-    least = torch.minimum(at(low)[0], at(high)[0])
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        value, moved = at(middle)
-        least = torch.minimum(least, value)
-        low, high = torch.where(moved > budget, middle, low), torch.where(moved > budget, high, middle)
-    return least
+def moved(program: Program, splits: Tensor, previous: Tensor) -> Float[Tensor, " B"]:
+    """(B,) Gbit/s that splits (B, D, K) move, against ``previous`` ones, (B, D, K) or (D, K)."""
+    return program.flows((splits - live_part(program, previous)).clamp(min=0)).sum((1, 2))

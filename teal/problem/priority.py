@@ -31,11 +31,11 @@ from torch import Tensor
 from teal.errors import InputError
 from teal.network import DemandClasses, PathSet, Topology
 from teal.network.classes import class_paths
-from teal.network.subset import first_demands
 from teal.objectives import Objective, ObjectiveName
-from teal.pathops import make_path_ops
 from teal.problem.bounds import finite_prices
+from teal.problem.demand_sets import Capped
 from teal.problem.problem import Problem
+from teal.problem.program import Program
 from teal.runtime.arrays import AnyArray
 from teal.runtime.shapes import Float
 
@@ -120,12 +120,7 @@ def upper_classes(problem: Problem, count: int) -> Problem:
     if problem.classes is None or count == len(problem.classes):
         return problem
     demands = int(problem.classes.ptr[count])
-    paths = first_demands(problem.paths, demands)
-    return dataclasses.replace(
-        problem, paths=paths, demand=problem.demand[:, :demands].contiguous(),
-        demand_value=problem.demand_value[:demands], ops=make_path_ops(paths, problem.ops.device),
-        classes=problem.classes.upper(count),
-    )  # fmt: skip
+    return dataclasses.replace(problem.first_demands(demands), classes=problem.classes.upper(count))
 
 
 def class_figures(problem: Problem, splits: Tensor, prices: Tensor | None) -> ClassFigures:
@@ -164,16 +159,35 @@ def class_bound(problem: Problem, promised: Tensor, prices: Tensor | None) -> Te
         prices: (B, E), value of one Gbit/s of this class for each Gbit/s of capacity; None for none.
     """
     assert problem.classes is not None
-    demand = problem.routable_demand
+    program, blocks = problem.rewritten.program, problem.classes.blocks
     if prices is None:
-        return demand[:, problem.classes.rows(len(problem.classes) - 1)].sum(1)
-    prices = finite_prices(prices)
-    least = problem.cheapest_path_cost(problem.ops.path_sum(prices))
-    blocks = problem.classes.blocks
-    return bound_of_class(
-        problem.capacity_value(prices), [demand[:, rows] for rows in blocks], [least[:, rows] for rows in blocks],
-        promised,
-    )  # fmt: skip
+        return program.routable_demand[:, blocks[-1]].sum(1)
+
+    def parts(column_price: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        offered, price = offers(program, column_price)
+        return [offered[:, rows].flatten(1) for rows in blocks], [price[:, rows].flatten(1) for rows in blocks]
+
+    prices = program.completed(
+        finite_prices(prices), lambda row_value, price: _class_terms(row_value, *parts(price), promised)
+    )
+    return bound_of_class((program.limit * prices).sum(1), *parts(program.columns.path_sum(prices)), promised)
+
+
+def offers(program: Program, price: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, D, J) Gbit/s that demands can carry on columns, the cheapest columns first, and (B, D, J) their prices.
+
+    A demand whose columns may all carry the whole of it offers its cheapest column alone, J = 1.
+
+    Args:
+        program: whose demands have one value each.
+        price: (B, D, J) of each column.
+    """
+    if not isinstance(program.demand_set, Capped):
+        least = torch.where(program.live, price, torch.inf).amin(-1, keepdim=True)
+        is_routable = least.isfinite()
+        return torch.where(is_routable, program.demand[..., None], 0), torch.where(is_routable, least, 0)
+    order, share = program.demand_set.filled(torch.where(program.live, -price, -torch.inf))
+    return program.flows(share), torch.where(share > 0, price.gather(-1, order), 0)
 
 
 def bound_of_class(
@@ -187,14 +201,18 @@ def bound_of_class(
         least: for each class (B, n) price of the cheapest path.
         promised: (B, at least C - 1) V of the higher classes.
     """
+    bound, trivial = _class_terms(capacity_value, demand, least, promised), demand[-1].sum(1)
+    return torch.where(bound.isfinite(), torch.minimum(bound, trivial), trivial).clamp(min=0)
+
+
+def _class_terms(capacity_value: Tensor, demand: Sequence[Tensor], least: Sequence[Tensor], promised: Tensor) -> Tensor:
+    """(B,) the sum of the module, convex in the prices; arguments as of :func:`bound_of_class`."""
     bound = capacity_value + (demand[-1] * (1 - least[-1]).clamp(min=0)).sum(1)
     magnitude = bound
     for number in range(len(demand) - 1):
         cost = _cost(demand[number], least[number], promised[:, number])
         bound, magnitude = bound - cost, magnitude + cost
-    bound = bound + _ROUNDING * magnitude
-    trivial = demand[-1].sum(1)
-    return torch.where(bound.isfinite(), torch.minimum(bound, trivial), trivial).clamp(min=0)
+    return bound + _ROUNDING * magnitude
 
 
 def _cost(demand: Tensor, price: Tensor, promised: Tensor) -> Tensor:
@@ -229,7 +247,7 @@ def _dearest(demand: Tensor, price: Tensor, volume: float) -> Tensor:
     """() the cost of the dearest ``volume`` Gbit/s, found among the few demands whose prices come near the largest."""
     if volume <= 0 or not len(demand):
         return demand.new_zeros(())
-    threshold = float(price.max())
+    threshold = float(price.detach().max())
     for _ in range(_GUESSES):
         threshold /= 2
         chosen = price > threshold

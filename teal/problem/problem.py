@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from teal.errors import InputError
 from teal.network import DemandClasses, PathSet, Topology
-from teal.objectives import CLASS_RATIO, PROMISES, Objective, ObjectiveName
+from teal.network.subset import first_demands
+from teal.objectives import Objective, ObjectiveName
 from teal.pathops import PathOps, make_path_ops
-from teal.pathops.bundles import BundleOps
-from teal.problem.checks import checked
+from teal.problem.checks import arrays
 from teal.problem.churn import ChurnLimit
+from teal.problem.condition import Condition, Rewritten
+from teal.problem.demand_sets import AtMostOne, Capped, DemandSet, ExactlyOne, Stepped
+from teal.problem.program import Program
 from teal.problem.protection import Protection
 from teal.problem.steps import ValueSteps
 from teal.problem.usable import usable_part
 from teal.runtime.arrays import AnyArray
 from teal.runtime.shapes import Bool, Float
+
+AnyCondition = TypeVar("AnyCondition", bound=Condition)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,10 +46,10 @@ class Problem:
             v[d, k] = demand_value[d] - sum of link_cost along path (d, k).
         ops: sums of link values along paths, and of path values over links, on the tensors' device.
         classes: priority classes of the demands (see :mod:`teal.network.classes`); None for none.
-        churn: limit on the volume that moves (see :mod:`teal.problem.churn`); None for none.
         steps: in which the value of a demand falls (see :mod:`teal.problem.steps`), where ``demand_value`` is that of
             the first step; None for one step.  Of the solvers, only PDHG's fused and plain engines know steps.
-        protection: under which flows are promises (see :mod:`teal.problem.protection`); None for none.
+        conditions: side conditions (see :mod:`teal.problem.condition`), in the order in which they rewrite the program.
+        largest_share: (B, D, K) of its demand that each path may carry, for the torch engines of PDHG; None for 1.
     """
 
     topology: Topology
@@ -58,9 +61,9 @@ class Problem:
     link_cost: Float[Tensor, " E"]
     ops: PathOps
     classes: DemandClasses | None = None
-    churn: ChurnLimit | None = None
     steps: ValueSteps | None = None
-    protection: Protection | None = None
+    conditions: tuple[Condition, ...] = ()
+    largest_share: Float[Tensor, "B D K"] | None = None
 
     @classmethod
     def create(
@@ -85,7 +88,7 @@ class Problem:
             objective: the program to solve.
             demand: (B, D) or (D,) Gbit/s.
             capacity: (B, E) or (E,) Gbit/s; None for the topology's.
-            weight: (D,) value of one Gbit/s of each demand; None for 1 each.  Only weighted_flow uses it.
+            weight: (D,) of each demand, for weighted_flow (value of a Gbit/s) and max_min; None for 1 each.
             classes: of the demands, which priority needs; :func:`teal.problem.priority.priority_problem` makes them.
             device: where the tensors live.
             dtype: float32 or float64.
@@ -95,24 +98,7 @@ class Problem:
             InputError: paths of another network, a shape that does not fit, or a negative, infinite or NaN entry;
                 priority without classes.
         """
-        if objective.has_classes:
-            if classes is None:
-                raise InputError("priority", "classes", "demands with classes", "none")
-            weight = CLASS_RATIO ** (len(classes) - 1.0 - classes.of_demand)
-        if classes is not None and int(classes.ptr[-1]) != paths.num_demands:
-            raise InputError("problem", "classes", f"{paths.num_demands} demands", int(classes.ptr[-1]))
-        if paths.topology_key != topology.graph_key():
-            raise InputError(topology.name, "paths", "paths over this network's links", "those of another network")
-        demand = checked("demand", np.atleast_2d(demand), paths.num_demands)
-        capacity = topology.capacity if capacity is None else capacity
-        capacity = checked("capacity", np.atleast_2d(capacity), topology.num_links)
-        if len(capacity) not in (1, len(demand)):
-            raise InputError("problem", "capacity", f"1 row, or {len(demand)} as in demand", len(capacity))
-        capacity = np.broadcast_to(capacity, (len(demand), topology.num_links))
-        if weight is not None:
-            if weight.ndim != 1:
-                raise InputError("problem", "weight", f"({paths.num_demands},) weights", weight.shape)
-            weight = checked("weight", np.atleast_2d(weight), paths.num_demands)[0]
+        demand, capacity, weight = arrays(topology, paths, objective, demand, capacity, weight, classes)
         ops = make_path_ops(paths, device, backend)
         max_latency = 0.0  # ms, of all candidate paths
         if objective.name is ObjectiveName.LATENCY_PENALISED_FLOW:
@@ -124,7 +110,7 @@ class Problem:
             paths,
             objective,
             torch.tensor(demand, dtype=dtype, device=ops.device),
-            torch.tensor(capacity.copy(), dtype=dtype, device=ops.device),
+            torch.tensor(capacity, dtype=dtype, device=ops.device),
             torch.tensor(value, dtype=dtype, device=ops.device),
             torch.tensor(cost, dtype=dtype, device=ops.device),
             ops,
@@ -151,16 +137,12 @@ class Problem:
     @cached_property
     def has_link_cost(self) -> bool:
         """Whether any link has a cost; if none has, all paths of a demand have the same value."""
-        return bool((self.link_cost != 0).any())
+        return bool(self.link_cost.any())
 
-    @cached_property
+    @property
     def path_mask(self) -> Bool[Tensor, "B D K"]:
         """(B, D, K) true for live paths: the path exists and none of its links has failed."""
-        exists = self.ops.mask.expand(self.batch, -1, -1)
-        failed = self.capacity <= 0
-        if not bool(failed.any()):
-            return exists
-        return exists & (self.ops.path_max(failed.to(self.capacity.dtype))[0] == 0)
+        return self.program.live
 
     @cached_property
     def routable(self) -> Bool[Tensor, "B D"]:
@@ -170,7 +152,7 @@ class Problem:
     @property
     def routable_demand(self) -> Float[Tensor, "B D"]:
         """(B, D) Gbit/s, 0 for a demand without a live path."""
-        return torch.where(self.routable, self.demand, 0)
+        return self.program.routable_demand
 
     @cached_property
     def inverse_capacity(self) -> Float[Tensor, "B E"]:
@@ -194,7 +176,7 @@ class Problem:
     @cached_property
     def _limited(self) -> Problem | None:
         """See :attr:`usable`; None stands for itself: a cycle of references would keep large tensors alive."""
-        if not self.objective.maximises_value:
+        if not self.objective.maximises_value or self.largest_share is not None:
             return None
         demand, capacity = usable_part(
             self.demand, self.capacity, carried=lambda: self.bottleneck.sum(-1), routable=lambda: self.routable_demand,
@@ -259,10 +241,6 @@ class Problem:
             return share.amin(1).clamp(max=1)
         return self.utilisation(splits).amax(1)
 
-    def demand_profit(self, best: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
-        """(B, D) what a Gbit/s of each demand adds to a dual bound, of the profit of its best path: max(0, best)."""
-        return best.clamp(min=0) if self.steps is None else self.steps.profit(best, self.demand_value)
-
     def capacity_value(self, prices: Float[Tensor, "B E"]) -> Float[Tensor, " B"]:
         """(B,) sum over the links of capacity * price: the value of all capacity at these prices."""
         return (self.capacity * prices).sum(1)
@@ -285,14 +263,10 @@ class Problem:
         """
         if self.steps is not None:
             raise InputError("with_demand", "steps", "a problem without steps of value", "one with steps")
-        churn = self.churn
-        if churn is not None:
-            if bool((churn.previous != churn.previous[:1]).any()):
-                raise InputError("with_demand", "churn", "the same splits in force for all", "different ones")
-            churn = dataclasses.replace(churn, previous=churn.previous[:1].expand(len(demand), -1, -1))
+        conditions = tuple(condition.for_batch(len(demand)) for condition in self.conditions)
         capacity = self.capacity[:1].expand(len(demand), -1)
         demand = torch.as_tensor(demand).to(self.demand)
-        return dataclasses.replace(self, demand=demand, capacity=capacity, churn=churn)
+        return dataclasses.replace(self, demand=demand, capacity=capacity, conditions=conditions)
 
     def balanced(self, name: ObjectiveName, demand: Tensor) -> Problem:
         """Matrices (B, D) under a balanced objective, where neither demands nor links have values."""
@@ -317,76 +291,102 @@ class Problem:
         The costs of links stay those of the old paths; the path operations use the default backend.
 
         Raises:
-            InputError: under a limit on churn, whose splits in force are over the old paths.
+            InputError: under a condition that speaks of the old paths, such as a limit on churn.
         """
-        if self.churn is not None:
-            raise InputError("with_paths", "churn", "none: its splits in force are over the old paths", "a limit")
         ops = make_path_ops(paths, self.ops.device)
-        own = self.protection and Protection.of(ops, self.topology.num_links, self.protection.groups)
-        return dataclasses.replace(self, paths=paths, ops=ops, protection=own)
+        conditions = tuple(condition.on_paths(ops, self.topology.num_links) for condition in self.conditions)
+        return dataclasses.replace(self, paths=paths, ops=ops, conditions=conditions)
+
+    def under(self, condition: Condition) -> Problem:
+        """The same matrices under one more side condition (see :mod:`teal.problem.condition`).
+
+        Raises:
+            InputError: the condition refuses the objective or another condition.
+        """
+        if refused := condition.refuses(self.objective, self.conditions):
+            raise InputError(condition.name, "problem", refused, repr(self))
+        if self.steps is not None:
+            raise InputError(condition.name, "steps", "a problem without steps of value", "one with steps")
+        conditions = sorted((*self.conditions, condition), key=lambda one: not one.changes_columns)
+        return dataclasses.replace(self, conditions=tuple(conditions))
 
     def with_churn_limit(self, previous: Tensor, share: float) -> Problem:
-        """The same matrices, of whose routable demand at most ``share`` may move.
+        """The same matrices, of whose routable demand at most ``share``, in [0, 1], may move from ``previous`` splits.
 
         Args:
-            previous: (B, D, K) or (D, K) splits in force.
-            share: in [0, 1].
+            previous: (B, D, K) or (D, K) in force.
+            share: see :mod:`teal.problem.churn`.
 
         Raises:
-            InputError: another shape, entries that are no shares, a share out of range, or an objective that is not a
-                sum over flows.
+            InputError: another shape, entries that are no shares, a share out of range; see :meth:`under`.
         """
-        if not self.objective.maximises_value or self.objective.is_sequence or self.protection:
-            raise InputError("churn", "objective", "one that maximises a value, unprotected", self.objective.name)
-        limit = ChurnLimit.checked(previous.to(self.demand.device, torch.float64), share, self.path_mask.shape)
-        return dataclasses.replace(self, churn=limit)
+        previous = previous.to(self.demand.device, torch.float64)
+        return self.under(ChurnLimit.checked(previous, share, self.path_mask.shape))
 
     def with_protection(self, groups: Sequence[Sequence[int]] | None = None) -> Problem:
-        """The same matrices, whose flows must survive the failure of any one group of links (None: of any one cable).
+        """The same matrices, whose flows survive the failure of any one group of links (None: of any one cable).
 
         Raises:
-            InputError: more than six paths a demand, a link that is none, or an objective or another limit that knows
-                no promises.
+            InputError: more than six paths a demand, a link that is none; see :meth:`under`.
         """
-        if self.objective.name not in PROMISES or self.churn or self.steps:
-            raise InputError("protection", "objective", "total_flow or weighted_flow, no churn", self.objective.name)
         groups = self.topology.cables() if groups is None else groups
-        return dataclasses.replace(self, protection=Protection.of(self.ops, self.topology.num_links, groups))
+        return self.under(Protection.of(self.ops, self.topology.num_links, groups))
 
-    @cached_property
-    def bundled(self) -> Problem:
-        """The program of promises, in float64, over bundles in the place of paths."""
-        assert self.protection is not None
-        ops = BundleOps(self.ops, self.protection.bundles)
-        return dataclasses.replace(self.to(torch.float64), ops=ops, protection=None)
-
-    @cached_property
-    def kept_splits(self) -> Float[Tensor, "B D K"]:
-        """(B, D, K) splits in force on live paths, which stay if nothing moves; all splits are kept without a limit."""
-        if self.churn is None:
-            return self.path_mask.to(self.demand)
-        return self.live_part(self.churn.previous)
-
-    def live_part(self, previous: Tensor) -> Float[Tensor, "B D K"]:
-        """Splits (B, D, K) or (D, K) in force on live paths, of each demand at most 1 in sum."""
-        kept = torch.where(self.path_mask, previous.to(self.demand).clamp(min=0), 0)
-        return kept / kept.sum(-1, keepdim=True).clamp(min=1)
+    def condition(self, kind: type[AnyCondition]) -> AnyCondition | None:
+        """The condition of a class, None if there is none."""
+        return next((one for one in self.conditions if isinstance(one, kind)), None)
 
     @property
-    def churn_budget(self) -> Float[Tensor, " B"]:
-        """(B,) Gbit/s that may move; infinite without a limit."""
-        share = math.inf if self.churn is None else self.churn.share
-        return share * self.routable_demand.sum(1) if share else torch.zeros_like(self.demand[:, 0])
+    def demand_set(self) -> DemandSet:
+        """What a demand may do."""
+        if self.objective.is_balanced:
+            return ExactlyOne()
+        if self.largest_share is not None:
+            return Capped(self.largest_share)
+        return AtMostOne() if self.steps is None else Stepped(self.steps, self.demand_value)
 
-    def moved(self, splits: Float[Tensor, "B D K"], previous: Tensor | None = None) -> Float[Tensor, " B"]:
-        """(B,) Gbit/s that an allocation moves, against ``previous`` splits, or those in force under the limit."""
-        kept = self.kept_splits if previous is None else self.live_part(previous)
-        return self.flows((splits - kept).clamp(min=0)).sum((1, 2))
+    @cached_property
+    def program(self) -> Program:
+        """The program over paths and links, without the conditions."""
+        return Program(self.ops, self.demand, self.capacity, self.path_value, self.demand_set)
+
+    @cached_property
+    def rewritten(self) -> Rewritten:
+        """The program under the conditions, in float64."""
+        rewritten = Rewritten.of(self.to(torch.float64).program)
+        for condition in self.conditions:
+            rewritten = rewritten.by(condition)
+        return rewritten
+
+    @cached_property
+    def over_columns(self) -> Problem:
+        """The rewritten program as a problem without conditions, for engines: columns are its paths, rows its links."""
+        program, added = self.rewritten.program, self.rewritten.program.limit.shape[1] - self.capacity.shape[1]
+        largest = program.demand_set.largest if isinstance(program.demand_set, Capped) else None
+        return dataclasses.replace(
+            self.to(torch.float64), ops=program.columns, capacity=program.limit, largest_share=largest, conditions=(),
+            link_cost=torch.cat([self.link_cost.to(torch.float64), program.limit.new_zeros(added)]),
+        )  # fmt: skip
 
     def rows(self, rows: slice | Tensor) -> Problem:
         """The problem of some of the matrices, as a slice or by their numbers."""
-        parts: Any = {name: (part := getattr(self, name)) and part.rows(rows) for name in ("churn", "steps")}
-        return dataclasses.replace(self, demand=self.demand[rows], capacity=self.capacity[rows], **parts)
+        conditions = tuple(condition.rows(rows) for condition in self.conditions)
+        largest = None if self.largest_share is None else self.largest_share[rows]
+        return dataclasses.replace(
+            self, demand=self.demand[rows], capacity=self.capacity[rows], conditions=conditions,
+            steps=self.steps and self.steps.rows(rows), largest_share=largest,
+        )  # fmt: skip
+
+    def first_demands(self, count: int) -> Problem:
+        """The problem of the first ``count`` demands alone, without classes."""
+        if count == self.paths.num_demands:
+            return dataclasses.replace(self, classes=None)
+        paths = first_demands(self.paths, count)
+        return dataclasses.replace(
+            self, paths=paths, ops=make_path_ops(paths, self.ops.device), classes=None,
+            demand=self.demand[:, :count].contiguous(), demand_value=self.demand_value[:count],
+            conditions=tuple(condition.first_demands(count, self.program) for condition in self.conditions),
+        )  # fmt: skip
 
     def row(self, index: int) -> Problem:
         """The problem of one matrix, B = 1."""

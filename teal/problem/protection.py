@@ -27,13 +27,18 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from teal.errors import InputError
+from teal.objectives import PROMISES, Objective
 from teal.pathops import PathOps
+from teal.pathops.bundles import BundleOps
+from teal.problem.condition import Condition, Rewritten
+from teal.problem.program import Program
 from teal.runtime.arrays import BoolArray, FloatArray
 from teal.runtime.shapes import Bool, Float
 
@@ -45,7 +50,7 @@ _GROUPS_AT_ONCE = 16  # whose failed paths are in memory at once
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Protection:
+class Protection(Condition):
     """The groups that promises survive, as what is left of each demand's paths.
 
     Attributes:
@@ -58,6 +63,8 @@ class Protection:
     groups: tuple[tuple[int, ...], ...]
     sets: Bool[Tensor, "D M K"]
     bundles: Float[Tensor, "D J K"]
+    name: ClassVar[str] = "protection"
+    changes_columns: ClassVar[bool] = True
 
     @classmethod
     def of(cls, ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]) -> Protection:
@@ -90,6 +97,47 @@ class Protection:
             tuple(tuple(group) for group in groups), torch.from_numpy(sets[member]).to(ops.device),
             torch.from_numpy(bundles[member]).to(ops.device),
         )  # fmt: skip
+
+    def refuses(self, objective: Objective, others: Sequence[Condition]) -> str:
+        """See Condition."""
+        if objective.name not in PROMISES:
+            return f"{', '.join(PROMISES)}, not {objective.name.value}"
+        return "flows without a limit on churn" if any(other.name == "churn" for other in others) else ""
+
+    def rewrite(self, program: Program) -> Rewritten:
+        """See Condition: bundles in the place of paths; splits are promises in the ratio of the reservations."""
+        bundles = BundleOps(program.columns, self.bundles)
+        value = program.value.amax(-1, keepdim=True) * bundles.mask
+
+        def splits(promised: Tensor) -> Tensor:
+            reserved, promise = bundles.on_paths(promised), promised.sum(-1, keepdim=True)
+            return reserved * (promise / reserved.sum(-1, keepdim=True).clamp(min=1e-30))
+
+        def shares(splits: Tensor) -> Tensor:  # which bundles made them is not known
+            return splits.new_zeros(len(splits), *bundles.mask.shape)
+
+        return Rewritten(dataclasses.replace(program, columns=bundles, value=value), splits, shares)
+
+    def violation(self, program: Program, splits: Tensor) -> Tensor:
+        """See Condition: overload by the reservations, or share of a demand promised though a group leaves nothing."""
+        live = torch.where(program.live, splits, 0)
+        left = self.left(live)
+        is_lost = (live.sum(-1) > 0) & (left <= 0)
+        reserved = torch.where(is_lost[..., None], splits, self.reserved(live, left))
+        overload = program.overload(program.loads(reserved)).amax(1).clamp(min=0)
+        return torch.maximum(overload, torch.where(is_lost, splits.sum(-1), 0).amax(1))
+
+    def first_demands(self, count: int, program: Program) -> Protection:
+        """See Condition."""
+        return Protection(self.groups, self.sets[:count], self.bundles[:count])
+
+    def on_paths(self, ops: PathOps, num_links: int) -> Protection:
+        """See Condition."""
+        return Protection.of(ops, num_links, self.groups)
+
+    def unprotected(self, program: Program) -> Bool[Tensor, "B D"]:
+        """(B, D) demands that no reservation can protect."""
+        return ~self.rewrite(program).program.live.any(-1)
 
     def reserved(self, splits: Tensor, left: Tensor | None = None) -> Float[Tensor, "B D K"]:
         """(B, D, K) least reservations for splits, as shares of the demand; infinite where a group leaves nothing.

@@ -15,6 +15,7 @@ from teal.network import PathSet
 from teal.nn.checkpoint import is_price_gnn, load_price_gnn
 from teal.nn.price_gnn import PriceGNN
 from teal.problem import Allocation, Problem
+from teal.problem.protection import Protection
 from teal.runtime.parallel import threads_for
 from teal.runtime.storage import model_folder
 from teal.solvers import pdhg
@@ -76,9 +77,10 @@ class PriceGnnScheme:
         return rounds[-1].splits, prices
 
     def _solve(self, problem: Problem) -> Allocation:
-        if problem.objective.is_fair or problem.protection is not None:
-            under = "protection" if problem.protection is not None else problem.objective.name.value
-            raise InputError("price-gnn", "objective", "another one: neither max_min nor promises", under)
+        if problem.objective.is_fair:
+            raise InputError("price-gnn", "objective", "another one than max_min", problem.objective.name.value)
+        if protection := problem.condition(Protection):
+            raise InputError("price-gnn", protection.name, "flows that are no promises", "promises")
         begin, config = time.perf_counter(), self.config
         start = self.start(problem)
         problem = problem.to(torch.float64)

@@ -110,6 +110,8 @@ class Watched:
             if LOG.isEnabledFor(logging.INFO):
                 entry = {"request": number, "client": client, "method": scope["method"], "route": route}
                 entry |= {"network": scope.get("path_params", {}).get("name", ""), "query": _query(scope)}
+                if "deadline_ms" in scope.get("teal", {}):  # an allocation that was answered
+                    entry["deadline_ms"] = scope["teal"]["deadline_ms"]
                 LOG.info("answered", extra={"teal": {**entry, "status": status, "ms": round(1e3 * seconds, 3)}})
 
     def _route(self, scope: Scope) -> str:

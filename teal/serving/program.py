@@ -146,7 +146,7 @@ def without_demand(
     none = np.zeros((1, count * paths.num_demands))
     if not program.limits:
         problem = Problem.create(topology, paths, Objective(program.objective), none)
-        return dataclasses.replace(problem, protection=protections[program.protect]) if program.protect else problem
+        return problem.under(protections[program.protect]) if program.protect else problem
     names = [str(number) for number in range(count)]
     classes = DemandClasses.of_equal_size(names, paths.num_demands)
     pairs = np.tile(paths.pairs, (count, 1))

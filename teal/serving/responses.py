@@ -220,6 +220,7 @@ class Answered(_Said):
     time: float = Field(description="Of the answer, seconds since 1970.")
     queue_ms: float
     solve_ms: float
+    deadline_ms: float = Field(description="That was asked for.")
     batch: int
     matrices: int
     gap: _Number = Field(description="The widest of the request.")

@@ -218,6 +218,7 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
             for counted in (name, own):  # names are the callers': none may stay behind
                 if not on_their_way[counted]:
                     del on_their_way[counted]
+        request.scope.get("teal", {})["deadline_ms"] = found.summary["deadline_ms"]  # for the log
         if is_new:
             metrics.allocated(name, found.summary)
             try:

@@ -318,7 +318,8 @@ class Served:
         if solved.program.churn is not None:
             own_problem = solved.problem.rows(rows)
             volume = own_problem.routable_demand.sum(1).clamp(min=1e-300)
-            moved = (own_problem.moved(splits.to(own_problem.demand)) / volume).cpu().numpy()
+            limit = solved.program.churn.rows(rows)
+            moved = (limit.moved(own_problem.program, splits.to(own_problem.demand)) / volume).cpu().numpy()
         return Answer(
             **{name: getattr(measured, name)[rows_of].cpu().numpy() for name in FIGURES},
             utilisation=measured.utilisation[rows_of].cpu().numpy(),

@@ -307,7 +307,8 @@ async def _found(
     size = rates.size * served.paths.num_paths + len(rates) * served.topology.num_links
     body, kind = await beside(size, written, answer, served, rates, sent, options, further or {})
     used = [round(used, 4) if np.isfinite(used) else 0.0 for used in answer.utilisation[-1].tolist()]
-    return Found(body, kind, answer.summary(), used, network.generation)
+    summary = {**answer.summary(), "deadline_ms": options.deadline_ms}
+    return Found(body, kind, summary, used, network.generation)
 
 
 def _routes(served: Served) -> bytes:

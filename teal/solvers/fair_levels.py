@@ -35,7 +35,7 @@ def level_growths(
         levels: number of them at most; those at which most flow stops.
         least: levels below it are left out.
     """
-    problem = dataclasses.replace(problem.to(torch.float64), churn=None, classes=None, steps=None)
+    problem = dataclasses.replace(problem.to(torch.float64), classes=None, steps=None, conditions=())
     rate, demand = problem.flows(splits.to(problem.demand)).sum(-1)[0], problem.demand[0]
     weight = weights_of(problem, weight)[0]
     level = rate / weight

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from teal.formats.groups import failing_links
 from teal.problem import Problem
-from teal.problem.protection import failed_paths
+from teal.problem.protection import Protection, failed_paths
 from teal.runtime.shapes import Float
 from teal.solvers import pdhg
 
@@ -46,7 +46,7 @@ def groups_to_survive(problem: Problem, file: str) -> Sequence[Sequence[int]]:
     Raises:
         InputError: see :func:`teal.formats.groups.load_groups`.
     """
-    own = problem.protection
+    own = problem.condition(Protection)
     return failing_links(file, problem.topology) if file or own is None else own.groups
 
 
@@ -64,12 +64,13 @@ def protect(
     Raises:
         InputError: see :meth:`teal.Problem.with_protection`.
     """
-    own = problem.with_protection(groups)
-    assert own.protection is not None
-    result = pdhg.solve(own, gap=gap, max_iterations=max_iterations)
+    groups = problem.topology.cables() if groups is None else groups
+    protection = Protection.of(problem.ops, problem.topology.num_links, groups)
+    plain = dataclasses.replace(problem, conditions=())
+    result = pdhg.solve(plain.under(protection), gap=gap, max_iterations=max_iterations)
     total = problem.demand.sum(1).clamp(min=1e-300)
-    without = (problem.demand * ~own.bundled.routable).sum(1) / total
-    reserved = own.protection.reserved(result.splits)
+    without = (problem.demand * protection.unprotected(plain.program)).sum(1) / total
+    reserved = protection.reserved(result.splits)
     return Protected(
         result.splits, reserved, result.prices, result.value, result.bound, result.gap, without, result.iterations
     )

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from teal.errors import InputError
 from teal.problem import Problem
+from teal.problem.churn import live_part
+from teal.problem.protection import Protection
 
 _SAME = 1e-9  # share of a demand: what differs by less is rounding
 _ROUNDING = 1e-9  # of a link's capacity, by which the sum of kept flows may exceed it
@@ -19,7 +21,7 @@ _ROUNDING = 1e-9  # of a link's capacity, by which the sum of kept flows may exc
 
 def changes(problem: Problem, splits: Tensor, previous: Tensor) -> Tensor:
     """(B, D) true for demands above 0 whose splits differ from ``previous`` ones (see :func:`keep_within`)."""
-    return ((splits - problem.live_part(previous)).abs().amax(-1) > _SAME) & (problem.demand > 0)
+    return ((splits - live_part(problem.program, previous)).abs().amax(-1) > _SAME) & (problem.demand > 0)
 
 
 def keep_within(problem: Problem, splits: Tensor, previous: Tensor, share: float) -> Tensor:
@@ -37,9 +39,9 @@ def keep_within(problem: Problem, splits: Tensor, previous: Tensor, share: float
     Raises:
         InputError: a problem with protection.
     """
-    if problem.protection is not None:
-        raise InputError("keep_within", "protection", "none", "promises, which splits in force need not keep")
-    kept = problem.live_part(previous)
+    if protection := problem.condition(Protection):
+        raise InputError("keep_within", protection.name, "none", "promises, which splits in force need not keep")
+    kept = live_part(problem.program, previous)
     difference = splits - kept
     change = torch.maximum(difference.clamp(min=0).sum(-1), (-difference).clamp(min=0).sum(-1))
     is_kept = change <= share

@@ -17,6 +17,7 @@ from teal.errors import InputError
 from teal.network import PathMethod, all_pairs, compute_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Allocation, Problem
+from teal.problem.churn import ChurnLimit
 from teal.problem.priority import bound_of_class, class_figures, priority_problem
 from teal.solvers import pdhg
 from teal.solvers.pdhg.scenarios import solve_scenarios
@@ -44,7 +45,6 @@ _FAIR = dataclasses.replace(_PLAIN, objective=Objective(ObjectiveName.MAX_MIN))
     ("call", "words"),
     [
         (lambda: pdhg.solve(_FAIR, warm_start=_STATE), "warm_start"),
-        (lambda: pdhg.solve(_PLAIN.with_protection(), warm_start=_STATE), "warm_start"),
         (lambda: pdhg.solve(_priority(2), warm_start=_STATE), "warm_start"),
         (lambda: pdhg.solve(_churn(), engine="fused"), "engine"),
         (lambda: pdhg.solve(_PLAIN.with_protection(), engine="fused"), "engine"),
@@ -100,7 +100,9 @@ def test_other_matrices_keep_a_limit_on_churn() -> None:
     alone = pdhg.solve(problem.with_demand(3 * problem.demand), gap=1e-6)
     together = pdhg.solve(several, gap=1e-6)
     torch.testing.assert_close(together.value[2:], alone.value, rtol=3e-6, atol=0)
-    assert (several.moved(together.splits) <= several.churn_budget * (1 + 1e-6)).all()
+    limit = several.condition(ChurnLimit)
+    assert limit is not None
+    assert (limit.moved(several.program, together.splits) <= limit.budget(several.program) * (1 + 1e-6)).all()
 
 
 @pytest.mark.parametrize("problem", [_priority(3), _FAIR], ids=["priority", "max_min"])
@@ -126,7 +128,7 @@ def test_the_assertion_of_feasibility_knows_every_rule() -> None:
     line = make_topology([(0, 1, 10.0)])
     paths = compute_paths(line, np.array([[0, 1]], np.int32), cache=False)
     promised = Problem.create(line, paths, Objective(), np.ones((1, 1))).with_protection()
-    with pytest.raises(AssertionError, match="promise"):
+    with pytest.raises(AssertionError, match="protection"):
         assert_feasible(promised, Allocation.of_batch(promised.even_splits, None, 0.0))
 
 

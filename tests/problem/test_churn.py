@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import teal
 from teal.errors import InputError
-from teal.problem.churn import best_profit
+from teal.problem.churn import ChurnLimit
+from teal.problem.demand_sets import Capped
 from teal.testing import random_problem
 
 
@@ -38,27 +39,28 @@ def test_no_prices_prove_less_than_the_optimum_and_the_lps_prices_prove_it(seed:
 
 def test_the_best_profit_of_a_demand_by_hand() -> None:
     """Profits 3, 2, 1; 0.5 is in force on the second path and 0.2 on the third; moving costs 1.5."""
-    profit = torch.tensor([[[3.0, 2.0, 1.0]]], dtype=torch.float64)
-    kept = torch.tensor([[[0.0, 0.5, 0.2]]], dtype=torch.float64)
-    best, moved = best_profit(profit, kept, torch.tensor([1.5], dtype=torch.float64))
+    profit = torch.tensor([[[3.0, 2.0, 1.0, 1.5, 0.5, -0.5]]], dtype=torch.float64)
+    largest = torch.tensor([[[0.0, 0.5, 0.2, 1.0, 1.0, 1.0]]], dtype=torch.float64)
+    best = Capped(largest).support(profit, torch.ones_like(profit, dtype=torch.bool))
     # In the order of profits: 0.5 stays for 2, 0.5 moves to the first path for 1.5; the 0.2 at 1 find no room.
     assert float(best) == pytest.approx(0.5 * 2 + 0.5 * 1.5)
-    assert float(moved) == pytest.approx(0.5)
 
 
 def test_what_moves_is_what_exceeds_the_splits_in_force_on_live_paths() -> None:
     problem = _limited(3, 0.1)
-    kept = problem.kept_splits
+    limit, program = problem.condition(ChurnLimit), problem.program
+    assert limit is not None
+    kept = limit.kept(program)
     assert bool((kept[~problem.path_mask] == 0).all())
-    np.testing.assert_allclose(problem.moved(kept), 0)
-    np.testing.assert_allclose(problem.moved(kept * 0), 0)
+    np.testing.assert_allclose(limit.moved(program, kept), 0)
+    np.testing.assert_allclose(limit.moved(program, kept * 0), 0)
     even = problem.even_splits
     expected = (problem.demand[..., None] * (even - kept).clamp(min=0)).sum((1, 2))
-    np.testing.assert_allclose(problem.moved(even), expected)
-    over = teal.violations(problem, even).churn * problem.routable_demand.sum(1)
-    np.testing.assert_allclose(over, (expected - problem.churn_budget).clamp(min=0))
-    rows = problem.row(1)
-    np.testing.assert_allclose(rows.moved(even[1:]), expected[1:])
+    np.testing.assert_allclose(limit.moved(program, even), expected)
+    over = teal.violations(problem, even).conditions["churn"] * problem.routable_demand.sum(1)
+    np.testing.assert_allclose(over, (expected - limit.budget(program)).clamp(min=0))
+    row = limit.rows(slice(1, 2)).moved(problem.row(1).program, even[1:])
+    np.testing.assert_allclose(row, expected[1:])
 
 
 def test_limits_are_checked() -> None:
@@ -68,5 +70,25 @@ def test_limits_are_checked() -> None:
     with pytest.raises(InputError, match="previous"):
         problem.with_churn_limit(problem.even_splits[:, :2], 0.1)
     balanced = random_problem(1, objective=teal.ObjectiveName.MAX_LINK_UTILISATION)
-    with pytest.raises(InputError, match="objective"):
+    with pytest.raises(InputError, match="an objective"):
         balanced.with_churn_limit(balanced.even_splits, 0.1)
+
+
+@pytest.mark.parametrize(("name", "load"), [("b4", 8.0), ("topohub:sndlib/geant", 8.0)])
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.05, 1.0])
+def test_the_value_is_within_the_gap_of_the_lps_optimum(name: str, load: float, share: float) -> None:
+    topology = teal.load_topology(name)
+    traffic = teal.load_traffic(f"gravity:seed=0,count=3,load={load}", topology)
+    paths = teal.compute_paths(topology, traffic.pairs, cache=False)
+    problem = teal.Problem.create(topology, paths, teal.Objective(), traffic.read([0, 1, 2]))
+    before = teal.solve(problem.rows(slice(0, 2)), gap=1e-3)
+    limited = problem.rows(slice(1, 3)).with_churn_limit(before.splits, share)
+    found = teal.solve(limited, gap=1e-3)
+    optimum = limited.value(teal.make_scheme("lp-all").solve(limited).splits)
+    assert bool((found.gap <= 1e-3).all())
+    assert bool((found.value <= optimum * (1 + 1e-6)).all())
+    assert bool((found.bound >= optimum * (1 - 1e-6)).all())
+    assert bool((teal.violations(limited, found.splits).largest <= 1e-9).all())
+    np.testing.assert_allclose(teal.dual_bound(limited, found.prices), found.bound, rtol=1e-3)
+    warm = teal.solve(limited, gap=1e-3, warm_start=found)
+    assert warm.iterations <= found.iterations

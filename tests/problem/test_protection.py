@@ -15,7 +15,7 @@ import teal
 from teal.errors import InputError
 from teal.network import PathMethod
 from teal.problem.feasibility import TOLERANCE
-from teal.problem.protection import failed_paths, vertices
+from teal.problem.protection import Protection, failed_paths, vertices
 from teal.solvers.protection import under_failures
 from teal.testing import make_topology, random_problem
 
@@ -48,12 +48,13 @@ def test_what_the_validator_passes_survives_every_failure(seed: int, scale: floa
     """A simulation of every failure, also where links have failed before; and reservations that fit are passed."""
     torch.manual_seed(seed)
     problem = random_problem(seed, nodes=6, density=0.6, batch=2, failed=seed % 3).with_protection()
-    assert problem.protection is not None
+    protection = problem.condition(Protection)
+    assert protection is not None
     splits = torch.rand(problem.path_mask.shape, dtype=torch.float64) * problem.path_mask
     splits = splits * (torch.rand(splits.shape) < 0.7) * scale / splits.sum(-1, keepdim=True).clamp(min=1e-9)
-    splits = teal.project(dataclasses.replace(problem, protection=None), splits.clamp(max=1))
-    left = problem.protection.left(splits)
-    reserved = torch.where(left[..., None] > 0, problem.protection.reserved(splits), 0)
+    splits = teal.project(dataclasses.replace(problem, conditions=()), splits.clamp(max=1))
+    left = protection.left(splits)
+    reserved = torch.where(left[..., None] > 0, protection.reserved(splits), 0)
     fullest = problem.utilisation(reserved).amax(1, keepdim=True).clamp(min=1)
     fitting = torch.where(left[..., None] > 0, splits, 0) / fullest[..., None]
     for own, must_pass in ((splits, False), (fitting, True), (splits * 0, True)):
@@ -70,7 +71,7 @@ def test_a_path_that_has_failed_is_none_that_survives() -> None:
     plain = teal.Problem.create(topology, paths, teal.Objective(), np.array([0.05]))
     problem = plain.with_capacity(np.array([1e5, 1e5, 0.0, 1e5])).with_protection()
     almost_alone = torch.tensor([[[1 - 9e-7, 9e-7]]], dtype=torch.float64)
-    assert float(teal.violations(problem, almost_alone).promise) > 0.9
+    assert float(teal.violations(problem, almost_alone).conditions["protection"]) > 0.9
 
 
 def test_paths_of_an_allocation_are_protected_too() -> None:
@@ -127,7 +128,7 @@ def test_what_other_schemes_find_breaks_promises_by_hand() -> None:
     assert teal.assess(problem, teal.Allocation.of_batch(carried.splits, None, 0.0)).status[0] == "infeasible"
     # 3.5 Gbit/s on one path: if it fails nothing is left, which no reservation mends.
     alone = torch.tensor([[[0.35, 0.0]]], dtype=torch.float64)
-    assert float(teal.violations(problem, alone).promise) == pytest.approx(0.35)
+    assert float(teal.violations(problem, alone).conditions["protection"]) == pytest.approx(0.35)
     promised = teal.solve(problem, gap=1e-4)
     assert float(promised.value) == pytest.approx(3.0, rel=1e-3)
     assert teal.assess(problem, teal.Allocation.of_batch(promised.splits, promised.prices, 0.0)).gap < 1e-3
@@ -135,12 +136,12 @@ def test_what_other_schemes_find_breaks_promises_by_hand() -> None:
 
 def test_wrong_problems_are_refused() -> None:
     for objective in (teal.ObjectiveName.MAX_LINK_UTILISATION, teal.ObjectiveName.MAX_MIN):
-        with pytest.raises(InputError, match="objective"):
+        with pytest.raises(InputError, match=f"not {objective}"):
             random_problem(1, objective=objective).with_protection()
     with pytest.raises(InputError, match="at most 6"):
         random_problem(1, num_paths=7).with_protection()
     limited = random_problem(1).with_churn_limit(random_problem(1).even_splits, 0.1)
     with pytest.raises(InputError, match="churn"):
         limited.with_protection()
-    with pytest.raises(InputError, match="unprotected"):
+    with pytest.raises(InputError, match="no promises"):
         random_problem(1).with_protection().with_churn_limit(random_problem(1).even_splits, 0.1)

@@ -288,6 +288,33 @@ def test_an_error_of_ours_is_a_500_with_a_trace_in_the_log(tmp_path: Path, monke
         LOG.setLevel(logging.NOTSET)
 
 
+def test_the_log_names_who_asked_for_what(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log_to(log)
+
+    async def work() -> None:
+        async with service(tmp_path / "state") as client:
+            await client.put_network("b4", "b4")
+            await client.wait_ready("b4")
+            body = json.dumps({"rates": rates_of().tolist(), "deadline_ms": 54_321})
+            await client._http.post("/v1/networks/b4/allocations", content=body, headers=JSON_TYPE)
+            await client.allocate("b4", rates_of(), deadline_ms=54_322)
+
+    try:
+        run(work)
+        entries = [json.loads(line) for line in log.read_text().splitlines()]
+        plain, arrow = [entry for entry in entries if entry["route"].endswith("/allocations")]
+        assert [plain["deadline_ms"], arrow["deadline_ms"]] == [54_321.0, 54_322.0]
+        assert plain["network"] == "b4"
+        assert plain["client"]
+        assert "deadline_ms=54322" in arrow["query"]
+    finally:
+        for handler in LOG.handlers[:]:
+            LOG.removeHandler(handler)
+            handler.close()
+        LOG.setLevel(logging.NOTSET)
+
+
 def test_the_service_accepts_its_own_host_names_and_answers_errors_as_json(tmp_path: Path) -> None:
     async def work() -> None:
         app = make_app(Solver(tmp_path), hosts=("127.0.0.1", "[::1]"))

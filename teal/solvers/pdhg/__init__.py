@@ -44,7 +44,7 @@ logarithm, to the ratio of how far y moved and how far w moved.
 :mod:`solver` reduces the program and chooses engines, :mod:`search` drives one of them: :mod:`plain` is the reference
 in torch, :mod:`fused` and :mod:`cuda_engine` compute the same faster, :mod:`equilibrated` has step sizes for magnitudes
 that span many decades.  Values may fall in steps (:mod:`teal.problem.steps`): the step of w is then that of
-:func:`teal.solvers.prox.project_steps`.
+:func:`teal.problem.prox.project_steps`.
 """
 
 from teal.solvers.pdhg.engine import PdhgState, Starter

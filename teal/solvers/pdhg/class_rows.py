@@ -18,7 +18,7 @@ from teal.objectives import Objective, ObjectiveName
 from teal.pathops import make_path_ops
 from teal.problem import Problem
 from teal.problem.bounds import finite_prices
-from teal.problem.priority import ClassFigures, bound_of_class
+from teal.problem.priority import ClassFigures, bound_of_class, class_figures
 from teal.problem.steps import ValueSteps
 from teal.runtime.arrays import Int64Array
 
@@ -41,7 +41,8 @@ class ClassRows:
 
     def __init__(self, problem: Problem, *, may_merge: bool) -> None:
         assert problem.classes is not None
-        self._classes, exact = problem.classes, problem.to(torch.float64)
+        self._classes, self._problem = problem.classes, problem.to(torch.float64)
+        exact = self._problem
         demands = np.arange(problem.paths.num_demands)
         own_rows = MergedRows(problem.paths, demands, demands)
         merged = merged_rows(problem.paths) if may_merge else own_rows
@@ -61,6 +62,11 @@ class ClassRows:
 
     def _program(self, exact: Problem, number: int) -> Problem:
         """The program of the classes up to ``number``, without values."""
+        if not self.is_merged:
+            part = exact.first_demands(int(self._classes.ptr[number + 1]))
+            return dataclasses.replace(
+                part, objective=Objective(ObjectiveName.WEIGHTED_FLOW), demand_value=torch.ones_like(part.demand[0])
+            )
         demand, paths, ops = self._amounts(number).sum(-1), self._rows.paths, exact.ops
         if demand.shape[1] < paths.num_demands:
             paths = first_demands(paths, demand.shape[1])
@@ -121,6 +127,8 @@ class ClassRows:
             splits: (B, R, K).
             prices: (B, C, E) of every program, in units of the value of its class.
         """
+        if self._problem.conditions:
+            return class_figures(self._problem, splits, prices)
         last = len(self._classes) - 1
         value, bounds = self.carried(last, splits), []
         for number, program in enumerate(self._programs):

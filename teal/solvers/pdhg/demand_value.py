@@ -98,7 +98,7 @@ def value_lost(drop, end, d, carried, demand, lanes):
 
 @inlined_kernel
 def step_shift(drop, end, d, moved, n, value, lanes):
-    """The t for which max(0, moved - t) are the new splits; see :func:`teal.solvers.prox.project_steps`.
+    """The t for which max(0, moved - t) are the new splits; see :func:`teal.problem.prox.project_steps`.
 
     Args:
         drop, end: as of DemandValue, of several steps.

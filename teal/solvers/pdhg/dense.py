@@ -27,7 +27,8 @@ class Scaling:
 
     Attributes:
         objective_scale: (B, 1) S.
-        inverse_capacity_sum: (B, D, 1) h; (B, D, K) if each path has a step size of its own.
+        inverse_capacity_sum: (B, D, 1) h; (B, D, K) if each path has a step size of its own, as under
+            ``largest_share``.
         full_path_utilisation: (B, E) m.
         price_scale: (B, 1) price over y / c: S, or 1 for a balanced program.
         largest_share: (B, D, K) share of its demand that a path carries at most; 1 where that is not known.
@@ -71,13 +72,15 @@ def scaling(problem: Problem) -> Scaling:
     """Compute the constants."""
     mask, maximises_value = problem.path_mask, problem.objective.maximises_value
     if maximises_value:
-        best = problem.demand_profit((problem.path_value * mask).amax(-1))
+        best = problem.demand_set.support(problem.path_value.expand_as(mask), mask)
         objective_scale = (problem.demand * best).sum(1, keepdim=True)
     else:
         objective_scale = problem.utilisation(problem.even_splits).amax(1, keepdim=True)
     objective_scale = torch.where(objective_scale > 0, objective_scale, 1)
     full = problem.full_path_utilisation if maximises_value else problem.full_path_utilisation / objective_scale
-    inverse_sum = problem.ops.path_sum(problem.inverse_capacity).amax(-1, keepdim=True)
+    inverse_sum = problem.ops.path_sum(problem.inverse_capacity)
+    if problem.largest_share is None:  # else columns differ by magnitudes: a budget is small beside capacities
+        inverse_sum = inverse_sum.amax(-1, keepdim=True)
     return Scaling(
         objective_scale=objective_scale,
         inverse_capacity_sum=torch.where(inverse_sum > 0, inverse_sum, 1),
@@ -95,6 +98,8 @@ def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
         splits = torch.where(problem.path_mask & (problem.demand > 0)[..., None], given, 0)
         dual = state.prices.to(dual).clamp(min=0) * problem.capacity
     if not balanced:
+        if problem.largest_share is not None:
+            splits = torch.minimum(splits, problem.largest_share.to(splits))
         return Point(splits / splits.sum(-1, keepdim=True).clamp(min=1), dual / scale.objective_scale)
     splits = scaled_to_one(problem, splits)
     dual = torch.where(dual.sum(1, keepdim=True) > 0, dual, live.to(dual))
@@ -142,8 +147,8 @@ class DenseEngine:
         exact = self._exact
         if exact.objective.is_balanced:
             return torch.zeros(exact.batch, dtype=torch.float64)
-        best = torch.where(exact.path_mask, exact.path_value, 0).amax(-1)
-        return (exact.demand * exact.demand_profit(best)).sum(1).cpu()
+        support = exact.demand_set.support(exact.path_value.expand_as(exact.path_mask), exact.path_mask)
+        return (exact.demand * support).sum(1).cpu()
 
     def certify(self) -> Tensor:
         """See PdhgEngine."""

@@ -31,12 +31,12 @@ import torch
 from torch import Tensor
 
 from teal.problem import Problem
+from teal.problem.prox import project_splits
 from teal.runtime.arrays import FloatArray
 from teal.runtime.parallel import kernel
 from teal.solvers.pdhg.dense import DenseEngine, Point
 from teal.solvers.pdhg.engine import PdhgState
 from teal.solvers.pdhg.plain import PlainEngine
-from teal.solvers.prox import project_splits
 
 _TINY = 1e-300  # instead of 0 as a divisor
 _ROUNDING = 1e-13  # share of all demand by which sums of flows may be wrong in float64

@@ -46,6 +46,8 @@ def equilibrated_scaling(problem: Problem) -> Scaling:
         scale = (problem.demand * (problem.path_value * problem.path_mask).amax(-1)).sum(1, keepdim=True)
         scale = torch.where(scale > 0, scale, 1)
         flow = torch.minimum(demand, bottleneck)
+        if problem.largest_share is not None:
+            flow = torch.minimum(flow, demand * problem.largest_share)
         dual_size = problem.capacity * problem.path_value.amax() / scale
     else:
         scale = problem.utilisation(_in_proportion(bottleneck)).amax(1, keepdim=True)

@@ -71,7 +71,7 @@ def solving_max_min(
     weight = weights_of(problem, weight)
     plain = dataclasses.replace(
         problem, objective=Objective(), demand_value=torch.ones_like(problem.demand_value),
-        link_cost=torch.zeros_like(problem.link_cost), churn=None, classes=None, steps=None, protection=None,
+        link_cost=torch.zeros_like(problem.link_cost), classes=None, steps=None, conditions=(),
     )  # fmt: skip
     start, levels, used = None, None, 0
     filling_deadline = deadline.share(_FILLING_TIME)

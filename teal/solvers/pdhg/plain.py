@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from teal.problem import Problem
+from teal.problem.prox import weighted_simplex
 from teal.solvers.pdhg.dense import DenseEngine, Point, Scaling, as_utilisation, scaling, start, trial_primal_weight
 from teal.solvers.pdhg.engine import (
     MAX_WEIGHT_CHANGE,
@@ -18,7 +19,6 @@ from teal.solvers.pdhg.engine import (
     RESTART_SUFFICIENT,
     PdhgState,
 )
-from teal.solvers.prox import project_splits, project_steps, weighted_simplex
 
 
 def step(problem: Problem, scale: Scaling, point: Point, primal_weight: Tensor) -> Point:
@@ -30,12 +30,8 @@ def step(problem: Problem, scale: Scaling, point: Point, primal_weight: Tensor) 
     primal_step = 1 / (primal_weight[..., None] * scale.inverse_capacity_sum)
     moved = point.splits + (scaled_value - scaled_price) * primal_step
     slope = 1 / scale.inverse_capacity_sum if scale.inverse_capacity_sum.shape[-1] > 1 else None
-    if problem.steps is None:
-        splits = project_splits(moved, problem.path_mask, maximises_value=maximises_value, slope=slope)
-    else:
-        value = problem.demand_value[:, None] / scale.objective_scale[..., None]
-        drop = value * (1 - problem.steps.level.to(value)) * primal_step
-        splits = project_steps(moved, problem.path_mask, problem.steps.end.to(moved), drop)
+    unit_step = primal_step / scale.objective_scale[..., None]
+    splits = problem.demand_set.project(moved, problem.path_mask, slope, unit_step)
     utilisation = problem.loads(2 * splits - point.splits) * inverse
     dual_step, live = primal_weight / scale.full_path_utilisation, problem.capacity > 0
     if maximises_value:

@@ -25,6 +25,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from teal.errors import InputError
 from teal.network.subset import of_demands
 from teal.objectives import CLASS_RATIO, Objective
 from teal.pathops import make_path_ops
@@ -197,7 +198,8 @@ def solving_in_order(
     splits, prices = sequence.splits, sequence.prices
     if float(figures.gap.max()) > gap:
         stop = Stop.DEADLINE if deadline.is_over else Stop.ITERATIONS
-        if not deadline.is_over and problem.paths.leaf.size <= MAX_PATHS and problem.demand.device.type == "cpu":
+        may_be_exact = not problem.conditions and problem.paths.leaf.size <= MAX_PATHS
+        if not deadline.is_over and may_be_exact and problem.demand.device.type == "cpu":
             splits, prices, figures = yield from _with_exact_rows(problem, splits, prices, figures, gap, deadline)
     gaps = figures.gap.amax(1)
     return dataclasses.replace(
@@ -245,8 +247,13 @@ def solve_residual(problem: Problem, solve: SolveProgram, *, gap: float, max_ite
         solve: for one program.
         gap: of every class's program.
         max_iterations: of each program.
+
+    Raises:
+        InputError: side conditions, which are on all classes together.
     """
     assert problem.classes is not None
+    if problem.conditions:
+        raise InputError("form=residual", "problem", "one without side conditions", problem)
     residual, splits = problem.capacity, torch.zeros_like(problem.path_mask, dtype=problem.demand.dtype)
     for rows in problem.classes.blocks:
         paths = of_demands(problem.paths, torch.arange(rows.start, rows.stop).numpy())

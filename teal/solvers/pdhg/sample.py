@@ -120,7 +120,9 @@ def answer(sample: Sample, splits: Tensor, prices: Tensor) -> Answer:
     if problem.objective.is_balanced:  # the mean price of a demanded Gbit/s is at most theta / total
         worth = float((problem.capacity[0] * prices[0]).sum()) * float(problem.utilisation(splits).amax())
     else:
-        worth = float((problem.demand * problem.demand_profit(problem.demand_value.expand_as(problem.demand))).sum())
+        worth = float(
+            (problem.demand * problem.demand_set.of_best(problem.demand_value.expand_as(problem.demand))).sum()
+        )
     size = TEMPERATURE * worth / total if total > 0 else 0.0
     sharpness = min(1 / size, _SHARPEST) if size > 0 else 1.0
     return Answer(own, sharpness, sample.demands[sample.is_certain], splits[0].numpy()[sample.is_certain])

@@ -105,9 +105,12 @@ def solve_scenarios(
     objective = problem.objective.name
     if objective not in (ObjectiveName.MAX_LINK_UTILISATION, ObjectiveName.TOTAL_FLOW):
         raise InputError("scenarios", "objective", "max_link_utilisation or total_flow", objective.value)
-    for limit in ("churn", "protection", "steps"):
-        if getattr(problem, limit) is not None:
-            raise InputError("scenarios", limit, "a problem without it: shared splits do not take it", "one with it")
+    for condition in problem.conditions:
+        raise InputError(
+            "scenarios", condition.name, "a problem without it: shared splits do not take it", "one with it"
+        )
+    if problem.steps is not None:
+        raise InputError("scenarios", "steps", "a problem without steps of value", "one with steps")
     if problem.ops.device.type != "cpu":
         raise InputError("scenarios", "device", "cpu", problem.ops.device)
     if not problem.batch or not bool((problem.capacity == problem.capacity[:1]).all()):

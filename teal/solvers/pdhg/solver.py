@@ -13,12 +13,10 @@ import torch
 from torch import Tensor
 
 from teal.errors import InputError
-from teal.pathops.bundles import BundleOps
 from teal.problem import Problem
 from teal.problem.bounds import gap as certified_gap
 from teal.problem.bounds import usable_prices
 from teal.runtime.interruptible import Deadline, Steps, complete, quietly
-from teal.solvers.pdhg.churn import ChurnEngine
 from teal.solvers.pdhg.engine import PdhgEngine, PdhgState, Starter
 from teal.solvers.pdhg.equilibrated import EquilibratedEngine, spans_decades
 from teal.solvers.pdhg.fused import MAX_LANES, FusedEngine
@@ -78,16 +76,14 @@ def solve(
             each part of the batch.
         max_iterations: largest number of iterations.
         warm_start: an earlier result or its state, or splits (B, D, K) and prices (B, E) from anywhere: those of the
-            matrix before, of the same matrix before a failure, or of a model.  Only for a single program, see
-            :func:`takes_warm_start`.
+            matrix before, of the same matrix before a failure, or of a model.  Not under priority and max_min.
         starter: such as a PriceGNN.  On networks so large that the engine starts from a sample of the demands, it
             solves the sample (targets of 0.5% and above, programs that maximise a value; iterations do otherwise); on
             smaller ones it gives the start that ``warm_start`` does not give.  Only where ``warm_start`` may be.
         engine: fused (CPU, and GPU with numba-cuda), plain (any device), equilibrated (any device; for magnitudes that
             span many decades), or auto: the faster of the first two that runs here, and equilibrated where magnitudes
-            span more than four decades or where the gap stops shrinking, unless the network is large.  A limit on
-            churn has an engine of its own, and promises under failures take plain: auto means these there, and no
-            other one may be named.
+            span more than four decades or where the gap stops shrinking, unless the network is large.  Under side
+            conditions auto is plain in the place of fused, and fused may not be named.
         dtype: of the splits during the iteration; None for float32, or float64 where ``gap`` is below 1e-5 and, with
             auto, where float32 stalls.
         report: called after each full gap check between iterations, and under priority and max_min after each program;
@@ -109,8 +105,8 @@ def solve(
 
 
 def takes_warm_start(problem: Problem) -> bool:
-    """Whether the solution is one program over paths, which can start from an earlier solution."""
-    return not problem.objective.is_sequence and problem.protection is None
+    """Whether the solution is that of one program, which can start from an earlier solution."""
+    return not problem.objective.is_sequence
 
 
 @torch.no_grad()
@@ -163,14 +159,12 @@ def _check(
     if engine not in ENGINES:
         raise InputError("solve", "engine", " or ".join(ENGINES), repr(engine))
     if not takes_warm_start(problem):
-        what = problem.objective.name.value if problem.protection is None else "promises under failures"
+        what = problem.objective.name.value
         for name, value in (("warm_start", warm_start), ("starter", starter)):
             if value is not None:
-                raise InputError("solve", name, f"none: {what} takes more than one program over paths", "one")
-    if problem.churn is not None and engine != "auto":
-        raise InputError("solve", "engine", "auto: a limit on churn has an engine of its own", repr(engine))
-    if problem.protection is not None and engine not in ("auto", "plain"):
-        raise InputError("solve", "engine", "auto or plain, for promises under failures", repr(engine))
+                raise InputError("solve", name, f"none: {what} takes more than one program", "one")
+    if problem.conditions and engine == "fused":
+        raise InputError("solve", "engine", "another one: fused takes no side conditions", repr(engine))
 
 
 def _solving(
@@ -185,15 +179,17 @@ def _solving(
     }  # fmt: skip
     if problem.objective.has_classes:
         return (yield from solving_in_order(problem, program, may_merge=_knows_steps(problem, engine), **of_sequence))
-    if problem.protection is not None:
-        return (yield from _solving_protected(problem, **of_sequence))
     if problem.objective.is_fair:
         return (yield from solving_max_min(problem, program, **of_sequence))
     state = _starting_state(problem, warm_start)
-    if state is None and limits.starter is not None and not is_faster(problem.paths, limits.gap):
+    if (
+        state is None
+        and limits.starter is not None
+        and (problem.conditions or not is_faster(problem.paths, limits.gap))
+    ):
         state = _starting_state(problem, limits.starter.start(problem))
-    if problem.churn is not None:
-        result = yield from _solving_parts(problem, state, limits, "churn", torch.float64)
+    if problem.conditions:
+        result = yield from _solving_rewritten(problem, state, limits, "plain" if engine == "auto" else engine)
     elif is_ordinary(problem):
         result = yield from _solving_reduced(problem, state, limits, engine, dtype, may_span_decades=False)
     else:
@@ -204,14 +200,24 @@ def _solving(
     return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
 
 
-def _solving_protected(problem: Problem, **limits: Any) -> Steps[PdhgResult]:
-    """The program over bundles, by the plain engine, which takes any path operations; splits are those of paths."""
-    bundled = problem.bundled
-    assert isinstance(bundled.ops, BundleOps)
-    result = yield from solving(bundled, engine="plain", **limits)
-    reserved, promise = bundled.ops.on_paths(result.splits), result.splits.sum(-1, keepdim=True)
-    splits = reserved * (promise / reserved.sum(-1, keepdim=True).clamp(min=1e-30))
-    return dataclasses.replace(result, splits=splits, state=PdhgState(splits, result.prices))
+def _solving_rewritten(problem: Problem, state: PdhgState | None, limits: _Limits, engine: str) -> Steps[PdhgResult]:
+    """The program that the side conditions make, over its own columns and rows; the result is over paths and links."""
+    rewritten, program, links = problem.rewritten, problem.over_columns, problem.topology.num_links
+    start = rewritten.start
+    if state is not None:
+        start = rewritten.shares(state.splits.to(program.demand))
+        prices = program.program.completed(state.prices.to(program.capacity))
+    elif start is not None:
+        prices = torch.zeros_like(program.capacity)
+    columns = None if start is None else PdhgState(start, prices)
+    reduction = Reduction(program)
+    result = yield from _solving_parts(
+        reduction.problem, reduction.reduced(columns), dataclasses.replace(limits, starter=None), engine, torch.float64
+    )
+    result = reduction.result(result, limits.gap)
+    splits, prices = rewritten.splits(result.splits), result.prices[:, :links]
+    last = PdhgState(rewritten.splits(result.state.splits), result.state.prices[:, :links])
+    return dataclasses.replace(result, splits=splits, prices=prices, state=last)
 
 
 def prepare(problem: Problem, *, gap: float = 1e-2, engine: str = "auto", dtype: torch.dtype | None = None) -> None:
@@ -221,8 +227,7 @@ def prepare(problem: Problem, *, gap: float = 1e-2, engine: str = "auto", dtype:
         problem: B matrices.
         gap, engine, dtype: as of :func:`solve`.
     """
-    takes_kernels = problem.churn is None and problem.protection is None and problem.ops.device.type == "cpu"
-    if takes_kernels and problem.batch and engine in ("auto", "fused"):
+    if not problem.conditions and problem.ops.device.type == "cpu" and problem.batch and engine in ("auto", "fused"):
         rehearse_for(
             problem.paths, problem.batch, gap, _real(gap, dtype),
             is_balanced=problem.objective.is_balanced or problem.objective.is_fair,
@@ -232,6 +237,8 @@ def prepare(problem: Problem, *, gap: float = 1e-2, engine: str = "auto", dtype:
 
 def _knows_steps(problem: Problem, engine: str) -> bool:
     """Whether the engine takes values that fall in steps, and the program needs no other engine."""
+    if problem.conditions:
+        return False
     if engine == "plain":
         return True
     if engine not in ("auto", "fused") or problem.ops.device.type != "cpu":
@@ -323,8 +330,6 @@ def _solving_parts(
 
 def _engine(problem: Problem, name: str, dtype: torch.dtype) -> tuple[Callable[..., PdhgEngine], int]:
     """The engine's class, and how many matrices it solves at once."""
-    if name == "churn":
-        return ChurnEngine, MAX_LANES
     if name == "equilibrated":
         return EquilibratedEngine, MAX_LANES
     has_cuda_engine = problem.ops.backend.name == "cuda"

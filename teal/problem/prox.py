@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+_MOST_NUMBERS = 20_000_000  # that project_box holds at once, 160 MB
+
 
 def project_splits(splits: Tensor, mask: Tensor, *, maximises_value: bool, slope: Tensor | None = None) -> Tensor:
     """Nearest point of {w >= 0, sum w <= 1} (= 1 unless ``maximises_value``) for each demand: (B, D, K).
@@ -70,3 +72,35 @@ def weighted_simplex(point: Tensor, slope: Tensor, total: Tensor | float, live: 
     sums, slopes = point.gather(1, order).cumsum(1), slope.gather(1, order).cumsum(1)
     shift = ((sums - total) / slopes.clamp(min=1e-30)).amax(1, keepdim=True)  # t, again the largest of all prefixes
     return (point - shift * slope).clamp(min=0)
+
+
+def project_box(point: Tensor, limit: Tensor, slope: Tensor) -> Tensor:
+    """Nearest w of {0 <= w <= limit, sum w <= 1} for each demand, in the metric diag(1 / slope): (B, D, n).
+
+    w = clip(point - t slope, 0, limit) with the least t >= 0 for which the sum is at most 1.  The sum is linear between
+    the 2 n values of t at which an entry reaches a bound, so that its values there give t.
+
+    Args:
+        point: (B, D, n).
+        limit: (B, D, n) upper bounds.
+        slope: (B, D, n) positive.
+    """
+    at_once = max(1, _MOST_NUMBERS // max(1, 2 * len(point) * point.shape[-1] ** 2))
+    parts = zip(point.split(at_once, 1), limit.split(at_once, 1), slope.split(at_once, 1), strict=True)
+    return torch.cat([_project_box(*part) for part in parts], 1)
+
+
+def _project_box(point: Tensor, limit: Tensor, slope: Tensor) -> Tensor:
+    def at(t: Tensor) -> Tensor:
+        return torch.minimum((point - t * slope).clamp(min=0), limit)
+
+    breaks = torch.cat([(point - limit) / slope, point / slope], -1).clamp(min=0)  # (B, D, 2 n)
+    moved = point[..., None, :] - breaks[..., None] * slope[..., None, :]
+    is_over = torch.minimum(moved.clamp(min=0), limit[..., None, :]).sum(-1) > 1
+    low = torch.where(is_over, breaks, 0).amax(-1, keepdim=True)
+    high = torch.where(is_over, torch.inf, breaks).amin(-1, keepdim=True)  # at the largest value all entries are 0
+    at_low, at_high = at(low), at(high)
+    excess = at_low.sum(-1, keepdim=True) - 1
+    fall = (at_low - at_high).sum(-1, keepdim=True)
+    t = low + (high - low) * torch.where(fall > 0, excess / torch.where(fall > 0, fall, 1), 0).clamp(0, 1)
+    return torch.where(at(torch.zeros_like(low)).sum(-1, keepdim=True) > 1, at(t), at(torch.zeros_like(low)))

@@ -1,0 +1,118 @@
+"""LP-all under side conditions: the linear program of :mod:`teal.problem.program`, over its columns and rows.
+
+    max sum v[d, j] x[d, j]  s.t.  sum a[r, d, j] x[d, j] <= limit[r],  sum_j x[d, j] <= demand[d],
+    0 <= x[d, j] <= demand[d] largest[d, j],
+
+under priority one such program a class, as in :mod:`baselines.lp_priority`.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from baselines.linear_program import LinearProgram, LpSettings, LpSolution, solve_program
+from baselines.matrix import Array, power_of_two
+from teal.problem import Allocation, Problem, ProgramPrices, Status
+from teal.problem.demand_sets import Capped
+from teal.problem.program import Program
+
+_SLACK = 1e-9  # share of the flow of a higher class by which the next LPs may fall short of it, for rounding
+
+
+def solve_under_conditions(problem: Problem, settings: LpSettings) -> Allocation:
+    """The optimum of every matrix, with prices of links; under priority with those of the LP of every class.
+
+    Args:
+        problem: with side conditions, in float64.
+        settings: of the LP solver.
+    """
+    count = 1 if problem.classes is None else len(problem.classes)
+    prices = np.zeros((problem.batch, count, problem.topology.num_links))
+    splits, statuses, build_s, solve_s = torch.zeros_like(problem.even_splits), [], [], []
+    for b in range(problem.batch):
+        begin, row = time.perf_counter(), problem.row(b)
+        lps = _Lps(row.rewritten.program, np.zeros(problem.paths.num_demands, int) if problem.classes is None
+                   else problem.classes.of_demand, is_ordered=problem.classes is not None)  # fmt: skip
+        status = Status.OPTIMAL
+        for number in range(count):
+            solution = solve_program(lps.program(number), settings)
+            lps.take(number, solution)
+            status = solution.status
+            if not status.usable:
+                break
+            prices[b, number] = lps.prices(solution)[: problem.topology.num_links]
+        if status.usable:
+            splits[b] = row.rewritten.splits(lps.shares())[0]
+        statuses.append(status)
+        solve_s.append(lps.seconds)
+        build_s.append(time.perf_counter() - begin - lps.seconds)
+    of_programs = torch.from_numpy(prices).to(problem.demand)
+    return Allocation(
+        splits, of_programs[:, -1], tuple(statuses), tuple(build_s), tuple(solve_s),
+        program_prices=None if problem.classes is None else ProgramPrices(of_programs),
+    )  # fmt: skip
+
+
+class _Lps:
+    """The LPs of one matrix, one for each class of demands.
+
+    Args:
+        program: B = 1, in Gbit/s.
+        of_demand: (D,) number of the class of each demand.
+        is_ordered: whether flow counts instead of value, and higher classes keep theirs.
+
+    Attributes:
+        seconds: that the solver took so far.
+    """
+
+    def __init__(self, program: Program, of_demand: Array, *, is_ordered: bool) -> None:
+        self._program, self._is_ordered = program, is_ordered
+        self._limit, demand = program.limit[0].cpu().numpy(), program.demand[0].cpu().numpy()
+        live = program.live[0].cpu().numpy()
+        self._unit = float(power_of_two(self._limit[self._limit > 0].mean())) if (self._limit > 0).any() else 1.0
+        self._column = np.flatnonzero((live & (demand > 0)[:, None]).reshape(-1))
+        self._demand_of = self._column // live.shape[1]
+        self._class_of = of_demand[self._demand_of]
+        rows = program.columns.incidence(len(self._limit))[:, self._column]
+        served = sp.csr_array((np.ones(len(self._column)), (self._demand_of, np.arange(len(self._column)))),
+                              shape=(len(demand), len(self._column)))  # fmt: skip
+        self._rows = sp.vstack([rows, served], format="csr")
+        self._right = np.concatenate([self._limit, demand]) / self._unit
+        self._value = program.value.expand(live.shape).cpu().numpy().reshape(-1)[self._column]
+        largest = np.ones(len(self._column))
+        if isinstance(program.demand_set, Capped):
+            largest = program.demand_set.largest[0].cpu().numpy().reshape(-1)[self._column]
+        self._upper = largest * demand[self._demand_of] / self._unit
+        self._reached: list[float] = []
+        self._flow, self.seconds = np.zeros(len(self._column)), 0.0
+
+    def program(self, number: int) -> LinearProgram:
+        """That of a class, after those of the higher ones."""
+        value = (self._class_of == number).astype(float) if self._is_ordered else self._value
+        kept = [sp.csr_array(-(self._class_of == above).astype(float)[None]) for above in range(number)]
+        upper = np.where(self._class_of <= number, self._upper, 0.0)
+        return LinearProgram(
+            -value, sp.csr_array(sp.vstack([self._rows, *kept])),
+            np.concatenate([self._right, [-flow * (1 - _SLACK) for flow in self._reached]]), upper=upper,
+            size=self._upper,
+        )  # fmt: skip
+
+    def take(self, number: int, solution: LpSolution) -> None:
+        """Take note of the solution of a class's program."""
+        self._flow, self.seconds = np.maximum(solution.x, 0), self.seconds + solution.seconds
+        self._reached.append(float(self._flow[self._class_of == number].sum()))
+
+    def prices(self, solution: LpSolution) -> Array:
+        """(R,) of all rows."""
+        return solution.dual[: len(self._limit)]
+
+    def shares(self) -> torch.Tensor:
+        """(1, D, J) of the last program."""
+        demand = self._program.demand[0].cpu().numpy()
+        shares = np.zeros(self._program.live[0].shape)
+        shares.reshape(-1)[self._column] = self._flow * self._unit / demand[self._demand_of]
+        return torch.from_numpy(shares)[None].to(self._program.demand)

@@ -1,0 +1,162 @@
+"""What a demand may do: sets of shares of its columns, with a support for bounds and a projection for PDHG.
+
+The shares w[d, j] of a demand d, of which w[d, j] demand[d] Gbit/s flow on column j, lie in a set W that each program
+chooses.  By weak duality a demand adds ``demand[d] support(g[d])`` to every bound, with g[d, j] the profit of a Gbit/s
+on column j (value less prices) and
+
+    support(g) = max over w in W of sum_j g[j] w[j]        (less what later steps lose, see :class:`Stepped`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from teal.problem.prox import project_box, project_splits, project_steps
+from teal.problem.steps import ValueSteps
+from teal.runtime.shapes import Float
+
+
+@runtime_checkable
+class DemandSet(Protocol):
+    """One of the sets.
+
+    Attributes:
+        uses_best_column: whether the support is a function of the largest profit alone, :meth:`of_best`.
+    """
+
+    @property
+    def uses_best_column(self) -> bool:
+        """See the class."""
+        ...
+
+    def of_best(self, best: Tensor) -> Tensor:
+        """(B, D) support, of the largest profit (B, D) of a live column; 0 profit for a demand without one.
+
+        Raises:
+            NotImplementedError: the support depends on all profits.
+        """
+        ...
+
+    def support(self, profit: Tensor, live: Tensor) -> Tensor:
+        """(B, D) support, value for each Gbit/s of demand.
+
+        Args:
+            profit: (B, D, J) of a Gbit/s on each column.
+            live: (B, D, J) columns that may be used.
+        """
+        ...
+
+    def project(self, point: Tensor, live: Tensor, slope: Tensor | None, step: Tensor) -> Tensor:
+        """(B, D, J) nearest shares to ``point`` in the metric diag(1 / slope).
+
+        Args:
+            point: (B, D, J) shares after a gradient step with the value of the first Gbit/s.
+            live: (B, D, J) columns that may be used; the others get 0.
+            slope: (B, D, J) step size of each column over the largest of its demand; None for one step size a demand.
+            step: (B, D, 1) step size over the unit of value, by which a value per Gbit/s moves a share.
+        """
+        ...
+
+
+class _ByBestColumn:
+    """A set whose support depends on the best column alone."""
+
+    uses_best_column = True
+
+    def of_best(self, best: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def support(self, profit: Tensor, live: Tensor) -> Tensor:
+        """See DemandSet."""
+        has_column = live.any(-1)
+        best = torch.where(live, profit, -torch.inf).amax(-1)
+        return self.of_best(torch.where(has_column, best, 0))
+
+
+class AtMostOne(_ByBestColumn):
+    """{w >= 0, sum w <= 1}: a demand may be carried in part."""
+
+    def of_best(self, best: Tensor) -> Tensor:
+        """See DemandSet: max(0, best)."""
+        return best.clamp(min=0)
+
+    def project(self, point: Tensor, live: Tensor, slope: Tensor | None, step: Tensor) -> Tensor:
+        """See DemandSet."""
+        return project_splits(point, live, maximises_value=True, slope=slope)
+
+
+class ExactlyOne(_ByBestColumn):
+    """{w >= 0, sum w = 1}: a demand with a live column is carried whole."""
+
+    def of_best(self, best: Tensor) -> Tensor:
+        """See DemandSet: best, of either sign."""
+        return best
+
+    def project(self, point: Tensor, live: Tensor, slope: Tensor | None, step: Tensor) -> Tensor:
+        """See DemandSet."""
+        return project_splits(point, live, maximises_value=False, slope=slope)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Stepped(_ByBestColumn):
+    """{w >= 0, sum w <= 1}, with a value that falls in steps (:mod:`teal.problem.steps`).
+
+    Attributes:
+        steps: of the value.
+        value: (D,) of a Gbit/s in the first step.
+    """
+
+    steps: ValueSteps
+    value: Float[Tensor, " D"]
+
+    def of_best(self, best: Tensor) -> Tensor:
+        """See DemandSet."""
+        return self.steps.profit(best, self.value)
+
+    def project(self, point: Tensor, live: Tensor, slope: Tensor | None, step: Tensor) -> Tensor:
+        """See DemandSet; one step size a demand."""
+        drop = self.value[:, None].to(step) * (1 - self.steps.level.to(step)) * step
+        return project_steps(point, live, self.steps.end.to(point), drop)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Capped:
+    """{0 <= w <= largest, sum w <= 1}: the support is a knapsack, filled in the order of the profits.
+
+    Attributes:
+        largest: (B, D, J) share that each column may carry.
+    """
+
+    largest: Float[Tensor, "B D J"]
+
+    uses_best_column = False
+
+    def of_best(self, best: Tensor) -> Tensor:
+        """See DemandSet."""
+        raise NotImplementedError
+
+    def support(self, profit: Tensor, live: Tensor) -> Tensor:
+        """See DemandSet."""
+        order, taken = self.filled(torch.where(live, profit, -torch.inf))
+        ordered = profit.gather(-1, order)
+        return (torch.where(taken > 0, ordered.clamp(min=0), 0) * taken).sum(-1)
+
+    def filled(self, profit: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, D, J) columns in the order of falling profit, and the share that each takes of what is left.
+
+        Args:
+            profit: (B, D, J), -inf for columns that may not be used.
+        """
+        order = profit.argsort(dim=-1, descending=True, stable=True)
+        room = torch.where(profit > -torch.inf, self.largest.to(profit), 0).gather(-1, order)
+        before = room.cumsum(-1) - room
+        return order, torch.minimum(room, (1 - before).clamp(min=0))
+
+    def project(self, point: Tensor, live: Tensor, slope: Tensor | None, step: Tensor) -> Tensor:
+        """See DemandSet."""
+        largest = torch.where(live, self.largest.to(point), 0)
+        return project_box(point, largest, torch.ones_like(point) if slope is None else slope)

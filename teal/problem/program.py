@@ -1,0 +1,128 @@
+r"""The linear program that side conditions rewrite and that bounds, engines and LP solvers take: columns and rows.
+
+With columns j of each demand d (paths, bundles of paths, every path twice), rows r (links, and one for each budget),
+and a[r, d, j] what a Gbit/s on a column puts on a row,
+
+    max sum v[d, j] x[d, j]   s.t.   sum a[r, d, j] x[d, j] <= limit[r],   x[d] = demand[d] w[d],  w[d] in W,
+
+where W is a :class:`teal.problem.demand_sets.DemandSet`.  Any prices y[r] >= 0 prove
+
+    optimum <= sum_r limit[r] y[r] + sum_d demand[d] support(v[d, j] - sum_r a[r, d, j] y[r]).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from teal.pathops import PathOps
+from teal.pathops.columns import AddedRowOps
+from teal.problem.demand_sets import DemandSet
+from teal.problem.tangents import least_points
+from teal.runtime.shapes import Bool, Float
+
+RowBound = Callable[[Tensor, Tensor], Tensor]  # value of all rows (B,), price of each column (B, D, J) -> bound (B,)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Program:
+    """One program for each of B matrices.
+
+    Attributes:
+        columns: their sums over rows, and the sums of rows along them.
+        demand: (B, D) Gbit/s.
+        limit: (B, R) Gbit/s; 0 closes the columns on a row.
+        value: (D, J) value of a Gbit/s on each column.
+        demand_set: what a demand may do.
+    """
+
+    columns: PathOps
+    demand: Float[Tensor, "B D"]
+    limit: Float[Tensor, "B R"]
+    value: Float[Tensor, "D J"]
+    demand_set: DemandSet
+
+    @cached_property
+    def live(self) -> Bool[Tensor, "B D J"]:
+        """(B, D, J) columns that exist and are on no row without a limit above 0."""
+        exists = self.columns.mask.expand(len(self.demand), -1, -1)
+        closed = self.limit <= 0
+        if not bool(closed.any()):
+            return exists
+        return exists & (self.columns.path_max(closed.to(self.limit.dtype))[0] == 0)
+
+    @cached_property
+    def routable_demand(self) -> Float[Tensor, "B D"]:
+        """(B, D) Gbit/s, 0 for a demand without a live column."""
+        return torch.where(self.live.any(-1), self.demand, 0)
+
+    def flows(self, shares: Tensor) -> Tensor:
+        """(B, D, J) Gbit/s on each column, of shares (B, D, J)."""
+        return shares * self.demand[..., None]
+
+    def loads(self, shares: Tensor) -> Tensor:
+        """(B, R) what shares (B, D, J) put on each row, Gbit/s."""
+        return self.columns.link_sum(self.flows(shares))
+
+    def overload(self, load: Tensor) -> Tensor:
+        """(B, R) (load - limit) / limit; for a limit of 0 the load over the largest limit; 0 without load."""
+        closed = self.limit <= 0
+        # Divided by the limit itself, not multiplied by an inverse, which is limited where the limit is next to 0.
+        scale = torch.where(closed, self.limit.amax(1, keepdim=True).clamp(min=1e-30), self.limit)
+        return torch.where(load > 0, (load - torch.where(closed, 0, self.limit)) / scale, 0)
+
+    def bound(self, prices: Tensor) -> Tensor:
+        """(B,) the bound of the module.
+
+        Args:
+            prices: (B, R) y >= 0, value per Gbit/s.
+        """
+        return self._bound_at((self.limit * prices).sum(1), self.columns.path_sum(prices))
+
+    def _bound_at(self, row_value: Tensor, column_price: Tensor) -> Tensor:
+        """(B,) the bound, of the value of all rows (B,) and the price of each column (B, D, J)."""
+        support = self.demand_set.support(self.value - column_price, self.live)
+        return row_value + (self.demand * support).sum(1)
+
+    def completed(self, prices: Tensor, bound: RowBound | None = None) -> Tensor:
+        """(B, R) prices of all rows: those given for the first ones, and for the others those that prove most.
+
+        Any price proves a bound, and the bound is convex in each, so that the least of a few points is good.
+
+        Args:
+            prices: (B, E) of the first E rows.
+            bound: to be minimised, of the value of all rows (B,) and the price of each column (B, D, J); None for
+                :meth:`bound`.
+        """
+        bound, links, rows = bound or self._bound_at, prices.shape[1], self.limit.shape[1]
+        full = torch.cat([prices, prices.new_zeros(len(prices), rows - links)], 1)
+        if rows == links:
+            return full
+        row_value, column_price = (self.limit * full).sum(1), self.columns.path_sum(full)
+        units = torch.eye(rows, dtype=prices.dtype, device=prices.device)[links:]
+        coefficients = self.columns.path_sum(units)  # (rows - links, D, J)
+        highest = self.value.amax().clamp(min=0) if self.value.numel() else self.value.new_zeros(())
+        smallest = torch.where(coefficients > 0, coefficients, torch.inf).flatten(1).amin(1)
+
+        def at(added: Tensor) -> Tensor:
+            more = torch.einsum("br,rdj->bdj", added, coefficients)
+            return bound(row_value + (self.limit[:, links:] * added).sum(1), column_price + more)
+
+        # At these prices no column on a row is worth its price.
+        ends = torch.where(smallest.isfinite(), highest / smallest, 0)
+        full[:, links:] = least_points(at, ends.expand(len(prices), -1))
+        return full
+
+    def with_row(self, coefficient: Tensor, limit: Tensor) -> Program:
+        """The program with a row more.
+
+        Args:
+            coefficient: (D, J) >= 0, what a Gbit/s of each column puts on the row.
+            limit: (B,) Gbit/s.
+        """
+        columns = AddedRowOps(self.columns, coefficient)
+        return dataclasses.replace(self, columns=columns, limit=torch.cat([self.limit, limit[:, None]], 1))
