@@ -185,7 +185,7 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
     in_force = None
     if config.previous is not None:
         stored, where = read_allocation(config.previous), str(config.previous)
-        in_force = torch.from_numpy(read_splits(stored, instance.topology, problem.paths, where))
+        in_force = torch.from_numpy(read_splits(stored, instance.topology, problem.paths, where, problem.classes))
         if config.max_churn is not None:
             problem = problem.with_churn_limit(in_force, config.max_churn)
         elif not problem.objective.maximises_value:

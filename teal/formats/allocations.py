@@ -211,26 +211,35 @@ def demands_of(
         raise InputError("allocation", "", "what teal solve --out X.json writes", repr(error)) from None
 
 
-def read_splits(allocation: dict[str, Any], topology: Topology, paths: PathSet, where: str) -> FloatArray:
+def read_splits(
+    allocation: dict[str, Any], topology: Topology, paths: PathSet, where: str, classes: DemandClasses | None = None
+) -> FloatArray:
     """(D, K) splits of the parsed .json file of an allocation; paths that are no candidates are left out.
 
     Args:
-        allocation: of a network with the same names of links, without classes.
+        allocation: of a network with the same names of links.
         topology: the network.
         paths: candidate paths.
         where: name of the file, for messages.
+        classes: of the demands; None for none.
 
     Raises:
-        InputError: another format.
+        InputError: another format; demands with classes where there are none, or the other way round.
     """
     number = {name: link for link, name in enumerate(topology.link_names())}
     node = topology.node_index()
-    demand_of = {(int(s), int(t)): d for d, (s, t) in enumerate(paths.pairs)}
+    names = ["" if classes is None else classes.names[c] for c in (
+        np.zeros(len(paths.pairs), int) if classes is None else classes.of_demand
+    )]  # fmt: skip
+    demand_of = {(int(s), int(t), name): d for d, ((s, t), name) in enumerate(zip(paths.pairs, names, strict=True))}
     splits = np.zeros(paths.leaf.shape)
     try:
         for router, demands in allocation["routers"].items():
             for demand in demands:
-                d = demand_of.get((node.get(router, -1), node.get(demand["target"], -1)))
+                if ("class" in demand) != (classes is not None):
+                    expected = "an allocation with classes" if classes is not None else "an allocation without classes"
+                    raise InputError(where, "class", expected, demand.get("class", "none"))
+                d = demand_of.get((node.get(router, -1), node.get(demand["target"], -1), demand.get("class", "")))
                 if d is None:
                     continue
                 candidates = {tuple(paths.links_of(d, k)): k for k in range(paths.num_paths) if paths.leaf[d, k] >= 0}

@@ -41,6 +41,7 @@ from teal.runtime.shapes import Float
 
 # Share of a bound's largest terms by which their sums may be wrong in float64; it is added to the bound.
 _ROUNDING = 1e-13
+_NOTHING = 1e-12  # share of a class's demand up to which a bound counts as 0: nothing of the class can be carried
 _MOST_SAVED = 0.5  # share of the cost of a class's whole demand up to which what need not be carried is subtracted
 _GUESSES = 60  # halvings of a price in the search for the dearest demands; the last one takes all of them
 
@@ -80,8 +81,8 @@ class ClassFigures:
 
     @property
     def gap(self) -> Float[Tensor, "B C"]:
-        """(bound - value) / bound of each class, at least 0; 0 where both are 0."""
-        return torch.where(self.bound > 0, (self.bound - self.value) / self.bound, 0)
+        """(bound - value) / bound of each class, at least 0; 0 where the bound is only rounding of the demand."""
+        return torch.where(self.bound > _NOTHING * self.demand, (self.bound - self.value) / self.bound, 0)
 
 
 def priority_problem(

@@ -135,6 +135,10 @@ class Protection(Condition):
         """See Condition."""
         return Protection.of(ops, num_links, self.groups)
 
+    def repeated(self, count: int) -> Protection:
+        """The same for ``count`` demands over the paths of each, one block of demands after the other."""
+        return Protection(self.groups, self.sets.repeat(count, 1, 1), self.bundles.repeat(count, 1, 1))
+
     def unprotected(self, program: Program) -> Bool[Tensor, "B D"]:
         """(B, D) demands that no reservation can protect."""
         return ~self.rewrite(program).program.live.any(-1)

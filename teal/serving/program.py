@@ -15,6 +15,7 @@ from teal.network.classes import DemandClasses, class_paths, latency_limits, wit
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import FairFigures, Problem
 from teal.problem.churn import ChurnLimit
+from teal.problem.condition import Condition
 from teal.problem.protection import MAX_PATHS, Protection
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.serving.answer import plain
@@ -67,14 +68,22 @@ class Program:
         return _LEAST_WORK if not self.is_resumable or self.churn is not None else 1.0
 
 
-def program_of(options: Options, spec: NetworkSpec, paths: PathSet, previous: FloatArray | None) -> Program:
+def program_of(
+    options: Options,
+    spec: NetworkSpec,
+    topology: Topology,
+    paths: PathSet,
+    protections: Mapping[str, Protection],
+    previous: FloatArray | None,
+) -> Program:
     """The program of a request.
 
     Args:
         options: that were sent.
         spec: of the network.
-        paths: of the network.
-        previous: (D, K) splits in force; None if the request names none.
+        topology, paths: of the network.
+        protections: of the network, by :attr:`Program.protect`.
+        previous: (D, K) splits in force, or those of each class; None if the request names none.
 
     Raises:
         ServiceError: options that do not go together.
@@ -83,14 +92,21 @@ def program_of(options: Options, spec: NetworkSpec, paths: PathSet, previous: Fl
     if (options.max_churn is None) != (previous is None):
         raise wrong("max_churn: goes with the parameter previous of the address, the id of the answer in force")
     objective = options.objective_name(spec.objective)
-    churn = None
-    if previous is not None and options.max_churn is not None:
-        if limits or not Objective(objective).maximises_value or Objective(objective).is_sequence:
-            raise wrong("max_churn: not with classes, max_min, nor with an objective that must carry all demand")
-        churn = ChurnLimit(torch.from_numpy(previous)[None], options.max_churn)
+    program, conditions = Program(objective, limits, protect=options.protect or ""), dict[str, Condition]()
     if options.protect:
-        _check_protection(options.protect, objective, spec, paths)
-    return Program(objective, limits, churn, options.protect or "")
+        conditions["protect"] = _protection(program, spec, paths, protections)
+    if previous is not None and options.max_churn is not None:
+        if len(previous) != max(1, len(limits)) * paths.num_demands:
+            raise wrong("previous: an answer with as many classes as this request")
+        order = columns(topology, paths, program)
+        own = torch.from_numpy(previous if order is None else np.take_along_axis(previous, order, axis=1))
+        conditions["max_churn"] = churn = ChurnLimit(own[None], options.max_churn)
+        program = dataclasses.replace(program, churn=churn)
+    for name, condition in conditions.items():
+        others = [other for other in conditions.values() if other is not condition]
+        if expected := condition.refuses(Objective(objective), others):
+            raise wrong(f"{name}: expected {expected}")
+    return program
 
 
 def single_program(objective: str) -> Program:
@@ -102,14 +118,21 @@ def single_program(objective: str) -> Program:
     return Program(ObjectiveName.TOTAL_FLOW if Objective(name).is_sequence else name)
 
 
-def _check_protection(protect: str, objective: ObjectiveName, spec: NetworkSpec, paths: PathSet) -> None:
-    """Raise ServiceError for promises that cannot be made."""
-    if objective is not ObjectiveName.TOTAL_FLOW:
-        raise wrong(f"protect: with the objective total_flow, not {objective.value}")
-    if protect == "groups" and not spec.groups:
+def _protection(
+    program: Program, spec: NetworkSpec, paths: PathSet, protections: Mapping[str, Protection]
+) -> Protection:
+    """The promises of a network without classes.
+
+    Raises:
+        ServiceError: the network can make none, or a class has paths of its own.
+    """
+    if program.protect == "groups" and not spec.groups:
         raise wrong("protect: the network was registered without groups")
     if not may_protect(paths):
         raise wrong(f"protect: at most {MAX_PATHS} paths a demand (num_paths) and {_MOST_PROTECTED:,} pairs of nodes")
+    if np.isfinite(program.limits).any():
+        raise wrong("protect: not with latency_limits_ms")
+    return protections[program.protect]
 
 
 def may_protect(paths: PathSet) -> bool:
@@ -144,14 +167,14 @@ def without_demand(
     """
     count = max(1, len(program.limits))
     none = np.zeros((1, count * paths.num_demands))
-    if not program.limits:
-        problem = Problem.create(topology, paths, Objective(program.objective), none)
-        return problem.under(protections[program.protect]) if program.protect else problem
-    names = [str(number) for number in range(count)]
-    classes = DemandClasses.of_equal_size(names, paths.num_demands)
-    pairs = np.tile(paths.pairs, (count, 1))
-    own = class_paths(paths, topology, pairs, classes, dict(zip(names, program.limits, strict=True)))
-    return Problem.create(topology, own, Objective(program.objective), none, classes=classes)
+    classes, own = None, paths
+    if program.limits:
+        names = [str(number) for number in range(count)]
+        classes = DemandClasses.of_equal_size(names, paths.num_demands)
+        pairs = np.tile(paths.pairs, (count, 1))
+        own = class_paths(paths, topology, pairs, classes, dict(zip(names, program.limits, strict=True)))
+    problem = Problem.create(topology, own, Objective(program.objective), none, classes=classes)
+    return problem.under(protections[program.protect].repeated(count)) if program.protect else problem
 
 
 def columns(topology: Topology, paths: PathSet, program: Program) -> IntArray | None:

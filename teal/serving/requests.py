@@ -209,8 +209,8 @@ class Options(_Strict):
             raise ValueError("latency_limits_ms: of classes that are given")
         if self.classes and self.objective:
             raise ValueError("classes: they are the objective; no other one")
-        if self.protect and (self.classes or self.max_churn is not None or self.entries):
-            raise ValueError("protect: not with classes, max_churn or entries")
+        if self.protect and self.entries:
+            raise ValueError("protect: not with entries, whose rounding breaks promises")
         return self
 
     def objective_name(self, usual: str) -> ObjectiveName:

@@ -37,10 +37,11 @@ from teal.serving.program import (
     level_lines,
     may_protect,
     named_lines,
+    program_of,
     single_program,
     without_demand,
 )
-from teal.serving.requests import NetworkSpec, NodeLink
+from teal.serving.requests import NetworkSpec, NodeLink, Options
 from teal.solvers import pdhg
 from teal.solvers.pdhg import Starter
 from teal.solvers.pdhg.rehearsal import rehearse as rehearse_kernels
@@ -371,6 +372,10 @@ class Served:
         while len(self._networks) > _MOST_PROGRAMS:
             del self._networks[next(iter(self._networks))]
         return known
+
+    def program_of(self, options: Options, spec: NetworkSpec, previous: FloatArray | None) -> Program:
+        """See :func:`teal.serving.program.program_of`."""
+        return program_of(options, spec, self.topology, self.paths, self._protections, previous)
 
     def problem(self, program: Program, rates: FloatArray) -> Problem:
         """Of (B, D) Gbit/s, with the capacities in force."""

@@ -21,7 +21,7 @@ from teal.serving.beside import beside
 from teal.serving.errors import ServiceError, not_ready, replaced, wrong
 from teal.serving.model import ServedModel
 from teal.serving.next_interval import NextInterval
-from teal.serving.program import program_of, single_program
+from teal.serving.program import single_program
 from teal.serving.queue import Waiting
 from teal.serving.registry import Hosted, Registry
 from teal.serving.requests import AllocationRequest, Options
@@ -185,7 +185,7 @@ class Solver:
                 sent.client,
                 rates,
                 options,
-                program_of(options, network.spec, served.paths, previous),
+                served.program_of(options, network.spec, previous),
                 options.gap or network.spec.gap,
                 arrived,
                 end,

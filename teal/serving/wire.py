@@ -60,10 +60,10 @@ def read_measured(sent: Sent, topology: Topology) -> tuple[FloatArray, list[np.d
 
 
 def previous_splits(found: Found, served: Served) -> FloatArray:
-    """(D, K) splits of the last matrix of an earlier answer.
+    """(D, K) splits of the last matrix of an earlier answer, or those of its classes, one after the other.
 
     Raises:
-        ServiceError: an answer with classes.
+        ServiceError: an answer by name with classes, whose order it does not say.
     """
     if found.media_type == ARROW:
         splits = last_splits(found.body)
@@ -72,9 +72,7 @@ def previous_splits(found: Found, served: Served) -> FloatArray:
         is_named = "demands" in last
         splits = splits_of(last, served) if is_named else _dense_splits(last)
         if is_named and any("class" in demand for demand in last["demands"]):
-            raise wrong("previous: an answer without classes")
-    if len(splits) != served.paths.num_demands:
-        raise wrong("previous: an answer without classes")
+            raise wrong("previous: an answer with classes must be Arrow, or of form=dense")
     return splits / np.maximum(1, splits.sum(1, keepdims=True))
 
 

@@ -20,7 +20,8 @@ def project(problem: Problem, splits: Tensor, refill: int = 4) -> Tensor:
 
     Value maximisation, in three steps:
 
-    1. splits that are negative, NaN or on paths that are not live go to 0; a sum above 1 is scaled to 1;
+    1. splits that are negative, NaN or on paths that are not live go to 0, those above the largest share of their path
+       to that; a sum above 1 is scaled to 1;
     2. every path is divided by the worst over-utilisation along it, max(1, max_e load[e] / c[e]),
        after which no link is over capacity;
     3. step 2 wastes capacity wherever a path was cut at another link.  So in each of ``refill`` rounds the unserved
@@ -33,6 +34,8 @@ def project(problem: Problem, splits: Tensor, refill: int = 4) -> Tensor:
         refill: number of rounds of step 3.
     """
     splits = torch.where(problem.path_mask, splits, 0).nan_to_num(nan=0.0, posinf=1.0).clamp(min=0)
+    if problem.largest_share is not None:
+        splits = torch.minimum(splits, problem.largest_share.to(splits))
     if problem.objective.is_balanced:
         splits = scaled_to_one(problem, splits)
         if not problem.objective.may_shed:
@@ -81,5 +84,7 @@ def _requested_flow(problem: Problem, flow: Tensor, unused: Tensor) -> Tensor:
         unused: (B, E) capacity.
     """
     path_unused = torch.where(problem.path_mask, -problem.ops.path_max(-unused)[0], 0)  # least along the path
+    if problem.largest_share is not None:
+        path_unused = torch.minimum(path_unused, (problem.flows(problem.largest_share) - flow).clamp(min=0))
     unserved = (problem.demand - flow.sum(-1)).clamp(min=0)[..., None]
     return path_unused * (unserved / path_unused.sum(-1, keepdim=True).clamp(min=1e-30)).clamp(max=1)

@@ -132,6 +132,43 @@ def test_a_limit_on_churn_counts_from_an_earlier_answer(tmp_path: Path, form: st
     run(work)
 
 
+def test_classes_move_no_more_than_they_may_and_keep_their_promises(tmp_path: Path) -> None:
+    first, second = rates_of(2, size=30_000)
+    topology = teal.load_topology("b4")
+    paths = teal.compute_paths(topology, all_pairs(topology), cache=False)
+
+    def parts(rates: np.ndarray) -> dict[str, np.ndarray]:
+        return {"gold": 0.2 * rates[None], "bronze": 0.8 * rates[None]}
+
+    async def work() -> None:
+        async with service(tmp_path) as client:
+            await _ready(client)
+            limits = {"gold": 60.0}
+            before = await client.allocate("b4", parts(first), latency_limits_ms=limits)
+            calm = await client.allocate(
+                "b4", parts(second), max_churn=0.02, previous=before.id, latency_limits_ms=limits, gap=0.01,
+                deadline_ms=600_000,
+            )  # fmt: skip
+            both = np.concatenate([0.2 * second, 0.8 * second])
+            moved = (both[:, None] * np.maximum(0, calm.splits[0] - before.splits[0])).sum() / both.sum()
+            assert calm.moved is not None
+            assert moved == pytest.approx(float(calm.moved[0]), abs=1e-5)
+            assert moved <= 0.02 + 1e-6
+            assert all(line.gap <= 0.01 + 1e-9 for line in calm.classes[0])
+            free = await client.allocate("b4", parts(second), latency_limits_ms=limits)
+            away = (both[:, None] * np.maximum(0, free.splits[0] - before.splits[0])).sum() / both.sum()
+            assert away > 2 * 0.02, "without a limit more moves"
+            promised = await client.allocate("b4", parts(second), protect="cables", gap=0.01, deadline_ms=600_000)
+            problem = teal.priority_problem(topology, paths, parts(second))
+            splits = torch.tensor(promised.splits, dtype=torch.float64)
+            utilisation, lost = under_failures(problem, splits)
+            assert float(utilisation.max()) <= 1 + 1e-5
+            assert float(lost.max()) == 0
+            assert (promised.gap <= 0.01 + 1e-9).all()
+
+    run(work)
+
+
 def test_fair_rates_are_those_of_the_solver_with_their_levels(tmp_path: Path) -> None:
     rates = rates_of(2, size=60_000)
     topology = teal.load_topology("b4")
@@ -269,16 +306,27 @@ def test_the_least_work_of_a_program_counts_what_it_takes() -> None:
         (422, "max_churn", "", {"max_churn": 1.5, "demands": []}),
         (404, "unknown_allocation", "?previous=nothing", {"max_churn": 0.1, "demands": []}),
         (422, "goes with the parameter previous", "?previous=ID", {"demands": []}),
-        (422, "not with classes", "?previous=ID", {"max_churn": 0.1, "classes": ["gold"], "demands": []}),
-        (422, "must carry", "?previous=ID", {"max_churn": 0.1, "objective": "max_link_utilisation", "demands": []}),
+        (422, "as many classes", "?previous=ID", {"max_churn": 0.1, "classes": ["gold", "lead"], "demands": []}),
+        (422, "sum over flows", "?previous=ID", {"max_churn": 0.1, "objective": "max_link_utilisation", "demands": []}),
         (422, "max_min", "?previous=ID", {"max_churn": 0.1, "objective": "max_min", "demands": []}),
         (422, "not for the next interval", "?previous=ID", {"for": "next"}),
         (422, "alone may be given", "", {"for": "next", "protect": "cables"}),
         (422, "protect", "", {"protect": "ducts", "demands": []}),
         (422, "without groups", "", {"protect": "groups", "demands": []}),
-        (422, "protect: not with classes", "", {"protect": "cables", "entries": 16, "demands": []}),
-        (422, "protect: not with classes", "", {"protect": "cables", "classes": ["gold"], "demands": []}),
-        (422, "objective total_flow", "", {"protect": "cables", "objective": "max_min", "demands": []}),
+        (422, "protect: not with entries", "", {"protect": "cables", "entries": 16, "demands": []}),
+        (422, "without a limit on churn", "?previous=ID", {"protect": "cables", "max_churn": 0.1, "demands": []}),
+        (
+            422,
+            "not with latency_limits_ms",
+            "",
+            {
+                "protect": "cables",
+                "classes": ["gold"],
+                "latency_limits_ms": {"gold": 9},
+                "demands": [{"class": "gold"}],
+            },
+        ),
+        (422, "not max_min", "", {"protect": "cables", "objective": "max_min", "demands": []}),
     ],
 )
 def test_options_that_do_not_fit_are_refused(
@@ -312,7 +360,7 @@ def test_the_options_of_an_address_are_checked_too(tmp_path: Path) -> None:
             with pytest.raises(InvalidRequest, match="max_churn"):
                 await client.allocate("b4", rates, max_churn=0.1)
             classes = await client.allocate("b4", {"gold": rates, "lead": rates})
-            with pytest.raises(InvalidRequest, match="without classes"):
+            with pytest.raises(InvalidRequest, match="as many classes"):
                 await client.allocate("b4", rates, max_churn=0.1, previous=classes.id)
             with pytest.raises(ServiceFault, match="no allocation"):
                 await client.allocate("b4", rates, max_churn=0.1, previous="gone")

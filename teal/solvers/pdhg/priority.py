@@ -32,7 +32,7 @@ from teal.pathops import make_path_ops
 from teal.problem import Problem, ProgramPrices
 from teal.problem.priority import ClassFigures, by_class, class_figures
 from teal.runtime.interruptible import Deadline, Steps, complete
-from teal.solvers.exact_classes import MAX_PATHS, exact_classes
+from teal.solvers.exact_classes import MAX_COLUMNS, exact_classes
 from teal.solvers.pdhg.class_rows import ClassRows, class_weights
 from teal.solvers.pdhg.engine import PdhgState
 from teal.solvers.pdhg.search import PdhgResult, Stop
@@ -183,6 +183,15 @@ def solving_in_order(
         may_merge: whether ``solve`` takes values that fall in steps, so that the classes of a pair are one row.
     """
     begin = time.perf_counter()
+    is_small = problem.demand.device.type == "cpu" and problem.rewritten.program.live[0].numel() <= MAX_COLUMNS
+    if problem.conditions and is_small:  # the torch engines take a hundred times as long as HiGHS there
+        splits, prices = torch.zeros_like(problem.even_splits), problem.capacity.new_zeros(
+            problem.batch, len(problem.classes or ()), problem.topology.num_links
+        )  # fmt: skip
+        figures = class_figures(problem, splits, prices)
+        exact = yield from _with_exact_rows(problem, splits, prices, figures, gap, deadline)
+        if float(exact[2].gap.max()) <= gap:
+            return _result(*exact, gap, Stop.GAP, 0, begin)
     sequence = _Sequence(problem, solve, gap, deadline, max_iterations, may_merge=may_merge)
     for number in range(sequence.count):
         yield from sequence.solving(number)
@@ -198,15 +207,21 @@ def solving_in_order(
     splits, prices = sequence.splits, sequence.prices
     if float(figures.gap.max()) > gap:
         stop = Stop.DEADLINE if deadline.is_over else Stop.ITERATIONS
-        may_be_exact = not problem.conditions and problem.paths.leaf.size <= MAX_PATHS
-        if not deadline.is_over and may_be_exact and problem.demand.device.type == "cpu":
+        if not deadline.is_over and is_small:
             splits, prices, figures = yield from _with_exact_rows(problem, splits, prices, figures, gap, deadline)
+    return _result(splits, prices, figures, gap, stop, sequence.iterations, begin)
+
+
+def _result(
+    splits: Tensor, prices: Tensor, figures: ClassFigures, gap: float, stop: Stop, iterations: int, begin: float
+) -> PdhgResult:
+    """The result of splits (B, D, K) and prices (B, C, E) of the program of each class."""
     gaps = figures.gap.amax(1)
-    return dataclasses.replace(
-        sequence.last, splits=splits, state=PdhgState(splits, sequence.last.prices), value=figures.value.sum(1),
-        bound=figures.bound.sum(1), gap=gaps, iterations=sequence.iterations, solve_s=time.perf_counter() - begin,
-        program_prices=ProgramPrices(prices), classes=figures,
+    return PdhgResult(
+        splits=splits, prices=prices[:, -1], value=figures.value.sum(1), bound=figures.bound.sum(1), gap=gaps,
+        iterations=iterations, solve_s=time.perf_counter() - begin, state=PdhgState(splits, prices[:, -1]),
         stopped_by=tuple(Stop.GAP if one <= gap else stop for one in gaps.tolist()),
+        program_prices=ProgramPrices(prices), classes=figures,
     )  # fmt: skip
 
 
@@ -230,12 +245,14 @@ def _with_exact_rows(
         if deadline.is_over:
             break
         one = exact.row(row)
-        solved = exact_classes(one)
+        assert one.classes is not None
+        solved = exact_classes(one.rewritten.program, one.classes)
         if solved is None:
             continue
-        row_splits = project(one, solved[0])
-        if float(class_figures(one, row_splits, solved[1]).gap.max()) < float(figures.gap[row].max()):
-            splits[row], prices[row] = row_splits[0], solved[1][0]
+        shares, row_prices = project(one.over_columns, solved[0]), solved[1][..., : prices.shape[-1]]
+        row_splits = one.rewritten.splits(shares)
+        if float(class_figures(one, row_splits, row_prices).gap.max()) < float(figures.gap[row].max()):
+            splits[row], prices[row] = row_splits[0], row_prices[0]
     return splits, prices, class_figures(exact, splits, prices)
 
 
