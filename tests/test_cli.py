@@ -289,6 +289,7 @@ def test_solve_writes_an_allocation_and_says_what_it_is_worth(
     assert "--index" in capsys.readouterr().err
 
 
+@pytest.mark.system
 def test_help_teaches() -> None:
     commands = "", "train", "evaluate", "solve", "paths compute", "paths improve", "traffic info", "traffic generate"
     for command in map(str.split, commands):

@@ -43,6 +43,7 @@ def test_every_option_that_a_page_uses_exists(page: Path) -> None:
                 assert re.search(rf"{option}\b", _help(name)), f"{page.name}: {line}: there is no {option}"
 
 
+@pytest.mark.system
 def test_the_example_scheme_of_the_documentation_is_in_table_and_report(tmp_path: Path) -> None:
     example = ROOT / "docs" / "examples" / "own_scheme.py"
     # The command that docs/schemes.md shows, with the example file that it shows.

@@ -41,6 +41,7 @@ def _figures(out: Path) -> list[dict[str, str]]:
         return [{k: v for k, v in row.items() if k != "solve_s"} for row in csv.DictReader(stream)]
 
 
+@pytest.mark.system
 def test_parts_hold_what_the_figures_say(tmp_path: Path) -> None:
     """Loads summed over the nodes that paths.parquet names, against capacities and the figures."""
     found = run_allocate(_config(tmp_path), print)
@@ -83,6 +84,7 @@ def test_weights_and_figures_alone(tmp_path: Path) -> None:
         assert fine.gap <= 0.01
 
 
+@pytest.mark.system
 def test_each_matrix_has_a_file_of_its_own_with_what_routers_install(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,6 +39,7 @@ class _Forgetful:
         return teal.Allocation.of_batch(splits, None, 0.0)
 
 
+@pytest.mark.system
 def test_the_demand_that_a_scheme_forgets_is_found_and_the_loss_is_that_of_the_lp() -> None:
     instance = _instance()
     allowed = demand_set(instance, 0.8, hose=False)
@@ -58,6 +59,7 @@ def test_the_demand_that_a_scheme_forgets_is_found_and_the_loss_is_that_of_the_l
     assert losses[-1] >= 1 - own / exact - 2e-3
 
 
+@pytest.mark.system
 def test_the_optimum_loses_no_more_than_its_gap() -> None:
     allowed = demand_set(_instance(2), 1.0, hose=True)
     found = audit(_instance(2), [teal.make_scheme("pdhg:gap=0.005")], allowed, math.inf, max_matrices=200)

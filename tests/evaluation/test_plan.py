@@ -119,6 +119,7 @@ def test_cables_that_strand_demand_rank_first_under_max_link_utilisation() -> No
     assert by_failure([*swept, unknown], higher_is_better=False)[0].failure == unknown.failure
 
 
+@pytest.mark.system
 def test_plan_command_lists_the_worst_cases_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "plan"
     command = ["plan", "--topology", "b4", "--traffic", "gravity:seed=0,count=20,load=3", "--out", str(out)]

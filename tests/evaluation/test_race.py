@@ -135,6 +135,7 @@ def test_timed_ignores_a_slow_first_call() -> None:
     assert seconds < 1e-3
 
 
+@pytest.mark.system
 def test_race_command_writes_its_rows_manifest_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "race"
     arguments = ["evaluate", "--race", "--topology", "b4", "--traffic", "gravity:seed=0,count=10,load=3"]

@@ -45,6 +45,7 @@ def _trainer(out: Path, **settings: Any) -> HedgeTrainer:
     return trainer
 
 
+@pytest.mark.system
 def test_a_recording_is_what_the_mixture_decides(recorded: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hedge_samples, "INTERVALS", 3)
@@ -61,6 +62,7 @@ def test_a_recording_is_what_the_mixture_decides(recorded: Path) -> None:
     assert recording.optimum[0] == pytest.approx(float(pdhg.solve(came, gap=1e-4).value), rel=2e-3)
 
 
+@pytest.mark.system
 def test_training_lowers_the_loss_and_a_resumed_run_equals_an_uninterrupted_one(recorded: Path, tmp_path: Path) -> None:
     uninterrupted = _trainer(recorded, max_steps=30)
     uninterrupted._held_out = uninterrupted._train  # what it has learnt from

@@ -151,6 +151,7 @@ def test_path_counts_equal_those_of_an_independent_implementation(
     assert path_set.trie.num_nodes <= 1.04 * nodes
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("method", list(PathMethod))
 def test_weights_over_many_decades_are_searched_like_others(method: PathMethod) -> None:
     """Sums in which rounding swallows a weight must not make A* expand nodes again and again."""

@@ -33,6 +33,7 @@ def _model(seed: int = 0) -> PriceGNN:
     return model.eval()
 
 
+@pytest.mark.system
 @settings(max_examples=20)
 @given(
     seed=st.integers(0, 10_000),

@@ -100,6 +100,7 @@ ARROW_BODIES = [
 MUTATIONS = 250  # of each body
 
 
+@pytest.mark.system
 def test_mutated_arrow_streams_cause_no_server_error(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     statuses: collections.Counter[int] = collections.Counter()

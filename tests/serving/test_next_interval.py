@@ -64,6 +64,7 @@ def test_allocations_are_those_of_the_hedge_over_the_same_past(tmp_path: Path) -
     assert not own.is_current(SERVED.capacity * 2)
 
 
+@pytest.mark.system
 def test_limits_follow_what_intervals_brought(tmp_path: Path) -> None:
     rates = _series(40)
     own = NextInterval("b4", PAIRS, tmp_path / "g")
@@ -85,6 +86,7 @@ def _torch(rates: np.ndarray):  # type: ignore[no-untyped-def]
     return torch.from_numpy(rates)
 
 
+@pytest.mark.system
 def test_what_was_learnt_survives_a_restart_and_damage(tmp_path: Path) -> None:
     rates, folder = _series(40), tmp_path / "g"
     own = NextInterval("b4", PAIRS, folder)

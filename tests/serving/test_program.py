@@ -132,6 +132,7 @@ def test_a_limit_on_churn_counts_from_an_earlier_answer(tmp_path: Path, form: st
     run(work)
 
 
+@pytest.mark.system
 def test_classes_move_no_more_than_they_may_and_keep_their_promises(tmp_path: Path) -> None:
     first, second = rates_of(2, size=30_000)
     topology = teal.load_topology("b4")
@@ -169,6 +170,7 @@ def test_classes_move_no_more_than_they_may_and_keep_their_promises(tmp_path: Pa
     run(work)
 
 
+@pytest.mark.system
 def test_fair_rates_are_those_of_the_solver_with_their_levels(tmp_path: Path) -> None:
     rates = rates_of(2, size=60_000)
     topology = teal.load_topology("b4")
@@ -200,6 +202,7 @@ def test_fair_rates_are_those_of_the_solver_with_their_levels(tmp_path: Path) ->
     run(work)
 
 
+@pytest.mark.system
 def test_promises_survive_cables_or_the_groups_of_the_network(tmp_path: Path) -> None:
     rates = rates_of(1, size=30_000)
     topology = teal.load_topology("b4")

@@ -58,6 +58,7 @@ def _slices(served: Served, chunk: Chunk) -> tuple[Answer, int]:
     return answer, count
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("program", _PROGRAMS)
 def test_slices_change_nothing_but_when_the_answer_is_there(
     served: Served, program: Program, monkeypatch: pytest.MonkeyPatch

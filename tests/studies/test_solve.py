@@ -43,6 +43,7 @@ def test_solve_and_evaluate_say_what_each_class_gets(tmp_path: Path, capsys: pyt
     assert main(["solve", *traffic, *classes, "--shards", "2"]) == 2
 
 
+@pytest.mark.system
 def test_solve_moves_no_more_than_it_may(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     traffic = ["--topology", "b4", "--traffic", "gravity:seed=0,load=8,count=4"]
     before = tmp_path / "before.json"

@@ -29,6 +29,7 @@ def test_an_untrained_model_is_the_mixture() -> None:
         torch.testing.assert_close(learned.allocate(past), mixture.allocate(past), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.system
 def test_the_checkpoint_of_teal_serves_a_network_that_it_never_saw() -> None:
     hedge = make_hedge("learned")
     for known in (1, 2, 40):

@@ -13,6 +13,7 @@ from teal.schemes.hedges.saa import SampleAverage
 from tests.schemes.hedges.series import make_past
 
 
+@pytest.mark.system
 def test_all_names_make_hedges_that_allocate_all_demand() -> None:
     demand = np.random.default_rng(0).lognormal(1, 0.5, (30, 3))
     for name in [

@@ -57,6 +57,7 @@ def test_weights_by_hand() -> None:
         _line([1.0, 1.0, 1.0], [1.0, 0.0, 1.0])
 
 
+@pytest.mark.system
 def test_rates_are_those_of_the_linear_programs_and_certified() -> None:
     measured = []
     for seed in range(12):

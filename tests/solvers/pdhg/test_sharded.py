@@ -48,6 +48,7 @@ def _check(problem: Problem, result: ShardedResult, splits: np.ndarray) -> None:
     assert max(result.value, result.bound) >= low - slack
 
 
+@pytest.mark.system
 @settings(max_examples=20)
 @given(
     seed=st.integers(0, 10_000),
@@ -103,6 +104,7 @@ def test_samples_do_not_depend_on_the_number_of_shards() -> None:
     assert results[0].value == pytest.approx(results[1].value, rel=1e-4)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("memory", [0, 1 << 30])
 def test_a_second_search_starts_anew(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharded, "_MEMORY", memory)

@@ -197,6 +197,7 @@ def test_certificates_hold_over_fifteen_decades(seed: int) -> None:
     assert not any(row[name] for name in wrong), row
 
 
+@pytest.mark.system
 def test_at_most_one_in_fifty_extreme_problems_misses_its_gap() -> None:
     """One in five did with the step sizes of the plain engine."""
     missed = [seed for seed in range(100) if check(seed, gap=1e-4, with_oracle=False, max_iterations=2000)["above_gap"]]
