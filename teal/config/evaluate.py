@@ -119,7 +119,7 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
             for field in incompatible if getattr(self, mode) else ():
                 expected = f"no value: --{mode.replace('_', '-')} has its own situations"
                 require(self, field, expected, not getattr(self, field))
-        for mode in ("race", "churn", "next_interval"):
+        for mode in ("race", "next_interval"):
             if getattr(self, mode):
                 require_one_program(self, f"with --{mode.replace('_', '-')}")
         require(self, "next_interval", "not together with --race", not (self.race and self.next_interval))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
-_MOST_NUMBERS = 20_000_000  # that project_box holds at once, 160 MB
+from teal.runtime.arrays import FloatArray
+from teal.runtime.parallel import kernel, parallel_kernel, prange, threads_for
+
+_MOST_NUMBERS = 20_000_000  # that project_box_plainly holds at once, 160 MB
+_MIN_PARALLEL_OPERATIONS = 3_000_000  # of project_box: below, compiling the form for all threads is not worth its time
 
 
 def project_splits(splits: Tensor, mask: Tensor, *, maximises_value: bool, slope: Tensor | None = None) -> Tensor:
@@ -85,12 +90,54 @@ def project_box(point: Tensor, limit: Tensor, slope: Tensor) -> Tensor:
         limit: (B, D, n) upper bounds.
         slope: (B, D, n) positive.
     """
+    if point.device.type == "cpu" and point.dtype == torch.float64:
+        rows = [part.expand_as(point).contiguous().view(-1, point.shape[-1]).numpy() for part in (point, limit, slope)]
+        out = torch.empty_like(point, memory_format=torch.contiguous_format)
+        with threads_for(2 * point.numel() * point.shape[-1], least=_MIN_PARALLEL_OPERATIONS):
+            _project_rows(*rows, out.view(-1, point.shape[-1]).numpy())
+        return out
     at_once = max(1, _MOST_NUMBERS // max(1, 2 * len(point) * point.shape[-1] ** 2))
     parts = zip(point.split(at_once, 1), limit.split(at_once, 1), slope.split(at_once, 1), strict=True)
-    return torch.cat([_project_box(*part) for part in parts], 1)
+    return torch.cat([project_box_plainly(*part) for part in parts], 1)
 
 
-def _project_box(point: Tensor, limit: Tensor, slope: Tensor) -> Tensor:
+@parallel_kernel
+def _project_rows(point: FloatArray, limit: FloatArray, slope: FloatArray, out: FloatArray) -> None:
+    """:func:`project_box` of rows (m, n): of all breakpoints the two between which the sum falls to 1."""
+    width = point.shape[1]
+    for row in prange(len(point)):
+        own, most, fall = point[row], limit[row], slope[row]
+        low, high, t = 0.0, np.inf, 0.0
+        if _sum_at(0.0, own, most, fall) > 1:
+            for i in range(2 * width):
+                j = i % width
+                t = own[j] / fall[j] if i < width else (own[j] - most[j]) / fall[j]
+                if low < t < high:
+                    if _sum_at(t, own, most, fall) > 1:
+                        low = t
+                    else:
+                        high = t
+            excess, falling = _sum_at(low, own, most, fall) - 1, 0.0
+            for j in range(width):  # the entries that fall between the two
+                if (own[j] - most[j]) / fall[j] <= low and own[j] / fall[j] >= high:
+                    falling += fall[j]
+            t = low + excess / falling if falling > 0 else high
+        for j in range(width):
+            out[row, j] = min(max(own[j] - t * fall[j], 0.0), most[j])
+
+
+@kernel
+def _sum_at(t, point, limit, slope):  # type: ignore[no-untyped-def]
+    """Sum of clip(point - t slope, 0, limit)."""
+    total = 0.0
+    for j in range(len(point)):
+        total += min(max(point[j] - t * slope[j], 0.0), limit[j])
+    return total
+
+
+def project_box_plainly(point: Tensor, limit: Tensor, slope: Tensor) -> Tensor:
+    """:func:`project_box` in torch, on any device; all values of t at once."""
+
     def at(t: Tensor) -> Tensor:
         return torch.minimum((point - t * slope).clamp(min=0), limit)
 
