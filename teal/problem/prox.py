@@ -91,10 +91,10 @@ def project_box(point: Tensor, limit: Tensor, slope: Tensor) -> Tensor:
         slope: (B, D, n) positive.
     """
     if point.device.type == "cpu" and point.dtype == torch.float64:
-        rows = [part.expand_as(point).contiguous().view(-1, point.shape[-1]).numpy() for part in (point, limit, slope)]
-        out = torch.empty_like(point, memory_format=torch.contiguous_format)
+        width, out = point.shape[-1], torch.empty_like(point, memory_format=torch.contiguous_format)
+        own, most, fall = (part.expand_as(point).reshape(-1, width).contiguous() for part in (point, limit, slope))
         with threads_for(2 * point.numel() * point.shape[-1], least=_MIN_PARALLEL_OPERATIONS):
-            _project_rows(*rows, out.view(-1, point.shape[-1]).numpy())
+            _project_rows(own.numpy(), most.numpy(), fall.numpy(), out.view(-1, width).numpy())
         return out
     at_once = max(1, _MOST_NUMBERS // max(1, 2 * len(point) * point.shape[-1] ** 2))
     parts = zip(point.split(at_once, 1), limit.split(at_once, 1), slope.split(at_once, 1), strict=True)

@@ -49,7 +49,7 @@ that span many decades.  Values may fall in steps (:mod:`teal.problem.steps`): t
 
 from teal.solvers.pdhg.engine import PdhgState, Starter
 from teal.solvers.pdhg.fused import LANES, MAX_LANES
-from teal.solvers.pdhg.search import PdhgResult, Stop
+from teal.solvers.pdhg.result import PdhgResult, Stop
 from teal.solvers.pdhg.solver import prepare, solve, solving, takes_warm_start
 
 __all__ = [

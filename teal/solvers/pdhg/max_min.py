@@ -22,7 +22,7 @@ from teal.runtime.interruptible import Deadline, Steps
 from teal.solvers.fairness import fair_flows, usual_iterations, weights_of
 from teal.solvers.pdhg.engine import PdhgState
 from teal.solvers.pdhg.priority import SolveProgram
-from teal.solvers.pdhg.search import PdhgResult, ProgressCallback, Stop
+from teal.solvers.pdhg.result import PdhgResult, ProgressCallback, Stop
 from teal.solvers.pdhg.water_filling import Filling, Level
 from teal.solvers.projection import project
 

@@ -35,7 +35,7 @@ from teal.runtime.interruptible import Deadline, Steps, complete
 from teal.solvers.exact_classes import MAX_COLUMNS, exact_classes
 from teal.solvers.pdhg.class_rows import ClassRows, class_weights
 from teal.solvers.pdhg.engine import PdhgState
-from teal.solvers.pdhg.search import PdhgResult, Stop
+from teal.solvers.pdhg.result import PdhgResult, Stop
 from teal.solvers.projection import project
 
 _SAFETY = 1.0  # of a program's target: the gap that a class needs, as estimated from demands or values

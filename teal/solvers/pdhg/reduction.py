@@ -17,7 +17,7 @@ from teal.problem import Problem, dual_bound
 from teal.problem.bounds import gap, usable_prices
 from teal.solvers.pdhg.engine import PdhgState
 from teal.solvers.pdhg.equilibrated import RANGE
-from teal.solvers.pdhg.search import PdhgResult, Stop
+from teal.solvers.pdhg.result import PdhgResult, Stop
 from teal.solvers.projection import project
 
 _ORDINARY = (2.0**-20, 2.0**40)  # largest capacity (Gbit/s) and value of a Gbit/s between which units stay as they are

@@ -41,8 +41,9 @@ from teal.solvers.pdhg import kernels, sample, sampled_start
 from teal.solvers.pdhg.dropped_flow import DroppedFlowEngine, lost, tail_mean
 from teal.solvers.pdhg.engine import PdhgState
 from teal.solvers.pdhg.fused import LANES, FusedEngine
+from teal.solvers.pdhg.result import ProgressCallback, Stop
 from teal.solvers.pdhg.scenario_passes import ScenarioPasses
-from teal.solvers.pdhg.search import LARGE_WORK, ProgressCallback, Search, Stop
+from teal.solvers.pdhg.search import LARGE_WORK, Search
 from teal.solvers.pdhg.simplex import limited_simplex
 
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
-from collections.abc import Callable
-from enum import StrEnum
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from teal.problem import ClassFigures, FairFigures, Problem, ProgramPrices
+from teal.problem import Problem
 from teal.problem.bounds import from_utilisation
 from teal.problem.bounds import gap as certified_gap
 from teal.runtime.interruptible import Deadline, Steps, complete
-from teal.runtime.shapes import Float
 from teal.solvers.pdhg.engine import PdhgEngine, PdhgState
+from teal.solvers.pdhg.result import PdhgResult, ProgressCallback, Stop
 from teal.solvers.projection import project
 
 _FIRST_CHECK = 6  # iterations after which the first full gap check is made at the latest; easy programs need no more
@@ -43,92 +40,6 @@ _SAMPLE_TIME = 0.3  # share of the remaining time that the sample's solution may
 _STALL_AFTER = 300
 _STALL_SPAN = 4.0
 _STALL_GAP = 0.7
-
-
-TENSORS = ("splits", "prices", "value", "bound", "gap")  # fields of PdhgResult with an entry a matrix
-_OF_SEQUENCES = ("program_prices", "classes", "fair")  # fields of PdhgResult that only sequences of programs have
-
-
-class Stop(StrEnum):
-    """What ended the search for a matrix."""
-
-    GAP = "gap"  # the target gap is certified
-    DEADLINE = "deadline"
-    ITERATIONS = "iterations"  # the largest number of them
-    ROUNDING = "rounding"  # the gap was reached in a reduced program, and lost to the range of numbers in this one
-    STALLED = "stalled"  # the gap no longer shrinks; only where another engine goes on
-
-
-# Called with the iterations done and the widest gap of the matrices that are being solved together.
-ProgressCallback = Callable[[int, float], None]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class PdhgResult:
-    """The best allocation and the best prices that were found.
-
-    Attributes:
-        splits: (B, D, K) share of the demand on each path; feasible.
-        prices: (B, E) value per Gbit/s; 1/(Gbit/s) for a balanced objective.
-        value: (B,) objective of the splits.
-        bound: (B,) limit of the objective that the prices prove: upper for a maximum, lower for a minimum.
-        gap: (B,) certified gap between value and bound; infinite if either is no number.
-        iterations: number of iterations done; of matrices that were solved in several parts, the largest number.
-        solve_s: wall-clock seconds.
-        state: best splits and prices, from which the solve of another matrix can start.
-        stopped_by: (B,) what ended the search.
-        program_prices: of each program of a sequence, see :class:`teal.problem.ProgramPrices`.
-        classes: under priority, the figures of each class; value and bound are then sums over the classes, and the gap
-            is that of the class with the widest one.
-        fair: under max_min, the figures of the levels of rates.
-    """
-
-    splits: Float[Tensor, "B D K"]
-    prices: Float[Tensor, "B E"]
-    value: Float[Tensor, " B"]
-    bound: Float[Tensor, " B"]
-    gap: Float[Tensor, " B"]
-    iterations: int
-    solve_s: float
-    state: PdhgState
-    stopped_by: tuple[Stop, ...]
-    program_prices: ProgramPrices | None = None
-    classes: ClassFigures | None = None
-    fair: FairFigures | None = None
-
-    def __repr__(self) -> str:
-        value, gap = (", ".join(f"{x:.6g}" for x in part[:4].tolist()) for part in (self.value, self.gap))
-        more = ", ..." if len(self.value) > 4 else ""
-        return f"PdhgResult(value {value}{more}; gap {gap}{more}; {self.iterations} iterations, {self.solve_s:.3g} s)"
-
-    def rows(self, rows: Tensor) -> PdhgResult:
-        """The results of some of the matrices, by their numbers."""
-        changed: dict[str, Any] = {field: getattr(self, field)[rows] for field in TENSORS}
-        for field in _OF_SEQUENCES:
-            part = getattr(self, field)
-            changed[field] = None if part is None else part.rows(rows)
-        stopped_by = tuple(self.stopped_by[row] for row in rows.tolist())
-        return dataclasses.replace(self, **changed, state=self.state.rows(rows), stopped_by=stopped_by)
-
-    def replaced(self, rows: Tensor, others: PdhgResult) -> PdhgResult:
-        """The same with the results of some of the matrices replaced by ``others``; of a single program alone.
-
-        Raises:
-            ValueError: results of a sequence of programs.
-        """
-        if any(getattr(self, field) is not None for field in _OF_SEQUENCES):
-            raise ValueError("results of a sequence of programs have certificates for all matrices together")
-
-        def put(own: Tensor, new: Tensor) -> Tensor:
-            return own.index_copy(0, rows.to(own.device), new)
-
-        stopped_by = list(self.stopped_by)
-        for row, stop in zip(rows.tolist(), others.stopped_by, strict=True):
-            stopped_by[row] = stop
-        tensors: dict[str, Any] = {field: put(getattr(self, field), getattr(others, field)) for field in TENSORS}
-        state = PdhgState(put(self.state.splits, others.state.splits), put(self.state.prices, others.state.prices))
-        iterations = max(self.iterations, others.iterations)
-        return dataclasses.replace(self, **tensors, state=state, stopped_by=tuple(stopped_by), iterations=iterations)
 
 
 class Sampled(Protocol):

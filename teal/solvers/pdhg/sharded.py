@@ -31,8 +31,9 @@ from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline, complete
 from teal.solvers.pdhg import sample
 from teal.solvers.pdhg.fused import FusedEngine
+from teal.solvers.pdhg.result import ProgressCallback, Stop
 from teal.solvers.pdhg.sampled_start import SampledStart
-from teal.solvers.pdhg.search import LAST_REFILL, ProgressCallback, Search, Stop
+from teal.solvers.pdhg.search import LAST_REFILL, Search
 from teal.solvers.pdhg.shards import Allocated, Backend, OneProcess, ShardDemands, ShardPasses
 
 _MEMORY = 1 << 30  # bytes of state that one process keeps in memory; more is mapped, one shard at a time

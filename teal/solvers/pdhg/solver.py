@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from teal.errors import InputError
+from teal.pathops import PathOps
 from teal.problem import Problem
-from teal.problem.bounds import gap as certified_gap
 from teal.problem.bounds import usable_prices
+from teal.problem.prox import project_box
 from teal.runtime.interruptible import Deadline, Steps, complete, quietly
 from teal.solvers.pdhg.engine import PdhgEngine, PdhgState, Starter
 from teal.solvers.pdhg.equilibrated import EquilibratedEngine, spans_decades
@@ -25,8 +26,9 @@ from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.pdhg.priority import solving_in_order
 from teal.solvers.pdhg.reduction import Reduction, is_ordinary
 from teal.solvers.pdhg.rehearsal import rehearse_for
+from teal.solvers.pdhg.result import PdhgResult, ProgressCallback, Stop, better, merged
 from teal.solvers.pdhg.sampled_start import SampledStart, is_faster
-from teal.solvers.pdhg.search import LARGE_WORK, TENSORS, PdhgResult, ProgressCallback, Search, Stop
+from teal.solvers.pdhg.search import LARGE_WORK, Search
 
 ENGINES = ("auto", "fused", "plain", "equilibrated")
 _FLOAT64_BELOW_GAP = 1e-5  # target gap below which float32 splits are too coarse
@@ -189,32 +191,37 @@ def _solving(
     ):
         state = _starting_state(problem, limits.starter.start(problem))
     if problem.conditions:
-        result = yield from _solving_rewritten(problem, state, limits, "plain" if engine == "auto" else engine)
-    elif is_ordinary(problem):
-        result = yield from _solving_reduced(problem, state, limits, engine, dtype, may_span_decades=False)
+        result = yield from _solving_rewritten(problem, state, limits, engine, dtype)
     else:
-        reduction = Reduction(problem)
-        state = reduction.reduced(state)
-        result = yield from _solving_reduced(reduction.problem, state, limits, engine, dtype)
-        result = reduction.result(result, limits.gap)
+        result = yield from _solving_single(problem, state, limits, engine, dtype)
     return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
 
 
-def _solving_rewritten(problem: Problem, state: PdhgState | None, limits: _Limits, engine: str) -> Steps[PdhgResult]:
+def _solving_single(
+    problem: Problem, state: PdhgState | None, limits: _Limits, engine: str, dtype: torch.dtype | None
+) -> Steps[PdhgResult]:
+    """One program without conditions: reduced where it is not ordinary."""
+    if is_ordinary(problem):
+        return (yield from _solving_reduced(problem, state, limits, engine, dtype, may_span_decades=False))
+    reduction = Reduction(problem)
+    result = yield from _solving_reduced(reduction.problem, reduction.reduced(state), limits, engine, dtype)
+    return reduction.result(result, limits.gap)
+
+
+def _solving_rewritten(
+    problem: Problem, state: PdhgState | None, limits: _Limits, engine: str, dtype: torch.dtype | None
+) -> Steps[PdhgResult]:
     """The program that the side conditions make, over its own columns and rows; the result is over paths and links."""
     rewritten, program, links = problem.rewritten, problem.over_columns, problem.topology.num_links
-    start = rewritten.start
+    if program.largest_share is not None:
+        dtype = torch.float64  # shares of columns are differences of splits, and a budget is small beside capacities
+    columns = None
     if state is not None:
-        start = rewritten.shares(state.splits.to(program.demand))
         prices = program.program.completed(state.prices.to(program.capacity))
-    elif start is not None:
-        prices = torch.zeros_like(program.capacity)
-    columns = None if start is None else PdhgState(start, prices)
-    reduction = Reduction(program)
-    result = yield from _solving_parts(
-        reduction.problem, reduction.reduced(columns), dataclasses.replace(limits, starter=None), engine, torch.float64
-    )
-    result = reduction.result(result, limits.gap)
+        columns = PdhgState(rewritten.shares(state.splits.to(program.demand)), prices)
+    elif rewritten.start is not None:
+        columns = PdhgState(rewritten.start, torch.zeros_like(program.capacity))
+    result = yield from _solving_single(program, columns, dataclasses.replace(limits, starter=None), engine, dtype)
     splits, prices = rewritten.splits(result.splits), result.prices[:, :links]
     last = PdhgState(rewritten.splits(result.state.splits), result.state.prices[:, :links])
     return dataclasses.replace(result, splits=splits, prices=prices, state=last)
@@ -227,7 +234,10 @@ def prepare(problem: Problem, *, gap: float = 1e-2, engine: str = "auto", dtype:
         problem: B matrices.
         gap, engine, dtype: as of :func:`solve`.
     """
-    if not problem.conditions and problem.ops.device.type == "cpu" and problem.batch and engine in ("auto", "fused"):
+    if problem.conditions:
+        if (largest := problem.over_columns.largest_share) is not None:
+            project_box(torch.zeros_like(largest), largest, torch.ones_like(largest))
+    elif problem.ops.device.type == "cpu" and problem.batch and engine in ("auto", "fused"):
         rehearse_for(
             problem.paths, problem.batch, gap, _real(gap, dtype),
             is_balanced=problem.objective.is_balanced or problem.objective.is_fair,
@@ -285,7 +295,7 @@ def _solving_reduced(
                 problem.rows(rows), part_state, part_limits, name, real, may_stall=bool(fallback and name == "auto")
             )
             parts.append(part)
-        result = _merged(parts).rows(torch.cat(groups).argsort())
+        result = merged(parts).rows(torch.cat(groups).argsort())
     stalled = torch.tensor([stop is Stop.STALLED for stop in result.stopped_by], dtype=torch.bool).nonzero()[:, 0]
     if not len(stalled):
         return result
@@ -294,7 +304,7 @@ def _solving_reduced(
     second = yield from _solving_parts(
         problem.rows(stalled), earlier.state, rest, fallback, torch.float64, may_sample=False
     )
-    return result.replaced(stalled, _better(problem.rows(stalled), earlier, second))
+    return result.replaced(stalled, better(problem.rows(stalled), earlier, second))
 
 
 def _solving_parts(
@@ -325,15 +335,18 @@ def _solving_parts(
         )  # fmt: skip
         results.append((yield from search.solving(part_deadline, warm=part_state is not None)))
         del search, sampled, engine  # so that the memory is free for the next part
-    return results[0] if len(results) == 1 else _merged(results)
+    return results[0] if len(results) == 1 else merged(results)
 
 
 def _engine(problem: Problem, name: str, dtype: torch.dtype) -> tuple[Callable[..., PdhgEngine], int]:
     """The engine's class, and how many matrices it solves at once."""
     if name == "equilibrated":
         return EquilibratedEngine, MAX_LANES
-    has_cuda_engine = problem.ops.backend.name == "cuda"
-    if name == "plain" or (name == "auto" and not has_cuda_engine and problem.ops.device.type != "cpu"):
+    # Kernels know paths and links; other columns and rows are the torch engines'.
+    takes_kernels = type(problem.ops) is PathOps and problem.largest_share is None
+    has_cuda_engine = problem.ops.backend.name == "cuda" and takes_kernels
+    may_be_plain = not takes_kernels or (not has_cuda_engine and problem.ops.device.type != "cpu")
+    if name == "plain" or (name == "auto" and may_be_plain):
         return PlainEngine, MAX_LANES
     if not has_cuda_engine:
         if problem.ops.device.type != "cpu":
@@ -360,40 +373,3 @@ def _starting_state(problem: Problem, warm_start: WarmStart | None) -> PdhgState
         raise InputError("solve", "warm_start", f"splits and prices of shape {expected}", actual)
     device = problem.demand.device
     return PdhgState(state.splits.to(device), usable_prices(problem, state.prices.to(device), most=1.0))
-
-
-def _better(problem: Problem, first: PdhgResult, second: PdhgResult) -> PdhgResult:
-    """Of two results for the same matrices, the better allocation and the better prices of each."""
-    rises = problem.objective.higher_is_better
-    is_better = (first.value > second.value) if rises else (first.value < second.value)
-    is_tighter = (first.bound < second.bound) if rises else (first.bound > second.bound)
-    value = torch.where(is_better, first.value, second.value)
-    bound = torch.where(is_tighter, first.bound, second.bound)
-    return dataclasses.replace(
-        second,
-        splits=torch.where(is_better[:, None, None], first.splits, second.splits),
-        prices=torch.where(is_tighter[:, None], first.prices, second.prices),
-        value=value,
-        bound=bound,
-        gap=certified_gap(problem, value, bound),
-        iterations=first.iterations + second.iterations,
-    )
-
-
-def _merged(results: list[PdhgResult]) -> PdhgResult:
-    """One result of parts that were solved one after another."""
-
-    def joined(field: str) -> Tensor:
-        return torch.cat([getattr(result, field) for result in results])
-
-    tensors: dict[str, Any] = {field: joined(field) for field in TENSORS}
-    return PdhgResult(
-        **tensors,
-        iterations=max(result.iterations for result in results),
-        solve_s=sum(result.solve_s for result in results),
-        state=PdhgState(
-            torch.cat([result.state.splits for result in results]),
-            torch.cat([result.state.prices for result in results]),
-        ),
-        stopped_by=tuple(stop for result in results for stop in result.stopped_by),
-    )

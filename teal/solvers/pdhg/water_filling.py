@@ -22,7 +22,7 @@ from teal.runtime.interruptible import Deadline, Steps
 from teal.runtime.shapes import Bool, Float
 from teal.solvers.pdhg.engine import PdhgState
 from teal.solvers.pdhg.priority import SolveProgram
-from teal.solvers.pdhg.search import ProgressCallback
+from teal.solvers.pdhg.result import ProgressCallback
 
 _ABOVE = 1.02  # x the guess of a level: the first t
 _RAISED = 1.5  # x t where all rates fit and nothing bounds them

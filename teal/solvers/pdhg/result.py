@@ -1,0 +1,138 @@
+"""The result of a solve: the best allocation and prices, how good they are, and what ended the search."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from teal.problem import ClassFigures, FairFigures, Problem, ProgramPrices
+from teal.problem.bounds import gap as certified_gap
+from teal.runtime.shapes import Float
+from teal.solvers.pdhg.engine import PdhgState
+
+_TENSORS = ("splits", "prices", "value", "bound", "gap")  # fields of PdhgResult with an entry a matrix
+_OF_SEQUENCES = ("program_prices", "classes", "fair")  # fields of PdhgResult that only sequences of programs have
+
+
+class Stop(StrEnum):
+    """What ended the search for a matrix."""
+
+    GAP = "gap"  # the target gap is certified
+    DEADLINE = "deadline"
+    ITERATIONS = "iterations"  # the largest number of them
+    ROUNDING = "rounding"  # the gap was reached in a reduced program, and lost to the range of numbers in this one
+    STALLED = "stalled"  # the gap no longer shrinks; only where another engine goes on
+
+
+# Called with the iterations done and the widest gap of the matrices that are being solved together.
+ProgressCallback = Callable[[int, float], None]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PdhgResult:
+    """The best allocation and the best prices that were found.
+
+    Attributes:
+        splits: (B, D, K) share of the demand on each path; feasible.
+        prices: (B, E) value per Gbit/s; 1/(Gbit/s) for a balanced objective.
+        value: (B,) objective of the splits.
+        bound: (B,) limit of the objective that the prices prove: upper for a maximum, lower for a minimum.
+        gap: (B,) certified gap between value and bound; infinite if either is no number.
+        iterations: number of iterations done; of matrices that were solved in several parts, the largest number.
+        solve_s: wall-clock seconds.
+        state: best splits and prices, from which the solve of another matrix can start.
+        stopped_by: (B,) what ended the search.
+        program_prices: of each program of a sequence, see :class:`teal.problem.ProgramPrices`.
+        classes: under priority, the figures of each class; value and bound are then sums over the classes, and the gap
+            is that of the class with the widest one.
+        fair: under max_min, the figures of the levels of rates.
+    """
+
+    splits: Float[Tensor, "B D K"]
+    prices: Float[Tensor, "B E"]
+    value: Float[Tensor, " B"]
+    bound: Float[Tensor, " B"]
+    gap: Float[Tensor, " B"]
+    iterations: int
+    solve_s: float
+    state: PdhgState
+    stopped_by: tuple[Stop, ...]
+    program_prices: ProgramPrices | None = None
+    classes: ClassFigures | None = None
+    fair: FairFigures | None = None
+
+    def __repr__(self) -> str:
+        value, gap = (", ".join(f"{x:.6g}" for x in part[:4].tolist()) for part in (self.value, self.gap))
+        more = ", ..." if len(self.value) > 4 else ""
+        return f"PdhgResult(value {value}{more}; gap {gap}{more}; {self.iterations} iterations, {self.solve_s:.3g} s)"
+
+    def rows(self, rows: Tensor) -> PdhgResult:
+        """The results of some of the matrices, by their numbers."""
+        changed: dict[str, Any] = {field: getattr(self, field)[rows] for field in _TENSORS}
+        for field in _OF_SEQUENCES:
+            part = getattr(self, field)
+            changed[field] = None if part is None else part.rows(rows)
+        stopped_by = tuple(self.stopped_by[row] for row in rows.tolist())
+        return dataclasses.replace(self, **changed, state=self.state.rows(rows), stopped_by=stopped_by)
+
+    def replaced(self, rows: Tensor, others: PdhgResult) -> PdhgResult:
+        """The same with the results of some of the matrices replaced by ``others``; of a single program alone.
+
+        Raises:
+            ValueError: results of a sequence of programs.
+        """
+        if any(getattr(self, field) is not None for field in _OF_SEQUENCES):
+            raise ValueError("results of a sequence of programs have certificates for all matrices together")
+
+        def put(own: Tensor, new: Tensor) -> Tensor:
+            return own.index_copy(0, rows.to(own.device), new)
+
+        stopped_by = list(self.stopped_by)
+        for row, stop in zip(rows.tolist(), others.stopped_by, strict=True):
+            stopped_by[row] = stop
+        tensors: dict[str, Any] = {field: put(getattr(self, field), getattr(others, field)) for field in _TENSORS}
+        state = PdhgState(put(self.state.splits, others.state.splits), put(self.state.prices, others.state.prices))
+        iterations = max(self.iterations, others.iterations)
+        return dataclasses.replace(self, **tensors, state=state, stopped_by=tuple(stopped_by), iterations=iterations)
+
+
+def better(problem: Problem, first: PdhgResult, second: PdhgResult) -> PdhgResult:
+    """Of two results for the same matrices, the better allocation and the better prices of each."""
+    rises = problem.objective.higher_is_better
+    is_better = (first.value > second.value) if rises else (first.value < second.value)
+    is_tighter = (first.bound < second.bound) if rises else (first.bound > second.bound)
+    value = torch.where(is_better, first.value, second.value)
+    bound = torch.where(is_tighter, first.bound, second.bound)
+    return dataclasses.replace(
+        second,
+        splits=torch.where(is_better[:, None, None], first.splits, second.splits),
+        prices=torch.where(is_tighter[:, None], first.prices, second.prices),
+        value=value,
+        bound=bound,
+        gap=certified_gap(problem, value, bound),
+        iterations=first.iterations + second.iterations,
+    )
+
+
+def merged(results: list[PdhgResult]) -> PdhgResult:
+    """One result of parts that were solved one after another."""
+
+    def joined(field: str) -> Tensor:
+        return torch.cat([getattr(result, field) for result in results])
+
+    tensors: dict[str, Any] = {field: joined(field) for field in _TENSORS}
+    return PdhgResult(
+        **tensors,
+        iterations=max(result.iterations for result in results),
+        solve_s=sum(result.solve_s for result in results),
+        state=PdhgState(
+            torch.cat([result.state.splits for result in results]),
+            torch.cat([result.state.prices for result in results]),
+        ),
+        stopped_by=tuple(stop for result in results for stop in result.stopped_by),
+    )
