@@ -22,7 +22,7 @@ class AllocateConfig(InstanceConfig):
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "when to stop": ("gap", "max_iterations"),
-        "history": ("limit", "part", "workers"),
+        "history": ("limit", "part", "workers", "max_churn"),
         "output": ("out", "each", "entries", "min_split", "figures_only", "resume", "overwrite"),
         "for experts": ("model", "epsilon", "device"),
     }
@@ -51,6 +51,9 @@ class AllocateConfig(InstanceConfig):
     workers: int | None = None
     """Number of processes of Ray Data, on this machine or the cluster of RAY_ADDRESS; all of its machines need OUT and
     the inputs under the same paths.  Default: one for each CPU.  0: this process alone, without Ray."""
+    max_churn: float | None = None
+    """Largest share of the demand that a matrix may move onto other paths, against the matrix before it in its part;
+    the first matrix of a part moves freely."""
     resume: bool = False
     """Continue the run in OUT."""
     overwrite: bool = False
@@ -61,6 +64,11 @@ class AllocateConfig(InstanceConfig):
         require(self, "gap", "a number in [0, 1)", 0 <= self.gap < 1)
         require(self, "entries", "0 to 255", 0 <= self.entries <= 255)
         require(self, "min_split", "a number in [0, 1)", 0 <= self.min_split < 1)
+        if self.max_churn is not None:
+            require(self, "max_churn", "a number in [0, 1]", 0 <= self.max_churn <= 1)
+            expected = "0 with --max-churn: rounding moves traffic"
+            for field in ("entries", "min_split"):
+                require(self, field, expected, not getattr(self, field))
         require_exact_splits(self, self.entries, self.min_split)
         require(self, "each", "none with --figures-only", self.each == "none" or not self.figures_only)
         for field in ("max_iterations", "limit"):

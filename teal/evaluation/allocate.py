@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from teal.config import AllocateConfig
 from teal.evaluation.instance import Instance, load_instance
 from teal.formats.allocations import MatrixFile, finite_only, write_allocation
 from teal.problem import Allocation, Figures, Problem, assess
+from teal.problem.churn import moved
 from teal.runtime.arrays import AnyArray
 from teal.runtime.storage import atomic_file
 from teal.schemes.price_gnn import starter_for
@@ -34,6 +36,8 @@ class AllocatedMatrix(Figures):
         status: feasible, or infeasible (the validator's verdict).
         solve_s: seconds; those of matrices that were solved together are divided evenly.
         exact_value: value before --entries and --min-split changed the splits.
+        moved: share of the routable demand that moves, against the matrix before it in its part; NaN for the first one,
+            and without --max-churn.
     """
 
     index: int
@@ -41,10 +45,11 @@ class AllocatedMatrix(Figures):
     status: str
     solve_s: float
     exact_value: float
+    moved: float = math.nan
 
     COLUMNS: ClassVar[tuple[str, ...]] = (
         "index", "timestamp", "value", "bound", "gap", "satisfied_demand", "max_link_utilisation", "max_violation",
-        "status", "solve_s", "exact_value",
+        "status", "solve_s", "exact_value", "moved",
     )  # fmt: skip
     """Columns of a file of rows, in this order."""
 
@@ -84,8 +89,10 @@ class HistoryAllocator:
         problem = self.instance.problem(self.instance.traffic.read([begin]))
         with atomic_file(self.file(part)) as temporary:
             file = MatrixFile(temporary, "weights" if self.config.entries else "splits")
-            for first in range(0, len(rows), MAX_LANES):
-                batch, splits = self._allocate_batch(solver, problem, list(rows[first : first + MAX_LANES]))
+            at_once, previous = MAX_LANES if self.config.max_churn is None else 1, None
+            for first in range(0, len(rows), at_once):
+                batch, splits = self._allocate_batch(solver, problem, list(rows[first : first + at_once]), previous)
+                previous = None if self.config.max_churn is None else splits[-1]
                 file.add(batch, None if self.config.figures_only else self._stored_form(splits))
                 if self.config.each != "none":
                     self._write_each(batch, splits)
@@ -94,15 +101,21 @@ class HistoryAllocator:
         return results
 
     def _allocate_batch(
-        self, solver: SuccessivePdhg, problem: Problem, rows: list[int]
+        self, solver: SuccessivePdhg, problem: Problem, rows: list[int], previous: torch.Tensor | None
     ) -> tuple[list[AllocatedMatrix], torch.Tensor]:
         config, traffic = self.config, self.instance.traffic
         problem = problem.with_demand(torch.from_numpy(traffic.read(rows)).to(problem.demand))
+        if previous is not None and config.max_churn is not None:
+            problem = problem.with_churn_limit(previous, config.max_churn)
         begin = time.perf_counter()
         result = solver.solve(problem, gap=config.gap, max_iterations=config.max_iterations, starter=self._starter)
         splits = installable(problem, result.splits, config.min_split, config.entries)
         solve_s = time.perf_counter() - begin
         assessment = assess(problem, Allocation.of_batch(splits, result.prices, solve_s, result.program_prices))
+        movement = torch.full((len(rows),), math.nan)
+        if previous is not None:
+            volume = problem.routable_demand.sum(1).clamp(min=1e-300)
+            movement = moved(problem.program, splits.to(problem.demand), previous) / volume
         allocated = [
             AllocatedMatrix(
                 index=row,
@@ -110,6 +123,7 @@ class HistoryAllocator:
                 status=assessment.status[place].value,
                 solve_s=solve_s / len(rows),
                 exact_value=float(result.value[place]),
+                moved=float(movement[place]),
                 **vars(assessment.figures(place)),
             )
             for place, row in enumerate(rows)

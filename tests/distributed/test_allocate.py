@@ -23,6 +23,7 @@ from teal.studies.allocate import run_allocate
 from tests.gate import Gate
 from tests.processes import descendants, kill, run, running
 
+_MOVING = "gravity:seed=0,count=12,load=8"  # so much that optima of successive matrices differ
 SETTINGS = ["--topology", "b4", "--traffic", "gravity:seed=0,count=150,load=4", "--part", "20"]
 
 
@@ -70,6 +71,27 @@ def test_parts_hold_what_the_figures_say(tmp_path: Path) -> None:
         assert one.value <= one.bound
     assert json.loads((tmp_path / "manifest.json").read_text())["settings"]["part"] == 20
     assert not (tmp_path / "journal.jsonl").exists()
+
+
+def test_no_matrix_moves_more_than_it_may_against_the_one_before(tmp_path: Path) -> None:
+    """Recomputed from the files; the first matrix of each part moves freely."""
+    found = run_allocate(_config(tmp_path, limit=12, part=6, max_churn=0.02, traffic=_MOVING), print)
+    demand = teal.load_traffic(_MOVING, teal.load_topology("b4")).read(slice(0, 12))
+    splits = _splits(tmp_path).reshape(12, demand.shape[1], 4).astype(np.float64)
+    for row, one in enumerate(found):
+        assert one.status == "feasible"
+        assert one.gap <= 0.01
+        if row % 6 == 0:
+            assert np.isnan(one.moved)
+            continue
+        moved = (demand[row][:, None] * np.maximum(0, splits[row] - splits[row - 1])).sum() / demand[row].sum()
+        assert moved == pytest.approx(one.moved, abs=1e-6)
+        assert moved <= 0.02 + 1e-6
+    free = run_allocate(_config(tmp_path / "free", limit=12, part=6, traffic=_MOVING), print)
+    assert all(np.isnan(one.moved) for one in free)
+    assert sum(one.value for one in free) >= sum(one.value for one in found) * 0.99
+    with pytest.raises(InputError, match="rounding moves traffic"):
+        _config(tmp_path, max_churn=0.02, entries=16)
 
 
 def test_weights_and_figures_alone(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module")  # schemathesis does
 @pytest.mark.system
 def test_no_request_causes_a_server_error(address: str) -> None:
     schemathesis.serializer.alias(ARROW, "application/octet-stream")
