@@ -92,7 +92,9 @@ class HistoryAllocator:
             at_once, previous = MAX_LANES if self.config.max_churn is None else 1, None
             for first in range(0, len(rows), at_once):
                 batch, splits = self._allocate_batch(solver, problem, list(rows[first : first + at_once]), previous)
-                previous = None if self.config.max_churn is None else splits[-1]
+                if self.config.max_churn is not None:  # a demand that is 0 keeps the splits that it had
+                    is_idle = torch.from_numpy(self.instance.traffic.read([rows[first]])[0] <= 0)[:, None]
+                    previous = splits[-1] if previous is None else torch.where(is_idle, previous, splits[-1])
                 file.add(batch, None if self.config.figures_only else self._stored_form(splits))
                 if self.config.each != "none":
                     self._write_each(batch, splits)

@@ -100,7 +100,12 @@ class PathOps:
         paths: candidate paths.
         backend: implementation, made for ``device``.
         device: where all tensors live.
+
+    Attributes:
+        counts_once: whether a Gbit/s on a column puts 1 Gbit/s, or nothing, on each row.
     """
+
+    counts_once = True
 
     def __init__(self, paths: PathSet, backend: Backend, device: torch.device) -> None:
         self.paths, self.backend, self.device = paths, backend, device

@@ -22,6 +22,8 @@ class BundleOps(PathOps):
         weight: (D, J, K), >= 0; a bundle without any weight does not exist.
     """
 
+    counts_once = False
+
     def __init__(self, ops: PathOps, weight: Tensor) -> None:
         self.paths, self.backend, self.device = ops.paths, ops.backend, ops.device
         self.ops, self.weight = ops, weight.to(ops.device)

@@ -24,6 +24,7 @@ class TwiceOps(PathOps):
     def __init__(self, ops: PathOps) -> None:
         self.paths, self.backend, self.device, self.ops = ops.paths, ops.backend, ops.device, ops
         self.mask, self.hops = ops.mask.repeat(1, 2), ops.hops.repeat(1, 2)
+        self.counts_once = ops.counts_once
 
     def path_sum(self, link_values: Tensor) -> Tensor:
         """See PathOps."""
@@ -60,6 +61,8 @@ class AddedRowOps(PathOps):
         ops: over K columns and E - 1 rows.
         coefficient: (D, K) >= 0, of a Gbit/s of each column.
     """
+
+    counts_once = False
 
     def __init__(self, ops: PathOps, coefficient: Tensor) -> None:
         self.paths, self.backend, self.device, self.ops = ops.paths, ops.backend, ops.device, ops

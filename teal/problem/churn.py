@@ -5,7 +5,8 @@ network carries if nothing is changed.  An allocation x moves
 
     moved(x) = sum over d, k of max(0, x[d, k] - demand[d] w0[d, k])      Gbit/s,
 
-and may move ``share`` of the routable demand.  Taking flow off a path is free, since what is shed needs no new path.
+and may move ``share`` of the routable demand.  Taking flow off a path is free, since what is shed needs no new path.  A
+demand whose splits in force are 0, such as one that was 0 before, moves with all that it carries.
 
 As a program: every column stands twice, for a share a <= w0 that stays and a share b that moves, and one row more holds
 what moves to the budget,
@@ -27,7 +28,6 @@ import torch
 from torch import Tensor
 
 from teal.errors import InputError
-from teal.objectives import Objective
 from teal.pathops import PathOps
 from teal.pathops.columns import TwiceOps
 from teal.problem.condition import Condition, Rewritten, zeros_of
@@ -43,12 +43,10 @@ class ChurnLimit(Condition):
     Attributes:
         previous: (B, D, K) splits in force.
         share: of the routable demand that may move, in [0, 1].
-        volume: (B,) Gbit/s of routable demand that the share is of; None for that of the program.
     """
 
     previous: Float[Tensor, "B D K"]
     share: float
-    volume: Float[Tensor, " B"] | None = None
     name: ClassVar[str] = "churn"
     changes_columns: ClassVar[bool] = True
 
@@ -72,12 +70,6 @@ class ChurnLimit(Condition):
             raise InputError("churn", "previous", "finite shares >= 0", "a negative, infinite or NaN entry")
         return cls(previous.expand(*shape), share)
 
-    def refuses(self, objective: Objective, others: Sequence[Condition]) -> str:
-        """See Condition: promises are sent in the ratio of reservations, which is not linear in what moves."""
-        if any(other.name == "protection" for other in others):
-            return "flows that are no promises"
-        return super().refuses(objective, others)
-
     def kept(self, program: Program) -> Float[Tensor, "B D K"]:
         """(B, D, K) splits in force on the live paths of a program, which stay if nothing moves."""
         return live_part(program, self.previous)
@@ -86,8 +78,7 @@ class ChurnLimit(Condition):
         """(B,) Gbit/s that may move."""
         if not self.share:
             return zeros_of(program)
-        volume = program.routable_demand.sum(1) if self.volume is None else self.volume.to(program.demand)
-        return self.share * volume
+        return self.share * program.routable_demand.sum(1)
 
     def moved(self, program: Program, splits: Tensor) -> Float[Tensor, " B"]:
         """(B,) Gbit/s that splits (B, D, K) move."""
@@ -121,16 +112,11 @@ class ChurnLimit(Condition):
 
     def rows(self, rows: slice | Tensor) -> ChurnLimit:
         """See Condition."""
-        return ChurnLimit(self.previous[rows], self.share, None if self.volume is None else self.volume[rows])
-
-    def first_demands(self, count: int, program: Program) -> ChurnLimit:
-        """See Condition."""
-        volume = program.routable_demand.sum(1) if self.volume is None else self.volume
-        return ChurnLimit(self.previous[:, :count], self.share, volume)
+        return ChurnLimit(self.previous[rows], self.share)
 
     def for_batch(self, batch: int) -> ChurnLimit:
         """See Condition."""
-        if bool((self.previous != self.previous[:1]).any()) or self.volume is not None:
+        if bool((self.previous != self.previous[:1]).any()):
             raise InputError("with_demand", "churn", "the same splits in force for all", "different ones")
         return ChurnLimit(self.previous[:1].expand(batch, -1, -1), self.share)
 

@@ -14,9 +14,12 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from teal.errors import InputError
 from teal.objectives import Objective
 from teal.pathops import PathOps
 from teal.problem.program import Program
+
+RULES = ("capacity", "demand", "sign", "mask")  # of the validator, beside those of the conditions
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,8 +58,12 @@ class Rewritten:
 class Condition:
     """A side condition of B matrices.  Subclasses are frozen dataclasses.
 
+    :meth:`rewrite` may change columns, rows, and how large a share of its demand a column may carry (a demand set
+    :class:`teal.problem.demand_sets.Capped`), neither demands nor values.  A subclass that has data by matrix or by
+    path overrides :meth:`rows`, :meth:`for_batch` and :meth:`on_paths`, which return the condition itself.
+
     Attributes:
-        name: in messages, options and figures.
+        name: in messages, options and figures; each once in a problem, and no rule of the validator.
         changes_columns: whether the columns of the rewritten program are others; such conditions rewrite first.
     """
 
@@ -68,7 +75,7 @@ class Condition:
 
         Args:
             objective: of the problem.
-            others: conditions of the problem.
+            others: conditions that it is to stand beside.
         """
         if not objective.maximises_value or objective.is_fair:
             return f"an objective that maximises a sum over flows, not {objective.name.value}"
@@ -95,15 +102,6 @@ class Condition:
         """The condition of some of the matrices."""
         return self
 
-    def first_demands(self, count: int, program: Program) -> Self:
-        """The condition where only the first ``count`` demands are carried, with as much room as it has for all.
-
-        Args:
-            count: of demands.
-            program: of all demands, over paths.
-        """
-        return self
-
     def for_batch(self, batch: int) -> Self:
         """The condition of other matrices, as many as ``batch``.
 
@@ -123,6 +121,23 @@ class Condition:
             InputError: it speaks of the paths as they were.
         """
         return self
+
+
+def together(objective: Objective, conditions: Sequence[Condition], new: Condition) -> tuple[Condition, ...]:
+    """Conditions and one more, in the order in which they rewrite a program.
+
+    Raises:
+        InputError: one of them refuses the objective or another one, two have one name or change columns.
+    """
+    for one, others in ((new, conditions), *((one, (new,)) for one in conditions)):
+        if expected := one.refuses(objective, others):
+            raise InputError(one.name, "problem", expected, ", ".join(other.name for other in others) or objective.name)
+    if new.name in (*RULES, *(one.name for one in conditions)):
+        raise InputError(new.name, "name", "one that no rule and no other condition has", new.name)
+    changing = [one.name for one in conditions if one.changes_columns]
+    if new.changes_columns and changing:
+        raise InputError(new.name, "problem", "no other condition that changes columns", changing[0])
+    return tuple(sorted((*conditions, new), key=lambda one: not one.changes_columns))
 
 
 def zeros_of(program: Program) -> Tensor:

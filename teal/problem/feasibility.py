@@ -7,6 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from teal.problem.condition import RULES
 from teal.problem.problem import Problem
 
 TOLERANCE = 1e-6  # share of a capacity or a demand by which a rule may be broken, for rounding
@@ -40,8 +41,7 @@ class Violations:
     @property
     def by_rule(self) -> dict[str, Tensor]:
         """(B,) by each rule, by its name."""
-        own = {"capacity": self.capacity, "demand": self.demand, "sign": self.sign, "mask": self.mask}
-        return own | self.conditions
+        return {rule: getattr(self, rule) for rule in RULES} | self.conditions
 
 
 def check_shape(problem: Problem, splits: Tensor) -> None:

@@ -141,7 +141,9 @@ def class_figures(problem: Problem, splits: Tensor, prices: Tensor | None) -> Cl
     bounds = []
     for number in range(count):
         own = None if prices is None else prices if prices.ndim == 2 else prices[:, number]
-        bounds.append(class_bound(upper_classes(problem, number + 1), value[:, :number], own))
+        # A condition may read all demands, so that none is cut off under conditions: lower classes just carry nothing.
+        upper = problem if problem.conditions else upper_classes(problem, number + 1)
+        bounds.append(class_bound(upper, number, value[:, :number], own))
     return ClassFigures.of_bounds(problem.classes.names, demand, value, bounds)
 
 
@@ -151,16 +153,17 @@ def by_class(problem: Problem, of_demand: Tensor) -> Tensor:
     return torch.stack([of_demand[:, rows].sum(1) for rows in problem.classes.blocks], 1)
 
 
-def class_bound(problem: Problem, promised: Tensor, prices: Tensor | None) -> Tensor:
-    """(B,) the bound of the module on the flow of the last class of ``problem``; at most its routable demand.
+def class_bound(problem: Problem, number: int, promised: Tensor, prices: Tensor | None) -> Tensor:
+    """(B,) the bound of the module on the flow of class ``number``; at most its routable demand.
 
     Args:
-        problem: of this class and all higher ones, in float64.
+        problem: of this class, all higher ones and perhaps lower ones, in float64.
+        number: of the class.
         promised: (B, C - 1) V of the higher classes.
         prices: (B, E), value of one Gbit/s of this class for each Gbit/s of capacity; None for none.
     """
     assert problem.classes is not None
-    program, blocks = problem.rewritten.program, problem.classes.blocks
+    program, blocks = problem.rewritten.program, problem.classes.blocks[: number + 1]
     if prices is None:
         return program.routable_demand[:, blocks[-1]].sum(1)
 

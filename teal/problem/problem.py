@@ -17,7 +17,7 @@ from teal.objectives import Objective, ObjectiveName
 from teal.pathops import PathOps, make_path_ops
 from teal.problem.checks import arrays
 from teal.problem.churn import ChurnLimit
-from teal.problem.condition import Condition, Rewritten
+from teal.problem.condition import Condition, Rewritten, together
 from teal.problem.demand_sets import AtMostOne, Capped, DemandSet, ExactlyOne, Stepped
 from teal.problem.program import Program
 from teal.problem.protection import Protection
@@ -176,7 +176,7 @@ class Problem:
     @cached_property
     def _limited(self) -> Problem | None:
         """See :attr:`usable`; None stands for itself: a cycle of references would keep large tensors alive."""
-        if not self.objective.maximises_value or self.largest_share is not None:
+        if not self.objective.maximises_value or self.largest_share is not None or not self.ops.counts_once:
             return None
         demand, capacity = usable_part(
             self.demand, self.capacity, carried=lambda: self.bottleneck.sum(-1), routable=lambda: self.routable_demand,
@@ -298,17 +298,10 @@ class Problem:
         return dataclasses.replace(self, paths=paths, ops=ops, conditions=conditions)
 
     def under(self, condition: Condition) -> Problem:
-        """The same matrices under one more side condition (see :mod:`teal.problem.condition`).
-
-        Raises:
-            InputError: the condition refuses the objective or another condition.
-        """
-        if refused := condition.refuses(self.objective, self.conditions):
-            raise InputError(condition.name, "problem", refused, repr(self))
+        """The same matrices under one more side condition; raises InputError where it does not go with the rest."""
         if self.steps is not None:
             raise InputError(condition.name, "steps", "a problem without steps of value", "one with steps")
-        conditions = sorted((*self.conditions, condition), key=lambda one: not one.changes_columns)
-        return dataclasses.replace(self, conditions=tuple(conditions))
+        return dataclasses.replace(self, conditions=together(self.objective, self.conditions, condition))
 
     def with_churn_limit(self, previous: Tensor, share: float) -> Problem:
         """The same matrices, of whose routable demand at most ``share``, in [0, 1], may move from ``previous`` splits.
@@ -363,10 +356,15 @@ class Problem:
         """The rewritten program as a problem without conditions, for engines: columns are its paths, rows its links."""
         program, added = self.rewritten.program, self.rewritten.program.limit.shape[1] - self.capacity.shape[1]
         largest = program.demand_set.largest if isinstance(program.demand_set, Capped) else None
-        return dataclasses.replace(
+        over = dataclasses.replace(
             self.to(torch.float64), ops=program.columns, capacity=program.limit, largest_share=largest, conditions=(),
             link_cost=torch.cat([self.link_cost.to(torch.float64), program.limit.new_zeros(added)]),
         )  # fmt: skip
+        is_same = torch.equal(program.demand, over.demand) and torch.allclose(program.value, over.path_value)
+        if not (is_same and isinstance(program.demand_set, Capped | AtMostOne)):
+            names = ", ".join(one.name for one in self.conditions)
+            raise InputError(names, "rewrite", "other columns, rows or a Capped demand set", "other demands or values")
+        return over
 
     def rows(self, rows: slice | Tensor) -> Problem:
         """The problem of some of the matrices, as a slice or by their numbers."""
@@ -378,14 +376,14 @@ class Problem:
         )  # fmt: skip
 
     def first_demands(self, count: int) -> Problem:
-        """The problem of the first ``count`` demands alone, without classes."""
+        """The problem of the first ``count`` demands alone, without classes and side conditions."""
         if count == self.paths.num_demands:
-            return dataclasses.replace(self, classes=None)
+            return dataclasses.replace(self, classes=None, conditions=())
         paths = first_demands(self.paths, count)
         return dataclasses.replace(
             self, paths=paths, ops=make_path_ops(paths, self.ops.device), classes=None,
             demand=self.demand[:, :count].contiguous(), demand_value=self.demand_value[:count],
-            conditions=tuple(condition.first_demands(count, self.program) for condition in self.conditions),
+            conditions=(),
         )  # fmt: skip
 
     def row(self, index: int) -> Problem:

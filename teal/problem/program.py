@@ -112,17 +112,19 @@ class Program:
             more = torch.einsum("br,rdj->bdj", added, coefficients)
             return bound(row_value + (self.limit[:, links:] * added).sum(1), column_price + more)
 
-        # At these prices no column on a row is worth its price.
+        # Without other demands no column on a row is worth such a price; the search goes on beyond it where that helps.
         ends = torch.where(smallest.isfinite(), highest / smallest, 0)
         full[:, links:] = least_points(at, ends.expand(len(prices), -1))
         return full
 
     def with_row(self, coefficient: Tensor, limit: Tensor) -> Program:
-        """The program with a row more.
+        """The program with a row more, whose unit is that of its largest coefficient.
 
         Args:
             coefficient: (D, J) >= 0, what a Gbit/s of each column puts on the row.
-            limit: (B,) Gbit/s.
+            limit: (B,).
         """
-        columns = AddedRowOps(self.columns, coefficient)
-        return dataclasses.replace(self, columns=columns, limit=torch.cat([self.limit, limit[:, None]], 1))
+        largest = coefficient.amax() if coefficient.numel() else coefficient.new_ones(())
+        unit = torch.where(largest > 0, largest, 1)
+        columns = AddedRowOps(self.columns, coefficient / unit)
+        return dataclasses.replace(self, columns=columns, limit=torch.cat([self.limit, (limit / unit)[:, None]], 1))

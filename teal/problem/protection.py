@@ -102,7 +102,8 @@ class Protection(Condition):
         """See Condition."""
         if objective.name not in PROMISES:
             return f"{', '.join(PROMISES)}, not {objective.name.value}"
-        return "flows without a limit on churn" if any(other.name == "churn" for other in others) else ""
+        # What is sent is in the ratio of reservations: other rules speak of what is sent, rows of what is reserved.
+        return f"no further condition, such as {others[0].name}" if others else ""
 
     def rewrite(self, program: Program) -> Rewritten:
         """See Condition: bundles in the place of paths; splits are promises in the ratio of the reservations."""
@@ -122,14 +123,10 @@ class Protection(Condition):
         """See Condition: overload by the reservations, or share of a demand promised though a group leaves nothing."""
         live = torch.where(program.live, splits, 0)
         left = self.left(live)
-        is_lost = (live.sum(-1) > 0) & (left <= 0)
+        is_lost = left <= torch.where(live.sum(-1) > 0, _EXACT * live.sum(-1), -1)
         reserved = torch.where(is_lost[..., None], splits, self.reserved(live, left))
         overload = program.overload(program.loads(reserved)).amax(1).clamp(min=0)
         return torch.maximum(overload, torch.where(is_lost, splits.sum(-1), 0).amax(1))
-
-    def first_demands(self, count: int, program: Program) -> Protection:
-        """See Condition."""
-        return Protection(self.groups, self.sets[:count], self.bundles[:count])
 
     def on_paths(self, ops: PathOps, num_links: int) -> Protection:
         """See Condition."""

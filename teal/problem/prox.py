@@ -92,9 +92,11 @@ def project_box(point: Tensor, limit: Tensor, slope: Tensor) -> Tensor:
     """
     if point.device.type == "cpu" and point.dtype == torch.float64:
         width, out = point.shape[-1], torch.empty_like(point, memory_format=torch.contiguous_format)
-        own, most, fall = (part.expand_as(point).reshape(-1, width).contiguous() for part in (point, limit, slope))
+        points, limits, slopes = (
+            part.expand_as(point).reshape(-1, width).contiguous() for part in (point, limit, slope)
+        )
         with threads_for(2 * point.numel() * point.shape[-1], least=_MIN_PARALLEL_OPERATIONS):
-            _project_rows(own.numpy(), most.numpy(), fall.numpy(), out.view(-1, width).numpy())
+            _project_rows(points.numpy(), limits.numpy(), slopes.numpy(), out.view(-1, width).numpy())
         return out
     at_once = max(1, _MOST_NUMBERS // max(1, 2 * len(point) * point.shape[-1] ** 2))
     parts = zip(point.split(at_once, 1), limit.split(at_once, 1), slope.split(at_once, 1), strict=True)
@@ -102,28 +104,28 @@ def project_box(point: Tensor, limit: Tensor, slope: Tensor) -> Tensor:
 
 
 @parallel_kernel
-def _project_rows(point: FloatArray, limit: FloatArray, slope: FloatArray, out: FloatArray) -> None:
+def _project_rows(points: FloatArray, limits: FloatArray, slopes: FloatArray, out: FloatArray) -> None:
     """:func:`project_box` of rows (m, n): of all breakpoints the two between which the sum falls to 1."""
-    width = point.shape[1]
-    for row in prange(len(point)):
-        own, most, fall = point[row], limit[row], slope[row]
+    width = points.shape[1]
+    for row in prange(len(points)):
+        point, limit, slope = points[row], limits[row], slopes[row]
         low, high, t = 0.0, np.inf, 0.0
-        if _sum_at(0.0, own, most, fall) > 1:
+        if _sum_at(0.0, point, limit, slope) > 1:
             for i in range(2 * width):
                 j = i % width
-                t = own[j] / fall[j] if i < width else (own[j] - most[j]) / fall[j]
+                t = point[j] / slope[j] if i < width else (point[j] - limit[j]) / slope[j]
                 if low < t < high:
-                    if _sum_at(t, own, most, fall) > 1:
+                    if _sum_at(t, point, limit, slope) > 1:
                         low = t
                     else:
                         high = t
-            excess, falling = _sum_at(low, own, most, fall) - 1, 0.0
+            excess, falling = _sum_at(low, point, limit, slope) - 1, 0.0
             for j in range(width):  # the entries that fall between the two
-                if (own[j] - most[j]) / fall[j] <= low and own[j] / fall[j] >= high:
-                    falling += fall[j]
+                if (point[j] - limit[j]) / slope[j] <= low and point[j] / slope[j] >= high:
+                    falling += slope[j]
             t = low + excess / falling if falling > 0 else high
         for j in range(width):
-            out[row, j] = min(max(own[j] - t * fall[j], 0.0), most[j])
+            out[row, j] = min(max(point[j] - t * slope[j], 0.0), limit[j])
 
 
 @kernel

@@ -12,15 +12,16 @@ from torch import Tensor
 from teal.runtime.arrays import FloatArray
 
 _MOST_POINTS = 60  # that are tried; about ten are needed for one number
+_FARTHER, _MOST_ENDS = 8.0, 12  # x the end where the function still falls there, and how often
 _CLOSE = 1e-9  # share of the least value so far that another point may lie below it, at which the search ends
 
 
 def least_points(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tensor:
-    """(B, n) where each of B convex functions of n numbers is least in the box [0, ends], nearly (Kelley 1960).
+    """(B, n) where each of B convex functions of n numbers >= 0 is least, nearly (Kelley 1960).
 
     Args:
         function: (B, n) -> (B,), differentiable almost everywhere.
-        ends: (B, n).
+        ends: (B, n) numbers beyond which the least seldom lies.
     """
     return _on_a_line(function, ends) if ends.shape[1] == 1 else _in_a_box(function, ends)
 
@@ -43,6 +44,11 @@ def _on_a_line(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tensor:
 
     low, high = torch.zeros_like(ends[:, 0]), ends[:, 0].clone()
     (at_low, slope_low), (at_high, slope_high) = tangent(low), tangent(high)
+    for _ in range(_MOST_ENDS):
+        if not bool((slope_high < 0).any()):
+            break
+        high = torch.where(slope_high < 0, _FARTHER * high, high)
+        at_high, slope_high = tangent(high)
     best, point = torch.minimum(at_low, at_high), torch.where(at_low <= at_high, low, high)
     for number in range(_MOST_POINTS):
         fall = slope_high - slope_low
@@ -68,6 +74,7 @@ def _on_a_line(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tensor:
 
 def _in_a_box(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tensor:
     """Of several numbers: the next point is where the largest of all tangents so far is least, by a small LP a row."""
+    ends = ends * _FARTHER**2
     best, best_point = torch.full_like(ends[:, 0], torch.inf), torch.zeros_like(ends)
     tangents: list[list[tuple[FloatArray, float]]] = [[] for _ in ends]  # slope and value at 0 of each, by row
     point = torch.zeros_like(ends)
@@ -76,9 +83,9 @@ def _in_a_box(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tensor:
         is_better = value < best
         best, best_point = torch.where(is_better, value, best), torch.where(is_better[:, None], point, best_point)
         offset, is_open, following = value - (slope * point).sum(1), False, best_point.clone()
-        for row, own in enumerate(tangents):
-            own.append((slope[row].cpu().numpy(), float(offset[row])))
-            lowest, place = _least_of(own, ends[row].cpu().numpy())
+        for row, planes in enumerate(tangents):
+            planes.append((slope[row].cpu().numpy(), float(offset[row])))
+            lowest, place = _least_of(planes, ends[row].cpu().numpy())
             if float(best[row]) - lowest > _CLOSE * abs(float(best[row])):
                 is_open, following[row] = True, torch.from_numpy(place).to(point)
         if not is_open:
@@ -93,5 +100,5 @@ def _least_of(tangents: list[tuple[FloatArray, float]], ends: FloatArray) -> tup
     size = float(np.abs(offsets).max()) or 1.0
     rows = np.hstack([slopes * ends / size, -np.ones((len(tangents), 1))])
     bounds = [(0, 1)] * len(ends) + [(None, None)]
-    found = linprog([0.0] * len(ends) + [1.0], rows, -offsets / size, bounds=bounds)
-    return (float(found.fun) * size, found.x[:-1] * ends) if found.status == 0 else (-np.inf, ends / 2)
+    solution = linprog([0.0] * len(ends) + [1.0], rows, -offsets / size, bounds=bounds)
+    return (float(solution.fun) * size, solution.x[:-1] * ends) if solution.status == 0 else (-np.inf, ends / 2)

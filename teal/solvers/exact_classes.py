@@ -93,17 +93,17 @@ class _Lps:
         is_own = self._class_of == number
         volume = max(float(self._size[is_own].sum()), np.finfo(float).tiny)
         bounds = np.stack([np.zeros(len(self.column)), np.where(self._class_of <= number, self._upper, 0)], 1)
-        found = linprog(
+        if not len(self.column):
+            return np.zeros(0), np.zeros(len(self.limit))
+        solution = linprog(
             -np.where(is_own, self._size / volume, 0), sp.vstack(self._rows, format="csr"),
             np.concatenate(self._right), bounds=bounds, method="highs",
-        ) if len(self.column) else None  # fmt: skip
-        if found is None:
-            return np.zeros(0), np.zeros(len(self.limit))
-        if found.status != 0:
+        )  # fmt: skip
+        if solution.status != 0:
             return None
-        flows = np.maximum(found.x, 0) * self._size
+        flows = np.maximum(solution.x, 0) * self._size
         reached = float(flows[is_own].sum())
         if reached > 0:
             self._rows.append(sp.csr_array(-np.where(is_own, self._size / reached, 0)[None]))
             self._right.append(np.array([_SLACK - 1]))
-        return flows, np.maximum(-found.ineqlin.marginals[: len(self.limit)], 0) * volume * self._inverse
+        return flows, np.maximum(-solution.ineqlin.marginals[: len(self.limit)], 0) * volume * self._inverse

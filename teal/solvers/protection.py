@@ -66,7 +66,8 @@ def protect(
     """
     groups = problem.topology.cables() if groups is None else groups
     protection = Protection.of(problem.ops, problem.topology.num_links, groups)
-    plain = dataclasses.replace(problem, conditions=())
+    others = tuple(one for one in problem.conditions if not isinstance(one, Protection))
+    plain = dataclasses.replace(problem, conditions=others)
     result = pdhg.solve(plain.under(protection), gap=gap, max_iterations=max_iterations)
     total = problem.demand.sum(1).clamp(min=1e-300)
     without = (problem.demand * protection.unprotected(plain.program)).sum(1) / total

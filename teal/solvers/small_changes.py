@@ -12,8 +12,7 @@ from torch import Tensor
 
 from teal.errors import InputError
 from teal.problem import Problem
-from teal.problem.churn import live_part
-from teal.problem.protection import Protection
+from teal.problem.churn import ChurnLimit, live_part
 
 _SAME = 1e-9  # share of a demand: what differs by less is rounding
 _ROUNDING = 1e-9  # of a link's capacity, by which the sum of kept flows may exceed it
@@ -37,10 +36,11 @@ def keep_within(problem: Problem, splits: Tensor, previous: Tensor, share: float
         (B, D, K) splits.
 
     Raises:
-        InputError: a problem with protection.
+        InputError: a side condition other than a limit on churn, which kept splits may break.
     """
-    if protection := problem.condition(Protection):
-        raise InputError("keep_within", protection.name, "none", "promises, which splits in force need not keep")
+    for condition in problem.conditions:
+        if not isinstance(condition, ChurnLimit):
+            raise InputError("keep_within", condition.name, "none", "a condition that splits in force need not keep")
     kept = live_part(problem.program, previous)
     difference = splits - kept
     change = torch.maximum(difference.clamp(min=0).sum(-1), (-difference).clamp(min=0).sum(-1))

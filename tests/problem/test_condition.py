@@ -20,7 +20,7 @@ from teal.problem.churn import ChurnLimit
 from teal.problem.condition import Condition, Rewritten
 from teal.problem.program import Program
 from teal.problem.protection import failed_paths
-from teal.testing import random_problem
+from teal.testing import make_topology, random_problem
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -204,7 +204,98 @@ def _highest_class_alone(problem: Problem) -> Problem:
     assert problem.classes is not None
     count = int(problem.classes.ptr[1])
     objective, value = teal.Objective(), torch.ones_like(problem.demand_value)
-    return dataclasses.replace(problem, objective=objective, demand_value=value, classes=None).first_demands(count)
+    alone = dataclasses.replace(problem, objective=objective, demand_value=value).first_demands(count)
+    return alone.with_protection()
+
+
+def test_the_bound_of_a_class_sees_the_demands_of_all_classes() -> None:
+    """A link of 100, of which a tenth of all demand may be used: 10, which the higher class can have all."""
+    topology = make_topology([(0, 1, 100.0)])
+    paths = teal.compute_paths(topology, np.array([[0, 1]], np.int32), num_paths=1, cache=False)
+    problem = priority_problem(topology, paths, {"a": np.array([10.0]), "b": np.array([90.0])})
+    problem = problem.under(GroupShare((0,), 0.1))
+    little = torch.tensor([[[0.1], [0.0]]], dtype=torch.float64)
+    measured = teal.assess(problem, teal.Allocation.of_batch(little, None, 0.0))
+    assert measured.classes is not None
+    assert float(measured.classes.bound[0, 0]) == pytest.approx(10.0)
+    found = teal.solve(problem, gap=1e-3)
+    assert found.classes is not None
+    np.testing.assert_allclose(found.classes.value[0], [10.0, 0.0], atol=1e-6)
+    assert float(found.gap) <= 1e-3
+
+
+@pytest.mark.parametrize("hops", [4, 6, 12])
+def test_a_gbit_of_churn_may_be_worth_more_than_any_demand(hops: int) -> None:
+    """Class a is on a chain and may move to a direct link, which frees each link for a demand of class b."""
+    topology = make_topology([*[(n, n + 1, 10.0) for n in range(hops)], (0, hops, 10.0)])
+    pairs = np.array([[0, hops], *[[n, n + 1] for n in range(hops)]], np.int32)
+    pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
+    paths = teal.compute_paths(topology, pairs, num_paths=2, cache=False)
+    is_long = (paths.pairs == [0, hops]).all(1)
+    demand = {"a": 10.0 * is_long, "b": 10.0 * ~is_long}
+    problem = priority_problem(topology, paths, demand)
+    previous = problem.first_path_splits.clone()
+    chain = next(k for k in range(2) if len(paths.links_of(int(is_long.argmax()), k)) == hops)
+    previous[0, int(is_long.argmax())] = torch.eye(2, dtype=torch.float64)[chain]
+    problem = problem.with_churn_limit(previous, 0.02)
+    for splits in (teal.solve(problem, gap=1e-3), teal.make_scheme("lp-all").solve(problem)):
+        prices = splits.program_prices
+        measured = teal.assess(problem, teal.Allocation.of_batch(splits.splits, splits.prices, 0.0, prices))
+        assert measured.status[0] == "feasible"
+        assert float(measured.gap) <= 1e-3
+
+
+@pytest.mark.parametrize("coefficient", [1e-6, 0.01, 1.0, 3.0, 1e4])
+def test_a_row_may_have_any_coefficients(coefficient: float) -> None:
+    @dataclasses.dataclass(frozen=True, eq=False)
+    class Scaled(Condition):
+        name: ClassVar[str] = "scaled"
+
+        def rewrite(self, program: Program) -> Rewritten:
+            row = torch.full_like(program.value, coefficient)
+            return Rewritten.of(program.with_row(row, 0.3 * coefficient * program.demand.sum(1)))
+
+        def violation(self, program: Program, splits: Tensor) -> Tensor:
+            return (program.flows(splits).sum((1, 2)) / program.demand.sum(1) - 0.3).clamp(min=0)
+
+    problem = random_problem(5, batch=1, idle=0.0).under(Scaled())
+    exact = teal.make_scheme("lp-all").solve(problem)
+    found = teal.solve(problem, gap=1e-3)
+    assert float(found.gap) <= 1e-3
+    assert float(found.value) == pytest.approx(float(problem.value(exact.splits)), rel=2e-3)
+    assert float(teal.violations(problem, found.splits).largest) <= 1e-9
+
+
+def test_promises_over_paths_that_share_links() -> None:
+    """Both paths of a demand of 10 share two links of 100; a group is a private link of each: 10 can be promised."""
+    topology = make_topology([(0, 1, 100.0), (1, 2, 100.0), (2, 4, 100.0), (1, 3, 100.0), (3, 4, 100.0)])
+    paths = teal.compute_paths(topology, np.array([[0, 4]], np.int32), num_paths=2, method="yen", cache=False)
+    problem = teal.Problem.create(topology, paths, teal.Objective(), np.array([10.0])).with_protection([[2], [4]])
+    found = teal.solve(problem, gap=1e-3)
+    assert float(found.value) == pytest.approx(10.0, rel=1e-3)
+    assert float(found.gap) <= 1e-3
+
+
+def test_names_columns_and_demands_are_checked() -> None:
+    problem = random_problem(1, batch=1)
+    group = GroupShare((0,), 0.1)
+    with pytest.raises(InputError, match="no other condition"):
+        problem.under(group).under(GroupShare((1,), 0.2))
+    for rule in ("demand", "capacity", "sign", "mask"):
+        with pytest.raises(InputError, match="no rule"):
+            problem.under(type("Named", (GroupShare,), {"name": rule})((0,), 0.1))
+    for protected in (lambda: problem.with_protection().under(group), lambda: problem.under(group).with_protection()):
+        with pytest.raises(InputError, match="no further condition"):
+            protected()
+    mixing = type("Mixing", (GroupShare,), {"name": "mixing", "changes_columns": True})
+    with pytest.raises(InputError, match="changes columns"):
+        problem.with_churn_limit(problem.even_splits, 0.1).under(mixing((0,), 0.1))
+
+    def halve(self: GroupShare, program: Program) -> Rewritten:
+        return Rewritten.of(dataclasses.replace(program, demand=program.demand / 2))
+
+    with pytest.raises(InputError, match="other demands or values"):
+        teal.solve(problem.under(type("Halving", (GroupShare,), {"rewrite": halve})((0,), 0.1)))
 
 
 def test_a_condition_travels_with_parts_and_other_matrices() -> None:

@@ -39,12 +39,12 @@ def test_two_classes_on_two_links_by_hand() -> None:
     # A price of 1 on the link from b to c: gold pays at least 0 for 3 Gbit/s and 1 for none of the rest, since its
     # cheapest path costs 0; so that this bound on bronze is 2 + 4 and does not see that gold needs the link.
     prices = torch.tensor([[0.0, 0, 1]], dtype=torch.float64)
-    assert float(class_bound(problem, torch.tensor([[4.0]], dtype=torch.float64), prices)) == pytest.approx(6.0)
+    assert float(class_bound(problem, 1, torch.tensor([[4.0]], dtype=torch.float64), prices)) == pytest.approx(6.0)
     # With a price of 1 on the direct link too, gold pays 4: 3 + 2 + 4 (bronze from a to b) - 4 = 5.
     prices = torch.tensor([[1.0, 0, 1]], dtype=torch.float64)
-    assert float(class_bound(problem, torch.tensor([[4.0]], dtype=torch.float64), prices)) == pytest.approx(5.0)
+    assert float(class_bound(problem, 1, torch.tensor([[4.0]], dtype=torch.float64), prices)) == pytest.approx(5.0)
     # If gold had only 2.5, it would pay 2.5.
-    assert float(class_bound(problem, torch.tensor([[2.5]], dtype=torch.float64), prices)) == pytest.approx(6.5)
+    assert float(class_bound(problem, 1, torch.tensor([[2.5]], dtype=torch.float64), prices)) == pytest.approx(6.5)
 
 
 @settings(max_examples=25, deadline=None)

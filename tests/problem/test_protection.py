@@ -143,5 +143,5 @@ def test_wrong_problems_are_refused() -> None:
     limited = random_problem(1).with_churn_limit(random_problem(1).even_splits, 0.1)
     with pytest.raises(InputError, match="churn"):
         limited.with_protection()
-    with pytest.raises(InputError, match="no promises"):
+    with pytest.raises(InputError, match="no further condition"):
         random_problem(1).with_protection().with_churn_limit(random_problem(1).even_splits, 0.1)

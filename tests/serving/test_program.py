@@ -317,7 +317,7 @@ def test_the_least_work_of_a_program_counts_what_it_takes() -> None:
         (422, "protect", "", {"protect": "ducts", "demands": []}),
         (422, "without groups", "", {"protect": "groups", "demands": []}),
         (422, "protect: not with entries", "", {"protect": "cables", "entries": 16, "demands": []}),
-        (422, "without a limit on churn", "?previous=ID", {"protect": "cables", "max_churn": 0.1, "demands": []}),
+        (422, "no further condition", "?previous=ID", {"protect": "cables", "max_churn": 0.1, "demands": []}),
         (
             422,
             "not with latency_limits_ms",

@@ -62,6 +62,8 @@ class ClassRows:
 
     def _program(self, exact: Problem, number: int) -> Problem:
         """The program of the classes up to ``number``, without values."""
+        if exact.conditions:  # which may read all demands: those of lower classes stay, without value
+            return dataclasses.replace(exact, objective=Objective(ObjectiveName.WEIGHTED_FLOW), classes=None)
         if not self.is_merged:
             part = exact.first_demands(int(self._classes.ptr[number + 1]))
             return dataclasses.replace(
@@ -88,7 +90,9 @@ class ClassRows:
         weight = program.demand.new_tensor(class_weights(number, ratio))
         if not self.is_merged:
             size = torch.as_tensor(self._classes.ptr[: number + 2]).diff().to(weight.device)
-            return dataclasses.replace(program, demand_value=weight.repeat_interleave(size))
+            value = torch.zeros_like(program.demand[0])
+            value[: int(size.sum())] = weight.repeat_interleave(size)
+            return dataclasses.replace(program, demand_value=value)
         steps = None
         if number:
             end = self._amounts(number).cumsum(-1)
@@ -103,7 +107,7 @@ class ClassRows:
     def _served(self, number: int, splits: Tensor) -> Tensor:
         """(B, R, c) Gbit/s of each class in each row, which serves the highest class first."""
         amount = self._amounts(number)
-        served = (splits.to(amount).sum(-1) * self._programs[number].demand)[..., None]
+        served = (splits.to(amount).sum(-1) * self._programs[number].demand)[:, : amount.shape[1], None]
         return torch.minimum((served - (amount.cumsum(-1) - amount)).clamp(min=0), amount)
 
     def splits(self, splits: Tensor) -> Tensor:

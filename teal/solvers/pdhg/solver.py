@@ -172,7 +172,7 @@ def _check(
 def _solving(
     problem: Problem, limits: _Limits, warm_start: WarmStart | None, engine: str, dtype: torch.dtype | None
 ) -> Steps[PdhgResult]:
-    """The solution of a program, of the programs of a sequence, or of the program over bundles."""
+    """The solution of a program, of the programs of a sequence, or of the program that side conditions make."""
     begin = time.perf_counter()
     program = partial(solving, engine=engine, dtype=dtype)
     of_sequence: dict[str, Any] = {
@@ -212,16 +212,16 @@ def _solving_rewritten(
     problem: Problem, state: PdhgState | None, limits: _Limits, engine: str, dtype: torch.dtype | None
 ) -> Steps[PdhgResult]:
     """The program that the side conditions make, over its own columns and rows; the result is over paths and links."""
-    rewritten, program, links = problem.rewritten, problem.over_columns, problem.topology.num_links
-    if program.largest_share is not None:
+    rewritten, over, links = problem.rewritten, problem.over_columns, problem.topology.num_links
+    if over.largest_share is not None:
         dtype = torch.float64  # shares of columns are differences of splits, and a budget is small beside capacities
     columns = None
     if state is not None:
-        prices = program.program.completed(state.prices.to(program.capacity))
-        columns = PdhgState(rewritten.shares(state.splits.to(program.demand)), prices)
+        prices = over.program.completed(state.prices.to(over.capacity))
+        columns = PdhgState(rewritten.shares(state.splits.to(over.demand)), prices)
     elif rewritten.start is not None:
-        columns = PdhgState(rewritten.start, torch.zeros_like(program.capacity))
-    result = yield from _solving_single(program, columns, dataclasses.replace(limits, starter=None), engine, dtype)
+        columns = PdhgState(rewritten.start, torch.zeros_like(over.capacity))
+    result = yield from _solving_single(over, columns, dataclasses.replace(limits, starter=None), engine, dtype)
     splits, prices = rewritten.splits(result.splits), result.prices[:, :links]
     last = PdhgState(rewritten.splits(result.state.splits), result.state.prices[:, :links])
     return dataclasses.replace(result, splits=splits, prices=prices, state=last)
