@@ -19,6 +19,8 @@ def guard() -> Path | None:
     if os.environ.get("RAY_ADDRESS"):  # the user's cluster has its own configuration
         return None
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    for setting in ("READY", "HEALTH"):  # on a busy machine Ray Serve's HTTP proxy takes longer than Ray's 5 and 10 s
+        os.environ.setdefault(f"RAY_SERVE_PROXY_{setting}_CHECK_TIMEOUT_S", "60")
     file = cache_dir("serve") / "ray-token"
     with (
         contextlib.suppress(FileExistsError),

@@ -61,6 +61,8 @@ def test_the_serve_config_runs_on_two_nodes_and_survives_the_end_of_one(tmp_path
     (tmp_path / "serve.yaml").write_text(yaml.safe_dump(config))
     environment = {**os.environ, "TEAL_TOKEN": TOKEN, "PYTHONPATH": str(ROOT), "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     environment |= {"TEAL_CACHE_DIR": str(tmp_path / "cache")}
+    # Of Ray's HTTP proxy: 5 and 10 s are too short on a busy machine.
+    environment |= {f"RAY_SERVE_PROXY_{which}_CHECK_TIMEOUT_S": "60" for which in ("READY", "HEALTH")}
     with (
         (tmp_path / "cluster.log").open("w") as errors,
         running([sys.executable, "-c", _CLUSTER], environment, stdin=subprocess.PIPE, errors=errors) as cluster,
