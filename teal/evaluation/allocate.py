@@ -15,7 +15,7 @@ from teal.config import AllocateConfig
 from teal.evaluation.instance import Instance, load_instance
 from teal.formats.allocations import MatrixFile, finite_only, write_allocation
 from teal.problem import Allocation, Figures, Problem, assess
-from teal.problem.churn import moved
+from teal.problem.churn import share_moved
 from teal.runtime.arrays import AnyArray
 from teal.runtime.storage import atomic_file
 from teal.schemes.price_gnn import starter_for
@@ -91,10 +91,9 @@ class HistoryAllocator:
             file = MatrixFile(temporary, "weights" if self.config.entries else "splits")
             at_once, previous = MAX_LANES if self.config.max_churn is None else 1, None
             for first in range(0, len(rows), at_once):
-                batch, splits = self._allocate_batch(solver, problem, list(rows[first : first + at_once]), previous)
-                if self.config.max_churn is not None:  # a demand that is 0 keeps the splits that it had
-                    is_idle = torch.from_numpy(self.instance.traffic.read([rows[first]])[0] <= 0)[:, None]
-                    previous = splits[-1] if previous is None else torch.where(is_idle, previous, splits[-1])
+                at = list(rows[first : first + at_once])
+                batch, splits, in_force = self._allocate_batch(solver, problem, at, previous)
+                previous = None if self.config.max_churn is None else in_force
                 file.add(batch, None if self.config.figures_only else self._stored_form(splits))
                 if self.config.each != "none":
                     self._write_each(batch, splits)
@@ -104,7 +103,15 @@ class HistoryAllocator:
 
     def _allocate_batch(
         self, solver: SuccessivePdhg, problem: Problem, rows: list[int], previous: torch.Tensor | None
-    ) -> tuple[list[AllocatedMatrix], torch.Tensor]:
+    ) -> tuple[list[AllocatedMatrix], torch.Tensor, torch.Tensor]:
+        """The matrices, their splits (B, D, K), and the splits (D, K) in force after the last one.
+
+        Args:
+            solver: of the part.
+            problem: of the network.
+            rows: numbers of the matrices.
+            previous: (D, K) splits in force before, which limit what moves; None for no limit.
+        """
         config, traffic = self.config, self.instance.traffic
         problem = problem.with_demand(torch.from_numpy(traffic.read(rows)).to(problem.demand))
         if previous is not None and config.max_churn is not None:
@@ -116,8 +123,7 @@ class HistoryAllocator:
         assessment = assess(problem, Allocation.of_batch(splits, result.prices, solve_s, result.program_prices))
         movement = torch.full((len(rows),), math.nan)
         if previous is not None:
-            volume = problem.routable_demand.sum(1).clamp(min=1e-300)
-            movement = moved(problem.program, splits.to(problem.demand), previous) / volume
+            movement = share_moved(problem.program, splits.to(problem.demand), previous)
         allocated = [
             AllocatedMatrix(
                 index=row,
@@ -130,7 +136,10 @@ class HistoryAllocator:
             )
             for place, row in enumerate(rows)
         ]
-        return allocated, splits
+        in_force = splits[-1]
+        if previous is not None:  # a demand that is 0 keeps the splits that it had
+            in_force = torch.where(problem.demand[-1, :, None] > 0, in_force, previous)
+        return allocated, splits, in_force
 
     def _write_each(self, matrices: list[AllocatedMatrix], splits: torch.Tensor) -> None:
         """Write each matrix to a file of its own."""

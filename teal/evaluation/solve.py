@@ -20,7 +20,7 @@ from teal.objectives import Objective
 from teal.problem import Allocation, Assessment, Figures, Problem, Status, all_paths_bound, assess
 from teal.problem.assessment import FIGURES
 from teal.problem.bounds import gap
-from teal.problem.churn import moved
+from teal.problem.churn import share_moved
 from teal.runtime.arrays import FloatArray
 from teal.runtime.memory import describe
 from teal.schemes.price_gnn import starter_for
@@ -219,8 +219,7 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
             steady = keep_within(problem, splits, in_force, config.keep_within)
             notify(_cost_of(problem, splits, steady, "--keep-within"))
             splits = steady
-        volume = problem.routable_demand.sum().clamp(min=1e-300)
-        moved_share = float(moved(problem.program, splits.to(problem.demand), in_force)[0] / volume)
+        moved_share = float(share_moved(problem.program, splits.to(problem.demand), in_force)[0])
         changed = int(changes(problem, splits, in_force).sum())
     assessment = assess(problem, Allocation.of_batch(splits, result.prices, solve_s, result.program_prices))
     begin, gap_all_paths = time.perf_counter(), math.nan

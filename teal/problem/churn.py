@@ -30,7 +30,7 @@ from torch import Tensor
 from teal.errors import InputError
 from teal.pathops import PathOps
 from teal.pathops.columns import TwiceOps
-from teal.problem.condition import Condition, Rewritten, zeros_of
+from teal.problem.condition import Condition, Rewritten
 from teal.problem.demand_sets import Capped
 from teal.problem.program import Program
 from teal.runtime.shapes import Float
@@ -76,8 +76,6 @@ class ChurnLimit(Condition):
 
     def budget(self, program: Program) -> Float[Tensor, " B"]:
         """(B,) Gbit/s that may move."""
-        if not self.share:
-            return zeros_of(program)
         return self.share * program.routable_demand.sum(1)
 
     def moved(self, program: Program, splits: Tensor) -> Float[Tensor, " B"]:
@@ -129,6 +127,11 @@ def live_part(program: Program, previous: Tensor) -> Float[Tensor, "B D K"]:
     """Splits (B, D, K) or (D, K) in force on live paths, of each demand at most 1 in sum."""
     kept = torch.where(program.live, previous.to(program.demand).clamp(min=0), 0)
     return kept / kept.sum(-1, keepdim=True).clamp(min=1)
+
+
+def share_moved(program: Program, splits: Tensor, previous: Tensor) -> Float[Tensor, " B"]:
+    """(B,) :func:`moved`, as a share of the routable demand; 0 without any."""
+    return moved(program, splits, previous) / program.routable_demand.sum(1).clamp(min=1e-300)
 
 
 def moved(program: Program, splits: Tensor, previous: Tensor) -> Float[Tensor, " B"]:

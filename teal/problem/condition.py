@@ -11,7 +11,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Self
 
-import torch
 from torch import Tensor
 
 from teal.errors import InputError
@@ -40,7 +39,7 @@ class Rewritten:
 
     @classmethod
     def of(cls, program: Program) -> Rewritten:
-        """A program over paths, not rewritten yet."""
+        """A program whose columns are still the paths: shares of columns are splits."""
         return cls(program, lambda shares: shares, lambda splits: splits)
 
     def by(self, condition: Condition) -> Rewritten:
@@ -138,12 +137,3 @@ def together(objective: Objective, conditions: Sequence[Condition], new: Conditi
     if new.changes_columns and changing:
         raise InputError(new.name, "problem", "no other condition that changes columns", changing[0])
     return tuple(sorted((*conditions, new), key=lambda one: not one.changes_columns))
-
-
-def zeros_of(program: Program) -> Tensor:
-    """(B,) zeros."""
-    return (
-        torch.zeros_like(program.demand[:, 0])
-        if program.demand.shape[1]
-        else program.limit.new_zeros(len(program.limit))
-    )

@@ -44,6 +44,7 @@ from teal.runtime.shapes import Bool, Float
 
 MAX_PATHS = 6  # K: vertices are enumerated, and sets of paths are bits of a 64-bit number
 _EXACT = 1e-9  # by which a vertex may miss a constraint, for rounding
+_NOTHING_LEFT = 1e-9  # share of a demand's splits up to which those that a group leaves are rounding
 _DIGITS = 9  # after the point, by which vertices are compared: their coordinates are ratios of small whole numbers
 _BASES_AT_ONCE = 20_000  # systems of equations in memory at once
 _GROUPS_AT_ONCE = 16  # whose failed paths are in memory at once
@@ -123,7 +124,7 @@ class Protection(Condition):
         """See Condition: overload by the reservations, or share of a demand promised though a group leaves nothing."""
         live = torch.where(program.live, splits, 0)
         left = self.left(live)
-        is_lost = left <= torch.where(live.sum(-1) > 0, _EXACT * live.sum(-1), -1)
+        is_lost = left <= torch.where(live.sum(-1) > 0, _NOTHING_LEFT * live.sum(-1), -1)
         reserved = torch.where(is_lost[..., None], splits, self.reserved(live, left))
         overload = program.overload(program.loads(reserved)).amax(1).clamp(min=0)
         return torch.maximum(overload, torch.where(is_lost, splits.sum(-1), 0).amax(1))

@@ -21,6 +21,7 @@ from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem, ProgramPrices
 from teal.problem.allocation import Allocation
 from teal.problem.assessment import Assessment, assess
+from teal.problem.churn import share_moved
 from teal.problem.protection import Protection
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline, Run, Steps
@@ -317,10 +318,8 @@ class Served:
         order, moved, classes = self._network(solved.program)[1], None, measured.classes
         fair, numbers = measured.fair, range(rows_of.start, rows_of.stop)
         if solved.program.churn is not None:
-            own_problem = solved.problem.rows(rows)
-            volume = own_problem.routable_demand.sum(1).clamp(min=1e-300)
-            limit = solved.program.churn.rows(rows)
-            moved = (limit.moved(own_problem.program, splits.to(own_problem.demand)) / volume).cpu().numpy()
+            of_rows = solved.problem.rows(rows).program  # the splits in force are the same for all matrices
+            moved = share_moved(of_rows, splits.to(of_rows.demand), solved.program.churn.previous).cpu().numpy()
         return Answer(
             **{name: getattr(measured, name)[rows_of].cpu().numpy() for name in FIGURES},
             utilisation=measured.utilisation[rows_of].cpu().numpy(),

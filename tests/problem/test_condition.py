@@ -43,8 +43,6 @@ class GroupShare(Condition):
         return (crossing / program.demand.sum(1).clamp(min=1e-30) - self.share).clamp(min=0)
 
     def _crosses(self, program: Program) -> Tensor:
-        on = torch.zeros_like(program.limit[:1, : program.columns.paths.num_links])
-        on[0, list(self.links)] = 1
         return torch.from_numpy(crossing_paths(program.columns.paths, self.links))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ pytest.importorskip("fastapi", reason="needs the service's packages: pip install
 import teal
 from teal.client import AsyncClient, InvalidRequest, ServiceFault
 from teal.network import all_pairs
+from teal.problem.churn import ChurnLimit
 from teal.serving.program import Program
 from teal.serving.responses import AllocationAnswer, RecentAllocations
+from teal.serving.served import Job
 from teal.solvers.protection import under_failures
-from tests.serving.service import rates_of, run, service
+from tests.serving.service import b4_served, rates_of, run, service
 
 _SHARES = {"gold": 0.1, "silver": 0.3, "bronze": 0.6}
 _ALLOCATIONS = "/v1/networks/b4/allocations"
@@ -128,8 +131,25 @@ def test_a_limit_on_churn_counts_from_an_earlier_answer(tmp_path: Path, form: st
                 away = (second[:, None] * np.maximum(0, free.splits[0] - before.splits[0])).sum() / second.sum()
                 assert away > 2 * 0.03, "without a limit more moves"
             assert float(calm.value[0]) <= float(free.bound[0])
+            if form == "arrow":  # several matrices, each against the same answer
+                both = await client.allocate("b4", np.stack([first, second]), max_churn=0.03, previous=number)
+                assert both.moved is not None
+                for row, rates in enumerate((first, second)):
+                    moved = (rates[:, None] * np.maximum(0, both.splits[row] - before.splits[0])).sum() / rates.sum()
+                    assert moved == pytest.approx(float(both.moved[row]), abs=1e-5)
 
     run(work)
+
+
+def test_later_matrices_of_a_job_say_what_moves_too() -> None:
+    served, previous = b4_served(), torch.rand(1, 132, 4, dtype=torch.float64)
+    program = Program(teal.ObjectiveName.TOTAL_FLOW, churn=ChurnLimit(previous / previous.sum(-1, keepdim=True), 0.1))
+    solved = served.solve(Job(rates_of(3, size=30_000), program, 1e-2, time.perf_counter() + 600))
+    whole, later = (served.answer(solved, rows, 1e-2, 0, 0.0) for rows in (slice(0, 3), slice(1, 3)))
+    assert whole.moved is not None
+    assert later.moved is not None
+    np.testing.assert_array_equal(later.moved, whole.moved[1:])
+    assert (whole.moved <= 0.1 + 1e-9).all()
 
 
 @pytest.mark.system

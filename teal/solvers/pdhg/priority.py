@@ -188,8 +188,9 @@ def solving_in_order(
         may_merge: whether ``solve`` takes values that fall in steps, so that the classes of a pair are one row.
     """
     begin = time.perf_counter()
-    is_small = problem.demand.device.type == "cpu" and problem.rewritten.program.live[0].numel() <= MAX_COLUMNS
-    if problem.conditions and is_small and problem.rewritten.program.live[0].numel() <= _EXACT_FIRST:
+    num_columns = problem.rewritten.program.columns.mask.numel()
+    is_small = problem.demand.device.type == "cpu" and num_columns <= MAX_COLUMNS
+    if problem.conditions and is_small and num_columns <= _EXACT_FIRST:
         splits, prices = torch.zeros_like(problem.even_splits), problem.capacity.new_zeros(
             problem.batch, len(problem.classes or ()), problem.topology.num_links
         )  # fmt: skip
