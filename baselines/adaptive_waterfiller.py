@@ -19,7 +19,7 @@ from teal.errors import InputError
 from teal.problem import Allocation, Problem
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.parallel import kernel
-from teal.solvers.fairness import require_shedding
+from teal.solvers.sequences.fairness import require_shedding
 from teal.spec import Spec
 
 _CHANGED = 1e-12  # relative: a link's level that rose by more since it was queued is queued again

@@ -80,4 +80,4 @@ def optimum(problem: Problem) -> float:
     if not result.success:
         raise SolverError(f"arc form: HiGHS did not find an optimum: {result.message}")
     theta = float(result.fun)
-    return 1 / max(1.0, theta) if problem.objective.higher_is_better else theta
+    return 1 / max(1.0, theta) if problem.objective.may_shed else theta

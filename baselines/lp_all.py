@@ -35,7 +35,7 @@ from baselines.matrix import Matrix, MatrixResult, per_matrix
 from baselines.max_min_lp import ExactMaxMin
 from baselines.path_program import path_program
 from teal.errors import InputError, SolverError
-from teal.objectives import Objective, ObjectiveName
+from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.problem.allocation import Allocation, Status
 from teal.spec import Spec
@@ -73,15 +73,15 @@ class LpAll:
         Raises:
             SolverError: cvxpy or the solver is not installed, or its licence does not cover the program.
         """
-        if problem.objective.is_sequence or problem.conditions:
+        if problem.objective.rules.is_sequence or problem.conditions:
             if self.solver not in SCALED_SOLVERS:
-                under = problem.conditions[0].name if problem.conditions else problem.objective.name.value
+                under = problem.conditions[0].name if problem.conditions else problem.objective.name
                 expected = f"{' or '.join(SCALED_SOLVERS)} under {under}"
                 raise InputError("lp-all", "solver", expected, self.solver)
             settings = LpSettings(self.solver, self.method, self.time_limit)
             if problem.conditions:
                 return solve_under_conditions(problem.to(torch.float64), settings)
-            if problem.objective.is_fair:
+            if problem.objective.name == ObjectiveName.MAX_MIN:
                 return ExactMaxMin(settings).solve(problem)
             return solve_in_order(problem.to(torch.float64), settings)
         cvxpy = _import_cvxpy()
@@ -256,9 +256,7 @@ def _spans_decades(problem: Problem) -> bool:
 
 def _solve_scaled(problem: Problem, settings: LpSettings) -> Allocation:
     """LP-all of one matrix by the scaled program of :mod:`baselines.path_program`."""
-    original = problem
-    if problem.objective.is_balanced:
-        problem = dataclasses.replace(problem, objective=Objective(ObjectiveName.MAX_LINK_UTILISATION))
+    original, problem = problem, problem.solved
 
     def solve(matrix: Matrix) -> MatrixResult:
         lp = path_program(matrix, matrix.routable, matrix.capacity)
@@ -269,7 +267,7 @@ def _solve_scaled(problem: Problem, settings: LpSettings) -> Allocation:
         allocation = per_matrix(problem, solve)
     except SolverError as error:
         raise SolverError(f"lp-all: {error}".replace("use solver=", "use lp-all:solver=")) from error
-    if original.objective.is_balanced and original.objective.may_shed:
+    if original is not problem:
         utilisation = problem.utilisation(allocation.splits).amax(1).clamp(min=1)
         allocation = dataclasses.replace(allocation, splits=allocation.splits / utilisation[:, None, None])
     return allocation

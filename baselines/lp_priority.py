@@ -1,4 +1,4 @@
-"""Priority classes by a sequence of LPs, the reference of :mod:`teal.solvers.pdhg.priority`.
+"""Priority classes by a sequence of LPs, the reference of :mod:`teal.solvers.sequences.priority`.
 
 With x[d, k] the flow on path k of demand d and V_j the optimum of class j, the LP of class c is
 

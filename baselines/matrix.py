@@ -200,7 +200,7 @@ def per_matrix(problem: Problem, solve: Callable[[Matrix], MatrixResult]) -> All
 def require_objective(scheme: str, objective: Objective, *supported: ObjectiveName) -> None:
     """Raise InputError unless the objective is one that the scheme supports."""
     if objective.name not in supported:
-        raise InputError(scheme, "objective", " or ".join(supported), objective.name.value)
+        raise InputError(scheme, "objective", " or ".join(supported), objective.name)
 
 
 def heuristic_status(lp_status: Status) -> Status:

@@ -24,8 +24,9 @@ from baselines.linear_program import LinearProgram, LpSettings, LpSolution, solv
 from baselines.matrix import Array, Matrix, MatrixResult, heuristic_status, per_matrix
 from baselines.path_program import PathProgram, path_program
 from teal.errors import InputError
+from teal.objectives import ObjectiveName
 from teal.problem import Allocation, Problem, ProgramPrices, Status
-from teal.solvers.fairness import require_shedding
+from teal.solvers.sequences.fairness import require_shedding
 from teal.spec import Spec
 
 _POSITIVE_DUAL = 1e-7  # a demand's dual variable from which it holds the level down; they sum to 1
@@ -50,7 +51,9 @@ class ExactMaxMin:
         """The max-min fair rates of every matrix, with the prices of every level."""
         require_shedding("max-min-lp", problem.objective)
         levels: _Levels = []
-        weight = problem.demand_value.double().cpu().numpy() if problem.objective.is_fair else None
+        weight = (
+            problem.demand_value.double().cpu().numpy() if problem.objective.name == ObjectiveName.MAX_MIN else None
+        )
         allocation = per_matrix(problem, lambda matrix: self._solve(matrix, weight, levels))
         prices = ProgramPrices.of_levels(levels, problem.topology.num_links)
         return dataclasses.replace(allocation, program_prices=prices)

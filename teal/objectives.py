@@ -24,8 +24,11 @@ demand.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Callable
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +37,7 @@ from teal.runtime.arrays import AnyArray, FloatArray
 
 
 class ObjectiveName(StrEnum):
-    """The objectives."""
+    """The built-in objectives."""
 
     TOTAL_FLOW = "total_flow"
     WEIGHTED_FLOW = "weighted_flow"
@@ -51,20 +54,168 @@ class ObjectiveName(StrEnum):
 CLASS_RATIO = 4.0
 
 
-# The objectives that are a sequence of programs: one for each class, one for each level of rates.
-SEQUENCES = (ObjectiveName.PRIORITY, ObjectiveName.MAX_MIN)
-SINGLE_PROGRAMS = tuple(name for name in ObjectiveName if name not in SEQUENCES)
-PROMISES = (
-    ObjectiveName.TOTAL_FLOW,
-    ObjectiveName.WEIGHTED_FLOW,
-    ObjectiveName.PRIORITY,
-)  # whose flows may be promises
-WEIGHTED = (ObjectiveName.WEIGHTED_FLOW, ObjectiveName.PRIORITY)  # the objectives that need weights
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """What distinguishes an objective from total_flow, whose rules these are; subclasses override what differs.
+
+    Attributes:
+        carries_all: whether its program carries all demand, at the least utilisation of the fullest link.
+        solved_as: the objective that engines solve in its place; None for itself.
+        may_shed: whether an allocation may carry a demand in part; loads must then stay within capacities.
+        sense: 1.0 if a larger value is better, -1.0 if a smaller one is.
+        is_sequence: whether it is a sequence of programs, each with a bound of its own.
+        needs_weight: whether every demand must have a weight.
+        may_promise: whether its flows may be promises that survive failures.
+        unit: of its value, as printed after a number.
+        measure: what tables and plots show of its value; None where they show the satisfied demand, in per cent.
+        loss: what tables call a share of the value that is lost.
+    """
+
+    carries_all: bool = False
+    solved_as: ObjectiveName | None = None
+    may_shed: bool = True
+    sense: float = 1.0
+    is_sequence: bool = False
+    needs_weight: bool = False
+    may_promise: bool = False
+    unit: str = " Gbit/s"
+    measure: str | None = None
+    loss: str = "lost"
+
+    def demand_value(self, weight: FloatArray | None, demands: int) -> FloatArray:
+        """(D,) value of one Gbit/s of each demand.
+
+        Args:
+            weight: (D,) of the demands; None for none.
+            demands: D.
+        """
+        return np.ones(demands)
+
+    def link_cost(self, latency: FloatArray, max_latency: Callable[[], float], epsilon: float) -> FloatArray:
+        """(E,) value that one Gbit/s loses on each link.
+
+        Args:
+            latency: (E,) ms.
+            max_latency: computes the largest latency of a candidate path, ms.
+            epsilon: of the objective.
+        """
+        return np.zeros_like(latency)
+
+    def value(self, problem: Any, splits: Any) -> Any:
+        """(B,) value of splits (B, D, K) of a :class:`teal.Problem`: the sum over paths of value times flow."""
+        value = (problem.flows(splits) * problem.path_value).sum((1, 2))
+        if problem.steps is None:
+            return value
+        return value - (problem.demand * problem.demand_value * problem.steps.lost(splits.sum(-1))).sum(1)
+
+    def joined(self, values: list[float], largest_utilisation: float) -> float:
+        """Value of an allocation whose demands are divided into parts.
+
+        Args:
+            values: of the parts alone.
+            largest_utilisation: of all parts together.
+        """
+        return sum(values)
+
+    def from_score(self, score: Any) -> Any:
+        """(B,) values or bounds, of those of the program as a maximum; tensors.
+
+        Where all demand is carried that program is max -theta, with theta the largest link utilisation.
+        """
+        return score
+
+
+class _Weighted(Rules):
+    """A Gbit/s of a demand has the value of the demand's weight."""
+
+    def demand_value(self, weight: FloatArray | None, demands: int) -> FloatArray:
+        return np.ones(demands) if weight is None else weight
+
+
+class _MaxMin(_Weighted):
+    """Weights must be above 0, and are 1 where there are none."""
+
+    def demand_value(self, weight: FloatArray | None, demands: int) -> FloatArray:
+        if weight is not None and not np.all(weight > 0):
+            raise InputError("objective max_min", "weight", "above 0", float(np.min(weight)))
+        return super().demand_value(weight, demands)
+
+    def value(self, problem: Any, splits: Any) -> Any:
+        return problem.flows(splits).sum((1, 2))
+
+
+class _LatencyPenalised(Rules):
+    """Links cost epsilon * latency / max_latency."""
+
+    def link_cost(self, latency: FloatArray, max_latency: Callable[[], float], epsilon: float) -> FloatArray:
+        longest = max_latency()
+        return epsilon * latency / longest if longest > 0 else np.zeros_like(latency)
+
+
+class _Utilisation(Rules):
+    """max_link_utilisation: neither demands nor links have values."""
+
+    def demand_value(self, weight: FloatArray | None, demands: int) -> FloatArray:
+        return np.zeros(demands)
+
+    def value(self, problem: Any, splits: Any) -> Any:
+        return problem.utilisation(splits).amax(1)
+
+    def joined(self, values: list[float], largest_utilisation: float) -> float:
+        return largest_utilisation
+
+    def from_score(self, score: Any) -> Any:
+        return (-score).clamp(min=0)
+
+
+class _Concurrent(_Utilisation):
+    """max_concurrent_flow: the least share carried, alpha = min(1, 1 / theta)."""
+
+    def value(self, problem: Any, splits: Any) -> Any:
+        share = splits.sum(-1).masked_fill(~(problem.routable & (problem.demand > 0)), np.inf)
+        return share.amin(1).clamp(max=1)
+
+    def joined(self, values: list[float], largest_utilisation: float) -> float:
+        return min([1.0, *values])
+
+    def from_score(self, score: Any) -> Any:
+        return 1 / (-score).clamp(min=1)
+
+
+_RULES: dict[str, Rules] = {
+    ObjectiveName.TOTAL_FLOW: Rules(may_promise=True),
+    ObjectiveName.WEIGHTED_FLOW: _Weighted(needs_weight=True, may_promise=True),
+    ObjectiveName.LATENCY_PENALISED_FLOW: _LatencyPenalised(),
+    ObjectiveName.MAX_LINK_UTILISATION: _Utilisation(
+        carries_all=True,
+        may_shed=False,
+        sense=-1.0,
+        unit="",
+        measure="largest link utilisation",
+        loss="utilisation up by",
+    ),
+    ObjectiveName.MAX_CONCURRENT_FLOW: _Concurrent(
+        carries_all=True, solved_as=ObjectiveName.MAX_LINK_UTILISATION, unit="", measure="least share carried"
+    ),
+    ObjectiveName.PRIORITY: _Weighted(is_sequence=True, needs_weight=True, may_promise=True),
+    ObjectiveName.MAX_MIN: _MaxMin(is_sequence=True),
+}
+SINGLE_PROGRAMS = tuple(name for name in ObjectiveName if not _RULES[name].is_sequence)
+
+
+def register_objective(name: str, rules: Rules) -> None:
+    """Make ``Objective(name)`` an objective with these rules.
+
+    Raises:
+        InputError: the name is taken by other rules.
+    """
+    if _RULES.setdefault(name, rules) != rules:
+        raise InputError("objective", "name", "one that is not taken", repr(name))
 
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """One of the programs above.
+    """One of the programs above, or one that was registered.
 
     Attributes:
         name: which program.
@@ -74,79 +225,50 @@ class Objective:
         InputError: an unknown name, or ``epsilon`` out of range.
     """
 
-    name: ObjectiveName = ObjectiveName.TOTAL_FLOW
+    name: str = ObjectiveName.TOTAL_FLOW
     epsilon: float = 0.5
 
     def __post_init__(self) -> None:
-        try:
-            object.__setattr__(self, "name", ObjectiveName(self.name))  # a plain string is accepted too
-        except ValueError:
-            raise InputError("objective", "name", ", ".join(ObjectiveName), repr(self.name)) from None
+        if self.name not in _RULES:
+            raise InputError("objective", "name", ", ".join(_RULES), repr(self.name))
+        with contextlib.suppress(ValueError):  # a plain string is accepted too
+            object.__setattr__(self, "name", ObjectiveName(self.name))
         if not 0 <= self.epsilon < 1:
             raise InputError("objective", "epsilon", "a number in [0, 1)", self.epsilon)
 
     @property
+    def rules(self) -> Rules:
+        """What distinguishes it from other objectives."""
+        return _RULES[self.name]
+
+    @property
     def maximises_value(self) -> bool:
         """True for the programs that maximise a sum over flows; solvers and policies may reject demand there."""
-        return not self.is_balanced
-
-    @property
-    def is_balanced(self) -> bool:
-        """True where all demands are carried in the same proportion: solved as max_link_utilisation."""
-        return self.name in (ObjectiveName.MAX_LINK_UTILISATION, ObjectiveName.MAX_CONCURRENT_FLOW)
-
-    @property
-    def is_sequence(self) -> bool:
-        """True for priority and max_min, which are a sequence of programs."""
-        return self.name in SEQUENCES
-
-    @property
-    def has_classes(self) -> bool:
-        """True for priority, whose classes have a value and a bound each."""
-        return self.name is ObjectiveName.PRIORITY
-
-    @property
-    def is_fair(self) -> bool:
-        """True for max_min, whose levels of rates have a bound each."""
-        return self.name is ObjectiveName.MAX_MIN
-
-    @property
-    def higher_is_better(self) -> bool:
-        """False for max_link_utilisation alone."""
-        return self.name is not ObjectiveName.MAX_LINK_UTILISATION
+        return not self.rules.carries_all
 
     @property
     def may_shed(self) -> bool:
         """Whether an allocation may carry a demand in part; loads must then stay within capacities.
 
-        Differs from :attr:`maximises_value` for max_concurrent_flow, which sheds but is solved as a balanced program.
+        Differs from :attr:`maximises_value` for max_concurrent_flow, which sheds but whose program carries all demand.
         """
-        return self.higher_is_better
+        return self.rules.may_shed
 
     def demand_value(self, weight: AnyArray | None, demands: int) -> FloatArray:
-        """(D,) value of one Gbit/s of each demand: its weight, else 1; 0 for the balanced programs.
+        """(D,) value of one Gbit/s of each demand: its weight, else 1; 0 for the programs that carry all demand.
 
         Raises:
             InputError: weighted_flow or priority without weights; a weight of 0 under max_min.
         """
-        if self.is_balanced:
-            return np.zeros(demands)
-        if self.is_fair and weight is not None:
-            if not np.all(np.asarray(weight) > 0):
-                raise InputError("objective max_min", "weight", "above 0", float(np.min(weight)))
-        elif self.name not in WEIGHTED:
-            return np.ones(demands)
-        if weight is None:
-            raise InputError(f"objective {self.name.value}", "weight", "a weight for each demand", "none")
-        return np.asarray(weight, dtype=np.float64)
+        if weight is None and self.rules.needs_weight:
+            raise InputError(f"objective {self.name}", "weight", "a weight for each demand", "none")
+        return self.rules.demand_value(None if weight is None else np.asarray(weight, dtype=np.float64), demands)
 
-    def link_cost(self, latency: FloatArray, max_latency: float) -> FloatArray:
+    def link_cost(self, latency: FloatArray, max_latency: Callable[[], float]) -> FloatArray:
         """(E,) value that one Gbit/s loses on each link: epsilon * latency / max_latency, 0 for other objectives.
 
         Args:
             latency: (E,) ms.
-            max_latency: largest latency of a candidate path, ms.
+            max_latency: computes the largest latency of a candidate path, ms.
         """
-        if self.name is not ObjectiveName.LATENCY_PENALISED_FLOW or max_latency <= 0:
-            return np.zeros_like(latency)
-        return self.epsilon * latency / max_latency
+        return self.rules.link_cost(latency, max_latency, self.epsilon)

@@ -69,7 +69,7 @@ def exact_bound(problem: Problem, prices: Tensor) -> Fraction:
         links_of.setdefault(path, []).append(link)
     exact = [Fraction(max(0.0, p)) for p in prices.tolist()]
     capacity_term = sum((Fraction(c) * p for c, p in zip(capacity, exact, strict=True)), Fraction(0))
-    balanced, total = problem.objective.is_balanced, Fraction(0)
+    balanced, total = problem.demand_set.carries_all, Fraction(0)
     for d, rate in enumerate(demand):
         live = [d * mask.shape[1] + k for k in np.flatnonzero(mask[d])]
         if not live or not rate:
@@ -96,7 +96,7 @@ def share_program(problem: Problem) -> float:
     mask = problem.path_mask[0].numpy() & (demand > 0)[:, None]
     paths = np.flatnonzero(mask)
     if not len(paths):
-        return 1.0 if problem.objective.may_shed and problem.objective.is_balanced else 0.0
+        return 1.0 if problem.objective.may_shed and problem.demand_set.carries_all else 0.0
     rates = np.repeat(demand, mask.shape[1])[paths]
     path, link = (np.asarray(a) for a in problem.paths.incidences())
     kept = np.isin(path, paths)
@@ -104,7 +104,7 @@ def share_program(problem: Problem) -> float:
     bottleneck = np.full(len(paths), np.inf)
     np.minimum.at(bottleneck, column, capacity[link])
     demands, row = np.unique(paths // mask.shape[1], return_inverse=True)
-    balanced, theta_0 = problem.objective.is_balanced, 1.0
+    balanced, theta_0 = problem.demand_set.carries_all, 1.0
     if balanced:
         split = bottleneck / np.bincount(row, bottleneck)[row]
         load = np.bincount(link, (split * rates)[column], minlength=len(capacity))
@@ -144,14 +144,14 @@ def check(seed: int, gap: float, with_oracle: bool, max_iterations: int = 10_000
     seconds = time.perf_counter() - begin
     value, bound, reached = float(result.value), float(result.bound), float(result.gap)
     has_nan = any(bool(t.isnan().any()) for t in (result.splits, result.prices, result.value, result.bound, result.gap))
-    proven, maximises = float(exact_bound(problem, result.prices[0])), problem.objective.higher_is_better
+    proven, maximises = float(exact_bound(problem, result.prices[0])), problem.objective.may_shed
     excess = (value - proven if maximises else proven - value) / max(abs(proven), abs(value), 1e-300)
     claimed = (proven - bound if maximises else bound - proven) / max(abs(proven), abs(bound), 1e-300)
     violation = float(violations(problem, result.splits).largest)
     row = {
         "seed": seed,
         "kind": kind,
-        "objective": problem.objective.name.value,
+        "objective": str(problem.objective.name),
         "value": value,
         "bound": bound,
         "gap": reached,

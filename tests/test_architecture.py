@@ -31,8 +31,9 @@ TIERS = (
 # Rooms whose modules have an order of their own: each imports only from those before it.
 ORDERS = {
     "problem": (
-        "checks", "steps", "prox", "tangents", "demand_sets", "program", "condition", "churn", "protection", "usable",
-        "problem", "scale", "allocation", "feasibility", "bounds", "priority", "fair_levels", "assessment",
+        "checks", "steps", "prox", "tangents", "demand_sets", "price_sets", "program", "condition", "churn",
+        "protection", "offers", "usable", "problem", "scale", "allocation", "feasibility", "bounds", "priority",
+        "fair_levels", "assessment",
     ),
     "evaluation": (
         "calibration", "instance", "cases", "online", "comparison", "rows", "runner", "evaluate", "race", "plan",

@@ -174,8 +174,7 @@ def plan(config: PlanConfig, notify: Notify) -> int:
     from teal.studies.plan import FILES, run_plan
 
     outages = run_plan(config, notify)
-    higher_is_better = Objective(config.objective).higher_is_better
-    _print_tables(render_plan(outages, config.worst, higher_is_better=higher_is_better))
+    _print_tables(render_plan(outages, config.worst, Objective(config.objective)))
     print(f"{len(outages):,} cases: " + ", ".join(str(config.out / name) for name in FILES))
     return EXIT_OK
 

@@ -35,7 +35,7 @@ class _Actor:
     """One process with some shards."""
 
     def __init__(
-        self, topology: Topology, search: PathSearch, shards: list[ShardDemands], is_balanced: bool, folder: str,
+        self, topology: Topology, search: PathSearch, shards: list[ShardDemands], carries_all: bool, folder: str,
         threads: int, workers: int,
     ) -> None:  # fmt: skip
         os.chdir(folder)  # that of the command, because relative paths refer to it
@@ -43,7 +43,7 @@ class _Actor:
         self._state = ScratchFolder("shards")
         memory = int(_MEMORY_SHARE * available() / workers)
         shards = [ShardDemands(*(_writable(array) for array in vars(shard).values())) for shard in shards]
-        self._worker = ShardWorker(topology, search, shards, is_balanced, self._state.path, memory)
+        self._worker = ShardWorker(topology, search, shards, carries_all, self._state.path, memory)
 
     def total(self, name: str, shared: tuple[Any, ...], each: list[tuple[Any, ...]], options: dict[str, Any]) -> Any:
         """See ShardWorker."""
@@ -74,13 +74,13 @@ class RayActors:
     Args:
         ray: the module, connected.
         workers: number of actors, at most one for each shard.
-        topology, search, shards, is_balanced: as of :class:`ShardWorker`.
+        topology, search, shards, carries_all: as of :class:`ShardWorker`.
         notify: called when an actor has been replaced.
     """
 
     def __init__(
         self, ray: Any, workers: int, topology: Topology, search: PathSearch, shards: Sequence[ShardDemands],
-        is_balanced: bool, notify: Callable[[str], None] = lambda _: None,
+        carries_all: bool, notify: Callable[[str], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self._ray, self._notify, self.num_shards, self.sent_bytes = ray, notify, len(shards), 0
         workers = min(workers, len(shards))
@@ -92,7 +92,7 @@ class RayActors:
 
         def start(worker: int) -> Any:
             own = list(shards[self._own[worker]])
-            return remote.remote(topology, search, own, is_balanced, str(Path.cwd()), threads, workers)
+            return remote.remote(topology, search, own, carries_all, str(Path.cwd()), threads, workers)
 
         self._start = start
         self._calls: list[list[tuple[Any, ...]]] = [[] for _ in self._own]  # of each actor, that changed its state
@@ -193,7 +193,7 @@ def actors(
         require_units(ray, "CPU", workers or 1, "--workers")
         count = workers or units(ray, "CPU")
 
-        def make(topology: Topology, search: PathSearch, shards: list[ShardDemands], is_balanced: bool) -> RayActors:
-            return RayActors(ray, count, topology, search, shards, is_balanced, notify)
+        def make(topology: Topology, search: PathSearch, shards: list[ShardDemands], carries_all: bool) -> RayActors:
+            return RayActors(ray, count, topology, search, shards, carries_all, notify)
 
         yield make

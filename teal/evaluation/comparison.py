@@ -8,10 +8,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from teal.objectives import ObjectiveName
 from teal.problem import Allocation, Assessment, Problem, ProgramPrices, Status, all_paths_bound, class_figures
 from teal.problem.bounds import gap
 from teal.problem.fair_levels import fair_figures
-from teal.solvers.fairness import fairness
+from teal.solvers.sequences.fairness import fairness
 
 # Share of the largest capacity below which differences of rates do not count, as in the paper of the measure.
 _LEAST_RATE = 1e-4
@@ -46,8 +47,7 @@ def best_bounds(problem: Problem, results: Mapping[str, SchemeResult]) -> tuple[
     best_bound = unknown
     prices = torch.zeros_like(problem.capacity)
     if bounds:
-        choose = min if problem.objective.higher_is_better else max
-        best_scheme = choose(bounds, key=lambda name: float(bounds[name]))
+        best_scheme = min(bounds, key=lambda name: problem.objective.rules.sense * float(bounds[name]))
         best_bound, best_prices = bounds[best_scheme], results[best_scheme].allocation.prices
         prices = prices if best_prices is None else best_prices
     if any(result.allocation.paths is not None for result in results.values()):
@@ -77,7 +77,7 @@ def gaps_of_sequence(problem: Problem, results: Mapping[str, SchemeResult]) -> d
 def fairness_of(problem: Problem, results: Mapping[str, SchemeResult]) -> dict[str, float]:
     """Under max_min the fairness of each scheme's rates against those of the scheme with the smallest gap; else {}."""
     best = _best(problem, results)
-    if best is None or not problem.objective.is_fair:
+    if best is None or problem.objective.name != ObjectiveName.MAX_MIN:
         return {}
     rates = {
         name: problem.flows(result.allocation.splits.to(problem.demand)).sum(-1)
@@ -90,7 +90,7 @@ def fairness_of(problem: Problem, results: Mapping[str, SchemeResult]) -> dict[s
 
 def _best(problem: Problem, results: Mapping[str, SchemeResult]) -> str | None:
     """The scheme with prices of the sequence that has an optimum, else the one with the smallest gap."""
-    if not problem.objective.is_sequence:
+    if not problem.objective.rules.is_sequence:
         return None
     candidates = {
         name: (result.assessment.status[0] is not Status.OPTIMAL, float(result.assessment.gap[0]))
@@ -103,9 +103,8 @@ def _best(problem: Problem, results: Mapping[str, SchemeResult]) -> str | None:
 def _gap(problem: Problem, result: SchemeResult, prices: ProgramPrices) -> float:
     """The gap of an allocation by the prices of another scheme; of each class by the better ones."""
     splits, own = result.allocation.splits, result.assessment.classes
-    if problem.objective.has_classes:
+    if own is not None:
         figures = class_figures(problem, splits, prices.prices)
-        bound = figures.bound if own is None else torch.minimum(figures.bound, own.bound)
-        return float(dataclasses.replace(figures, bound=bound).gap.max())
+        return float(dataclasses.replace(figures, bound=torch.minimum(figures.bound, own.bound)).gap.max())
     limit = fair_figures(problem, splits, prices).limit
     return float(gap(problem, result.assessment.value, limit.sum(1))[0])

@@ -55,8 +55,8 @@ class Evaluation:
     def __post_init__(self, already_excluded: Mapping[str, str] | None) -> None:
         """Raise InputError for an online protocol of a program that cannot carry demand in part."""
         objective = self.instance.objective
-        if self.interval_s and not objective.maximises_value:
-            raise InputError("--online", "objective", "one that maximises flow", objective.name.value)
+        if self.interval_s and objective.rules.carries_all:
+            raise InputError("--online", "objective", "one that maximises flow", objective.name)
         self._runners = {
             name: SchemeRunner(
                 name=name,

@@ -161,7 +161,7 @@ class NextInterval:
         return realised(problem, result.splits[0])
 
     def _row(self, name: str, row: int, problem: Problem, optimum: float, splits: Tensor, solve_s: float) -> NextRow:
-        instance, is_utilisation = self._instance, not problem.objective.may_shed
+        instance, is_utilisation = self._instance, problem.objective.name == ObjectiveName.MAX_LINK_UTILISATION
         value = realised(problem, splits)
         ratio, limit = value / optimum if optimum > 0 else math.nan, math.nan
         if is_utilisation and math.isfinite(ratio):
@@ -182,7 +182,7 @@ class NextInterval:
             traffic=instance.traffic.name,
             index=row,
             timestamp=str(instance.traffic.timestamps[row]),
-            objective=problem.objective.name.value,
+            objective=str(problem.objective.name),
             optimum=optimum,
             realised=value,
             ratio=ratio,

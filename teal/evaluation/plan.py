@@ -18,6 +18,7 @@ import torch
 
 from teal.evaluation.instance import Instance
 from teal.network import Topology
+from teal.objectives import Objective
 from teal.problem import Allocation, Figures, Problem, assess
 from teal.runtime.arrays import Int64Array
 from teal.solvers import pdhg
@@ -172,23 +173,22 @@ def _outages_of(
         )
 
 
-def loss(outage: Outage, *, higher_is_better: bool) -> float:
+def loss(outage: Outage, objective: Objective) -> float:
     """Share of the value that the failure costs, or by which the largest utilisation rises; NaN if unknown."""
     if outage.value_before <= 0:
         return 0.0 if outage.value == outage.value_before else float("nan")
-    change = outage.value / outage.value_before - 1
-    return -change if higher_is_better else change
+    return objective.rules.sense * (1 - outage.value / outage.value_before)
 
 
-def severity(outage: Outage, higher_is_better: bool) -> tuple[float, float]:
+def severity(outage: Outage, objective: Objective) -> tuple[float, float]:
     """Sort key of outages, larger is worse: an unusable solution is worst, then the loss counts.
 
     Programs that must carry all demand leave stranded demand out, so that there it counts before the loss.
     """
-    lost = loss(outage, higher_is_better=higher_is_better)
+    lost = loss(outage, objective)
     if math.isnan(lost):
         return math.inf, 0.0
-    return (lost, 0.0) if higher_is_better else (outage.stranded, lost)
+    return (0.0 if objective.may_shed else outage.stranded), lost
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,7 +212,7 @@ class FailureLoss:
     stranded: float
 
 
-def by_failure(outages: Sequence[Outage], *, higher_is_better: bool) -> list[FailureLoss]:
+def by_failure(outages: Sequence[Outage], objective: Objective) -> list[FailureLoss]:
     """One record a failure, the worst first."""
     groups: dict[str, list[Outage]] = {}
     for outage in outages:
@@ -220,15 +220,15 @@ def by_failure(outages: Sequence[Outage], *, higher_is_better: bool) -> list[Fai
             groups.setdefault(outage.failure, []).append(outage)
     failures = []
     for name, group in groups.items():
-        worst = max(group, key=lambda o: severity(o, higher_is_better))
-        losses = [loss(o, higher_is_better=higher_is_better) for o in group]
+        worst = max(group, key=lambda o: severity(o, objective))
+        losses = [loss(o, objective) for o in group]
         record = FailureLoss(
             failure=name,
             kind=worst.kind,
             mean=float(np.mean(losses)),
-            worst=loss(worst, higher_is_better=higher_is_better),
+            worst=loss(worst, objective),
             worst_at=worst.timestamp,
             stranded=float(np.mean([o.stranded for o in group])),
         )
-        failures.append((severity(worst, higher_is_better), record))
+        failures.append((severity(worst, objective), record))
     return [record for _, record in sorted(failures, key=lambda item: item[0], reverse=True)]

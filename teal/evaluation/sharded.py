@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from teal.config import SolveConfig, seconds
@@ -27,10 +28,10 @@ from teal.evaluation.solve import (
 from teal.formats.allocations import write_allocation
 from teal.network import Topology
 from teal.network.shards import PathSearch
-from teal.objectives import Objective, ObjectiveName
+from teal.objectives import Objective
 from teal.problem import Problem, Status, all_paths_bound, dual_bound, violations
-from teal.problem.bounds import from_utilisation, gap, usable_prices
-from teal.problem.feasibility import TOLERANCE
+from teal.problem.bounds import from_score, gap, usable_prices
+from teal.problem.feasibility import TOLERANCE, overload
 from teal.runtime.arrays import FloatArray
 from teal.solvers.pdhg.sharded import ShardedProblem, ShardedResult
 from teal.solvers.pdhg.shards import Allocated, Backend
@@ -60,7 +61,6 @@ class PartFigures:
     demand: float
     carried: float
     value: float
-    least_share: float
     violation: float
     profit: float
     profit_all_paths: float
@@ -181,17 +181,15 @@ def finish(
         out: folder of the files; None to write nothing.
     """
     demands, splits = allocated.demands, allocated.splits
-    program = objective if objective.maximises_value else Objective(ObjectiveName.MAX_LINK_UTILISATION)
-    plain = Objective() if program.maximises_value else program  # without costs of its own: they are given
-    problem = Problem.create(topology, allocated.paths, plain, demands.demand, capacity=capacity)
+    # Without values and costs of its own: they are given.
+    problem = Problem.create(topology, allocated.paths, Objective(), demands.demand, capacity=capacity)
     value = torch.from_numpy(np.broadcast_to(demands.demand_value, demands.demand.shape).copy())
-    problem = dataclasses.replace(problem, objective=program, demand_value=value, link_cost=torch.from_numpy(link_cost))
+    cost = torch.from_numpy(link_cost)
+    problem = dataclasses.replace(problem, objective=objective, demand_value=value, link_cost=cost)
     tensor, price = torch.from_numpy(splits)[None], torch.from_numpy(prices)[None]
-    usable = usable_prices(problem, price)
-    capacity_value = float(problem.capacity_value(usable)) if program.maximises_value else 0.0
-    measured = violations(dataclasses.replace(problem, objective=objective), tensor)
+    solved, links_part = problem.solved, _links_part(problem, price)
+    sense, measured = solved.objective.rules.sense, violations(problem, tensor)
     flows = problem.flows(tensor)
-    is_routable = problem.routable & (problem.demand > 0)
     rows = 0
     if out is not None:
         file = out / part_file(demands.first)
@@ -201,12 +199,17 @@ def finish(
         load=problem.ops.link_sum(flows)[0].numpy(),
         demand=float(problem.demand.sum()),
         carried=float(flows.sum()),
-        value=float((flows * problem.path_value).sum()),
-        least_share=float(torch.where(is_routable, tensor.sum(-1), math.inf).min()),
+        value=float(problem.value(tensor)),
         violation=float(torch.stack([measured.demand, measured.sign, measured.mask]).max()),
-        profit=float(dual_bound(problem, price)) - capacity_value,
-        profit_all_paths=float(all_paths_bound(problem, price)) - capacity_value,
+        profit=sense * float(dual_bound(solved, price)) - links_part,
+        profit_all_paths=sense * float(all_paths_bound(solved, price)) - links_part,
     )
+
+
+def _links_part(problem: Problem, prices: Tensor, most: float = 1e6) -> float:
+    """What the links add to the bound of the program as a maximum, at prices (1, E); the rest is that of demands."""
+    prices = usable_prices(problem, prices, most)
+    return float(problem.price_set.support(problem.capacity_value(prices)))
 
 
 def _report(
@@ -214,26 +217,15 @@ def _report(
     bound_s: float,
 ) -> ShardedReport:  # fmt: skip
     """The figures of all shards together."""
-    objective, capacity = network.objective, network.capacity[0].numpy()
-    load = np.sum([part.load for part in parts], axis=0)
-    live = capacity > 0
-    utilisation = np.where(live, load / np.where(live, capacity, 1), np.where(load > 0, math.inf, 0))
-    excess = utilisation - 1 if objective.may_shed else np.where(live, 0, utilisation)
-    violation = max(0.0, float(excess.max()), *(part.violation for part in parts))
-    bound, bound_all_paths = (sum(getattr(part, name) for part in parts) for name in ("profit", "profit_all_paths"))
-    if objective.maximises_value:
-        price = usable_prices(network, torch.from_numpy(result.prices)[None], most=math.inf)
-        capacity_value = float(network.capacity_value(price))
-        value, bound, bound_all_paths = (
-            sum(part.value for part in parts),
-            bound + capacity_value,
-            bound_all_paths + capacity_value,
-        )
-    else:
-        value = min(1.0, *(part.least_share for part in parts)) if objective.may_shed else float(utilisation.max())
-        bound, bound_all_paths = (
-            float(from_utilisation(network, torch.tensor([b], dtype=torch.float64))) for b in (bound, bound_all_paths)
-        )
+    objective, load = network.objective, torch.from_numpy(np.sum([part.load for part in parts], axis=0))[None]
+    largest_utilisation = float(network.utilisation_of(load).amax())
+    violation = max(float(overload(network, load)), *(part.violation for part in parts))
+    value = objective.rules.joined([part.value for part in parts], largest_utilisation)
+    links_part = _links_part(network, torch.from_numpy(result.prices)[None], most=math.inf)
+    bound, bound_all_paths = (
+        float(from_score(network, torch.tensor(links_part + sum(profits), dtype=torch.float64)))
+        for profits in ([part.profit for part in parts], [part.profit_all_paths for part in parts])
+    )
 
     def certified(limit: float) -> float:
         return float(gap(network, *torch.tensor([[value], [limit]], dtype=torch.float64)))
@@ -245,7 +237,7 @@ def _report(
         satisfied_demand=carried / demand if demand > 0 else 1.0,
         bound=bound,
         gap=certified(bound),
-        max_link_utilisation=float(utilisation.max()),
+        max_link_utilisation=largest_utilisation,
         max_violation=violation,
         objective=objective,
         gap_all_paths=certified(bound_all_paths),

@@ -16,7 +16,7 @@ from teal.errors import InputError
 from teal.evaluation.instance import failed_links, load_instance
 from teal.formats.allocations import finite_only, read_allocation, read_splits
 from teal.network import Topology, TrafficMatrices
-from teal.objectives import Objective
+from teal.objectives import Objective, ObjectiveName
 from teal.problem import Allocation, Assessment, Figures, Problem, Status, all_paths_bound, assess
 from teal.problem.assessment import FIGURES
 from teal.problem.bounds import gap
@@ -91,12 +91,12 @@ class SolveFigures(Figures):
         """All figures; numbers that JSON cannot hold become null."""
         names = (*FIGURES, "gap_all_paths", "iterations", "build_s", "solve_s", "bound_s", "status", "reached")
         parts: dict[str, Any] = {"classes": [dict(one) for one in self.classes]} if self.classes else {}
-        if self.objective.is_fair:
+        if self.objective.name == ObjectiveName.MAX_MIN:
             levels = [finite_only(dict(one)) for one in self.levels]
             parts = {"held": self.held, "open": self.open, "levels": levels}
         figures = finite_only({name: getattr(self, name) for name in names})
         moved = {} if self.moved_share is None else {"moved_share": self.moved_share, "changed": self.changed}
-        return {"objective": self.objective.name.value, **figures, **parts, **moved}
+        return {"objective": self.objective.name, **figures, **parts, **moved}
 
     def unit_hint(self) -> str:
         """What to check if demand and capacity seem to be in different units; ``""`` if they do not."""
@@ -109,10 +109,9 @@ class SolveFigures(Figures):
 
     def describe(self) -> str:
         """The same in a few lines of text."""
-        unit = " Gbit/s" if self.objective.maximises_value else ""
+        unit = self.objective.rules.unit
         lines = [
-            f"{self.objective.name.value}: {self.value:.6g}{unit}, bound {self.bound:.6g}{unit}, "
-            f"gap {100 * self.gap:.3f}%",
+            f"{self.objective.name}: {self.value:.6g}{unit}, bound {self.bound:.6g}{unit}, gap {100 * self.gap:.3f}%",
             f"satisfied demand {100 * self.satisfied_demand:.2f}%, "
             f"largest link utilisation {self.max_link_utilisation:.4g}, largest violation {self.max_violation:.1g}",
             *self._further_lines(),
@@ -125,7 +124,7 @@ class SolveFigures(Figures):
         if self.moved_share is not None:
             changed = f"the splits of {self.changed:,} demands change"
             lines.append(f"{100 * self.moved_share:.2f}% of the volume moves; {changed}")
-        if self.objective.is_fair:
+        if self.objective.name == ObjectiveName.MAX_MIN:
             lines += self._level_lines()
         elif self.classes:
             lines += self._class_lines()
@@ -188,8 +187,8 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
         in_force = torch.from_numpy(read_splits(stored, instance.topology, problem.paths, where, problem.classes))
         if config.max_churn is not None:
             problem = problem.with_churn_limit(in_force, config.max_churn)
-        elif not problem.objective.maximises_value:
-            raise InputError("--keep-within", "", "an objective that maximises a value", problem.objective.name.value)
+        elif problem.objective.rules.carries_all:
+            raise InputError("--keep-within", "", "an objective that maximises a value", problem.objective.name)
     if problem.ops.backend.name == "cuda":
         matrix_bytes, path_bytes = bytes_needed(problem.paths, torch.float32), problem.paths.levels.num_bytes
         needs = f"paths take about {describe(path_bytes)} of its memory, solving {describe(matrix_bytes)}"
@@ -223,7 +222,7 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
         changed = int(changes(problem, splits, in_force).sum())
     assessment = assess(problem, Allocation.of_batch(splits, result.prices, solve_s, result.program_prices))
     begin, gap_all_paths = time.perf_counter(), math.nan
-    if not problem.objective.is_sequence and not problem.conditions:
+    if not problem.objective.rules.is_sequence and not problem.conditions:
         gap_all_paths = float(gap(problem, result.value, all_paths_bound(problem, result.prices))[0])
     bound_s = time.perf_counter() - begin
     return SolveReport(
@@ -255,7 +254,7 @@ def _fair_fields(assessment: Assessment) -> dict[str, Any]:
 def _cost_of(problem: Problem, before: Tensor, after: Tensor, options: str) -> str:
     old, new = float(problem.value(before)[0]), float(problem.value(after)[0])
     change = (new - old) / old if old else 0.0
-    unit = " Gbit/s" if problem.objective.maximises_value else ""
+    unit = problem.objective.rules.unit
     return f"{options}: {old:.6g}{unit} become {new:.6g}{unit} ({100 * change:+.3f}%)"
 
 

@@ -37,13 +37,13 @@ def _task(function: Callable[[], None]) -> Callable[[], None]:
 @_task
 def _engine() -> None:
     rehearse(1, torch.float32)
-    problem = three_nodes(is_balanced=False, batch=1)
+    problem = three_nodes(carries_all=False, batch=1)
     all_paths_bound(problem, torch.ones_like(problem.capacity))
 
 
 @_task
 def _paths() -> None:
-    problem = three_nodes(is_balanced=False, batch=1)
+    problem = three_nodes(carries_all=False, batch=1)
     rehearse_checks(problem)
     compute_paths(problem.topology, all_pairs(problem.topology), num_paths=2, cache=False)
     splits, prices = problem.even_splits, torch.ones_like(problem.capacity)
@@ -88,7 +88,7 @@ def _paths_of_large_networks() -> None:
 
 @_task
 def _paths_by_weight() -> None:
-    topology = three_nodes(is_balanced=False, batch=1).topology
+    topology = three_nodes(carries_all=False, batch=1).topology
     for on_all in (False, True):
         with on_all_threads(on_all):
             compute_paths(topology, weight=PathWeight.LATENCY, cache=False)
@@ -100,14 +100,14 @@ def _scenarios() -> None:
     for on_all in (False, True):
         for count in LANES:
             with on_all_threads(on_all):
-                solve_scenarios(three_nodes(is_balanced=True, batch=count), gap=1e-9, max_iterations=8)
+                solve_scenarios(three_nodes(carries_all=True, batch=count), gap=1e-9, max_iterations=8)
 
 
 @_task
 def _model_for_any_network() -> None:
     from teal.schemes import make_scheme
 
-    problem = three_nodes(is_balanced=False, batch=1)
+    problem = three_nodes(carries_all=False, batch=1)
     for on_all in (False, True):
         with on_all_threads(on_all):
             make_scheme("price-gnn").solve(problem)

@@ -53,20 +53,20 @@ def loss(problem: Problem, rounds: list[Round], bound_prices: Tensor) -> Tensor:
         rounds: of the allocating pass.
         bound_prices: (B, E) of the bounding pass.
     """
-    is_balanced, scale = problem.objective.is_balanced, _reward_scale(problem)
+    carries_all, scale = problem.demand_set.carries_all, _reward_scale(problem)
     last_half = rounds[len(rounds) // 2 :]
     weights = [1.0 / len(rounds)] * (len(last_half) - 1) + [_LAST_ROUND_WEIGHT]
     total = torch.zeros_like(problem.demand[:, 0])
     for result, weight in zip(last_half, weights, strict=True):
         total = total - weight * reward(problem, result.splits) / scale
-        if not is_balanced:
+        if not carries_all:
             total = total + weight * _DUAL_WEIGHT * _smoothed_dual(problem, result)
     return total / sum(weights) + bound_loss(problem, bound_prices) / scale
 
 
 def _reward_scale(problem: Problem) -> Tensor | float:
     """(B,) by which the rewards of the balanced programs are divided: the utilisation of even splits; else 1."""
-    if not problem.objective.is_balanced:
+    if not problem.demand_set.carries_all:
         return 1.0
     return problem.utilisation(problem.even_splits).amax(1).clamp(min=1e-9)
 

@@ -115,7 +115,7 @@ class Trainer:
         self.state = TrainState(learning_rate=config.learning_rate)
         self._saved_score = -math.inf  # of the checkpoint on disk; one after the last step may exceed state.best
         self.card = checkpoint.FlowGnnCard(
-            shape, problem.objective.name.value, problem.objective.epsilon, problem.topology.name,
+            shape, str(problem.objective.name), problem.objective.epsilon, problem.topology.name,
             problem.topology.content_key(), config.learner, config.seed, lead=self._lead,
         )  # fmt: skip
         self._validation_rows = spread(self.split.validation, config.validation_matrices)
@@ -290,7 +290,7 @@ class Trainer:
                 value = reward(problem, splits)
             else:
                 value = problem.value(splits) / total_demand_value(problem)
-            sums[0] += float(value.sum() if problem.objective.higher_is_better else -value.sum())
+            sums[0] += float(problem.objective.rules.sense * value.sum())
             sums[1] += len(rows)
         self.model.train()
         self.peers.all_reduce_sum([sums])

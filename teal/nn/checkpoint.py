@@ -258,8 +258,8 @@ def check_fits(card: FlowGnnCard, folder: Path, num_paths: int, objective: Objec
     where = str(folder / MODEL_CARD)
     if card.model.num_paths != num_paths:
         raise InputError(where, "K", f"a model for {num_paths} paths a demand", f"one for {card.model.num_paths}")
-    if card.objective != objective.name.value:
-        raise InputError(where, "objective", f"a model for {objective.name.value}", f"one for {card.objective}")
+    if card.objective != objective.name:
+        raise InputError(where, "objective", f"a model for {objective.name}", f"one for {card.objective}")
     if objective.name is ObjectiveName.LATENCY_PENALISED_FLOW and card.epsilon != objective.epsilon:
         raise InputError(where, "epsilon", f"a model for {objective.epsilon}", f"one for {card.epsilon}")
 

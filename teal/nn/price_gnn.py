@@ -218,20 +218,20 @@ class _View:
 
     def __init__(self, problem: Problem) -> None:
         self._problem, self._ops = problem, problem.ops
-        self._is_balanced = problem.objective.is_balanced
+        self._carries_all = problem.demand_set.carries_all
         self.can_be_fused = (
-            not self._is_balanced and problem.demand.dtype == torch.float32 and problem.ops.backend.name == "numba"
+            not self._carries_all and problem.demand.dtype == torch.float32 and problem.ops.backend.name == "numba"
         )
         self._live, self.inverse_capacity = problem.capacity > 0, problem.inverse_capacity
         # Unit of values and prices; the balanced programs have no values.
-        self.mean_value: Tensor | float = 1.0 if self._is_balanced else mean_value(problem).clamp(min=1e-30)
+        self.mean_value: Tensor | float = 1.0 if self._carries_all else mean_value(problem).clamp(min=1e-30)
         if self.can_be_fused:
             self.responses = Responses(problem.paths, problem.demand, problem.demand_value / self.mean_value)
         live, even_utilisation = self._live, self._even_utilisation()
         size = (problem.capacity / mean_capacity(problem).clamp(min=1e-30)).clamp(min=_TINY).log()
         features = [size, (even_utilisation + _TINY).log() / 2, torch.ones_like(size)]
         features = [torch.where(live, feature, 0) for feature in features]
-        self.static = torch.stack([*features, torch.full_like(size, float(self._is_balanced))], -1)  # (B, E, 4)
+        self.static = torch.stack([*features, torch.full_like(size, float(self._carries_all))], -1)  # (B, E, 4)
 
     def _even_utilisation(self) -> Tensor:
         """(B, E) utilisation under even splits; under the balanced programs over the largest one."""
@@ -244,7 +244,7 @@ class _View:
         else:
             load = problem.loads(problem.even_splits)
         utilisation = load * self.inverse_capacity
-        return utilisation / utilisation.amax(1, keepdim=True).clamp(min=1e-30) if self._is_balanced else utilisation
+        return utilisation / utilisation.amax(1, keepdim=True).clamp(min=1e-30) if self._carries_all else utilisation
 
     def link_inputs(self) -> fused.LinkInputs:
         """What the compiled rounds read of each link."""
@@ -269,14 +269,14 @@ class _View:
         """What every demand sends at these prices, and the inputs that links get from it."""
         problem, prices, temperature = self._problem, self.prices(raw_price), log_temperature.exp()
         path_price = self._ops.path_sum(prices)
-        if self._is_balanced:
+        if self._carries_all:
             cheapest = problem.cheapest_path_cost(path_price, unroutable=torch.inf)
             rate = problem.routable_demand
             mean = (rate * torch.where(rate > 0, cheapest, 0)).sum(1) / rate.sum(1).clamp(min=1e-30)
             path_price = path_price / mean.clamp(min=1e-30)[:, None, None]
-        profit = -path_price if self._is_balanced else problem.path_value / self.mean_value - path_price
+        profit = -path_price if self._carries_all else problem.path_value / self.mean_value - path_price
         logits = torch.where(problem.path_mask, profit / temperature, -torch.inf)
-        if self._is_balanced:
+        if self._carries_all:
             logits = torch.where(problem.routable[..., None], logits, 0)  # a softmax over no path would be NaN
             splits = logits.softmax(-1) * problem.path_mask
         else:
@@ -288,7 +288,7 @@ class _View:
     def _link_response(self, load: Tensor, elasticity: Tensor) -> _LinkResponse:
         """Both over capacity, and under the balanced programs over the largest utilisation."""
         utilisation, elasticity = load * self.inverse_capacity, elasticity * self.inverse_capacity
-        if not self._is_balanced:
+        if not self._carries_all:
             return _LinkResponse(utilisation, elasticity)
         largest = utilisation.amax(1, keepdim=True).clamp(min=1e-30)
         return _LinkResponse(utilisation / largest, elasticity / largest)

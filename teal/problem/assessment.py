@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from teal.problem.allocation import Allocation, Status
+from teal.objectives import ObjectiveName
+from teal.problem.allocation import Allocation, ProgramPrices, Status
 from teal.problem.bounds import gap, scaled_dual_bound
 from teal.problem.fair_levels import FairFigures, fair_figures
 from teal.problem.feasibility import TOLERANCE, check_shape, violations
@@ -70,6 +72,72 @@ class Assessment:
         return Figures(**{name: float(getattr(self, name)[row]) for name in FIGURES})
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Certificate:
+    """What an allocation of B matrices reaches, and what its prices prove.
+
+    Attributes:
+        value: (B,) of the objective.
+        bound: (B,) on the optimum.
+        gap: (B,) how far the optimum may be.
+        classes: under priority.
+        fair: under max_min.
+    """
+
+    value: Tensor
+    bound: Tensor
+    gap: Tensor
+    classes: ClassFigures | None = None
+    fair: FairFigures | None = None
+
+
+@runtime_checkable
+class Certify(Protocol):
+    """Computes the certificate of an objective."""
+
+    def __call__(
+        self, problem: Problem, splits: Tensor, prices: Tensor, program_prices: ProgramPrices | None
+    ) -> Certificate:
+        """The certificate, in float64.
+
+        Args:
+            problem: B matrices.
+            splits: (B, D, K).
+            prices: (B, E) of the allocation, 0 if it has none.
+            program_prices: of each program of a sequence; None if the allocation has none.
+        """
+        ...
+
+
+def _of_program(problem: Problem, splits: Tensor, prices: Tensor, program_prices: ProgramPrices | None) -> Certificate:
+    value, bound = problem.value(splits), scaled_dual_bound(problem, prices)
+    return Certificate(value, bound, gap(problem, value, bound))
+
+
+def _of_classes(problem: Problem, splits: Tensor, prices: Tensor, program_prices: ProgramPrices | None) -> Certificate:
+    classes = class_figures(problem, splits, prices if program_prices is None else program_prices.prices)
+    return Certificate(classes.value.sum(1), classes.bound.sum(1), classes.gap.amax(1), classes=classes)
+
+
+def _of_levels(problem: Problem, splits: Tensor, prices: Tensor, program_prices: ProgramPrices | None) -> Certificate:
+    fair = fair_figures(problem, splits, program_prices)
+    value, bound = problem.value(splits), fair.limit.sum(1)
+    return Certificate(value, bound, gap(problem, value, bound), fair=fair)
+
+
+_CERTIFICATES: dict[str, Certify] = {ObjectiveName.PRIORITY: _of_classes, ObjectiveName.MAX_MIN: _of_levels}
+
+
+def register_certificate(name: str, certify: Certify) -> None:
+    """How to measure and bound an objective that is a sequence of programs.
+
+    Args:
+        name: of the objective; see :func:`teal.objectives.register_objective`.
+        certify: computes the certificate.
+    """
+    _CERTIFICATES[name] = certify
+
+
 def assess(problem: Problem, allocation: Allocation) -> Assessment:
     """Measure ``allocation`` in float64, independently of the scheme that made it.
 
@@ -99,27 +167,17 @@ def assess(problem: Problem, allocation: Allocation) -> Assessment:
         return torch.where(is_usable, values, torch.nan)
 
     total_demand, carried = problem.demand.sum(1), problem.flows(splits).sum((1, 2))
-    classes, fair = None, None
-    if problem.objective.has_classes:
-        given = allocation.program_prices
-        classes = class_figures(problem, splits, prices if given is None else given.prices)
-        value, bound, gaps = classes.value.sum(1), classes.bound.sum(1), classes.gap.amax(1)
-    elif problem.objective.is_fair:
-        fair = fair_figures(problem, splits, allocation.program_prices)
-        value, bound = problem.value(splits), fair.limit.sum(1)
-        gaps = gap(problem, value, bound)
-    else:
-        value, bound = problem.value(splits), scaled_dual_bound(problem, prices)
-        gaps = gap(problem, value, bound)
+    certify = _CERTIFICATES.get(problem.objective.name, _of_program)
+    certificate = certify(problem, splits, prices, allocation.program_prices)
     return Assessment(
         status=status,
-        value=usable_only(value),
+        value=usable_only(certificate.value),
         satisfied_demand=usable_only(torch.where(total_demand > 0, carried / total_demand.clamp(min=1e-300), 1)),
-        bound=usable_only(bound),
-        gap=usable_only(gaps),
+        bound=usable_only(certificate.bound),
+        gap=usable_only(certificate.gap),
         max_link_utilisation=usable_only(utilisation.amax(1)),
         max_violation=torch.where(is_claimed_usable, largest_violation, torch.nan),
         utilisation=utilisation,
-        classes=classes,
-        fair=fair,
+        classes=certificate.classes,
+        fair=certificate.fair,
     )

@@ -6,7 +6,7 @@ import numpy as np
 
 from teal.errors import InputError
 from teal.network import DemandClasses, PathSet, Topology
-from teal.objectives import CLASS_RATIO, Objective
+from teal.objectives import CLASS_RATIO, Objective, ObjectiveName
 from teal.runtime.arrays import AnyArray
 
 
@@ -37,7 +37,7 @@ def arrays(
     Raises:
         InputError: see :meth:`teal.Problem.create`.
     """
-    if objective.has_classes:
+    if objective.name == ObjectiveName.PRIORITY:
         if classes is None:
             raise InputError("priority", "classes", "demands with classes", "none")
         weight = CLASS_RATIO ** (len(classes) - 1.0 - classes.of_demand)

@@ -27,10 +27,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from teal.config.option import Option
 from teal.errors import InputError
 from teal.pathops import PathOps
 from teal.pathops.columns import TwiceOps
-from teal.problem.condition import Condition, Rewritten
+from teal.problem.condition import Condition, Rewritten, Wish
 from teal.problem.demand_sets import Capped
 from teal.problem.program import Program
 from teal.runtime.shapes import Float
@@ -49,6 +50,24 @@ class ChurnLimit(Condition):
     share: float
     name: ClassVar[str] = "churn"
     changes_columns: ClassVar[bool] = True
+    counts_from_previous: ClassVar[bool] = True
+    option: ClassVar[Option | None] = Option(
+        "max_churn",
+        "Share of the demand that may be on other paths than in the answer that the parameter previous of the address "
+        "names.",
+        low=0,
+        high=1,
+    )
+
+    @classmethod
+    def asked(cls, wish: Wish) -> ChurnLimit:
+        """See Condition."""
+        assert wish.previous is not None
+        return cls(wish.previous[None], wish.value)
+
+    def figures(self, program: Program, splits: Tensor) -> dict[str, Tensor]:
+        """See Condition: the share of the demand that moves."""
+        return {"moved": share_moved(program, splits.to(program.demand), self.previous)}
 
     @classmethod
     def checked(cls, previous: Tensor, share: float, shape: Sequence[int]) -> ChurnLimit:

@@ -8,16 +8,18 @@ condition how far an allocation breaks it, which is computed without the rewritt
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import ClassVar, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
+from teal.config.option import Option
 from teal.errors import InputError
-from teal.objectives import Objective
+from teal.objectives import Objective, ObjectiveName
 from teal.pathops import PathOps
 from teal.problem.program import Program
 
+LinkGroups = Sequence[Sequence[int]]  # numbers of the links of each group
 RULES = ("capacity", "demand", "sign", "mask")  # of the validator, beside those of the conditions
 
 
@@ -54,6 +56,25 @@ class Rewritten:
         )  # fmt: skip
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Wish:
+    """What a request says of a condition.
+
+    Attributes:
+        value: of the option.
+        prepared: see :meth:`Condition.prepared`.
+        previous: (D, K) splits in force; None if the request names none.
+        copies: blocks of demands, one a class, that each have the pairs of the network.
+        has_own_paths: whether a block may use other paths than the others.
+    """
+
+    value: Any
+    prepared: Mapping[str, Any]
+    previous: Tensor | None
+    copies: int
+    has_own_paths: bool
+
+
 class Condition:
     """A side condition of B matrices.  Subclasses are frozen dataclasses.
 
@@ -64,10 +85,50 @@ class Condition:
     Attributes:
         name: in messages, options and figures; each once in a problem, and no rule of the validator.
         changes_columns: whether the columns of the rewritten program are others; such conditions rewrite first.
+        option: by which a request to the service asks for it; None for none.
+        counts_from_previous: whether a request must name the splits in force beside the option.
+        leads_back: whether splits of paths say which shares of the rewritten columns they came from.
+        allows_rounding: whether splits that keep it do so after rounding to whole-number weights.
     """
 
     name: ClassVar[str]
     changes_columns: ClassVar[bool] = False
+    option: ClassVar[Option | None] = None
+    counts_from_previous: ClassVar[bool] = False
+    leads_back: ClassVar[bool] = True
+    allows_rounding: ClassVar[bool] = True
+
+    @classmethod
+    def prepared(cls, network: PathOps, num_links: int, groups: Mapping[str, LinkGroups]) -> dict[str, Any]:
+        """What requests need that takes time to compute, once for a network; {} for nothing.
+
+        Args:
+            network: over the candidate paths of all pairs of nodes.
+            num_links: E.
+            groups: numbers of the links that fail together, by a word that an option may be.
+
+        Raises:
+            InputError: no request on this network may ask for the condition.
+        """
+        return {}
+
+    @classmethod
+    def asked(cls, wish: Wish) -> Self:
+        """The condition, for B = 1, that a request asks for by its option.
+
+        Raises:
+            InputError: the network cannot have it.
+        """
+        raise NotImplementedError
+
+    def figures(self, program: Program, splits: Tensor) -> dict[str, Tensor]:
+        """(B,) figures of splits (B, D, K) that answers have beside those of the objective, by their names.
+
+        Args:
+            program: over paths.
+            splits: (B, D, K).
+        """
+        return {}
 
     def refuses(self, objective: Objective, others: Sequence[Condition]) -> str:
         """Why it cannot hold under an objective or beside other conditions; "" if it can.
@@ -76,8 +137,8 @@ class Condition:
             objective: of the problem.
             others: conditions that it is to stand beside.
         """
-        if not objective.maximises_value or objective.is_fair:
-            return f"an objective that maximises a sum over flows, not {objective.name.value}"
+        if objective.rules.carries_all or objective.name == ObjectiveName.MAX_MIN:
+            return f"an objective that maximises a sum over flows, not {objective.name}"
         return ""
 
     def rewrite(self, program: Program) -> Rewritten:

@@ -26,10 +26,16 @@ class DemandSet(Protocol):
 
     Attributes:
         uses_best_column: whether the support is a function of the largest profit alone, :meth:`of_best`.
+        carries_all: whether a demand with a live column is carried whole.
     """
 
     @property
     def uses_best_column(self) -> bool:
+        """See the class."""
+        ...
+
+    @property
+    def carries_all(self) -> bool:
         """See the class."""
         ...
 
@@ -65,7 +71,7 @@ class DemandSet(Protocol):
 class _ByBestColumn:
     """A set whose support depends on the best column alone."""
 
-    uses_best_column = True
+    uses_best_column, carries_all = True, False
 
     def of_best(self, best: Tensor) -> Tensor:
         raise NotImplementedError
@@ -86,11 +92,13 @@ class AtMostOne(_ByBestColumn):
 
     def project(self, point: Tensor, live: Tensor, slope: Tensor | None, step: Tensor) -> Tensor:
         """See DemandSet."""
-        return project_splits(point, live, maximises_value=True, slope=slope)
+        return project_splits(point, live, carries_all=False, slope=slope)
 
 
 class ExactlyOne(_ByBestColumn):
     """{w >= 0, sum w = 1}: a demand with a live column is carried whole."""
+
+    carries_all = True
 
     def of_best(self, best: Tensor) -> Tensor:
         """See DemandSet: best, of either sign."""
@@ -98,7 +106,7 @@ class ExactlyOne(_ByBestColumn):
 
     def project(self, point: Tensor, live: Tensor, slope: Tensor | None, step: Tensor) -> Tensor:
         """See DemandSet."""
-        return project_splits(point, live, maximises_value=False, slope=slope)
+        return project_splits(point, live, carries_all=True, slope=slope)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -133,7 +141,7 @@ class Capped:
 
     largest: Float[Tensor, "B D J"]
 
-    uses_best_column = False
+    uses_best_column, carries_all = False, False
 
     def of_best(self, best: Tensor) -> Tensor:
         """See DemandSet."""

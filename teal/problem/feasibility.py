@@ -67,18 +67,22 @@ def violations(problem: Problem, splits: Tensor, loads: Tensor | None = None) ->
     problem, splits = problem.to(torch.float64), splits.to(torch.float64)
     has_demand = (problem.demand > 0)[..., None]
     splits = torch.where(has_demand, splits, 0)
-    program = problem.program
-    excess = program.overload(problem.loads(splits) if loads is None else loads)
-    total = splits.sum(-1)
-    if problem.objective.may_shed:
-        demand_error = total - 1
-    else:
-        excess = torch.where(problem.capacity <= 0, excess, 0)
-        demand_error = torch.where(problem.routable & (problem.demand > 0), (total - 1).abs(), total)
+    program, total = problem.program, splits.sum(-1)
+    demand_error = total - 1
+    if not problem.objective.may_shed:
+        demand_error = torch.where(problem.routable & (problem.demand > 0), demand_error.abs(), total)
     return Violations(
-        capacity=excess.amax(1).clamp(min=0),
+        capacity=overload(problem, problem.loads(splits) if loads is None else loads),
         demand=demand_error.amax(1).clamp(min=0),
         sign=(-splits).amax((1, 2)).clamp(min=0),
         mask=torch.where(problem.path_mask, 0, splits.abs()).amax((1, 2)),
         conditions={one.name: one.violation(program, splits) for one in problem.conditions},
     )
+
+
+def overload(problem: Problem, loads: Tensor) -> Tensor:
+    """(B,) the violation of capacities (see :class:`Violations`) by loads (B, E), Gbit/s."""
+    excess = problem.program.overload(loads)
+    if not problem.objective.may_shed:
+        excess = torch.where(problem.capacity <= 0, excess, 0)
+    return excess.amax(1).clamp(min=0)

@@ -19,6 +19,7 @@ from teal.problem.checks import arrays
 from teal.problem.churn import ChurnLimit
 from teal.problem.condition import Condition, Rewritten, together
 from teal.problem.demand_sets import AtMostOne, Capped, DemandSet, ExactlyOne, Stepped
+from teal.problem.price_sets import NonNegative, PriceSet, Simplex
 from teal.problem.program import Program
 from teal.problem.protection import Protection
 from teal.problem.steps import ValueSteps
@@ -100,11 +101,9 @@ class Problem:
         """
         demand, capacity, weight = arrays(topology, paths, objective, demand, capacity, weight, classes)
         ops = make_path_ops(paths, device, backend)
-        max_latency = 0.0  # ms, of all candidate paths
-        if objective.name is ObjectiveName.LATENCY_PENALISED_FLOW:
-            max_latency = float(ops.path_sum(torch.as_tensor(topology.latency[None], device=ops.device)).max())
+        latency = torch.as_tensor(topology.latency[None], device=ops.device)
         value = objective.demand_value(weight, paths.num_demands)
-        cost = objective.link_cost(topology.latency, max_latency)
+        cost = objective.link_cost(topology.latency, lambda: float(ops.path_sum(latency).max()))
         return cls(
             topology,
             paths,
@@ -119,7 +118,7 @@ class Problem:
 
     def __repr__(self) -> str:
         size = f"{self.batch} matrices of {self.paths.num_demands} demands, K = {self.paths.num_paths}"
-        return f"Problem({self.topology.name!r}, {self.objective.name.value}: {size}, on {self.demand.device})"
+        return f"Problem({self.topology.name!r}, {self.objective.name}: {size}, on {self.demand.device})"
 
     @property
     def batch(self) -> int:
@@ -176,7 +175,7 @@ class Problem:
     @cached_property
     def _limited(self) -> Problem | None:
         """See :attr:`usable`; None stands for itself: a cycle of references would keep large tensors alive."""
-        if not self.objective.maximises_value or self.largest_share is not None or not self.ops.counts_once:
+        if self.price_set.on_simplex or self.largest_share is not None or not self.ops.counts_once:
             return None
         demand, capacity = usable_part(
             self.demand, self.capacity, carried=lambda: self.bottleneck.sum(-1), routable=lambda: self.routable_demand,
@@ -231,15 +230,7 @@ class Problem:
         The sum over paths of v[d, k] times flow, in units of value (under max_min of flows); the largest utilisation
         of a link; or the least share carried of any demand above 0 that has a live path, at most 1.
         """
-        if self.objective.maximises_value:
-            value = (self.flows(splits) * (1.0 if self.objective.is_fair else self.path_value)).sum((1, 2))
-            if self.steps is None:
-                return value
-            return value - (self.demand * self.demand_value * self.steps.lost(splits.sum(-1))).sum(1)
-        if self.objective.may_shed:
-            share = torch.where(self.routable & (self.demand > 0), splits.sum(-1), torch.inf)
-            return share.amin(1).clamp(max=1)
-        return self.utilisation(splits).amax(1)
+        return self.objective.rules.value(self, splits)
 
     def capacity_value(self, prices: Float[Tensor, "B E"]) -> Float[Tensor, " B"]:
         """(B,) sum over the links of capacity * price: the value of all capacity at these prices."""
@@ -276,9 +267,15 @@ class Problem:
     @property
     def weighted(self) -> Problem:
         """Under priority the one program whose values order the classes (:data:`teal.objectives.CLASS_RATIO`)."""
-        if not self.objective.has_classes:
+        if self.objective.name != ObjectiveName.PRIORITY:
             return self
         return dataclasses.replace(self, objective=Objective(ObjectiveName.WEIGHTED_FLOW), classes=None)
+
+    @property
+    def solved(self) -> Problem:
+        """The problem whose values engines compute: max_link_utilisation in the place of max_concurrent_flow."""
+        name = self.objective.rules.solved_as
+        return self if name in (None, self.objective.name) else dataclasses.replace(self, objective=Objective(name))
 
     def with_capacity(self, capacity: Tensor | AnyArray) -> Problem:
         """The same matrices under other capacities, (E,) or (B, E): failures, upgrades.  Not validated."""
@@ -332,21 +329,26 @@ class Problem:
     @property
     def demand_set(self) -> DemandSet:
         """What a demand may do."""
-        if self.objective.is_balanced:
+        if self.objective.rules.carries_all:
             return ExactlyOne()
         if self.largest_share is not None:
             return Capped(self.largest_share)
         return AtMostOne() if self.steps is None else Stepped(self.steps, self.demand_value)
 
+    @property
+    def price_set(self) -> PriceSet:
+        """Where link prices may lie."""
+        return Simplex() if self.objective.rules.carries_all else NonNegative()
+
     @cached_property
     def program(self) -> Program:
         """The program over paths and links, without the conditions."""
-        return Program(self.ops, self.demand, self.capacity, self.path_value, self.demand_set)
+        return Program(self.ops, self.demand, self.capacity, self.path_value, self.demand_set, self.price_set)
 
     @cached_property
     def rewritten(self) -> Rewritten:
-        """The program under the conditions, in float64."""
-        rewritten = Rewritten.of(self.to(torch.float64).program)
+        """The program under the conditions, in float64; :attr:`program` itself without any."""
+        rewritten = Rewritten.of(self.to(torch.float64).program if self.conditions else self.program)
         for condition in self.conditions:
             rewritten = rewritten.by(condition)
         return rewritten

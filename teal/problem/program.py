@@ -8,6 +8,9 @@ and a[r, d, j] what a Gbit/s on a column puts on a row,
 where W is a :class:`teal.problem.demand_sets.DemandSet`.  Any prices y[r] >= 0 prove
 
     optimum <= sum_r limit[r] y[r] + sum_d demand[d] support(v[d, j] - sum_r a[r, d, j] y[r]).
+
+The programs of the largest utilisation, max -theta with loads of at most theta limit[r], have the same bound for prices
+on the simplex sum_r limit[r] y[r] = 1, without its first term: see :mod:`teal.problem.price_sets`.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from torch import Tensor
 from teal.pathops import PathOps
 from teal.pathops.columns import AddedRowOps
 from teal.problem.demand_sets import DemandSet
+from teal.problem.price_sets import NonNegative, PriceSet
 from teal.problem.tangents import least_points
 from teal.runtime.shapes import Bool, Float
 
@@ -38,6 +42,7 @@ class Program:
         limit: (B, R) Gbit/s; 0 closes the columns on a row.
         value: (D, J) value of a Gbit/s on each column.
         demand_set: what a demand may do.
+        price_set: where the prices of the rows may lie.
     """
 
     columns: PathOps
@@ -45,6 +50,7 @@ class Program:
     limit: Float[Tensor, "B R"]
     value: Float[Tensor, "D J"]
     demand_set: DemandSet
+    price_set: PriceSet = dataclasses.field(default_factory=NonNegative)
 
     @cached_property
     def live(self) -> Bool[Tensor, "B D J"]:
@@ -54,6 +60,11 @@ class Program:
         if not bool(closed.any()):
             return exists
         return exists & (self.columns.path_max(closed.to(self.limit.dtype))[0] == 0)
+
+    @cached_property
+    def has_one_value(self) -> bool:
+        """Whether all columns of a demand have the same value, so that the cheapest one is the best."""
+        return bool(((self.value == self.value[:, :1]) | ~self.columns.mask).all())
 
     @cached_property
     def routable_demand(self) -> Float[Tensor, "B D"]:
@@ -76,17 +87,34 @@ class Program:
         return torch.where(load > 0, (load - torch.where(closed, 0, self.limit)) / scale, 0)
 
     def bound(self, prices: Tensor) -> Tensor:
-        """(B,) the bound of the module.
+        """(B,) the bound of the module on the maximum; infinite where it is no number, for want of range.
 
         Args:
             prices: (B, R) y >= 0, value per Gbit/s.
         """
         return self._bound_at((self.limit * prices).sum(1), self.columns.path_sum(prices))
 
+    def bounds_along(self, prices: Tensor, multiples: Tensor) -> Tensor:
+        """(M, B) :meth:`bound` of multiples (M,) of the prices, by one pass over all columns if values allow it."""
+        row_value, column_price = (self.limit * prices).sum(1), self.columns.path_sum(prices)
+        if not (self.demand_set.uses_best_column and self.has_one_value):
+            return torch.stack([self._bound_at(m * row_value, m * column_price) for m in multiples.to(prices)])
+        # The cheapest column is the best one at every multiple.
+        cheapest = torch.where(self.live, column_price, torch.inf).amin(-1)
+        has_column, value = cheapest.isfinite(), self.value[:, 0]
+        bounds = []
+        for multiple in multiples.to(prices):
+            scale = self.price_set.scale(multiple * row_value)
+            profit = torch.where(has_column, value - (scale[:, None] * multiple) * cheapest, 0)
+            demand_part = (self.demand * self.demand_set.of_best(profit)).sum(1)
+            bounds.append(_proven(self.price_set.support(multiple * row_value) + demand_part))
+        return torch.stack(bounds)
+
     def _bound_at(self, row_value: Tensor, column_price: Tensor) -> Tensor:
         """(B,) the bound, of the value of all rows (B,) and the price of each column (B, D, J)."""
-        support = self.demand_set.support(self.value - column_price, self.live)
-        return row_value + (self.demand * support).sum(1)
+        scale = self.price_set.scale(row_value)[:, None, None]
+        support = self.demand_set.support(self.value - scale * column_price, self.live)
+        return _proven(self.price_set.support(row_value) + (self.demand * support).sum(1))
 
     def completed(self, prices: Tensor, bound: RowBound | None = None) -> Tensor:
         """(B, R) prices of all rows: those given for the first ones, and for the others those that prove most.
@@ -128,3 +156,8 @@ class Program:
         unit = torch.where(largest > 0, largest, 1)
         columns = AddedRowOps(self.columns, coefficient / unit)
         return dataclasses.replace(self, columns=columns, limit=torch.cat([self.limit, (limit / unit)[:, None]], 1))
+
+
+def _proven(bound: Tensor) -> Tensor:
+    """(B,) bounds; infinite, which proves nothing, where they are no numbers."""
+    return torch.where(bound.isfinite(), bound, torch.inf)

@@ -26,23 +26,25 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from teal.config.option import Option
 from teal.errors import InputError
-from teal.objectives import PROMISES, Objective
+from teal.objectives import Objective, ObjectiveName
 from teal.pathops import PathOps
 from teal.pathops.bundles import BundleOps
-from teal.problem.condition import Condition, Rewritten
+from teal.problem.condition import Condition, LinkGroups, Rewritten, Wish
 from teal.problem.program import Program
 from teal.runtime.arrays import BoolArray, FloatArray
 from teal.runtime.shapes import Bool, Float
 
 MAX_PATHS = 6  # K: vertices are enumerated, and sets of paths are bits of a 64-bit number
+_MOST_PAIRS = 100_000  # of nodes, for requests: promises for more would take the engine minutes
 _EXACT = 1e-9  # by which a vertex may miss a constraint, for rounding
 _NOTHING_LEFT = 1e-9  # share of a demand's splits up to which those that a group leaves are rounding
 _DIGITS = 9  # after the point, by which vertices are compared: their coordinates are ratios of small whole numbers
@@ -66,6 +68,32 @@ class Protection(Condition):
     bundles: Float[Tensor, "D J K"]
     name: ClassVar[str] = "protection"
     changes_columns: ClassVar[bool] = True
+    leads_back: ClassVar[bool] = False  # which bundles reserved a path is not known
+    allows_rounding: ClassVar[bool] = False
+    option: ClassVar[Option | None] = Option(
+        "protect",
+        "Flows are promises that survive the failure of any one cable, or group of the network, if each router just "
+        "sends over the paths that are left.",
+        words=("cables", "groups"),
+    )
+
+    @classmethod
+    def prepared(cls, network: PathOps, num_links: int, groups: Mapping[str, LinkGroups]) -> dict[str, Any]:
+        """See Condition: the promises of each word."""
+        if network.mask.shape[1] > MAX_PATHS or len(network.mask) > _MOST_PAIRS:
+            expected = f"at most {MAX_PATHS} paths a demand (num_paths) and {_MOST_PAIRS:,} pairs of nodes"
+            raise InputError("protect", "", expected, tuple(network.mask.shape))
+        return {word: cls.of(network, num_links, links) for word, links in groups.items() if links}
+
+    @classmethod
+    def asked(cls, wish: Wish) -> Protection:
+        """See Condition."""
+        if wish.value not in wish.prepared:
+            raise InputError("protect", "", "a network that was registered with groups", "one without groups")
+        if wish.has_own_paths:
+            raise InputError("protect", "", "no latency_limits_ms", "limits")
+        whole: Protection = wish.prepared[wish.value]
+        return whole if wish.copies == 1 else whole.repeated(wish.copies)
 
     @classmethod
     def of(cls, ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]) -> Protection:
@@ -101,8 +129,9 @@ class Protection(Condition):
 
     def refuses(self, objective: Objective, others: Sequence[Condition]) -> str:
         """See Condition."""
-        if objective.name not in PROMISES:
-            return f"{', '.join(PROMISES)}, not {objective.name.value}"
+        if not objective.rules.may_promise:
+            promises = [name for name in ObjectiveName if Objective(name).rules.may_promise]
+            return f"{', '.join(promises)}, not {objective.name}"
         # What is sent is in the ratio of reservations: other rules speak of what is sent, rows of what is reserved.
         return f"no further condition, such as {others[0].name}" if others else ""
 

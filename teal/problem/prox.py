@@ -13,8 +13,8 @@ _MOST_NUMBERS = 20_000_000  # that project_box_plainly holds at once, 160 MB
 _MIN_PARALLEL_OPERATIONS = 3_000_000  # of project_box: below, compiling the form for all threads is not worth its time
 
 
-def project_splits(splits: Tensor, mask: Tensor, *, maximises_value: bool, slope: Tensor | None = None) -> Tensor:
-    """Nearest point of {w >= 0, sum w <= 1} (= 1 unless ``maximises_value``) for each demand: (B, D, K).
+def project_splits(splits: Tensor, mask: Tensor, *, carries_all: bool, slope: Tensor | None = None) -> Tensor:
+    """Nearest point of {w >= 0, sum w <= 1} (= 1 if ``carries_all``) for each demand: (B, D, K).
 
     By sorting (Held, Wolfe & Crowder 1974): w = max(0, x - t s), with t such that the sum is 1, and t = 0 where the
     positive part already sums to less.  Near in the metric diag(1 / s).
@@ -22,13 +22,13 @@ def project_splits(splits: Tensor, mask: Tensor, *, maximises_value: bool, slope
     Args:
         splits: (B, D, K) x.
         mask: (B, D, K) live paths; the others get 0.
-        maximises_value: whether a demand may be carried in part.
+        carries_all: whether a demand is carried whole.
         slope: (B, D, K) s, positive; None for 1.
     """
     s = mask.to(splits) if slope is None else torch.where(mask, slope, 0)
     point = torch.where(mask, splits, 0)
     shift = _shifts(point, s, mask, point.new_ones(1))
-    if maximises_value:
+    if not carries_all:
         shift = shift.clamp(min=0)
     return torch.where(mask, (point - shift * s).clamp(min=0), 0)
 

@@ -12,26 +12,27 @@ from rich.markup import escape
 from rich.table import Table
 
 from teal.evaluation.plan import Outage, by_failure, loss, severity
+from teal.objectives import Objective
 from teal.reports.table import percent
 
 _MAX_FAILURES = 25  # rows of the plot
 
 
-def render_plan(outages: Sequence[Outage], worst: int, *, higher_is_better: bool) -> list[Table]:
+def render_plan(outages: Sequence[Outage], worst: int, objective: Objective) -> list[Table]:
     """A table of the ``worst`` cases, and one of as many failures of each kind."""
-    change = "lost" if higher_is_better else "utilisation up by"
+    change = objective.rules.loss
     cases = Table(title=f"worst cases of {len(outages):,}", title_justify="left")
     for column in ("failure", "at", change, "stranded", "satisfied", "gap"):
         cases.add_column(column, justify="left" if column in ("failure", "at") else "right")
-    failures = sorted((o for o in outages if o.failure), key=lambda o: severity(o, higher_is_better))[::-1]
+    failures = sorted((o for o in outages if o.failure), key=lambda o: severity(o, objective))[::-1]
     for o in failures[:worst]:
-        lost = loss(o, higher_is_better=higher_is_better)
+        lost = loss(o, objective)
         cases.add_row(
             escape(o.failure), o.timestamp, percent(lost), percent(o.stranded), percent(o.satisfied_demand),
             percent(o.gap),
         )  # fmt: skip
     tables = [cases]
-    ranked = by_failure(outages, higher_is_better=higher_is_better)
+    ranked = by_failure(outages, objective)
     for kind in dict.fromkeys(o.kind for o in outages if o.failure):
         table = Table(title=f"worst {kind}s", title_justify="left")
         for column in (kind, f"{change}, worst", "at", f"{change}, mean", "stranded, mean"):
@@ -42,9 +43,9 @@ def render_plan(outages: Sequence[Outage], worst: int, *, higher_is_better: bool
     return tables
 
 
-def plot_plan(path: Path, outages: Sequence[Outage], *, higher_is_better: bool) -> None:
+def plot_plan(path: Path, outages: Sequence[Outage], objective: Objective) -> None:
     """A heat map of what failures cost: failures down, time across; the worst ones only."""
-    failures = by_failure(outages, higher_is_better=higher_is_better)[:_MAX_FAILURES]
+    failures = by_failure(outages, objective)[:_MAX_FAILURES]
     rows = {failure.failure: number for number, failure in enumerate(failures)}
     columns = {index: number for number, index in enumerate(dict.fromkeys(outage.index for outage in outages))}
     times = {outage.index: outage.timestamp for outage in outages}
@@ -52,7 +53,7 @@ def plot_plan(path: Path, outages: Sequence[Outage], *, higher_is_better: bool) 
     for outage in outages:
         if outage.failure in rows:
             cell = rows[outage.failure], columns[outage.index]
-            lost[cell] = 100 * np.nan_to_num(loss(outage, higher_is_better=higher_is_better))
+            lost[cell] = 100 * np.nan_to_num(loss(outage, objective))
     figure = Figure(figsize=(11, 1.6 + 0.26 * len(rows)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -61,7 +62,6 @@ def plot_plan(path: Path, outages: Sequence[Outage], *, higher_is_better: bool) 
     shown = np.unique(np.linspace(0, len(columns) - 1, 7).round().astype(int)).tolist()
     indices = list(columns)
     axes.set_xticks(shown, [times[indices[i]].replace("T", "\n") for i in shown], fontsize="small")
-    label = "of the value lost (%)" if higher_is_better else "largest utilisation up by (%)"
-    figure.colorbar(image, ax=axes, label=label, pad=0.01)
+    figure.colorbar(image, ax=axes, label=f"{objective.rules.loss} (%)", pad=0.01)
     axes.set_title(f"the {len(rows)} failures that cost most, over {len(columns)} matrices", fontsize="medium")
     figure.savefig(path, dpi=140)

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from teal.evaluation import Row
 from teal.evaluation.cases import Protocol
-from teal.objectives import Objective, ObjectiveName
+from teal.objectives import Objective
 from teal.problem.allocation import Status
 from teal.reports.groups import by_level, by_network
 
@@ -78,18 +78,17 @@ class Summary:
 
 def summarise(rows: list[Row]) -> list[Summary]:
     """One summary a scheme, in order of appearance.  Optima are those of LP-all's optimal rows."""
-    is_minimised = bool(rows) and not Objective(ObjectiveName(rows[0].objective)).higher_is_better
     optimum: dict[tuple[object, ...], float] = {}
     for row in rows:
         if row.scheme.split(":")[0] == REFERENCE_SCHEME and row.status == Status.OPTIMAL.value:
-            better = min if is_minimised else max
+            better = max if Objective(row.objective).rules.sense > 0 else min
             optimum[_case(row)] = better(row.value, optimum.get(_case(row), row.value))
     summaries = []
     for scheme in dict.fromkeys(row.scheme for row in rows):
         all_rows = [row for row in rows if row.scheme == scheme]
         usable = [row for row in all_rows if not math.isnan(row.value)]
         ratios = [row.value / optimum[_case(row)] for row in usable if optimum.get(_case(row), 0.0) > 0]
-        worst = (max if is_minimised else min)(ratios, default=math.nan)
+        worst = (min if Objective(all_rows[0].objective).rules.sense > 0 else max)(ratios, default=math.nan)
         counts = Counter(row.status for row in all_rows)
         summaries.append(
             Summary(
@@ -191,28 +190,21 @@ class Quality:
     @classmethod
     def of(cls, name: str) -> Quality:
         """The quality for the objective ``name``."""
-        objective = Objective(ObjectiveName(name))
-        if objective.maximises_value:
-            return cls(objective, "satisfied demand (%)")
-        return cls(objective, "least share carried" if objective.may_shed else "largest link utilisation")
+        objective = Objective(name)
+        return cls(objective, objective.rules.measure or "satisfied demand (%)")
 
     def of_row(self, row: Row) -> float:
         """The number for a row."""
-        return 100 * row.satisfied_demand if self.objective.maximises_value else row.value
+        return row.value if self.objective.rules.measure else 100 * row.satisfied_demand
 
 
 def render(summaries: list[Summary], objective: str, title: str, *, wide: bool) -> Table:
     """The table for a terminal: quality, share of the optimum, gap, time; or all columns."""
-    program = Objective(ObjectiveName(objective))
-    is_minimised = not program.higher_is_better
-    value_column = "mean max link utilisation" if is_minimised else "mean value (Gbit/s)"
-    if program.is_balanced and not is_minimised:
-        value_column = "mean least share"
+    measure = Objective(objective).rules.measure
     table = Table(title=escape(f"{title}; objective: {objective}"), title_justify="left")
     table.add_column("scheme", no_wrap=wide, overflow="fold")
-    quality = "satisfied" if program.maximises_value else "least share" if program.may_shed else "utilisation"
     columns: dict[str, Callable[[Summary], str]] = {
-        quality: lambda s: percent(s.satisfied_demand) if program.maximises_value else _number(s.value),
+        measure or "satisfied": lambda s: _number(s.value) if measure else percent(s.satisfied_demand),
         "of LP-all": lambda s: percent(s.of_optimum),
         "certified gap": lambda s: percent(s.gap),
         "time": lambda s: time_text(s.total_s),
@@ -230,7 +222,7 @@ def render(summaries: list[Summary], objective: str, title: str, *, wide: bool) 
         columns = {"fairness": lambda s: ratio_text(s.fairness), **columns}
     if wide:
         columns = {
-            value_column: lambda s: _number(s.value),
+            f"mean {measure or 'value (Gbit/s)'}": lambda s: _number(s.value),
             "of LP-all, mean": lambda s: percent(s.of_optimum),
             "of LP-all, worst": lambda s: percent(s.worst),
             "satisfied demand": lambda s: percent(s.satisfied_demand),

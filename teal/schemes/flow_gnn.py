@@ -128,7 +128,7 @@ class FlowGnnScheme:
         count = admm.default_iterations(problem) if count < 0 else count
         result = admm.solve(problem, splits, count, self.config.rho, prices)
         unrepaired, repaired = project(problem, splits, refill), project(problem, result.splits, refill)
-        sign = 1 if problem.objective.higher_is_better else -1
+        sign = problem.objective.rules.sense
         best = _better(unrepaired, repaired, sign * problem.value(unrepaired), sign * problem.value(repaired))
         bound, repaired_bound = (scaled_dual_bound(problem, p) for p in (prices, result.prices))
         return best, _better(prices, result.prices, -sign * bound, -sign * repaired_bound)

@@ -1,4 +1,4 @@
-"""The scheme ``max-min``: max-min fair rates, by :mod:`teal.solvers.pdhg.max_min`."""
+"""The scheme ``max-min``: max-min fair rates, by :mod:`teal.solvers.sequences.max_min`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from teal.errors import InputError
+from teal.objectives import ObjectiveName
 from teal.problem import Allocation, Problem
 from teal.runtime.interruptible import complete
 from teal.solvers import pdhg
-from teal.solvers.fairness import require_shedding
-from teal.solvers.pdhg.max_min import Form, solving_max_min
+from teal.solvers.sequences import max_min
+from teal.solvers.sequences.fairness import require_shedding
+from teal.solvers.sequences.task import carrying_out
 from teal.spec import Spec
 
 
@@ -40,14 +42,15 @@ class MaxMin:
             InputError: a program that must carry all demand.
         """
         require_shedding("max-min", problem.objective)
-        if self.by == "demand" and problem.objective.is_fair:
+        if self.by == "demand" and problem.objective.name == ObjectiveName.MAX_MIN:
             raise InputError("max-min", "by=demand", "another objective than max_min, which has weights", self.by)
         begin = time.perf_counter()
         weight = problem.demand.clamp(min=1e-30) if self.by == "demand" else None
-        steps = solving_max_min(
-            problem, pdhg.solving, weight=weight, form=Form(self.form), gap=self.gap, iterations=self.iterations
-        )
-        found = complete(steps)
+        if self.form == "levels":
+            tasks = max_min.level_tasks(problem, self.gap, weight, self.iterations)
+        else:
+            tasks = max_min.tasks(problem, self.gap, weight=weight)
+        found = complete(carrying_out(tasks, pdhg.solving))
         return Allocation.of_batch(found.splits, None, time.perf_counter() - begin, found.program_prices)
 
 

@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from teal.errors import InputError
+from teal.objectives import ObjectiveName
 from teal.problem import Allocation, Problem
+from teal.runtime.interruptible import complete
 from teal.solvers import pdhg
-from teal.solvers.pdhg.priority import solve_residual
+from teal.solvers.sequences.priority import residual_tasks
+from teal.solvers.sequences.task import carrying_out
 from teal.spec import Spec
 
 
@@ -42,10 +45,11 @@ class Pdhg:
         """The same from the result of another matrix, where the program takes one (:func:`pdhg.takes_warm_start`)."""
         begin = time.perf_counter()
         if self.form == "residual":
-            if not problem.objective.has_classes:
-                raise InputError("pdhg", "form=residual", "the objective priority", problem.objective.name.value)
-            splits = solve_residual(problem, pdhg.solving, gap=self.gap, max_iterations=self.iterations)
-            return Allocation.of_batch(splits, None, time.perf_counter() - begin)
+            if problem.objective.name != ObjectiveName.PRIORITY:
+                raise InputError("pdhg", "form=residual", "the objective priority", problem.objective.name)
+            tasks = residual_tasks(problem, self.gap)
+            found = complete(carrying_out(tasks, pdhg.solving, max_iterations=self.iterations))
+            return Allocation.of_batch(found.splits, None, time.perf_counter() - begin)
         result = self.search(problem, start)
         return Allocation.of_batch(result.splits, result.prices, time.perf_counter() - begin, result.program_prices)
 

@@ -14,6 +14,7 @@ from teal.errors import InputError
 from teal.network import PathSet
 from teal.nn.checkpoint import is_price_gnn, load_price_gnn
 from teal.nn.price_gnn import PriceGNN
+from teal.objectives import ObjectiveName
 from teal.problem import Allocation, Problem
 from teal.problem.protection import Protection
 from teal.runtime.parallel import threads_for
@@ -77,8 +78,8 @@ class PriceGnnScheme:
         return rounds[-1].splits, prices
 
     def _solve(self, problem: Problem) -> Allocation:
-        if problem.objective.is_fair:
-            raise InputError("price-gnn", "objective", "another one than max_min", problem.objective.name.value)
+        if problem.objective.name == ObjectiveName.MAX_MIN:
+            raise InputError("price-gnn", "objective", "another one than max_min", problem.objective.name)
         if protection := problem.condition(Protection):
             raise InputError("price-gnn", protection.name, "flows that are no promises", "promises")
         begin, config = time.perf_counter(), self.config
@@ -88,7 +89,7 @@ class PriceGnnScheme:
         max_iterations, gap = 0, 0.0
         if config.repair == "pdhg":
             max_iterations, gap = config.iterations, config.gap
-        elif problem.objective.is_balanced:
+        elif problem.demand_set.carries_all:
             max_iterations, gap = _BALANCING_ITERATIONS, _BALANCED_GAP
         result = pdhg.solve(problem.weighted, gap=gap, max_iterations=max_iterations, warm_start=start)
         splits = result.splits

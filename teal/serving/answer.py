@@ -25,9 +25,9 @@ class Answer:
             or "rounding"; or "next", see :mod:`teal.serving.next_interval`.
         classes: of each matrix the figures of its classes (see :class:`teal.serving.responses.ClassAnswer`); None
             without classes.
-        moved: (B,) share of the demand that moves, under a limit; None without one.
         levels: under max_min, of each matrix :class:`teal.serving.responses.LevelAnswer` of its levels; else None.
-        protect: what the flows, promises then, survive; "" where they are no promises.
+        of_conditions: (B,) figures of side conditions, by name (see :meth:`teal.problem.condition.Condition.figures`).
+        words: by which options asked for conditions.
         queue_ms, solve_ms: time waited and computed; batch: matrices that were solved together.
     """
 
@@ -44,9 +44,9 @@ class Answer:
     solve_ms: float
     batch: int
     classes: tuple[list[dict[str, Any]], ...] | None = None
-    moved: FloatArray | None = None
     levels: tuple[list[dict[str, Any]], ...] | None = None
-    protect: str = ""
+    of_conditions: dict[str, FloatArray] = dataclasses.field(default_factory=dict)
+    words: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def cost(self) -> dict[str, Any]:
@@ -68,15 +68,14 @@ class Answer:
         found: dict[str, Any] = {}
         if self.classes is not None:
             found["classes"] = self.classes[row]
-        if self.moved is not None:
-            found["moved"] = plain(self.moved[row])
+        found |= {name: plain(of_rows[row]) for name, of_rows in self.of_conditions.items()}
         if self.levels is not None:
             found["levels"] = self.levels[row]
         return found
 
     def summary(self) -> dict[str, Any]:
         """What it cost and brought: widest gap, mean satisfied demand; of the last matrix utilisation and classes."""
-        further: dict[str, Any] = {} if self.moved is None else {"moved": plain(self.moved[-1])}
+        further: dict[str, Any] = {name: plain(of_rows[-1]) for name, of_rows in self.of_conditions.items()}
         if self.classes is not None:
             further["classes"] = [
                 {
@@ -88,8 +87,7 @@ class Answer:
             ]
         if self.levels is not None:
             further["levels"] = self.levels[-1]
-        if self.protect:
-            further["protect"] = self.protect
+        further |= self.words
         return {
             **further,
             **self.cost,
@@ -108,7 +106,6 @@ def joined(parts: dict[int, Answer]) -> Answer:
         return answers[0]
     arrays = (*FIGURES, "utilisation", "splits")
     weights = [answer.weights for answer in answers if answer.weights is not None]
-    moved = [answer.moved for answer in answers if answer.moved is not None]
     classes = tuple(row for answer in answers for row in answer.classes or ())
     levels = tuple(row for answer in answers for row in answer.levels or ())
     return Answer(
@@ -120,8 +117,11 @@ def joined(parts: dict[int, Answer]) -> Answer:
         batch=max(answer.batch for answer in answers),
         classes=classes or None,
         levels=levels or None,
-        protect=answers[0].protect,
-        moved=np.concatenate(moved) if moved else None,
+        of_conditions={
+            name: np.concatenate([answer.of_conditions[name] for answer in answers])
+            for name in answers[0].of_conditions
+        },
+        words=answers[0].words,
     )
 
 

@@ -132,8 +132,7 @@ def to_arrow(answer: Answer, further: dict[str, Any]) -> bytes:
 
     columns: dict[str, Any] = {name: getattr(answer, name) for name in FIGURES}
     columns["status"] = list(answer.status)
-    if answer.moved is not None:
-        columns["moved"] = answer.moved
+    columns |= answer.of_conditions
     columns["utilisation"] = lists(answer.utilisation.astype(np.float32))
     name, shares = answer.shares
     columns[name] = lists(shares)

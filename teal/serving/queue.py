@@ -28,9 +28,9 @@ from teal.runtime.arrays import FloatArray
 from teal.runtime.interruptible import Run
 from teal.serving.answer import Answer
 from teal.serving.errors import CLIENT_SHARE
-from teal.serving.program import Program
 from teal.serving.requests import Options
 from teal.serving.served import Served, Solved
+from teal.serving.wanted import Wanted
 from teal.solvers.pdhg import MAX_LANES, PdhgState
 
 
@@ -56,7 +56,7 @@ class Waiting:
     client: str
     rates: FloatArray
     options: Options
-    program: Program
+    wanted: Wanted
     gap: float
     arrived: float
     deadline: float
@@ -103,8 +103,8 @@ class Chunk:
         request = self.request
         if self.run is not None:
             return request.served, self.run
-        alone = None if request.program.is_resumable else request
-        return request.served, request.program, request.gap, request.deadline > now, self.state is None, alone
+        alone = None if request.wanted.is_resumable else request
+        return request.served, request.wanted, request.gap, request.deadline > now, self.state is None, alone
 
 
 def _by_deadline(chunk: Chunk) -> tuple[float, float, int]:
@@ -140,16 +140,16 @@ class Queue:
         With the least work for all requests, in the order of deadlines, from ``now``; the least work of one batch is
         left as a margin.  Of the time until a deadline, the requests of one client may need three quarters.
         """
-        work: dict[Waiting, float] = {new: new.served.times.usual_s(len(new.rates), new.program)}
+        work: dict[Waiting, float] = {new: new.served.times.usual_s(len(new.rates), new.wanted)}
         for chunk in [*self._taken, *self._chunks]:
             request = chunk.request
             if not request.answer.done():
-                work[request] = work.get(request, 0.0) + request.served.times.usual_s(chunk.size, request.program)
+                work[request] = work.get(request, 0.0) + request.served.times.usual_s(chunk.size, request.wanted)
         at, own, latest = now, 0.0, -math.inf
         for request in sorted(work, key=lambda request: request.deadline):
             at += work[request]
             served = request.served
-            margin = served.times.slice_s + served.times.usual_s(MAX_LANES, request.program)
+            margin = served.times.slice_s + served.times.usual_s(MAX_LANES, request.wanted)
             latest = max(latest, at - request.deadline - margin)
             if request.client == new.client:
                 own += work[request]
@@ -161,7 +161,7 @@ class Queue:
         at, least = now, math.inf
         for chunk in self._chunks:
             served = chunk.request.served
-            at += served.times.usual_s(chunk.size, chunk.request.program)
+            at += served.times.usual_s(chunk.size, chunk.request.wanted)
             least = min(least, chunk.request.deadline + served.times.slice_s - at)
         return least
 

@@ -18,11 +18,11 @@ from teal.network.paths import estimated_seconds, forget
 from teal.serving.errors import LOCKED, ServiceError, not_ready, wrong
 from teal.serving.log import LOG
 from teal.serving.next_interval import NextInterval
-from teal.serving.program import groups_of
 from teal.serving.requests import LinkChanges, NetworkSpec
 from teal.serving.responses import network_settings
 from teal.serving.served import Served, capacity_in_force, topology_of
 from teal.serving.store import Store, Version
+from teal.serving.wanted import groups_of
 
 _MOST_SPLITS = 1 << 26
 _NOT_FOUND = 404  # status of an error

@@ -13,11 +13,14 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    create_model,
     model_validator,
 )
 
+from teal.config.option import Option
 from teal.network.paths import PathMethod, PathWeight
 from teal.objectives import ObjectiveName
+from teal.problem.offers import OFFERS
 from teal.serving.errors import invalid
 
 _MOST_CLASSES = 16  # of the demands of a request
@@ -110,7 +113,7 @@ class NetworkSpec(_Strict):
     ] = Field(
         default={},
         max_length=_MOST_GROUPS,
-        description="Cables that one event takes down together, by name: for protect, and for survivable paths.",
+        description="Cables that one event takes down together, by name: for promises, and for survivable paths.",
         examples=[{"conduit 3": [["1", "2"], ["1", "3"]]}],
     )
 
@@ -158,7 +161,20 @@ class Form(StrEnum):
     DENSE = "dense"
 
 
-class Options(_Strict):
+def _field(option: Option) -> tuple[Any, Any]:
+    """Type and field of an option that is None where it was not sent."""
+    kind: Any = Literal[option.words] if option.words else float
+    return kind | None, Field(default=None, ge=option.low, le=option.high, description=option.text)
+
+
+# The options by which requests ask for side conditions.
+_Conditions = create_model(
+    "_Conditions", __base__=_Strict,
+    **{name: _field(kind.option) for name, kind in OFFERS.items() if kind.option is not None},
+)  # type: ignore[call-overload]  # fmt: skip
+
+
+class Options(_Conditions):  # type: ignore[valid-type,misc]
     """How an allocation is to be made."""
 
     gap: float | None = Field(default=None, gt=0, lt=1, description="Certified gap to stop at.")
@@ -180,18 +196,6 @@ class Options(_Strict):
         default={},
         description="Of a class, the largest latency of a path. In an address: gold=30,silver=50.",
     )
-    max_churn: float | None = Field(
-        default=None,
-        ge=0,
-        le=1,
-        description="Share of the demand that may be on other paths than in the answer that the parameter previous of "
-        "the address names.",
-    )
-    protect: Literal["cables", "groups"] | None = Field(
-        default=None,
-        description="Flows are promises that survive the failure of any one cable, or group of the network, if each "
-        "router just sends over the paths that are left.",
-    )
     entries: int = Field(
         default=0, ge=0, le=255, description="Whole-number weights out of so many, as switches have them; 0 for splits."
     )
@@ -209,8 +213,6 @@ class Options(_Strict):
             raise ValueError("latency_limits_ms: of classes that are given")
         if self.classes and self.objective:
             raise ValueError("classes: they are the objective; no other one")
-        if self.protect and self.entries:
-            raise ValueError("protect: not with entries, whose rounding breaks promises")
         return self
 
     def objective_name(self, usual: str) -> ObjectiveName:

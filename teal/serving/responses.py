@@ -156,7 +156,7 @@ class _Figures(_Said):
         "rounding. next: for an interval that is not known yet, figures by the newest measured matrix."
     )
     classes: list[ClassAnswer] | None = Field(default=None, description="If classes were given, the highest first.")
-    moved: _Number = Field(default=None, description="Share of the demand that moves, if max_churn was given.")
+    moved: _Number = Field(default=None, description="Share of the demand that moves, under a limit on it.")
     levels: list[LevelAnswer] | None = Field(
         default=None, description="Under max_min, the levels that hold most flow, ascending."
     )

@@ -198,7 +198,7 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
 
         Always a feasible allocation, by the deadline at the latest; status says whether the gap was reached. A request
         that is sent again with the same Idempotency-Key and body gets the same answer, and is not solved again.
-        The parameter previous is the id of the answer that is in force, which max_churn counts from.
+        The parameter previous is the id of the answer that is in force, which a limit on what moves counts from.
         """
         given = sent(request, await request.body())
         if previous is not None:

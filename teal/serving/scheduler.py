@@ -55,7 +55,7 @@ class Scheduler:
             raise overloaded()
         now = time.perf_counter()
         lateness = self._queue.lateness(request, max(now, self._busy_until))
-        least = request.served.times.shortest_s(len(request.rates), request.program)
+        least = request.served.times.shortest_s(len(request.rates), request.wanted)
         if least > request.deadline - request.arrived + request.served.times.slice_s:
             raise wrong(f"deadline_ms: these matrices take {least:.1f} s at least, even without other requests")
         splits = sum(other.rates.size * other.served.paths.num_paths for other in [*self._queue, request])
@@ -134,7 +134,7 @@ def solve_slice(
     if run is None or not np.array_equal(together[0].capacity, served.capacity):  # type: ignore[arg-type]
         run = _begun(served, together, starter, begin)
     slice_s = min(served.times.slice_s, max(0.0, slack))
-    program, sizes = together[0].request.program, [chunk.size for chunk in together]
+    wanted, sizes = together[0].request.wanted, [chunk.size for chunk in together]
 
     def is_unwanted() -> bool:
         return all(chunk.request.answer.done() for chunk in together)
@@ -143,7 +143,7 @@ def solve_slice(
         return (has_arrived() and time.perf_counter() - begin > _SHORT_SLICE_S) or is_unwanted()
 
     def may_pause() -> bool:
-        least = sum(served.times.usual_s(size, program) for size in sizes)
+        least = sum(served.times.usual_s(size, wanted) for size in sizes)
         return slack - (time.perf_counter() - begin) > least
 
     least_s = 0.0
@@ -159,7 +159,7 @@ def solve_slice(
     answers = [_answer(served, run, chunk, begin, may_pause) for chunk in together]
     seconds = time.perf_counter() - begin
     if least_s and None not in answers:
-        served.times.note(sum(sizes), program, least_s)
+        served.times.note(sum(sizes), wanted, least_s)
     served.times.note_overrun(seconds - slice_s)
     return answers
 
@@ -179,7 +179,7 @@ def _begun(served: Served, together: list[Chunk], starter: Starter | None, begin
         start = PdhgState(torch.cat([s.splits for s in states]), torch.cat([s.prices for s in states]))
     rates = np.concatenate([chunk.request.rates[chunk.rows] for chunk in together])
     first = together[0].request
-    job = Job(rates, first.program, first.gap, min(chunk.end for chunk in together))
+    job = Job(rates, first.wanted, first.gap, min(chunk.end for chunk in together))
     run = served.begin(job, starter, start)
     for chunk in together:
         chunk.run, chunk.capacity = run, capacity
@@ -200,7 +200,7 @@ def _answer(
     """
     solved, request = run.result, chunk.request
     may_go_on = (
-        request.program.is_resumable
+        request.wanted.is_resumable
         and Stop.DEADLINE in solved.stopped_by[chunk.place]
         and time.perf_counter() < chunk.end
         and request.deadline > begin

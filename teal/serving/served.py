@@ -21,8 +21,6 @@ from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem, ProgramPrices
 from teal.problem.allocation import Allocation
 from teal.problem.assessment import Assessment, assess
-from teal.problem.churn import share_moved
-from teal.problem.protection import Protection
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline, Run, Steps
 from teal.schemes.price_gnn import saves_time
@@ -30,19 +28,19 @@ from teal.schemes.successive import SuccessivePdhg
 from teal.serving.answer import FIGURES, Answer
 from teal.serving.errors import wrong
 from teal.serving.least_time import LeastTimes
-from teal.serving.program import (
-    Program,
+from teal.serving.requests import NetworkSpec, NodeLink, Options
+from teal.serving.wanted import (
+    Wanted,
     columns,
     groups_of,
     in_columns,
     level_lines,
-    may_protect,
     named_lines,
-    program_of,
+    prepared,
     single_program,
+    wanted_by,
     without_demand,
 )
-from teal.serving.requests import NetworkSpec, NodeLink, Options
 from teal.solvers import pdhg
 from teal.solvers.pdhg import Starter
 from teal.solvers.pdhg.rehearsal import rehearse as rehearse_kernels
@@ -99,7 +97,7 @@ def _rehearsal() -> Served:
 
 def prove(model: Starter) -> None:
     """Raise InputError for a model whose answer PDHG could not start from."""
-    problem = _rehearsal().problem(Program(ObjectiveName.TOTAL_FLOW), np.ones((1, 6)))
+    problem = _rehearsal().problem(Wanted(ObjectiveName.TOTAL_FLOW), np.ones((1, 6)))
     splits, prices = model.start(problem)
     if not (bool(torch.isfinite(splits).all()) and bool(torch.isfinite(prices).all())):
         raise InputError("model", "", "finite splits and prices", "NaN or infinite ones")
@@ -115,16 +113,16 @@ def rehearse(objective: ObjectiveName) -> None:
     """
     served = _rehearsal()
     for count in (width for width in pdhg.LANES for _ in ("cold", "warm")):
-        job = Job(np.ones((count, 6)), Program(objective), 1e-3, time.perf_counter() + 600)
+        job = Job(np.ones((count, 6)), Wanted(objective), 1e-3, time.perf_counter() + 600)
         served.answer(served.solve(job), slice(0, count), 1e-3, 0, 0.0)
 
 
 def rehearse_all() -> None:
     """Call every kernel that a request may ask for, so that none is loaded from disk while others wait: a second."""
-    for width, dtype, is_balanced, on_all in itertools.product(
+    for width, dtype, carries_all, on_all in itertools.product(
         pdhg.LANES, (torch.float32, torch.float64), (False, True), (False, True)
     ):
-        rehearse_kernels(width, dtype, is_balanced=is_balanced, on_all=on_all)
+        rehearse_kernels(width, dtype, carries_all=carries_all, on_all=on_all)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,13 +131,13 @@ class Job:
 
     Attributes:
         rates: (B, D) Gbit/s.
-        program: of all of them.
+        wanted: by all of them.
         gap: certified, to stop at.
         deadline: by time.perf_counter().
     """
 
     rates: FloatArray
-    program: Program
+    wanted: Wanted
     gap: float
     deadline: float
 
@@ -148,7 +146,7 @@ class Job:
 class Solved:
     """What the engine found for a job."""
 
-    program: Program
+    wanted: Wanted
     problem: Problem
     splits: torch.Tensor
     prices: torch.Tensor
@@ -182,12 +180,12 @@ class Served:
 
     def __init__(self, topology: Topology, paths: PathSet) -> None:
         self.topology, self.paths = topology, paths
-        self._protections: dict[str, Protection] = {}
+        self._ready: dict[str, Any] = {}  # for conditions, by their options
         self.capacity = topology.capacity
         self.times = LeastTimes()
         self._drawing: dict[str, Any] | None = None
         self._routes: dict[tuple[int, int], tuple[list[str], list[int]]] = {}
-        self._networks: dict[Program, tuple[Problem, IntArray | None]] = {}  # and the columns of splits
+        self._networks: dict[Wanted, tuple[Problem, IntArray | None]] = {}  # and the columns of splits
         self._engines: dict[ObjectiveName, SuccessivePdhg] = {}
 
     @classmethod
@@ -219,40 +217,36 @@ class Served:
         served = cls(topology, paths)
         rehearse(ObjectiveName(spec.objective))
         served.warm_up(ObjectiveName(spec.objective))
-        if may_protect(paths):
-            served.protect(groups)
+        served.prepare_conditions(groups)
         return served
 
-    def protect(self, groups: Sequence[Sequence[int]]) -> None:
-        """Find what failures of cables and of groups leave of the paths, so that no request waits for it.
+    def prepare_conditions(self, groups: Sequence[Sequence[int]]) -> None:
+        """Compute what side conditions need of the network, so that no request waits for it.
 
         Args:
-            groups: numbers of the links of each group; none for cables alone.
+            groups: numbers of the links of each group that fails together.
         """
-        network = self.network(Program(ObjectiveName.TOTAL_FLOW))
-        given = {"cables": self.topology.cables(), "groups": groups} if groups else {"cables": self.topology.cables()}
-        for name, own in given.items():
-            self._protections[name] = Protection.of(network.ops, self.topology.num_links, own)
+        self._ready = prepared(self.network(Wanted(ObjectiveName.TOTAL_FLOW)), groups)
 
     def warm_up(self, objective: ObjectiveName) -> None:
         """Solve a matrix that nobody asked for: packs the trie, and measures the least work of an answer."""
         for count in pdhg.LANES:  # the forms of the kernels for a network of this size
-            is_balanced = Objective(objective).is_balanced
-            rehearse_for(self.paths, count, _REHEARSED_GAP, torch.float32, is_balanced=is_balanced)
+            carries_all = Objective(objective).rules.carries_all
+            rehearse_for(self.paths, count, _REHEARSED_GAP, torch.float32, carries_all=carries_all)
         shape = 1, self.paths.num_demands
-        pdhg.solve(self.problem(Program(objective), np.full(shape, 1e-6)), gap=0.1, max_iterations=8)
-        program = single_program(objective)
-        self._timed_answer(program, 1)
-        one = min(self._timed_answer(program, 1) for _ in range(_TIMED_ANSWERS))
+        pdhg.solve(self.problem(Wanted(objective), np.full(shape, 1e-6)), gap=0.1, max_iterations=8)
+        wanted = single_program(objective)
+        self._timed_answer(wanted, 1)
+        one = min(self._timed_answer(wanted, 1) for _ in range(_TIMED_ANSWERS))
         batch = None
         if pdhg.MAX_LANES * one <= _MAX_BATCH_TIMED_S:
-            batch = min(self._timed_answer(program, pdhg.MAX_LANES) for _ in range(_TIMED_ANSWERS))
-        self.times.calibrate(program, one, batch)
+            batch = min(self._timed_answer(wanted, pdhg.MAX_LANES) for _ in range(_TIMED_ANSWERS))
+        self.times.calibrate(wanted, one, batch)
 
-    def _timed_answer(self, program: Program, matrices: int) -> float:
+    def _timed_answer(self, wanted: Wanted, matrices: int) -> float:
         """Seconds of an answer to matrices that nobody asked for, without iterations."""
         begin = time.perf_counter()
-        job = Job(np.full((matrices, self.paths.num_demands), 1e-6), program, 0.1, begin)
+        job = Job(np.full((matrices, self.paths.num_demands), 1e-6), wanted, 0.1, begin)
         self.answer(self.solve(job), slice(0, matrices), 0.1, 0, 0.0)
         return time.perf_counter() - begin
 
@@ -276,13 +270,13 @@ class Served:
     def _solving(
         self, job: Job, deadline: Deadline, starter: Starter | None, start: pdhg.PdhgState | None
     ) -> Steps[Solved]:
-        problem = self.problem(job.program, job.rates)
+        problem = self.problem(job.wanted, job.rates)
         helps = starter is not None and saves_time(self.paths)
-        result = yield from self._engines.setdefault(job.program.objective, SuccessivePdhg()).solving(
+        result = yield from self._engines.setdefault(job.wanted.objective, SuccessivePdhg()).solving(
             problem, gap=job.gap, deadline=deadline, starter=starter if helps else None, start=start
         )
         return Solved(
-            job.program, problem, result.splits, result.prices, result.stopped_by, result.state, result.iterations,
+            job.wanted, problem, result.splits, result.prices, result.stopped_by, result.state, result.iterations,
             result.program_prices,
         )  # fmt: skip
 
@@ -298,7 +292,7 @@ class Served:
             gap: that was asked for.
             entries: of a split table; 0 for splits.
             queue_s: seconds that the request waited.
-            names: of the classes, where the program has any.
+            names: of the classes, where there are any.
             solve_s: seconds that the engine computed.
         """
         splits, weights = solved.splits[rows], None
@@ -315,11 +309,8 @@ class Served:
         else:
             measured, rows_of = solved.measured, rows
         reached = (measured.gap[rows_of] <= gap + 1e-9).tolist()
-        order, moved, classes = self._network(solved.program)[1], None, measured.classes
+        order, classes = self._network(solved.wanted)[1], measured.classes
         fair, numbers = measured.fair, range(rows_of.start, rows_of.stop)
-        if solved.program.churn is not None:
-            of_rows = solved.problem.rows(rows).program  # the splits in force are the same for all matrices
-            moved = share_moved(of_rows, splits.to(of_rows.demand), solved.program.churn.previous).cpu().numpy()
         return Answer(
             **{name: getattr(measured, name)[rows_of].cpu().numpy() for name in FIGURES},
             utilisation=measured.utilisation[rows_of].cpu().numpy(),
@@ -333,9 +324,9 @@ class Served:
             solve_ms=1e3 * solve_s,
             batch=solved.problem.batch,
             classes=None if classes is None else tuple(named_lines(classes.lines(row), names) for row in numbers),
-            moved=moved,
+            of_conditions=solved.wanted.figures(solved.problem.rows(rows), splits),
             levels=None if fair is None else tuple(level_lines(fair, row) for row in numbers),
-            protect=solved.program.protect,
+            words=dict(solved.wanted.words),
         )
 
     def route(self, demand: int, path: int) -> tuple[list[str], list[int]]:
@@ -356,29 +347,26 @@ class Served:
             self._drawing = drawing(own.node_names, own.coordinates, own.link_source, own.link_target, own.capacity)
         return self._drawing
 
-    def network(self, program: Program) -> Problem:
-        """The network of a program with the capacities in force, without demand; B = 1."""
-        return self._network(program)[0].with_capacity(torch.from_numpy(self.capacity))
+    def network(self, wanted: Wanted) -> Problem:
+        """The network of a request with the capacities in force, without demand; B = 1."""
+        return self._network(wanted)[0].with_capacity(torch.from_numpy(self.capacity))
 
-    def _network(self, program: Program) -> tuple[Problem, IntArray | None]:
-        """The network as registered, without demand, B = 1; and :func:`teal.serving.program.columns`."""
-        key = program.network
+    def _network(self, wanted: Wanted) -> tuple[Problem, IntArray | None]:
+        """The network as registered, without demand, B = 1; and :func:`teal.serving.wanted.columns`."""
+        key = wanted.network
         known = self._networks.pop(key, None)
         if known is None:
-            problem = without_demand(self.topology, self.paths, key, self._protections)
+            problem = without_demand(self.topology, self.paths, key)
             known = problem, columns(self.topology, self.paths, key)
         self._networks[key] = known  # the one that was used last is the last
         while len(self._networks) > _MOST_PROGRAMS:
             del self._networks[next(iter(self._networks))]
         return known
 
-    def program_of(self, options: Options, spec: NetworkSpec, previous: FloatArray | None) -> Program:
-        """See :func:`teal.serving.program.program_of`."""
-        return program_of(options, spec, self.topology, self.paths, self._protections, previous)
+    def wanted_by(self, options: Options, spec: NetworkSpec, previous: FloatArray | None) -> Wanted:
+        """See :func:`teal.serving.wanted.wanted_by`."""
+        return wanted_by(options, spec, self.topology, self.paths, self._ready, previous)
 
-    def problem(self, program: Program, rates: FloatArray) -> Problem:
+    def problem(self, wanted: Wanted, rates: FloatArray) -> Problem:
         """Of (B, D) Gbit/s, with the capacities in force."""
-        problem = self.network(program).with_demand(torch.from_numpy(rates))
-        if program.churn is None:
-            return problem
-        return problem.with_churn_limit(program.churn.previous[0], program.churn.share)
+        return wanted.problem(self.network(wanted), rates)

@@ -21,13 +21,13 @@ from teal.serving.beside import beside
 from teal.serving.errors import ServiceError, not_ready, replaced, wrong
 from teal.serving.model import ServedModel
 from teal.serving.next_interval import NextInterval
-from teal.serving.program import single_program
 from teal.serving.queue import Waiting
 from teal.serving.registry import Hosted, Registry
 from teal.serving.requests import AllocationRequest, Options
 from teal.serving.scheduler import Scheduler
 from teal.serving.served import Served, prove
 from teal.serving.store import Store
+from teal.serving.wanted import single_program
 from teal.serving.wire import check_size, previous_splits, read, read_measured, written
 
 _MOST_ROUTES = 4_000_000  # paths that are listed
@@ -185,7 +185,7 @@ class Solver:
                 sent.client,
                 rates,
                 options,
-                served.program_of(options, network.spec, previous),
+                served.wanted_by(options, network.spec, previous),
                 options.gap or network.spec.gap,
                 arrived,
                 end,
@@ -231,12 +231,12 @@ class Solver:
 
     def _compute_next(self, network: Hosted, measured: NextInterval) -> asyncio.Future[Any]:
         """Begin to allocate for the next interval, unless that is under way or done."""
-        served, program = network.served, single_program(network.spec.objective)
+        served, wanted = network.served, single_program(network.spec.objective)
         assert served is not None
 
         def work() -> None:
             if not network.is_gone.is_set() and not measured.is_current(served.capacity):
-                measured.allocate(served.network(program))
+                measured.allocate(served.network(wanted))
 
         known = self._computing.get(measured)
         if known is None or known.done():

@@ -126,9 +126,8 @@ def scaling(problem: Problem, rho: float = DEFAULT_RHO) -> AdmmScaling:
     inverse_capacity_sum = torch.where(mask, inverse_capacity_sum, 1).clamp(min=1e-30)
     count = mask.sum(-1, keepdim=True).clamp(min=1)
     demand_penalty = torch.where(mask, inverse_capacity_sum, 0).sum(-1, keepdim=True) / count
-    if problem.objective.maximises_value:
-        typical_value = mean_capacity(problem) * mean_value(problem)
-    else:
+    typical_value = mean_capacity(problem) * mean_value(problem)
+    if problem.price_set.on_simplex:  # where values are 0
         typical_value = torch.ones_like(inverse[:, :1])
     penalty = rho * typical_value.clamp(min=1e-30)
     return AdmmScaling(
@@ -144,10 +143,7 @@ def start(problem: Problem, scale: AdmmScaling, splits: Tensor, prices: Tensor |
     dual = torch.zeros_like(problem.capacity)
     if prices is not None:
         scaled_prices = prices.to(dual) * problem.capacity
-        if problem.objective.maximises_value:
-            dual = scaled_prices / scale.penalty
-        else:
-            dual = scaled_prices / scaled_prices.sum(1, keepdim=True).clamp(min=1e-30) / scale.penalty
+        dual = scaled_prices * problem.price_set.scale(scaled_prices.sum(1))[:, None] / scale.penalty
     return AdmmState(torch.where(problem.path_mask, splits, 0), dual, torch.zeros_like(problem.demand))
 
 
@@ -155,12 +151,9 @@ def step(problem: Problem, scale: AdmmScaling, state: AdmmState) -> AdmmState:
     """One iteration: multipliers of links and demands, then splits.  Pure."""
     link_dual = _link_dual(problem, scale, state)
     total = state.splits.sum(-1)
-    if problem.objective.maximises_value:
-        demand_dual = (state.demand_dual + total - 1).clamp(min=0)
-        slack = (1 - total - state.demand_dual).clamp(min=0)
-    else:
-        demand_dual = state.demand_dual + total - 1
-        slack = torch.zeros_like(total)
+    demand_dual, slack = state.demand_dual + total - 1, torch.zeros_like(total)
+    if not problem.demand_set.carries_all:
+        demand_dual, slack = demand_dual.clamp(min=0), (1 - total - state.demand_dual).clamp(min=0)
     scaled_value = problem.path_value / scale.penalty[..., None]
     path_price = problem.ops.path_sum((2 * link_dual - state.link_dual) * problem.inverse_capacity)
     target = (1 - slack - demand_dual)[..., None]
@@ -174,16 +167,17 @@ def step(problem: Problem, scale: AdmmScaling, state: AdmmState) -> AdmmState:
 def residuals(problem: Problem, scale: AdmmScaling, before: AdmmState, after: AdmmState) -> AdmmResiduals:
     """How far ``after`` is from an optimum, by its rows and by how much the last iteration changed."""
     total = after.splits.sum(-1)
-    row_error = total - 1 if problem.objective.maximises_value else torch.where(problem.routable, (total - 1).abs(), 0)
+    carries_all, row_error, excess = problem.demand_set.carries_all, total - 1, problem.utilisation(after.splits) - 1
+    if carries_all:
+        row_error, excess = torch.where(problem.routable, row_error.abs(), 0), torch.zeros_like(excess)
     row_error = torch.where(problem.demand > 0, row_error, 0)
-    excess = problem.utilisation(after.splits) - 1
     changes = [
         (after.splits - before.splits).flatten(1),
         (after.link_dual - before.link_dual) * (1 + scale.full_path_utilisation),
         torch.where(problem.routable, after.demand_dual - before.demand_dual, 0),
     ]
     return AdmmResiduals(
-        (excess.amax(1) if problem.objective.maximises_value else torch.zeros_like(excess[:, 0])).clamp(min=0),
+        excess.amax(1).clamp(min=0),
         row_error.amax(1).clamp(min=0),
         torch.cat(changes, 1).abs().amax(1),
     )
@@ -215,7 +209,7 @@ def _link_dual(problem: Problem, scale: AdmmScaling, state: AdmmState) -> Tensor
     utilisation = problem.loads(state.splits) * problem.inverse_capacity
     slope = 1 / (1 + scale.full_path_utilisation)
     live = problem.capacity > 0
-    if problem.objective.maximises_value:
+    if not problem.price_set.on_simplex:
         return torch.where(live, state.link_dual + (utilisation - 1) * slope, 0).clamp(min=0)
     # y = max(0, a - theta slope), with theta such that the y sum to 1 / rho.
     return weighted_simplex(state.link_dual + utilisation * slope, slope, 1 / scale.penalty, live)

@@ -65,15 +65,14 @@ def improve(
         report: called after each round.
     """
     state: PdhgState | None = None
+    sense = problem.objective.rules.sense
     best_bound: Tensor | None = None
     widest_gap, last = _FIRST_GAP, None
     for number in range(max_rounds):
         result = solve(problem, gap=max(target / 3, widest_gap / 2), warm_start=state)
         bound = all_paths_bound(problem, result.prices)
-        if problem.objective.higher_is_better:
-            best_bound = bound if best_bound is None else torch.minimum(best_bound, bound)
-        else:
-            best_bound = bound if best_bound is None else torch.maximum(best_bound, bound)
+        is_tighter = sense * bound < sense * (best_bound if best_bound is not None else sense * torch.inf)
+        best_bound = bound if best_bound is None else torch.where(is_tighter, bound, best_bound)
         gaps = gap(problem, result.value, best_bound)
         widest_gap = float(gaps.max())
         is_last = widest_gap <= target or number == max_rounds - 1
@@ -98,7 +97,7 @@ def _with_best_paths(problem: Problem, result: PdhgResult, target: float) -> Pat
     paths = problem.paths
     for row in range(problem.batch):
         target_value = float(result.bound[row]) * target
-        if problem.objective.is_balanced and problem.objective.higher_is_better:
+        if problem.solved is not problem:
             target_value = target / max(float(result.bound[row]), 1e-12)  # in utilisations: theta = 1 / bound
         paths = _add_for_matrix(problem.row(row), result.prices[row : row + 1], target_value, paths)
     return paths
@@ -125,9 +124,8 @@ def _add_for_matrix(problem: Problem, prices: Tensor, target_value: float, paths
     distance, into = shortest_trees(nodes, tail, head, weight + tie_weight, sources)
     shortest = distance[source_row, pairs[:, 1]]
     demand = problem.demand[0].cpu().numpy()
-    if problem.objective.maximises_value:
-        limit = np.minimum(cheapest, value.cpu().numpy())  # a new path must cost less than this
-    else:
+    limit = np.minimum(cheapest, value.cpu().numpy())  # a new path must cost less than this
+    if problem.demand_set.carries_all:
         limit = np.where(problem.routable[0].cpu().numpy(), cheapest, -np.inf)
         demand = demand / max(float(problem.capacity_value(prices)[0]), 1e-300)
     gain = np.where(np.isfinite(shortest), demand * (limit - shortest), -np.inf)

@@ -36,7 +36,7 @@ def project(problem: Problem, splits: Tensor, refill: int = 4) -> Tensor:
     splits = torch.where(problem.path_mask, splits, 0).nan_to_num(nan=0.0, posinf=1.0).clamp(min=0)
     if problem.largest_share is not None:
         splits = torch.minimum(splits, problem.largest_share.to(splits))
-    if problem.objective.is_balanced:
+    if problem.demand_set.carries_all:
         splits = scaled_to_one(problem, splits)
         if not problem.objective.may_shed:
             return splits

@@ -85,7 +85,7 @@ def admit(problem: Problem, splits: Tensor, entries: int, refill: int = 6) -> Te
         is_sent = weights.sum(-1, keepdim=True) > 0
         return torch.where(is_sent, ratio, table_weights(even, entries).to(splits) / entries)
     is_used, share = ratio > 0, splits.sum(-1).clamp(max=1)
-    if problem.objective.is_balanced:
+    if problem.demand_set.carries_all:
         share = torch.full_like(share, 1.0) / problem.utilisation(ratio).amax(1, keepdim=True).clamp(min=1)
     rate = _granted_rate(problem, ratio, is_used, problem.demand * share, problem.capacity)
     for _ in range(refill):

@@ -33,8 +33,8 @@ def run_audit(config: AuditConfig, notify: Callable[[str], None]) -> Audit:
     """
     check_out_folder(config.out, FILES, overwrite=config.overwrite)
     instance = load_instance(config, notify)
-    if not instance.objective.maximises_value or instance.objective.is_sequence:
-        raise InputError("--objective", "", "one that maximises a value", instance.objective.name.value)
+    if instance.objective.rules.carries_all or instance.objective.rules.is_sequence:
+        raise InputError("--objective", "", "one that maximises a value", instance.objective.name)
     schemes = [make_scheme(scheme, config.model) for scheme in config.scheme]
 
     def say(found: Generation) -> None:

@@ -151,8 +151,8 @@ class EvaluationStudy:
         config, usual = self._config, instance.traffic.interval_s or _DEFAULT_INTERVAL_S
         if not config.online:
             return 0.0
-        if not instance.objective.maximises_value:
-            raise InputError("--online", "objective", "one that maximises flow", instance.objective.name.value)
+        if instance.objective.rules.carries_all:
+            raise InputError("--online", "objective", "one that maximises flow", instance.objective.name)
         return seconds(config.interval, "--interval") if config.interval else float(usual)
 
     def _content(self, instance: Instance) -> str:

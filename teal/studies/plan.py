@@ -50,13 +50,12 @@ def run_plan(config: PlanConfig, notify: Callable[[str], None]) -> list[Outage]:
     rows = rows_of(instance, config.split)[: config.limit or None]
     journal = Journal(out / JOURNAL, config, resume=config.resume)
     journal.require_content(instance_key(instance), config.topology)
-    higher_is_better = Objective(config.objective).higher_is_better
     cables = cable_failures(instance.topology)
     groups = group_failures(load_groups(config.groups, instance.topology)) if config.groups else []
     results = _sweep(instance, rows, config, journal, [NO_FAILURE, *cables, *groups], "failures")
     if config.pairs:
         count = math.comb(len(cables), 2)
-        cost = _costs(results, cables, higher_is_better)
+        cost = _costs(results, cables, instance.objective)
         pairs = pair_failures(cables, cost, config.max_pairs)
         if len(pairs) < count:
             notify(
@@ -73,7 +72,7 @@ def run_plan(config: PlanConfig, notify: Callable[[str], None]) -> list[Outage]:
             TABLE: partial(write_csv, rows=results),
             PARQUET: partial(write_parquet, rows=results),
             MANIFEST: partial(write_manifest, settings=config),
-            PLOT: partial(plot_plan, outages=results, higher_is_better=higher_is_better),
+            PLOT: partial(plot_plan, outages=results, objective=instance.objective),
         },
     )
     journal.remove()
@@ -94,9 +93,9 @@ def _sweep(
     return [from_text(Outage, o) for entry in journal.entries("outages") for o in entry["found"]]
 
 
-def _costs(results: Sequence[Outage], cables: Sequence[Failure], higher_is_better: bool) -> dict[str, float]:
+def _costs(results: Sequence[Outage], cables: Sequence[Failure], objective: Objective) -> dict[str, float]:
     """Mean cost of each cable's failure alone: of stranded demand and of the value lost."""
-    by_name = {one.failure: one for one in by_failure(results, higher_is_better=higher_is_better)}
+    by_name = {one.failure: one for one in by_failure(results, objective)}
     return {
         cable.name: float(np.nan_to_num(by_name[cable.name].mean + by_name[cable.name].stranded)) for cable in cables
     }

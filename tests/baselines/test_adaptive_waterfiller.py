@@ -8,7 +8,7 @@ import torch
 
 import teal
 from baselines.adaptive_waterfiller import waterfill
-from teal.solvers.fairness import fairness
+from teal.solvers.sequences.fairness import fairness
 from teal.testing import random_problem
 
 

@@ -55,7 +55,7 @@ def test_decompositions_equal_the_lp_where_theory_says_so(seed: int, objective: 
 @given(seed=st.integers(0, 10_000), objective=st.sampled_from(LP_OBJECTIVES), failed=st.sampled_from([0, 2, 99]))
 def test_heuristics_are_never_better_than_the_lp(seed: int, objective: ObjectiveName, failed: int) -> None:
     problem = random_problem(seed, objective=objective, failed=failed)
-    optimum, sign = _values(problem, LpAll()), 1 if problem.objective.higher_is_better else -1
+    optimum, sign = _values(problem, LpAll()), problem.objective.rules.sense
     greedy: list[Scheme] = [Cspf(), Cspf(partial=True)] if problem.objective.maximises_value else []
     for scheme in [*HEURISTIC_SCHEMES, ShortestPath(), Ecmp(), *greedy]:
         assert (sign * (optimum - _values(problem, scheme)) >= -1e-6 * optimum.clamp(min=1)).all(), scheme
@@ -66,7 +66,7 @@ def test_prices_of_pop_bound_the_optimum(objective: ObjectiveName) -> None:
     problem = random_problem(4, objective=objective)
     measured = assess(problem, Pop(replicas=3, workers=1).solve(problem))
     optimum = _values(problem, LpAll())
-    sign = 1 if problem.objective.higher_is_better else -1
+    sign = problem.objective.rules.sense
     assert (sign * (measured.bound - optimum) >= -1e-6).all()
     assert (measured.gap < 0.6).all(), "the bound must be closer than one without prices"
 

@@ -55,7 +55,7 @@ def test_value_and_bound_of_every_outage_bracket_the_lp_optimum(seed: int, objec
     swept = [outage for _, block in parts for outage in block]
     assert len(swept) == 19 * (1 + len(topology.cables()))
     assert {(o.index, o.failure) for o in swept} >= {(int(i), "") for i in rows}
-    higher = Objective(objective).higher_is_better
+    higher = Objective(objective).may_shed
     names = topology.node_names
     outage_of = {(o.index, o.failure): o for o in swept}
     for cable in topology.cables()[::3]:
@@ -74,7 +74,7 @@ def test_value_and_bound_of_every_outage_bracket_the_lp_optimum(seed: int, objec
             unfailed = outage_of[index, ""]
             assert outage.value_before == pytest.approx(unfailed.value)
             if higher:
-                assert loss(outage, higher_is_better=True) >= -2e-3
+                assert loss(outage, Objective()) >= -2e-3
     finished = {part for part, _ in parts} - {(16, failures[2].name)}
     (remaining,) = outages(instance, rows, 1e-3, failures, finished)
     assert remaining[0] == (16, failures[2].name)
@@ -96,7 +96,7 @@ def test_outages_of_a_line_of_three_nodes_equal_values_computed_by_hand() -> Non
     assert outage_of["n0 - n1"].stranded == pytest.approx(11 / 21)
     assert outage_of["n0 - n1"].satisfied_demand == pytest.approx(10 / 21, abs=1e-5)
     assert outage_of["n1 - n2"].satisfied_demand == pytest.approx(4 / 21, abs=1e-5)
-    worst, other = by_failure(swept, higher_is_better=True)
+    worst, other = by_failure(swept, Objective())
     assert worst.failure == "n1 - n2"
     assert worst.worst == pytest.approx(1 - 4 / 20, abs=1e-4)
     assert other.mean == pytest.approx(1 - 10 / 20, abs=1e-4)
@@ -111,12 +111,12 @@ def test_cables_that_strand_demand_rank_first_under_max_link_utilisation() -> No
         for _, block in outages(instance, np.array([0]), 1e-4, [NO_FAILURE, *cable_failures(topology)])
         for outage in block
     ]
-    worst, *others = by_failure(swept, higher_is_better=False)
+    worst, *others = by_failure(swept, Objective(ObjectiveName.MAX_LINK_UTILISATION))
     assert worst.failure == "n2 - n3"
     assert worst.worst < 0 < worst.stranded
     assert all(cable.stranded < worst.stranded for cable in others)
     unknown = dataclasses.replace(swept[3], value=math.nan)
-    assert by_failure([*swept, unknown], higher_is_better=False)[0].failure == unknown.failure
+    assert by_failure([*swept, unknown], Objective(ObjectiveName.MAX_LINK_UTILISATION))[0].failure == unknown.failure
 
 
 @pytest.mark.system
@@ -160,7 +160,7 @@ def test_groups_and_pairs_equal_the_lps_without_these_links(tmp_path: Path) -> N
     cables = cable_failures(topology)
     groups = group_failures({"conduit": [*cables[0].links, *cables[2].links], "duct": list(cables[1].links)})
     alone = [o for _, block in outages(instance, np.arange(2), 1e-4, [NO_FAILURE, *cables]) for o in block]
-    cost = {one.failure: one.mean for one in by_failure(alone, higher_is_better=True)}
+    cost = {one.failure: one.mean for one in by_failure(alone, Objective())}
     pairs = pair_failures(cables, cost, 5)
     assert len(pairs) == 5
     worst = sorted(cost, key=lambda name: -cost[name])[:2]

@@ -131,13 +131,13 @@ def test_coma_learns_split_tables_though_rounding_has_no_gradient() -> None:
 @pytest.mark.parametrize("objective", SINGLE_PROGRAMS)
 def test_bound_loss_and_reward_equal_certified_bound_and_value(objective: ObjectiveName) -> None:
     """The bound loss equals the certified bound; the reward of feasible splits equals their value."""
-    from teal.problem.bounds import dual_bound, from_utilisation
+    from teal.problem.bounds import dual_bound, from_score
 
     problem = random_problem(3, objective=objective)
     prices = torch.rand(problem.capacity.shape, generator=torch.Generator().manual_seed(0)).double()
     loss, bound = bound_loss(problem, prices), dual_bound(problem, prices)
     if not problem.objective.maximises_value:
-        torch.testing.assert_close(from_utilisation(problem, -loss), bound)
+        torch.testing.assert_close(from_score(problem, loss), bound)
         uniform = problem.path_mask / problem.path_mask.sum(-1, keepdim=True).clamp(min=1)
         soft, hard = -reward(problem, uniform), problem.utilisation(uniform).amax(1)
         assert (soft >= hard).all(), "the soft maximum is at least the maximum"

@@ -34,7 +34,7 @@ def test_dual_bounds_of_any_prices_hold_for_the_lp_optimum(
     prices = (
         price_scale * torch.rand(problem.capacity.shape, generator=torch.Generator().manual_seed(seed)).double() ** 3
     )
-    sign = 1 if problem.objective.higher_is_better else -1
+    sign = problem.objective.rules.sense
     for bound in (dual_bound(problem, prices), scaled_dual_bound(problem, prices)):
         assert (sign * (bound - optimum) >= -1e-6 * (1 + optimum)).all()
     assert (sign * (dual_bound(problem, prices) - scaled_dual_bound(problem, prices)) >= -1e-9 * (1 + optimum)).all()

@@ -65,7 +65,7 @@ def test_teal_on_a_batch_equals_its_matrices_and_repair_never_lowers_the_value(
     assert_batch_equals_loop(allocator, problem)
     measured = assess(problem, allocator.solve(problem))
     plain = assess(problem, FlowGnnScheme(model, dataclasses.replace(config, repair="none")).solve(problem))
-    sign = 1 if problem.objective.higher_is_better else -1
+    sign = problem.objective.rules.sense
     assert (sign * (measured.value - plain.value) >= -1e-9).all()
     assert (sign * (plain.bound - measured.bound) >= -1e-9).all()
 

@@ -27,11 +27,11 @@ from teal.client import (
     Unreachable,
 )
 from teal.objectives import ObjectiveName
-from teal.serving.program import Program, single_program
 from teal.serving.requests import NetworkSpec
 from teal.serving.responses import AllocationAnswer, Drawing, NamedAllocation, Routes
 from teal.serving.served import Job, Served
 from teal.serving.solver import Solver
+from teal.serving.wanted import Wanted, single_program
 from teal.solvers.pdhg import certificates, kernels
 from tests.serving.service import held_engine, listening, problem_of, queued, rates_of, run, service, until
 
@@ -301,7 +301,7 @@ def test_allocations_on_a_prepared_network_compile_nothing() -> None:
 
     before = signatures()
     for count in (1, 2, 9):  # a number of matrices for each number of lanes
-        job = Job(rates_of(count), Program(ObjectiveName.TOTAL_FLOW), 1e-2, time.perf_counter() + 60)
+        job = Job(rates_of(count), Wanted(ObjectiveName.TOTAL_FLOW), 1e-2, time.perf_counter() + 60)
         served.answer(served.solve(job), slice(0, count), 1e-2, 0, 0.0)
     assert signatures() == before
 

@@ -31,9 +31,9 @@ from teal.serving.backend import Sent
 from teal.serving.beside import beside
 from teal.serving.errors import ServiceError
 from teal.serving.log import LOG, log_to
-from teal.serving.program import single_program
 from teal.serving.served import Served
 from teal.serving.solver import Solver
+from teal.serving.wanted import single_program
 from tests.gate import PATIENCE_S
 from tests.serving.service import TOKEN, held_engine, queued, rates_of, run, service, until
 from tests.serving.test_requests import JSON_TYPE, VALID_BODY

@@ -22,8 +22,8 @@ from teal.problem import Problem
 from teal.schemes.hedges import Past, make_hedge
 from teal.serving.errors import ServiceError
 from teal.serving.next_interval import NextInterval
-from teal.serving.program import Program
 from teal.serving.responses import AllocationAnswer, NamedAllocation
+from teal.serving.wanted import Wanted
 from teal.solvers import pdhg
 from tests.serving.service import b4_served, run, service
 
@@ -45,7 +45,7 @@ def _times(count: int, first: int = 0) -> list[np.datetime64]:
 
 
 def _network() -> Problem:
-    return SERVED.problem(Program(ObjectiveName.MAX_LINK_UTILISATION), np.zeros((1, 132)))
+    return SERVED.problem(Wanted(ObjectiveName.MAX_LINK_UTILISATION), np.zeros((1, 132)))
 
 
 def test_allocations_are_those_of_the_hedge_over_the_same_past(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_controller_that_measures_gets_allocations_for_the_next_interval(tmp_p
             assert allocation.time == _times(1, 14)[0]
             np.testing.assert_allclose(allocation.splits.sum(-1), 1, atol=1e-5)
             # Loads of the newest matrix: the figures are those that can be known.
-            newest = SERVED.problem(Program(ObjectiveName.MAX_LINK_UTILISATION), rates[13:14])
+            newest = SERVED.problem(Wanted(ObjectiveName.MAX_LINK_UTILISATION), rates[13:14])
             used = newest.utilisation(_torch(allocation.splits.astype(np.float64))).numpy()
             np.testing.assert_allclose(allocation.utilisation, used, rtol=1e-5)
             with pytest.raises(LateMeasurement):

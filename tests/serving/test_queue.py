@@ -12,13 +12,13 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
 from teal.objectives import ObjectiveName
-from teal.serving.program import Program
 from teal.serving.queue import Queue, Waiting
 from teal.serving.requests import Options
 from teal.serving.served import Served
+from teal.serving.wanted import Wanted
 from tests.serving.service import b4_served, run
 
-_PLAIN = Program(ObjectiveName.TOTAL_FLOW)
+_PLAIN = Wanted(ObjectiveName.TOTAL_FLOW)
 
 
 @pytest.fixture

@@ -15,13 +15,14 @@ pytest.importorskip("fastapi", reason="needs the service's packages: pip install
 import teal
 from teal.client import AsyncClient, InvalidRequest, Overloaded
 from teal.objectives import ObjectiveName
+from teal.problem.protection import Protection
 from teal.serving.answer import Answer, joined
-from teal.serving.program import Program
 from teal.serving.queue import Chunk, Queue, Waiting
 from teal.serving.requests import Options
 from teal.serving.scheduler import solve_slice
 from teal.serving.served import Served
 from teal.serving.solver import Solver
+from teal.serving.wanted import Wanted
 from teal.solvers.pdhg import Stop
 from tests.serving.service import b4_served, held_engine, problem_of, queued, rates_of, run, service, until
 
@@ -31,23 +32,24 @@ def served() -> Served:
     return b4_served()
 
 
-_PLAIN = Program(ObjectiveName.TOTAL_FLOW)
-_PROGRAMS = [
+_PLAIN = Wanted(ObjectiveName.TOTAL_FLOW)
+_PROMISES = "promises"
+_ALL = [
     _PLAIN,
-    Program(ObjectiveName.MAX_MIN),
-    Program(ObjectiveName.TOTAL_FLOW, protect="cables"),
-    Program(ObjectiveName.PRIORITY, limits=(math.inf, math.inf)),
+    Wanted(ObjectiveName.MAX_MIN),
+    _PROMISES,
+    Wanted(ObjectiveName.PRIORITY, limits=(math.inf, math.inf)),
 ]
 
 
 def _request(
-    served: Served, count: int, deadline_s: float, gap: float = 1e-2, entries: int = 0, program: Program = _PLAIN
+    served: Served, count: int, deadline_s: float, gap: float = 1e-2, entries: int = 0, wanted: Wanted = _PLAIN
 ) -> Waiting:
     now, answer = time.perf_counter(), asyncio.get_running_loop().create_future()
-    classes = max(1, len(program.limits))
+    classes = max(1, len(wanted.limits))
     rates = np.concatenate([rates_of(count, size=30_000, seed=number) for number in range(classes)], 1)
-    options = Options(deadline_ms=1e3, entries=entries, classes=[str(number) for number in range(len(program.limits))])
-    return Waiting(served, "", rates, options, program, gap, now, now + deadline_s, answer)
+    options = Options(deadline_ms=1e3, entries=entries, classes=[str(number) for number in range(len(wanted.limits))])
+    return Waiting(served, "", rates, options, wanted, gap, now, now + deadline_s, answer)
 
 
 def _slices(served: Served, chunk: Chunk) -> tuple[Answer, int]:
@@ -59,19 +61,19 @@ def _slices(served: Served, chunk: Chunk) -> tuple[Answer, int]:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("program", _PROGRAMS)
+@pytest.mark.parametrize("given", _ALL)
 def test_slices_change_nothing_but_when_the_answer_is_there(
-    served: Served, program: Program, monkeypatch: pytest.MonkeyPatch
+    served: Served, given: Wanted | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
         chunks = []
+        wanted = _promising(served) if isinstance(given, str) else given
         for _ in range(2):
-            request = _request(served, 2, 300.0, gap=1e-6, program=program)
+            request = _request(served, 2, 300.0, gap=1e-6, wanted=wanted)
             request.chunks = 1
             chunks.append(Chunk(request, slice(0, 2)))
         other = b4_served()
         other.times.slice_s = 300.0
-        _protect(served, other)
         whole, one = _slices(other, chunks[0])
         monkeypatch.setattr(served.times, "slice_s", 0.0)  # each slice ends after an iteration
         monkeypatch.setattr(served.times, "note_overrun", lambda seconds: None)
@@ -84,9 +86,9 @@ def test_slices_change_nothing_but_when_the_answer_is_there(
     run(work)
 
 
-def _protect(*networks: Served) -> None:
-    for network in networks:
-        network.protect([])
+def _promising(served: Served) -> Wanted:
+    protection = Protection.of(served.network(_PLAIN).ops, served.topology.num_links, served.topology.cables())
+    return Wanted(ObjectiveName.TOTAL_FLOW, conditions=(protection,))
 
 
 def test_a_run_that_a_link_failure_interrupts_begins_anew(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +111,7 @@ def test_a_request_that_nobody_waits_for_is_left_within_an_iteration(served: Ser
     served.times.slice_s = 3_000.0
 
     async def work() -> None:
-        request = _request(served, 2, 3_000.0, gap=0.0, program=_PROGRAMS[1])
+        request = _request(served, 2, 3_000.0, gap=0.0, wanted=Wanted(ObjectiveName.MAX_MIN))
         request.chunks = 1
         asyncio.get_running_loop().call_soon(request.answer.cancel)
         assert await asyncio.to_thread(solve_slice, served, [Chunk(request, slice(0, 2))], None) == [None]

@@ -14,7 +14,7 @@ from teal.network import compute_paths
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.assessment import assess
-from teal.problem.bounds import from_utilisation, scaled_dual_bound
+from teal.problem.bounds import from_score, scaled_dual_bound
 from teal.solvers import admm
 from teal.solvers.projection import project
 from teal.testing import make_topology, random_problem
@@ -112,8 +112,8 @@ def test_admm_converges_to_the_lp_optimum(objective: ObjectiveName, seed: int) -
     assert max(float(residual.max()) for residual in vars(residuals).values()) < 1e-3
     # The raw splits, before projection.
     value = problem.value(splits)
-    if problem.objective.is_balanced:
-        value = from_utilisation(problem, problem.utilisation(splits).amax(1))
+    if problem.demand_set.carries_all:
+        value = from_score(problem, -problem.utilisation(splits).amax(1))
     torch.testing.assert_close(value, optimum, rtol=1e-3, atol=1e-6)
     torch.testing.assert_close(problem.value(project(problem, splits)), optimum, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(scaled_dual_bound(problem, prices), optimum, rtol=1e-3, atol=1e-6)

@@ -38,7 +38,7 @@ def test_column_generation_reaches_the_optimum_of_the_arc_form(name: str, object
     solution = improve(problem, target=1e-3, report=rounds.append)
     assert float(solution.gap_all_paths) <= 1e-3
     assert float(solution.result.value) == pytest.approx(optimum, rel=1.01e-3)
-    sign = 1 if problem.objective.higher_is_better else -1
+    sign = problem.objective.rules.sense
     for column_round in rounds:
         assert sign * (float(column_round.bound_all_paths) - optimum) >= -1e-6 * optimum
         assert sign * (optimum - float(column_round.result.value)) >= -1e-6 * optimum
@@ -62,7 +62,7 @@ def test_all_paths_bound_of_any_prices_holds_for_the_optimum_of_the_arc_form(
         price_scale * torch.rand(problem.capacity.shape, generator=torch.Generator().manual_seed(seed)).double() ** 3
     )
     bounds = all_paths_bound(problem, prices)
-    sign = 1 if problem.objective.higher_is_better else -1
+    sign = problem.objective.rules.sense
     for row, bound in enumerate(bounds.tolist()):
         optimum = arc_form.optimum(problem.row(row))
         assert sign * (bound - optimum) >= -1e-6 * (1 + optimum)

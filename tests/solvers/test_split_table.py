@@ -82,6 +82,6 @@ def test_no_split_is_below_the_least_and_nothing_overflows(objective: ObjectiveN
             assert not bool(((kept > 0) & (kept < least * (1 - 1e-9))).any())
             if not problem.objective.may_shed:
                 torch.testing.assert_close(kept.sum(-1), splits.sum(-1))
-        sign = 1 if problem.objective.higher_is_better else -1
+        sign = problem.objective.rules.sense
         gain = sign * (problem.value(without_small(problem, splits, 0.0)) - problem.value(splits))
         assert float(gain.min()) >= -1e-9 * float(problem.value(splits).max())

@@ -142,7 +142,7 @@ class Mixture:
         several = problem.with_demand(problem.demand.expand(len(splits), -1))
         if not optimum > 0:
             return
-        if problem.objective.maximises_value:
+        if not problem.demand_set.carries_all:
             losses, loss, gradient = _of_flow(several, splits, self.weights, optimum)
         else:
             losses, loss, gradient = _of_utilisation(several, splits, self.weights, optimum)

@@ -84,7 +84,6 @@ class _OfLastMatrix:
     def allocate(self, past: Past) -> Tensor:
         """See Hedge."""
         problem = past.last(1)
-        own = past.network.objective
-        if own.maximises_value:
+        if not past.network.demand_set.carries_all:
             problem = past.network.with_demand(problem.demand)
         return self._scheme.solve(problem).splits[0].to(problem.demand)

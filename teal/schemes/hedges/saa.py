@@ -56,7 +56,7 @@ class SampleAverage:
         work = problem.batch * (problem.paths.trie.num_nodes + problem.paths.leaf.size)
         iterations = min(self._iterations, max(_LEAST_ITERATIONS, _MOST_WORK // work))
         gap = self._gap
-        if problem.objective.maximises_value:  # the gap is of what is lost, a tenth of the traffic or less
+        if not problem.demand_set.carries_all:  # the gap is of what is lost, a tenth of the traffic or less
             iterations, gap = min(iterations, _MOST_FLOW_ITERATIONS), max(gap, _FLOW_GAP)
         weights = np.exp((np.arange(problem.batch) - (problem.batch - 1)) / self._decay) if self._decay else None
         result = solve_scenarios(

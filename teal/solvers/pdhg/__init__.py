@@ -47,10 +47,9 @@ that span many decades.  Values may fall in steps (:mod:`teal.problem.steps`): t
 :func:`teal.problem.prox.project_steps`.
 """
 
-from teal.solvers.pdhg.engine import PdhgState, Starter
 from teal.solvers.pdhg.fused import LANES, MAX_LANES
-from teal.solvers.pdhg.result import PdhgResult, Stop
-from teal.solvers.pdhg.solver import prepare, solve, solving, takes_warm_start
+from teal.solvers.pdhg.solver import prepare, register_sequence, solve, solving, takes_warm_start
+from teal.solvers.result import PdhgResult, PdhgState, Starter, Stop
 
 __all__ = [
     "LANES",
@@ -60,6 +59,7 @@ __all__ = [
     "Starter",
     "Stop",
     "prepare",
+    "register_sequence",
     "solve",
     "solving",
     "takes_warm_start",

@@ -142,7 +142,7 @@ def measure(
 
 @kernel
 def _certify_block(  # type: ignore[no-untyped-def]
-    block, scan, block_ptr, max_slots, demand, demand_value, price_plus_cost, is_balanced, is_repairing, splits,
+    block, scan, block_ptr, max_slots, demand, demand_value, price_plus_cost, carries_all, is_repairing, splits,
     flows, loads, profits, lanes,
 ):  # fmt: skip
     width, several_values, has_steps = len(lanes), len(demand_value.first) > 1, len(demand_value.drop) > 1
@@ -151,7 +151,7 @@ def _certify_block(  # type: ignore[no-untyped-def]
     one = fill(1.0, lanes)
     zero, live_profit, tiny = one - one, fill(_LIVE_PROFIT, lanes), fill(MIN_SPLIT_SUM, lanes)
     # In a balanced program below every live profit, so that a demand without a live path adds nothing.
-    floor = fill(2 * _LIVE_PROFIT if is_balanced else 0.0, lanes)
+    floor = fill(2 * _LIVE_PROFIT if carries_all else 0.0, lanes)
     profit_sum = zero
     for s in range(block_ptr[block], block_ptr[block + 1]):
         first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
@@ -172,7 +172,7 @@ def _certify_block(  # type: ignore[no-untyped-def]
             # A demand is carried at most once; a balanced program carries all of it, evenly if it has no splits.
             scale = one / larger(total, one)
             even = zero
-            if is_balanced:
+            if carries_all:
                 scale = where_above(total, tiny, one / larger(total, tiny), zero)
                 even = where_above(total, tiny, zero, one / larger(live_paths, one))
             for k in range(p, p + scan.path_count[d]):
@@ -197,7 +197,7 @@ def certify(
     demand: FloatArray,
     demand_value: DemandValue,
     price_plus_cost: FloatArray,
-    is_balanced: bool,
+    carries_all: bool,
     is_repairing: bool,
     splits: AnyArray,
     flows: FloatArray,
@@ -215,10 +215,10 @@ def certify(
         demand: (D, L) Gbit/s, 0 where no path is live.
         demand_value: of the demands, in float64.
         price_plus_cost: (E, L) value per Gbit/s; ``FAILED_PRICE`` for a failed link.
-        is_balanced: whether all demand must be carried.
+        carries_all: whether all demand must be carried.
         is_repairing: whether to overwrite ``splits`` with the repaired splits.
         splits: (P, L) shares.  They are repaired before use: 0 on paths with a failed link, then scaled so that those
-            of a demand sum to at most 1; if ``is_balanced`` to exactly 1, evenly over live paths where all are 0.
+            of a demand sum to at most 1; if ``carries_all`` to exactly 1, evenly over live paths where all are 0.
         flows: receives (P, L) Gbit/s.
         loads: receives (blocks, E, L) Gbit/s.
         profits: receives (blocks, L) the terms of the sum above; a demand without a live path adds 0.
@@ -226,7 +226,7 @@ def certify(
     for b in prange(len(block_ptr) - 1):
         loads[b] = 0
         _certify_block(
-            b, scan, block_ptr, max_slots, demand, demand_value, price_plus_cost, is_balanced, is_repairing, splits,
+            b, scan, block_ptr, max_slots, demand, demand_value, price_plus_cost, carries_all, is_repairing, splits,
             flows, loads, profits, lanes,
         )  # fmt: skip
 

@@ -18,14 +18,13 @@ from teal.solvers.pdhg import cuda_kernels as kernels
 from teal.solvers.pdhg.dense import (
     DenseEngine,
     Point,
-    as_utilisation,
     bytes_needed,
     scaling,
     start,
     trial_primal_weight,
 )
-from teal.solvers.pdhg.engine import PdhgState
 from teal.solvers.pdhg.kernels import FAILED_PRICE
+from teal.solvers.result import PdhgState
 
 _REMEDY = "fewer paths a demand (--num-paths) or only the pairs that carry traffic take less"
 
@@ -37,14 +36,14 @@ class BufferShape:
     Attributes:
         batch: B.
         dtype: of arrays of the size of the paths.
-        is_balanced: whether all demand must be carried.
+        carries_all: whether all demand must be carried, and the y lie on the simplex.
         h_rows: rows of h: 1 if capacities are the same in all matrices, else B.
         values: demand values: 1 if all are equal, else D.
     """
 
     batch: int
     dtype: torch.dtype
-    is_balanced: bool
+    carries_all: bool
     h_rows: int
     values: int
 
@@ -78,7 +77,7 @@ class Buffers:
             sums,
         )  # fmt: skip
         source_arrays = kernels.SourceArrays(*(cuda.array(t) for t in tensors))
-        self._source_arguments = (source_arrays, backend.trie, layout.memory, num_paths, batch, shape.is_balanced)
+        self._source_arguments = (source_arrays, backend.trie, layout.memory, num_paths, batch, shape.carries_all)
         link_arrays = kernels.LinkArrays(
             node_flow=cuda.array(flow),
             dual=cuda.array(self.dual),
@@ -89,7 +88,7 @@ class Buffers:
             link_ptr=backend.link_ptr,
             link_node=backend.link_node,
         )
-        self._link_arguments = (link_arrays, batch, backend.sources, shape.is_balanced, backend.threads_per_link)
+        self._link_arguments = (link_arrays, batch, backend.sources, shape.carries_all, backend.threads_per_link)
         self._step = cuda.Graph(lambda: self._iterate(is_storing=False), device)
         self._last_step = cuda.Graph(lambda: self._iterate(is_storing=True), device)
 
@@ -123,7 +122,7 @@ class CudaEngine(DenseEngine):
     """
 
     def __init__(self, problem: Problem, state: PdhgState | None, dtype: torch.dtype) -> None:
-        exact = as_utilisation(problem.to(torch.float64))
+        exact = problem.solved.to(torch.float64)
         backend = cast(CudaBackend, problem.ops.backend)
         self._scale = scale = scaling(exact)
         super().__init__(exact, scale.price_scale)
@@ -132,7 +131,7 @@ class CudaEngine(DenseEngine):
         shape = BufferShape(
             batch=exact.batch,
             dtype=dtype,
-            is_balanced=exact.objective.is_balanced,
+            carries_all=exact.demand_set.carries_all,
             h_rows=1 if same_capacity else exact.batch,
             values=1 if same_value else exact.paths.num_demands,
         )
@@ -145,14 +144,13 @@ class CudaEngine(DenseEngine):
     def _load(self, problem: Problem, point: Point, primal_weight: Tensor) -> None:
         """Fill the buffers with the program and the first iterate."""
         scale, buffers, k = self._scale, self._buffers, kernels
-        is_balanced = problem.objective.is_balanced
         buffers.splits.copy_(point.splits.expand(3, -1, -1, -1))
         buffers.demand.copy_(problem.routable_demand)
         buffers.inverse_capacity_sum.copy_(scale.inverse_capacity_sum[: len(buffers.inverse_capacity_sum), :, 0])
         buffers.demand_value.copy_(problem.demand_value[: len(buffers.demand_value)])
         inverse = problem.inverse_capacity
         dual, control = buffers.dual, buffers.control
-        dual[k.LOAD_FACTOR] = inverse / scale.objective_scale if is_balanced else inverse
+        dual[k.LOAD_FACTOR] = inverse / scale.load_scale
         dual[k.INVERSE], dual[k.FULL] = inverse, scale.full_path_utilisation
         dual[k.COST] = problem.link_cost / scale.objective_scale
         load = problem.loads(point.splits) * dual[k.LOAD_FACTOR]

@@ -118,7 +118,7 @@ def _simplex_shift(splits, at, count, primal_step, scaled_value, value, end_node
 
 
 @cuda_kernel
-def step_sources(arrays, trie, memory, num_paths, batch, is_balanced, is_storing):
+def step_sources(arrays, trie, memory, num_paths, batch, carries_all, is_storing):
     """The primal step and Halpern's average of the splits of each source; the flow through each trie node.
 
     Args:
@@ -127,7 +127,7 @@ def step_sources(arrays, trie, memory, num_paths, batch, is_balanced, is_storing
         memory: a :class:`teal.pathops.cuda_kernels.NodeMemory`.
         num_paths: K.
         batch: B.
-        is_balanced: whether all demand must be carried.
+        carries_all: whether all demand must be carried.
         is_storing: whether to write ``arrays.stepped``.
     """
     sources, demands, all_nodes = len(trie.node_ptr) - 1, len(trie.path_count), len(trie.link)
@@ -155,8 +155,8 @@ def step_sources(arrays, trie, memory, num_paths, batch, is_balanced, is_storing
         of_current = real(0.0 if restarts else -share)
         of_anchor = real(0.0 if restarts else 1 - share)
         inverse_weight = real(1 / control[WEIGHT * batch + b])
-        floor = real(_LOWEST if is_balanced else 0.0)
-        inverse_scale = real(0.0 if is_balanced else control[INVERSE_SCALE * batch + b])
+        floor = real(_LOWEST if carries_all else 0.0)
+        inverse_scale = real(0.0 if carries_all else control[INVERSE_SCALE * batch + b])
         profit_sum, step_distance, anchor_distance = 0.0, 0.0, 0.0
         for d in range(trie.demand_ptr[s] + me, trie.demand_ptr[s + 1], THREADS):
             n, own, path = int32(trie.path_count[d]), b * demands + d, d * num_paths
@@ -250,13 +250,13 @@ def _dual_simplex(dual, base, stride, links, weight, partial):
 
 
 @device_function
-def _complete(arrays, b, batch, links, sources, is_balanced, partial):
+def _complete(arrays, b, batch, links, sources, on_simplex, partial):
     """The rest of a matrix's iteration: fixed-point error, Halpern's average, and whether to restart next."""
     dual, control, sums = arrays.dual, arrays.control, arrays.sums
     me, stride, base = cuda.threadIdx.x, batch * links, b * links
     weight, inverse_scale = control[WEIGHT * batch + b], control[INVERSE_SCALE * batch + b]
     cycle, restarts = control[CYCLE * batch + b], control[RESTART_DUE * batch + b] > 0
-    if is_balanced:
+    if on_simplex:
         _dual_simplex(dual, base, stride, links, weight, partial)
 
     profit_sum, step_distance, anchor_distance = 0.0, 0.0, 0.0
@@ -277,7 +277,7 @@ def _complete(arrays, b, batch, links, sources, is_balanced, partial):
     partial[3, me], partial[4, me] = dual_sum, coupling
     partial[5, me], partial[6, me] = dual_step_distance, dual_anchor_distance
     add_up(partial, _CLOSING_SUMS, LINK_THREADS)
-    scale = inverse_scale if is_balanced else 1.0
+    scale = inverse_scale if on_simplex else 1.0
     profit_sum, step_distance, anchor_distance = partial[0, 0], partial[1, 0] * scale, partial[2, 0] * scale
     dual_sum, coupling = partial[3, 0], partial[4, 0]
     dual_step_distance, dual_anchor_distance = partial[5, 0], partial[6, 0]
@@ -304,7 +304,7 @@ def _complete(arrays, b, batch, links, sources, is_balanced, partial):
     error = math.sqrt(max(0.0, weight * step_distance - 2 * coupling + dual_step_distance / weight))
     first_error = control[FIRST_ERROR * batch + b]
     total = control[TOTAL * batch + b] + 1
-    if is_balanced:
+    if on_simplex:
         control[BOUND * batch + b] = -profit_sum / max(dual_sum, 1e-300)
     else:
         control[BOUND * batch + b] = (dual_sum + profit_sum) / inverse_scale
@@ -330,14 +330,14 @@ def _complete(arrays, b, batch, links, sources, is_balanced, partial):
 
 
 @cuda_kernel
-def step_links(arrays, batch, sources, is_balanced, rows):
+def step_links(arrays, batch, sources, on_simplex, rows):
     """The load of each link and its dual step; the last block of a matrix completes the iteration.
 
     Args:
         arrays: a LinkArrays.
         batch: B.
         sources: S.
-        is_balanced: whether all demand must be carried.
+        on_simplex: whether the y lie on the simplex.
         rows: threads a link.
     """
     dual, control = arrays.dual, arrays.control
@@ -359,11 +359,11 @@ def step_links(arrays, batch, sources, is_balanced, rows):
         load = partial[0, me] * dual[LOAD_FACTOR * stride + here]
         reflected_load = 2 * load - dual[CURRENT_LOAD * stride + here]
         dual_step = control[WEIGHT * batch + b] / dual[FULL * stride + here]
-        gradient = reflected_load if is_balanced else reflected_load - 1
+        gradient = reflected_load if on_simplex else reflected_load - 1
         moved = dual[CURRENT * stride + here] + dual_step * gradient
         live = dual[INVERSE * stride + here] > 0
         dual[STEPPED_LOAD * stride + here] = load
-        dual[STEPPED * stride + here] = moved if live and (is_balanced or moved > 0) else 0.0
+        dual[STEPPED * stride + here] = moved if live and (on_simplex or moved > 0) else 0.0
     cuda.syncthreads()
     if me == 0:
         cuda.threadfence()  # the block's results are visible to all before it counts as finished
@@ -376,4 +376,4 @@ def step_links(arrays, batch, sources, is_balanced, rows):
     cuda.threadfence()
     if me == 0:
         arrays.arrived[b] = 0
-    _complete(arrays, b, batch, links, sources, is_balanced, partial)
+    _complete(arrays, b, batch, links, sources, on_simplex, partial)

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from teal.network import PathSet
-from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem, dual_bound
-from teal.solvers.pdhg.engine import PdhgState, guess_dual, initial_primal_weight
+from teal.solvers.pdhg.engine import guess_dual, initial_primal_weight
 from teal.solvers.projection import project, scaled_to_one
+from teal.solvers.result import PdhgState
 
 _CHECK_BYTES = 8 * 10  # bytes a path slot and matrix: ten float64 tensors (B, D, K) that a check holds at once
 _LINK_BYTES = 8 * 30  # bytes a link and matrix: thirty float64 tensors (B, E)
@@ -30,15 +30,20 @@ class Scaling:
         inverse_capacity_sum: (B, D, 1) h; (B, D, K) if each path has a step size of its own, as under
             ``largest_share``.
         full_path_utilisation: (B, E) m.
-        price_scale: (B, 1) price over y / c: S, or 1 for a balanced program.
+        load_scale: (B, 1) by which utilisations are divided: S where prices lie on the simplex, else 1.
         largest_share: (B, D, K) share of its demand that a path carries at most; 1 where that is not known.
     """
 
     objective_scale: Tensor
     inverse_capacity_sum: Tensor
     full_path_utilisation: Tensor
-    price_scale: Tensor
+    load_scale: Tensor
     largest_share: Tensor = dataclasses.field(default_factory=lambda: torch.ones(1, 1, 1))
+
+    @property
+    def price_scale(self) -> Tensor:
+        """(B, 1) price over y / c."""
+        return self.objective_scale / self.load_scale
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,23 +66,13 @@ class Point:
         return Point(torch.where(r[..., None], self.splits, other.splits), torch.where(r, self.dual, other.dual))
 
 
-def as_utilisation(problem: Problem) -> Problem:
-    """The program that engines solve: a balanced one as max_link_utilisation."""
-    if not problem.objective.is_balanced:
-        return problem
-    return dataclasses.replace(problem, objective=Objective(ObjectiveName.MAX_LINK_UTILISATION))
-
-
 def scaling(problem: Problem) -> Scaling:
     """Compute the constants."""
-    mask, maximises_value = problem.path_mask, problem.objective.maximises_value
-    if maximises_value:
-        best = problem.demand_set.support(problem.path_value.expand_as(mask), mask)
-        objective_scale = (problem.demand * best).sum(1, keepdim=True)
-    else:
-        objective_scale = problem.utilisation(problem.even_splits).amax(1, keepdim=True)
-    objective_scale = torch.where(objective_scale > 0, objective_scale, 1)
-    full = problem.full_path_utilisation if maximises_value else problem.full_path_utilisation / objective_scale
+    on_simplex = problem.price_set.on_simplex
+    total = problem.utilisation(problem.even_splits).amax(1) if on_simplex else total_value(problem)
+    objective_scale = torch.where(total > 0, total, 1)[:, None]
+    load_scale = objective_scale if on_simplex else torch.ones_like(objective_scale)
+    full = problem.full_path_utilisation / load_scale
     inverse_sum = problem.ops.path_sum(problem.inverse_capacity)
     if problem.largest_share is None:  # else columns differ by magnitudes: a budget is small beside capacities
         inverse_sum = inverse_sum.amax(-1, keepdim=True)
@@ -85,39 +80,42 @@ def scaling(problem: Problem) -> Scaling:
         objective_scale=objective_scale,
         inverse_capacity_sum=torch.where(inverse_sum > 0, inverse_sum, 1),
         full_path_utilisation=torch.where(full > 0, full, 1e-30),
-        price_scale=objective_scale if maximises_value else torch.ones_like(objective_scale),
+        load_scale=load_scale,
     )
+
+
+def total_value(problem: Problem) -> Tensor:
+    """(B,) value of all routable demand, each on its best path."""
+    mask = problem.path_mask
+    return (problem.demand * problem.demand_set.support(problem.path_value.expand_as(mask), mask)).sum(1)
 
 
 def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
     """The first iterate: ``state`` made feasible, or no flow and no prices (balanced: even splits, equal prices)."""
-    balanced, live = problem.objective.is_balanced, problem.capacity > 0
     splits, dual = torch.zeros_like(problem.even_splits), torch.zeros_like(problem.capacity)
     if state is not None:
         given = state.splits.to(splits).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0)
         splits = torch.where(problem.path_mask & (problem.demand > 0)[..., None], given, 0)
         dual = state.prices.to(dual).clamp(min=0) * problem.capacity
-    if not balanced:
+    if not problem.price_set.on_simplex:
         if problem.largest_share is not None:
             splits = torch.minimum(splits, problem.largest_share.to(splits))
         return Point(splits / splits.sum(-1, keepdim=True).clamp(min=1), dual / scale.objective_scale)
     splits = scaled_to_one(problem, splits)
-    dual = torch.where(dual.sum(1, keepdim=True) > 0, dual, live.to(dual))
+    dual = torch.where(dual.sum(1, keepdim=True) > 0, dual, (problem.capacity > 0).to(dual))
     return Point(splits, dual / dual.sum(1, keepdim=True).clamp(min=1e-300))
 
 
 def trial_primal_weight(problem: Problem, scale: Scaling) -> Tensor:
     """(B,) the first primal weight, from one trial routing: first paths, or even splits for a balanced program."""
     demand = problem.routable_demand
-    squared_primal_distance = (demand * scale.inverse_capacity_sum[..., 0]).sum(1)
-    if problem.objective.is_balanced:
+    squared_primal_distance = (demand * scale.inverse_capacity_sum[..., 0]).sum(1) / scale.load_scale[:, 0]
+    if problem.price_set.on_simplex:
         guess = guess_dual(problem.capacity, problem.loads(problem.even_splits), None)
-        squared_primal_distance = squared_primal_distance / scale.objective_scale[:, 0]
-        return initial_primal_weight(scale.full_path_utilisation, guess, squared_primal_distance)
-    total = demand.sum(1, keepdim=True)
-    mean_scaled_value = 1 / torch.where(total > 0, total, 1)  # S is the value of all demand
-    trial_load = problem.loads(problem.first_path_splits)
-    guess = guess_dual(problem.capacity, trial_load, mean_scaled_value)
+    else:
+        total = demand.sum(1, keepdim=True)
+        mean_scaled_value = 1 / torch.where(total > 0, total, 1)  # S is the value of all demand
+        guess = guess_dual(problem.capacity, problem.loads(problem.first_path_splits), mean_scaled_value)
     return initial_primal_weight(scale.full_path_utilisation, guess, squared_primal_distance)
 
 
@@ -144,11 +142,7 @@ class DenseEngine:
 
     def trivial_bound(self) -> Tensor:
         """See PdhgEngine."""
-        exact = self._exact
-        if exact.objective.is_balanced:
-            return torch.zeros(exact.batch, dtype=torch.float64)
-        support = exact.demand_set.support(exact.path_value.expand_as(exact.path_mask), exact.path_mask)
-        return (exact.demand * support).sum(1).cpu()
+        return total_value(self._exact).cpu()
 
     def certify(self) -> Tensor:
         """See PdhgEngine."""

@@ -35,8 +35,8 @@ from teal.problem.prox import project_splits
 from teal.runtime.arrays import FloatArray
 from teal.runtime.parallel import kernel
 from teal.solvers.pdhg.dense import DenseEngine, Point
-from teal.solvers.pdhg.engine import PdhgState
 from teal.solvers.pdhg.plain import PlainEngine
+from teal.solvers.result import PdhgState
 
 _TINY = 1e-300  # instead of 0 as a divisor
 _ROUNDING = 1e-13  # share of all demand by which sums of flows may be wrong in float64
@@ -105,7 +105,7 @@ class DroppedFlowEngine(PlainEngine):
     def _step(self, point: Point, primal_weight: Tensor) -> Point:
         weight = float(primal_weight)
         moved = point.splits + self._profit(*self._rows(point.dual)) / (weight * self._path_size)
-        splits = project_splits(moved, self._exact.path_mask[:1], maximises_value=True, slope=None)
+        splits = project_splits(moved, self._exact.path_mask[:1], carries_all=False, slope=None)
         step = weight / self._row_size
         dual = point.dual.view_as(step) + step * self._excess(2 * splits - point.splits).view_as(step)
         return Point(splits, self._feasible(dual, step))

@@ -5,14 +5,13 @@ Symbols are those of the table in :mod:`teal.solvers.pdhg`.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from teal.problem import Problem
+from teal.solvers.result import PdhgState
 
 # Restart criteria of PDLP (Applegate et al. 2021): restart when the fixed-point error is below SUFFICIENT times that
 # at the start of the cycle, or below NECESSARY times it and rising again, or when the cycle is longer than
@@ -28,32 +27,6 @@ _DEFAULT_PRIMAL_WEIGHT = 0.02
 # Sum of guess_dual's y in a balanced program.  The true y sum to 1, but on fewer links, each with a larger y; 4 makes
 # up for that, as measured on B4, GEANT, UsCarrier and Kdl.
 _BALANCED_DUAL_SUM = 4.0
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class PdhgState:
-    """A starting point for another matrix, or for the same one under other capacities.
-
-    Attributes:
-        splits: (B, D, K) share of each demand on each path; need not be feasible.
-        prices: (B, E) p >= 0, value per Gbit/s; 1/(Gbit/s) for a balanced program.
-    """
-
-    splits: Tensor
-    prices: Tensor
-
-    def rows(self, rows: slice | Tensor) -> PdhgState:
-        """The state of some of the matrices."""
-        return PdhgState(self.splits[rows], self.prices[rows])
-
-
-@runtime_checkable
-class Starter(Protocol):
-    """What PDHG can start from, such as a PriceGNN."""
-
-    def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
-        """Splits (B, D, K), which need not be feasible, and prices (B, E)."""
-        ...
 
 
 @runtime_checkable

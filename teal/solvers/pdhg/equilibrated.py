@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from teal.problem import Problem
-from teal.solvers.pdhg.dense import DenseEngine, Point, Scaling, as_utilisation, start
-from teal.solvers.pdhg.engine import PdhgState
+from teal.solvers.pdhg.dense import DenseEngine, Point, Scaling, start, total_value
 from teal.solvers.pdhg.plain import PlainEngine
+from teal.solvers.result import PdhgState
 
 RANGE = 1e4  # largest over smallest capacity, and demand over smallest capacity
 _TINY = 1e-300  # instead of 0 as a divisor
@@ -42,29 +42,28 @@ def spans_decades(problem: Problem) -> Tensor:
 def equilibrated_scaling(problem: Problem) -> Scaling:
     """The constants above, for a program in float64."""
     demand, bottleneck = problem.demand[..., None], problem.bottleneck
-    if problem.objective.maximises_value:
-        scale = (problem.demand * (problem.path_value * problem.path_mask).amax(-1)).sum(1, keepdim=True)
-        scale = torch.where(scale > 0, scale, 1)
+    on_simplex = problem.price_set.on_simplex
+    total = problem.utilisation(_in_proportion(bottleneck)).amax(1) if on_simplex else total_value(problem)
+    scale = torch.where(total > 0, total, 1)[:, None]
+    load_scale = scale if on_simplex else torch.ones_like(scale)
+    if not on_simplex:
         flow = torch.minimum(demand, bottleneck)
         if problem.largest_share is not None:
             flow = torch.minimum(flow, demand * problem.largest_share)
         dual_size = problem.capacity * problem.path_value.amax() / scale
     else:
-        scale = problem.utilisation(_in_proportion(bottleneck)).amax(1, keepdim=True)
-        scale = torch.where(scale > 0, scale, 1)
         flow = torch.minimum(demand, scale[..., None] * bottleneck)
         carried = torch.minimum(problem.capacity, problem.ops.link_sum(flow) / scale)
         dual_size = (carried / carried.amax(1, keepdim=True).clamp(min=_TINY)).clamp(min=1e-30)
     largest_share = torch.where(demand > 0, flow / demand.clamp(min=_TINY), problem.path_mask.to(demand))
     inverse_sum = problem.ops.path_sum(dual_size * problem.inverse_capacity) / largest_share.clamp(min=_TINY)
     full = problem.ops.link_sum(problem.flows(largest_share)) * problem.inverse_capacity / dual_size.clamp(min=_TINY)
-    is_balanced = problem.objective.is_balanced
-    full = full / scale if is_balanced else full
+    full = full / load_scale
     return Scaling(
         objective_scale=scale,
         inverse_capacity_sum=torch.where(problem.path_mask & (inverse_sum > 0), inverse_sum, 1),
         full_path_utilisation=torch.where(full > 0, full, 1e-30),
-        price_scale=torch.ones_like(scale) if is_balanced else scale,
+        load_scale=load_scale,
         largest_share=largest_share,
     )
 
@@ -78,7 +77,7 @@ class EquilibratedEngine(PlainEngine):
     """See :class:`teal.solvers.pdhg.engine.PdhgEngine`; always in float64."""
 
     def __init__(self, problem: Problem, state: PdhgState | None, dtype: torch.dtype) -> None:
-        self._problem = exact = as_utilisation(problem.to(torch.float64))
+        self._problem = exact = problem.solved.to(torch.float64)
         self._scale = scale = equilibrated_scaling(exact)
         DenseEngine.__init__(self, exact, scale.price_scale)
         self._begin(self._first_point(state), torch.ones_like(exact.capacity[:, 0]))
@@ -88,7 +87,7 @@ class EquilibratedEngine(PlainEngine):
         exact, largest_share = self._problem, self._scale.largest_share
         point = start(exact, self._scale, state)
         splits = torch.minimum(point.splits, largest_share)
-        if exact.objective.is_balanced:
+        if exact.demand_set.carries_all:
             has_splits = splits.sum(-1, keepdim=True) > 0
             given = torch.where(has_splits, splits, exact.bottleneck) if state is not None else exact.bottleneck
             splits = _in_proportion(given)

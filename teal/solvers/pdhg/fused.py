@@ -16,10 +16,11 @@ from teal.problem import Problem
 from teal.runtime.arrays import AnyArray, FloatArray
 from teal.solvers.pdhg import kernels
 from teal.solvers.pdhg.demand_value import of_problem
-from teal.solvers.pdhg.engine import PdhgState, guess_dual, initial_primal_weight
+from teal.solvers.pdhg.engine import guess_dual, initial_primal_weight
 from teal.solvers.pdhg.fused_state import Control, Dual, ScaledProgram
 from teal.solvers.pdhg.passes import InMemory, Passes, PathPasses
 from teal.solvers.pdhg.sample import Answer
+from teal.solvers.result import PdhgState
 
 MAX_LANES = 16  # largest number of matrices that are solved together; 16 float32 fill an AVX-512 register
 LANES = (1, 8, MAX_LANES)  # numbers of lanes for which kernels are compiled; a batch is padded to the next of them
@@ -42,7 +43,7 @@ class FusedEngine:
         self, problem: Problem, state: PdhgState | None, dtype: torch.dtype, passes: Passes | None = None
     ) -> None:
         self._problem = problem = problem.to(torch.float64)
-        self._is_balanced = problem.objective.is_balanced
+        self._on_simplex = problem.price_set.on_simplex
         width = next(width for width in LANES if width >= problem.batch)
         self._lanes = (0,) * width  # only its length L counts: kernels are compiled for each length of the tuple
         self._capacity, self._cost = self._link_rows()
@@ -70,7 +71,7 @@ class FusedEngine:
         same_capacity = bool((problem.capacity == problem.capacity[:1]).all())  # h of all matrices is the same then
         passes = PathPasses(
             problem.paths.packed, problem.paths.num_paths, problem.batch, self._lanes,
-            (0,) if same_capacity else self._lanes, of_problem(problem, self._rows_of), self._is_balanced,
+            (0,) if same_capacity else self._lanes, of_problem(problem, self._rows_of), problem.demand_set.carries_all,
             _NUMPY_DTYPE[dtype], InMemory(),
         )  # fmt: skip
         passes.put_demand(problem.demand.numpy())
@@ -95,16 +96,14 @@ class FusedEngine:
         full_utilisation, total = measured.full_load * inverse, measured.total
         squared_primal_distance = measured.squared_primal_distance
         scale = (
-            (measured.trial_load * inverse).reshape(-1, width).max(0)
-            if self._is_balanced
-            else measured.demand_value_sum
+            (measured.trial_load * inverse).reshape(-1, width).max(0) if self._on_simplex else measured.demand_value_sum
         )
-        self._routable_value = np.zeros(width) if self._is_balanced else scale  # (L,) value of all routable demand
+        self._routable_value = np.zeros(width) if self._on_simplex else scale  # (L,) value of all routable demand
         scale = self._scale = np.where(scale > 0, scale, 1.0)  # (L,) S
         link_scale = self._of_links(scale)
         load_factor = inverse
         mean_scaled_value: Tensor | None = None
-        if self._is_balanced:
+        if self._on_simplex:
             full_utilisation, squared_primal_distance = full_utilisation / link_scale, squared_primal_distance / scale
             load_factor = inverse / link_scale
         else:
@@ -126,7 +125,8 @@ class FusedEngine:
                 full_utilisation > 0, full_utilisation, 1e-30
             ),  # never 0: y is divided by it
             inverse_scale=1 / scale,
-            is_balanced=self._is_balanced,
+            carries_all=self._problem.demand_set.carries_all,
+            on_simplex=self._on_simplex,
             limits=limits,
             scenario_width=scenario_width,
         )
@@ -139,14 +139,14 @@ class FusedEngine:
             self._passes.put_splits(np.ascontiguousarray(state.splits.numpy()))
             prices = self._rows_of(state.prices.to(torch.float64).clamp(min=0))
             dual.stepped[:] = prices * self._capacity
-            if not self._is_balanced:
+            if not self._on_simplex:
                 dual.stepped[:] *= self._of_links(self._program.inverse_scale)
-        if self._is_balanced:
+        if self._on_simplex:
             rows = dual.stepped.reshape(-1, width)
             is_zero = rows.sum(0) <= 0
             rows[:, is_zero] = self._program.live.reshape(-1, width)[:, is_zero]
             self._to_simplex()
-        if state is None and not self._is_balanced:  # w = 0: no flow to add up
+        if state is None and not self._on_simplex:  # w = 0: no flow to add up
             self._has_advanced = self._is_certified = False
             return
         # Scale the splits over live paths to sums of at most 1 (in a balanced program to 1, evenly if all are 0).
@@ -187,11 +187,11 @@ class FusedEngine:
                 answer = answer.corrected(load, elasticity, capacity)
             self._respond(answer, lane, is_summing=False)
             dual.stepped[lane::width] = np.where(capacity > 0, given.prices * capacity, 0)
-        if self._is_balanced:
+        if self._on_simplex:
             self._to_simplex()
         else:
             dual.stepped[:] *= self._of_links(self._program.inverse_scale)
-        self._begin(is_repairing=self._is_balanced)
+        self._begin(is_repairing=self._problem.demand_set.carries_all)
 
     def _respond(self, answer: Answer, lane: int, *, is_summing: bool) -> tuple[FloatArray, FloatArray]:
         """One matrix's response, with loads and elasticities (E,) if asked for."""
@@ -222,7 +222,7 @@ class FusedEngine:
     def _prices(self) -> FloatArray:
         """(E * L,) prices of the last step, value per Gbit/s."""
         prices = self._dual.stepped * self._program.inverse_capacity
-        return prices if self._is_balanced else prices * self._of_links(self._scale)
+        return prices if self._on_simplex else prices * self._of_links(self._scale)
 
     def _certify_splits(self, *, is_repairing: bool = False) -> None:
         """Compute the demands' part of the bound and the flows and loads of the last step.
@@ -243,7 +243,7 @@ class FusedEngine:
             self._certify_splits()
         self._is_certified = False  # a check overwrites the flows
         capacity_value = self._dual_size(self._prices() * self._capacity)
-        if self._is_balanced:
+        if self._on_simplex:
             has_prices = capacity_value > 0
             return self._of_batch(np.where(has_prices, -self._profit / np.where(has_prices, capacity_value, 1), 0.0))
         return self._of_batch(capacity_value + self._profit)
@@ -252,7 +252,7 @@ class FusedEngine:
         """See PdhgEngine."""
         bound = self.certify()
         live = self._program.live > 0
-        if self._is_balanced:
+        if self._on_simplex:
             utilisation = np.where(live, self._load, 0) * self._program.inverse_capacity
             return self._of_batch(self._worst(utilisation)), bound
         value = torch.zeros_like(bound)

@@ -32,7 +32,8 @@ class ScaledProgram(NamedTuple):
         live: (E, L) 1 where the link works, else 0.
         full_path_utilisation: (E, L) m.
         inverse_scale: (L,) 1 / S.
-        is_balanced: whether all demand must be carried and the y lie on a simplex.
+        carries_all: whether all demand must be carried.
+        on_simplex: whether the y lie on the simplex.
         limits: (S,) largest sum of the y of each scenario; (0,) for a program of one matrix.
         scenario_width: number of scenarios whose links stand side by side.
     """
@@ -43,7 +44,8 @@ class ScaledProgram(NamedTuple):
     live: FloatArray
     full_path_utilisation: FloatArray
     inverse_scale: FloatArray
-    is_balanced: bool
+    carries_all: bool
+    on_simplex: bool
     limits: FloatArray
     scenario_width: int
 

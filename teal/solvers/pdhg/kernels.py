@@ -173,7 +173,7 @@ def before(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratc
 def after(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int) -> None:
     """The dual step, the fixed-point error, Halpern's average of the y, and whether to restart next."""
     dual_step = dual_gradient_step(program, dual, control, scratch, width)
-    if program.is_balanced:
+    if program.on_simplex:
         for l in range(width):
             dual_simplex(dual.stepped, dual_step, program.live, l, width)
     average_and_restart(program, dual, control, scratch, width)
@@ -194,9 +194,9 @@ def dual_gradient_step(
         dual.stepped_load[i] = total * program.load_factor[i]
         dual_step[i] = control.primal_weight[i % width] / program.full_path_utilisation[i]
         reflected_load = 2 * dual.stepped_load[i] - dual.current_load[i]
-        gradient = reflected_load if program.is_balanced else reflected_load - 1
+        gradient = reflected_load if program.on_simplex else reflected_load - 1
         moved = dual.current[i] + dual_step[i] * gradient
-        dual.stepped[i] = moved if program.live[i] > 0 and (program.is_balanced or moved > 0) else 0.0
+        dual.stepped[i] = moved if program.live[i] > 0 and (program.on_simplex or moved > 0) else 0.0
     return dual_step
 
 
@@ -210,7 +210,7 @@ def average_and_restart(program: ScaledProgram, dual: Dual, control: Control, sc
             profit_sum += scratch.block_sums[b, l]
             step_distance += scratch.block_sums[b, width + l]
             anchor_distance += scratch.block_sums[b, 2 * width + l]
-        if program.is_balanced:
+        if program.on_simplex:
             step_distance *= program.inverse_scale[l]
             anchor_distance *= program.inverse_scale[l]
         dual_sum, coupling, dual_step_distance, dual_anchor_distance = 0.0, 0.0, 0.0, 0.0
@@ -220,7 +220,7 @@ def average_and_restart(program: ScaledProgram, dual: Dual, control: Control, sc
             coupling += difference * (dual.stepped_load[i] - dual.current_load[i])
             dual_step_distance += program.full_path_utilisation[i] * difference * difference
             dual_anchor_distance += program.full_path_utilisation[i] * (dual.stepped[i] - dual.anchor[i]) ** 2
-        if program.is_balanced:
+        if program.on_simplex:
             control.bound[l] = -profit_sum / max(dual_sum, 1e-300)
         else:
             control.bound[l] = (dual_sum + profit_sum) / program.inverse_scale[l]
@@ -274,7 +274,7 @@ def step(
     primal: Primal,
     scratch: Scratch,
     inverse_scale: AnyArray,
-    is_balanced: bool,
+    carries_all: bool,
     is_restarting: bool,
     is_storing: bool,
     lanes: Lanes,
@@ -286,12 +286,12 @@ def step(
         scan, block_ptr, max_slots, demands, worth, primal, lanes, h_lanes: as of :func:`iterate`.
         scratch: prices and weights; ``block_load`` and ``block_sums`` receive the results.
         inverse_scale: (L,) 1 / S in the type of the splits; 0 for a balanced program, whose demands have no value.
-        is_balanced: as in the program.
+        carries_all: as in the program.
         is_restarting: whether any matrix restarts in this iteration.
         is_storing: whether to store the splits of T(z).
     """
     real = scratch.price.dtype.type
-    floor = real(LOWEST) if is_balanced else real(0)
+    floor = real(LOWEST) if carries_all else real(0)
     # Locals: Numba drops a store to an array that is reached through a tuple inside prange.
     block_load, block_sums = scratch.block_load, scratch.block_sums
     for b in prange(len(block_ptr) - 1):
@@ -305,7 +305,7 @@ def step(
 @kernel
 def value_scale(program: ScaledProgram, scratch: Scratch) -> AnyArray:
     """(L,) the factor of demand values in the scaled program, in the type of the splits."""
-    scale = program.inverse_scale * 0 if program.is_balanced else program.inverse_scale
+    scale = program.inverse_scale * 0 if program.on_simplex else program.inverse_scale
     return scale.astype(scratch.price.dtype)
 
 
@@ -321,7 +321,7 @@ def _iterate_on_all(  # type: ignore[no-untyped-def]
     for i in range(count):
         is_restarting = before(program, dual, control, scratch, len(lanes))
         _step_on_all(
-            scan, block_ptr, max_slots, demands, worth, primal, scratch, inverse_scale, program.is_balanced,
+            scan, block_ptr, max_slots, demands, worth, primal, scratch, inverse_scale, program.carries_all,
             is_restarting, i == count - 1, lanes, h_lanes,
         )  # fmt: skip
         after(program, dual, control, scratch, len(lanes))
@@ -335,7 +335,7 @@ def _iterate_alone(  # type: ignore[no-untyped-def]
     for i in range(count):
         is_restarting = before(program, dual, control, scratch, len(lanes))
         _step_alone(
-            scan, block_ptr, max_slots, demands, worth, primal, scratch, inverse_scale, program.is_balanced,
+            scan, block_ptr, max_slots, demands, worth, primal, scratch, inverse_scale, program.carries_all,
             is_restarting, i == count - 1, lanes, h_lanes,
         )  # fmt: skip
         after(program, dual, control, scratch, len(lanes))

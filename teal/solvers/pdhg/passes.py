@@ -148,7 +148,7 @@ class PathPasses:
         lanes: a tuple of length L; lanes past B hold no demand.
         h_lanes: ``lanes`` if capacities differ between matrices, else of length 1.
         demand_value: of the demands, in float64.
-        is_balanced: whether all demand must be carried.
+        carries_all: whether all demand must be carried.
         real: NumPy type of the iteration.
         arrays: where all that has the size of the paths or demands is kept.
         best: number, 0 or 1, of the flows that were kept by an earlier object with the same ``arrays``; -1 for none.
@@ -156,11 +156,11 @@ class PathPasses:
 
     def __init__(
         self, packed: PackedPaths, num_paths: int, batch: int, lanes: Lanes, h_lanes: Lanes, demand_value: DemandValue,
-        is_balanced: bool, real: Any, arrays: Arrays, best: int = -1,
+        carries_all: bool, real: Any, arrays: Arrays, best: int = -1,
     ) -> None:  # fmt: skip
         self._scan, self._max_slots = packed.scan, packed.max_slots
         self._num_paths, self._batch, self._lanes, self._h_lanes = num_paths, batch, lanes, h_lanes
-        self._value, self._is_balanced, self._arrays, self.best = demand_value, is_balanced, arrays, best
+        self._value, self._carries_all, self._arrays, self.best = demand_value, carries_all, arrays, best
         self._block_ptr = packed.blocks(MIN_BLOCK_WORK, MAX_BLOCKS)
         width, blocks, demands = len(lanes), len(self._block_ptr) - 1, len(packed.scan.path_count)
         self._operations = operations(packed, width)
@@ -215,7 +215,7 @@ class PathPasses:
         with threads_for(self._operations):
             certificates.measure(
                 self._scan, self._block_ptr, self._max_slots, self._live_demand, inverse_capacity, cost, self._value,
-                self._is_balanced, out, self._lanes, self._h_lanes,
+                self._carries_all, out, self._lanes, self._h_lanes,
             )  # fmt: skip
         self._demands.demand[:] = self._live_demand
         self._demands.inverse_capacity_sum[:] = out.inverse_capacity_sum
@@ -240,8 +240,8 @@ class PathPasses:
         with threads_for(self._operations):
             sample.respond(
                 scan, self._block_ptr, self._max_slots, int(max_shares),
-                price_plus_cost, one_step(np.zeros(1)) if self._is_balanced else self._value, np.float32(sharpness),
-                not self._is_balanced, kept, np.searchsorted(kept, scan.demand_ptr), kept_splits, self._live_demand,
+                price_plus_cost, one_step(np.zeros(1)) if self._carries_all else self._value, np.float32(sharpness),
+                not self._carries_all, kept, np.searchsorted(kept, scan.demand_ptr), kept_splits, self._live_demand,
                 self._primal.stepped, sums, lane, width, (0, 0),
             )  # fmt: skip
         total = sums.astype(np.float64).sum(0)
@@ -275,7 +275,7 @@ class PathPasses:
         with threads_for(self._operations):
             kernels.step(
                 self._scan, self._block_ptr, self._max_slots, self._demands, self._worth, self._primal, scratch,
-                inverse_scale, self._is_balanced, is_restarting, is_storing, self._lanes, self._h_lanes,
+                inverse_scale, self._carries_all, is_restarting, is_storing, self._lanes, self._h_lanes,
             )  # fmt: skip
         return own.block_load.sum(0, dtype=np.float64), own.block_sums.sum(0, dtype=np.float64)
 
@@ -284,7 +284,7 @@ class PathPasses:
         with threads_for(self._operations):
             certificates.certify(
                 self._scan, self._block_ptr, self._max_slots, self._live_demand, self._value, price_plus_cost,
-                self._is_balanced, is_repairing, self._primal.stepped, self._flows, self._block_loads,
+                self._carries_all, is_repairing, self._primal.stepped, self._flows, self._block_loads,
                 self._block_sums, self._lanes,
             )  # fmt: skip
         return self._block_loads.sum(0), self._block_sums.sum(0)

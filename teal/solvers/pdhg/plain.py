@@ -9,22 +9,20 @@ import torch
 from torch import Tensor
 
 from teal.problem import Problem
-from teal.problem.prox import weighted_simplex
-from teal.solvers.pdhg.dense import DenseEngine, Point, Scaling, as_utilisation, scaling, start, trial_primal_weight
+from teal.solvers.pdhg.dense import DenseEngine, Point, Scaling, scaling, start, trial_primal_weight
 from teal.solvers.pdhg.engine import (
     MAX_WEIGHT_CHANGE,
     MIN_SQUARED_DISTANCE,
     RESTART_ARTIFICIAL,
     RESTART_NECESSARY,
     RESTART_SUFFICIENT,
-    PdhgState,
 )
+from teal.solvers.result import PdhgState
 
 
 def step(problem: Problem, scale: Scaling, point: Point, primal_weight: Tensor) -> Point:
     """One PDHG step T with primal weight omega (B,).  Pure."""
-    inverse, maximises_value = problem.inverse_capacity, problem.objective.maximises_value
-    primal_weight = primal_weight[:, None]
+    inverse, primal_weight = problem.inverse_capacity, primal_weight[:, None]
     scaled_price = problem.ops.path_sum(point.dual * inverse)
     scaled_value = problem.path_value / scale.objective_scale[..., None]
     primal_step = 1 / (primal_weight[..., None] * scale.inverse_capacity_sum)
@@ -34,11 +32,7 @@ def step(problem: Problem, scale: Scaling, point: Point, primal_weight: Tensor) 
     splits = problem.demand_set.project(moved, problem.path_mask, slope, unit_step)
     utilisation = problem.loads(2 * splits - point.splits) * inverse
     dual_step, live = primal_weight / scale.full_path_utilisation, problem.capacity > 0
-    if maximises_value:
-        dual = torch.where(live, (point.dual + dual_step * (utilisation - 1)).clamp(min=0), 0)
-    else:
-        dual = weighted_simplex(point.dual + dual_step * utilisation / scale.objective_scale, dual_step, 1.0, live)
-    return Point(splits, dual)
+    return Point(splits, problem.price_set.project(point.dual, utilisation / scale.load_scale, dual_step, live))
 
 
 def distances(problem: Problem, scale: Scaling, a: Point, b: Point) -> tuple[Tensor, Tensor, Tensor]:
@@ -47,11 +41,10 @@ def distances(problem: Problem, scale: Scaling, a: Point, b: Point) -> tuple[Ten
     The squares are sum of demand h (w_a - w_b)^2 and sum of m (y_a - y_b)^2, the coupling is
     sum of (y_a - y_b) (load_a - load_b) / c; the first and the last are over S for a balanced program.
     """
-    load_scale = 1 if problem.objective.maximises_value else scale.objective_scale
     metric = problem.demand[..., None] * scale.inverse_capacity_sum
-    splits = (metric * (a.splits - b.splits).square()).sum((1, 2)) / torch.as_tensor(load_scale).squeeze(-1)
+    splits = (metric * (a.splits - b.splits).square()).sum((1, 2)) / scale.load_scale[:, 0]
     dual = (scale.full_path_utilisation * (a.dual - b.dual).square()).sum(1)
-    utilisation = problem.loads(a.splits - b.splits) * problem.inverse_capacity / load_scale
+    utilisation = problem.loads(a.splits - b.splits) * problem.inverse_capacity / scale.load_scale
     return splits, dual, 2 * ((a.dual - b.dual) * utilisation).sum(1)
 
 
@@ -59,7 +52,7 @@ class PlainEngine(DenseEngine):
     """See :class:`teal.solvers.pdhg.engine.PdhgEngine`."""
 
     def __init__(self, problem: Problem, state: PdhgState | None, dtype: torch.dtype) -> None:
-        exact = as_utilisation(problem.to(torch.float64))
+        exact = problem.solved.to(torch.float64)
         self._problem = problem = exact.to(dtype)
         self._scale = scale = scaling(problem)
         super().__init__(exact, scale.price_scale)

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from teal.problem import Problem, dual_bound
 from teal.problem.bounds import gap, usable_prices
-from teal.solvers.pdhg.engine import PdhgState
 from teal.solvers.pdhg.equilibrated import RANGE
-from teal.solvers.pdhg.result import PdhgResult, Stop
 from teal.solvers.projection import project
+from teal.solvers.result import PdhgResult, PdhgState, Stop
 
 _ORDINARY = (2.0**-20, 2.0**40)  # largest capacity (Gbit/s) and value of a Gbit/s between which units stay as they are
 # Capacity over the largest one below which a link is closed: 2^-80 is 1e-24, far below every gap that float64 can
@@ -44,7 +43,7 @@ def is_ordinary(problem: Problem) -> bool:
         low <= smallest
         and max(largest, float(demand.max())) <= min(high, RANGE * smallest)
         and largest <= total
-        and (not problem.objective.maximises_value or low <= float(value.max()) <= high)
+        and (problem.price_set.on_simplex or low <= float(value.max()) <= high)
     )
 
 
@@ -63,11 +62,11 @@ class Reduction:
         value = usable.demand_value.amax() if len(usable.demand_value) else torch.ones(())
         self._unit, self._value_unit = _unit(largest)[:, None], _unit(value)
         demand_unit = self._unit  # of a balanced program, whose utilisations may have any scale, chosen separately
-        if usable.objective.is_balanced and usable.demand.shape[1]:
+        if usable.price_set.on_simplex and usable.demand.shape[1]:
             demand_unit = _unit(usable.demand.amax(1))[:, None]
         closing = (usable.capacity > 0) & (usable.capacity < _CLOSED_BELOW * largest[:, None])
         # In a balanced program such a link may be the only way of a demand, and then decides the optimum.
-        self._closed = closing & usable.objective.maximises_value
+        self._closed = closing & (not usable.demand_set.carries_all)
         if (
             bool((self._unit != 1).any())
             or bool((demand_unit != 1).any())
@@ -102,7 +101,7 @@ class Reduction:
             share = self._share()
             splits, last_splits = project(exact, reduced.splits * share, _REFILL), reduced.state.splits * share
         prices = reduced.prices * self._price_unit()
-        if exact.objective.maximises_value:
+        if not exact.price_set.on_simplex:
             prices = torch.where(self._closed, exact.demand_value.amax(), prices)
             prices = _prices_of_all(exact, usable_prices(exact, prices, most=1.0))
         prices = usable_prices(exact, prices)
@@ -126,7 +125,7 @@ class Reduction:
 
     def _price_unit(self) -> Tensor:
         """(B, 1) price of the original program over that of the reduced one."""
-        return 1 / self._unit if self.problem.objective.is_balanced else self._value_unit.expand_as(self._unit)
+        return 1 / self._unit if self.problem.price_set.on_simplex else self._value_unit.expand_as(self._unit)
 
 
 def _prices_of_all(problem: Problem, prices: Tensor) -> Tensor:

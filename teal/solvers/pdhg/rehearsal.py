@@ -29,7 +29,7 @@ _ANY_SIZE = 1_000_000_000  # demands that a sample may be drawn from
 
 
 def rehearse_for(
-    paths: PathSet, batch: int, gap: float, dtype: torch.dtype, *, is_balanced: bool, same_capacity: bool = True
+    paths: PathSet, batch: int, gap: float, dtype: torch.dtype, *, carries_all: bool, same_capacity: bool = True
 ) -> None:
     """Call what the CPU engine calls for matrices on a network, unless this process has done so before.
 
@@ -37,13 +37,13 @@ def rehearse_for(
         paths: candidate paths.
         batch: number of matrices.
         gap: target.
-        dtype, is_balanced, same_capacity: as of :func:`rehearse`.
+        dtype, carries_all, same_capacity: as of :func:`rehearse`.
     """
     sizes = {min(batch, MAX_LANES), batch % MAX_LANES} - {0}
     for width in sorted({next(lanes for lanes in LANES if lanes >= size) for size in sizes}):
         on_all = is_large(operations(paths.packed, width))
         rehearse(
-            width, dtype, is_balanced=is_balanced, same_capacity=same_capacity, on_all=on_all,
+            width, dtype, carries_all=carries_all, same_capacity=same_capacity, on_all=on_all,
             is_sampled=is_faster(paths, gap),
         )  # fmt: skip
 
@@ -53,7 +53,7 @@ def rehearse(
     width: int,
     dtype: torch.dtype,
     *,
-    is_balanced: bool = False,
+    carries_all: bool = False,
     same_capacity: bool = True,
     on_all: bool = False,
     is_sampled: bool = False,
@@ -63,12 +63,12 @@ def rehearse(
     Args:
         width: lanes.
         dtype: of the splits in the iteration.
-        is_balanced: whether all demand must be carried.
+        carries_all: whether all demand must be carried.
         same_capacity: whether all matrices have the same capacities.
         on_all: whether kernels run on all threads.
         is_sampled: whether the engine starts from samples.
     """
-    problem = three_nodes(is_balanced=is_balanced, batch=width, same_capacity=same_capacity)
+    problem = three_nodes(carries_all=carries_all, batch=width, same_capacity=same_capacity)
     with on_all_threads(on_all):
         state = None
         for _ in ("cold", "warm"):
@@ -126,14 +126,14 @@ def _paths_of_triangle(topology: Topology) -> PathSet:
     return PathSet(all_pairs(topology), np.array(leaf, np.int32), trie, demand_ptr, topology.num_links, key, key)
 
 
-def three_nodes(*, is_balanced: bool, batch: int, same_capacity: bool = True) -> Problem:
+def three_nodes(*, carries_all: bool, batch: int, same_capacity: bool = True) -> Problem:
     """A triangle with more demand than it can carry; see :func:`rehearse`."""
     source, target = np.array([0, 1, 2, 1, 2, 0], np.int32), np.array([1, 2, 0, 0, 1, 2], np.int32)
     topology = Topology(
         "rehearsal", ("a", "b", "c"), source, target, np.full(6, 2.0), np.ones(6), np.full((3, 2), np.nan)
     )  # fmt: skip
     paths = _paths_of_triangle(topology)
-    name = ObjectiveName.MAX_LINK_UTILISATION if is_balanced else ObjectiveName.TOTAL_FLOW
+    name = ObjectiveName.MAX_LINK_UTILISATION if carries_all else ObjectiveName.TOTAL_FLOW
     demand = np.random.default_rng(0).uniform(0.5, 3, (batch, len(paths.pairs)))
     capacity = np.full((batch, 6), 2.0)
     if not same_capacity:

@@ -36,7 +36,6 @@ from torch import Tensor
 from teal.network import subset
 from teal.network.packed import PathScan
 from teal.network.path_set import PathSet
-from teal.objectives import Objective, ObjectiveName
 from teal.pathops import make_path_ops
 from teal.pathops.response import exponentials
 from teal.problem import Problem
@@ -117,7 +116,7 @@ def answer(sample: Sample, splits: Tensor, prices: Tensor) -> Answer:
     """
     problem, own = sample.problem, prices[0].numpy()
     total = float(problem.demand.sum())
-    if problem.objective.is_balanced:  # the mean price of a demanded Gbit/s is at most theta / total
+    if problem.price_set.on_simplex:  # the mean price of a demanded Gbit/s is at most theta / total
         worth = float((problem.capacity[0] * prices[0]).sum()) * float(problem.utilisation(splits).amax())
     else:
         worth = float(
@@ -172,14 +171,10 @@ def of_chosen(
         value: (n,) per Gbit/s.
         paths: of these demands.
     """
-    objective = problem.objective
-    if objective.is_balanced:
-        objective = Objective(ObjectiveName.MAX_LINK_UTILISATION)
     sampled = dataclasses.replace(
-        problem,
+        problem.solved,
         paths=paths,
         ops=make_path_ops(paths, problem.ops.device),
-        objective=objective,
         demand=torch.from_numpy(rates / chance)[None],
         capacity=problem.capacity.to(torch.float64),
         demand_value=value.to(torch.float64),

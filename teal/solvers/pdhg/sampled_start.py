@@ -16,9 +16,9 @@ from teal.problem import Problem
 from teal.problem.bounds import usable_prices
 from teal.runtime.interruptible import Deadline, Steps
 from teal.solvers.pdhg import sample
-from teal.solvers.pdhg.engine import Starter
 from teal.solvers.pdhg.fused import FusedEngine
 from teal.solvers.pdhg.search import LARGE_WORK, Search
+from teal.solvers.result import Starter
 
 # Expected size of the first sample over the number of links, for a target gap of _COARSEST; measured on Kdl, ASN and
 # world (docs/engine.md).  Samples grow with one over the root of the target, as the error of an average does.
@@ -62,7 +62,7 @@ class SampledStart:
         self._num_demands = problem.paths.num_demands if num_demands is None else num_demands
         self._size = first_size(problem.paths, gap)
         is_useful = gap >= _STARTER_FROM_GAP and self._size >= _STARTER_FROM_SHARE * self._num_demands
-        self._starter = starter if is_useful and not problem.objective.is_balanced else None
+        self._starter = starter if is_useful and not problem.demand_set.carries_all else None
         self._answers: list[sample.Answer] = []
 
     def respond(self, unfinished: Tensor, deadline: Deadline) -> Steps[bool]:
@@ -107,7 +107,7 @@ class SampledStart:
 
     def correct(self) -> bool:
         """Put the engine at the response to the last prices after a Newton step; false in a balanced program."""
-        if self._problem.objective.is_balanced:
+        if self._problem.demand_set.carries_all:
             return False
         self._engine.respond(self._answers, corrections=1)
         return True

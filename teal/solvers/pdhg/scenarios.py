@@ -39,12 +39,11 @@ from teal.runtime.interruptible import Deadline, Steps, complete
 from teal.runtime.shapes import Float
 from teal.solvers.pdhg import kernels, sample, sampled_start
 from teal.solvers.pdhg.dropped_flow import DroppedFlowEngine, lost, tail_mean
-from teal.solvers.pdhg.engine import PdhgState
 from teal.solvers.pdhg.fused import LANES, FusedEngine
-from teal.solvers.pdhg.result import ProgressCallback, Stop
 from teal.solvers.pdhg.scenario_passes import ScenarioPasses
 from teal.solvers.pdhg.search import LARGE_WORK, Search
 from teal.solvers.pdhg.simplex import limited_simplex
+from teal.solvers.result import PdhgState, ProgressCallback, Stop
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -105,7 +104,7 @@ def solve_scenarios(
     begin = time.perf_counter()
     objective = problem.objective.name
     if objective not in (ObjectiveName.MAX_LINK_UTILISATION, ObjectiveName.TOTAL_FLOW):
-        raise InputError("scenarios", "objective", "max_link_utilisation or total_flow", objective.value)
+        raise InputError("scenarios", "objective", "max_link_utilisation or total_flow", objective)
     for condition in problem.conditions:
         raise InputError(
             "scenarios", condition.name, "a problem without it: shared splits do not take it", "one with it"

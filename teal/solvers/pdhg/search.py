@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from teal.problem import Problem
-from teal.problem.bounds import from_utilisation
+from teal.problem.bounds import from_score, relative_gap
 from teal.problem.bounds import gap as certified_gap
 from teal.runtime.interruptible import Deadline, Steps, complete
-from teal.solvers.pdhg.engine import PdhgEngine, PdhgState
-from teal.solvers.pdhg.result import PdhgResult, ProgressCallback, Stop
+from teal.solvers.pdhg.engine import PdhgEngine
 from teal.solvers.projection import project
+from teal.solvers.result import PdhgResult, PdhgState, ProgressCallback, Stop
 
 _FIRST_CHECK = 6  # iterations after which the first full gap check is made at the latest; easy programs need no more
 _CHECK_GROWTH = 2.0  # x iterations done at the last full gap check: the latest next one, so that checks stay few
@@ -88,9 +88,9 @@ class Search:
     ) -> None:
         self._problem, self._engine, self._report = problem, engine, report
         self._target_gap, self._max_iterations, self._begin = target_gap, max_iterations, begin
-        self._maximises = problem.objective.maximises_value  # else all values are utilisations, to be minimised
-        worst = torch.full((problem.batch,), math.inf, dtype=torch.float64)
-        self.value, self.bound = -worst if self._maximises else worst, engine.trivial_bound()
+        self._sense = problem.solved.objective.rules.sense  # of the values that the engine computes
+        self.value = torch.full((problem.batch,), -self._sense * math.inf, dtype=torch.float64)
+        self.bound = engine.trivial_bound()
         self._may_stall, self._sampled = may_stall, sampled
         self._is_refilled = False  # whether the last check was one with refill, and nothing has moved since
         self._history: list[tuple[int, float]] = []  # iterations done and widest gap at the full gap checks
@@ -198,16 +198,18 @@ class Search:
 
     def _tighter(self, bound: Tensor) -> Tensor:
         """(B,) the tighter of the best bound and ``bound``."""
-        return torch.minimum(self.bound, bound) if self._maximises else torch.maximum(self.bound, bound)
+        return torch.where(self._is_above(self.bound, bound), bound, self.bound)
+
+    def _is_above(self, first: Tensor, second: Tensor) -> Tensor:
+        """(B,) where ``first`` is the better value, or the wider bound."""
+        return self._sense * first > self._sense * second
 
     def _gaps(self, bound: Tensor) -> Tensor:
         """(B,) gaps between the best values and ``bound``; infinite before the first check.
 
         NaN where ``bound`` is NaN or infinite: callers test for gaps that are small enough, which NaN is not.
         """
-        high, low = (bound, self.value) if self._maximises else (self.value, bound)
-        gaps = torch.where(high > 0, (high - low) / high, 0)
-        return torch.where(self.value.isfinite(), gaps, math.inf)
+        return torch.where(self.value.isfinite(), relative_gap(self.value, bound, self._sense), math.inf)
 
     def _all_within(self, bound: Tensor) -> bool:
         """Whether every matrix has the target gap."""
@@ -219,7 +221,7 @@ class Search:
 
     def _take_bound(self, bound: Tensor) -> None:
         """Take certified bounds (B,) where they are tighter, and the prices that they belong to."""
-        is_tighter = self._unfinished() & ((bound < self.bound) if self._maximises else (bound > self.bound))
+        is_tighter = self._unfinished() & self._is_above(self.bound, bound)
         self.bound = torch.where(is_tighter, bound, self.bound)
         self._engine.keep(torch.zeros_like(is_tighter), is_tighter)
 
@@ -232,8 +234,8 @@ class Search:
         begin, self._is_refilled = time.perf_counter(), refill == LAST_REFILL
         value, bound = self._engine.check(refill, 1 - self._target_gap)
         unfinished = self._unfinished()
-        is_better = unfinished & ((value > self.value) if self._maximises else (value < self.value))
-        is_tighter = unfinished & ((bound < self.bound) if self._maximises else (bound > self.bound))
+        is_better = unfinished & self._is_above(value, self.value)
+        is_tighter = unfinished & self._is_above(self.bound, bound)
         self.value = torch.where(is_better, value, self.value)
         self.bound = torch.where(is_tighter, bound, self.bound)
         self._engine.keep(is_better, is_tighter)
@@ -244,11 +246,9 @@ class Search:
         stopped_by = tuple(stop if unfinished else Stop.GAP for unfinished in self._unfinished().tolist())
         splits, prices = self._engine.best()
         state = PdhgState(splits, prices)
-        if problem.objective.is_balanced:
-            value, bound = from_utilisation(problem, value), from_utilisation(problem, bound)
-            if problem.objective.may_shed:
-                splits = project(problem, splits)
-                value = problem.value(splits)
+        if problem.solved is not problem:
+            bound, splits = from_score(problem, self._sense * bound), project(problem, splits)
+            value = problem.value(splits)
         value, bound = value.to(splits.device), bound.to(splits.device)
         return PdhgResult(
             splits=splits,

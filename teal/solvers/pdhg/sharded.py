@@ -22,19 +22,19 @@ from teal.network import PathSet, Topology, Trie
 from teal.network import subset as path_subset
 from teal.network.path_file import check_pairs
 from teal.network.shards import PathSearch, divide
-from teal.objectives import Objective, ObjectiveName
+from teal.objectives import Objective
 from teal.pathops import make_path_ops
 from teal.problem import Problem
-from teal.problem.bounds import from_utilisation
+from teal.problem.bounds import from_score
 from teal.problem.bounds import gap as certified_gap
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline, complete
 from teal.solvers.pdhg import sample
 from teal.solvers.pdhg.fused import FusedEngine
-from teal.solvers.pdhg.result import ProgressCallback, Stop
 from teal.solvers.pdhg.sampled_start import SampledStart
 from teal.solvers.pdhg.search import LAST_REFILL, Search
 from teal.solvers.pdhg.shards import Allocated, Backend, OneProcess, ShardDemands, ShardPasses
+from teal.solvers.result import ProgressCallback, Stop
 
 _MEMORY = 1 << 30  # bytes of state that one process keeps in memory; more is mapped, one shard at a time
 
@@ -100,14 +100,14 @@ class ShardedProblem:
         if num_shards < 1:
             raise InputError("shards", "num_shards", "a whole number of at least 1", num_shards)
         self.topology, self.objective = topology, objective or Objective()
-        if self.objective.is_sequence:
+        if self.objective.rules.is_sequence:
             expected = "one that is a single program"
-            raise InputError("shards", "objective", expected, self.objective.name.value)
+            raise InputError("shards", "objective", expected, self.objective.name)
         self._demand, self._search = demand, search or PathSearch()
         # One entry if all demands have the same value: no array of all demands is then made.
         self._value = (
             self.objective.demand_value(weight, len(pairs))
-            if self.objective.name is ObjectiveName.WEIGHTED_FLOW
+            if self.objective.rules.needs_weight
             else self.objective.demand_value(None, 1)
         )
         parts = divide(pairs, num_shards)
@@ -118,7 +118,7 @@ class ShardedProblem:
             )
             for part in parts
         ]
-        arguments = topology, self._search, shards, self.objective.is_balanced
+        arguments = topology, self._search, shards, self.objective.rules.carries_all
         self.backend: Backend = backend(*arguments) if backend else OneProcess(*arguments, _MEMORY, report)
         self.network = self._network(capacity)
 
@@ -147,11 +147,9 @@ class ShardedProblem:
         )  # fmt: skip
         plain = Objective()  # whose costs are 0: those of latencies need the longest path of all shards
         problem = Problem.create(self.topology, paths, plain, np.zeros((1, 0)), capacity=capacity)
-        longest = 0.0
-        if self.objective.name is ObjectiveName.LATENCY_PENALISED_FLOW:
-            longest = max(self.backend.apply(_longest_path, self.topology.latency))
-        cost = torch.from_numpy(self.objective.link_cost(self.topology.latency, longest))
-        return dataclasses.replace(problem, objective=self.objective, link_cost=cost)
+        latency = self.topology.latency
+        cost = self.objective.link_cost(latency, lambda: max(self.backend.apply(_longest_path, latency)))
+        return dataclasses.replace(problem, objective=self.objective, link_cost=torch.from_numpy(cost))
 
     def _draw(self, size: int, row: int) -> sample.Sample:
         """A sample of about ``size`` demands."""
@@ -186,12 +184,11 @@ class ShardedProblem:
         )
         iterations, stop = complete(search.iterating(Deadline(begin + deadline), warm=False))
         value, bound = search.value, search.bound
-        if self.objective.is_balanced:
-            value, bound = from_utilisation(self.network, value), from_utilisation(self.network, bound)
-            if self.objective.may_shed:
-                engine.shed(LAST_REFILL)
-                shares = self.backend.apply(_least_share, self.network.capacity[0].numpy())
-                value = torch.tensor([min([1.0, *shares])], dtype=torch.float64)
+        if self.network.solved is not self.network:  # max_concurrent_flow: a utilisation was minimised
+            bound = from_score(self.network, -bound)
+            engine.shed(LAST_REFILL)
+            shares = self.backend.apply(_least_share, self.network.capacity[0].numpy())
+            value = torch.tensor([min([1.0, *shares])], dtype=torch.float64)
         return ShardedResult(
             value=float(value),
             bound=float(bound),

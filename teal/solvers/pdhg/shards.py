@@ -83,17 +83,17 @@ class ShardWorker:
         topology: the network.
         search: how paths are found, if they are not on disk yet.
         shards: demands of each shard.
-        is_balanced: whether all demand must be carried.
+        carries_all: whether all demand must be carried.
         folder: of the state on disk.
         memory: bytes up to which all shards stay in memory; else one at a time is mapped.
         report: called with the number of shards whose paths are there.
     """
 
     def __init__(
-        self, topology: Topology, search: PathSearch, shards: Sequence[ShardDemands], is_balanced: bool, folder: Path,
+        self, topology: Topology, search: PathSearch, shards: Sequence[ShardDemands], carries_all: bool, folder: Path,
         memory: int, report: Callable[[int], None] = lambda _: None,
     ) -> None:  # fmt: skip
-        self._demands, self._is_balanced, self._folder = list(shards), is_balanced, folder
+        self._demands, self._carries_all, self._folder = list(shards), carries_all, folder
         self._shards: list[PathShard] = []
         self.num_paths = self.num_nodes = 0
         for demands in shards:
@@ -159,7 +159,7 @@ class ShardWorker:
         arrays: Arrays = InMemory() if self.is_in_memory else MappedArrays(self._folder / f"{index:05d}")
         passes = PathPasses(
             shard.packed(), shard.num_paths, 1, (0,), (0,), one_step(self._demands[index].demand_value),
-            self._is_balanced, np.float32, arrays, self._best[index],
+            self._carries_all, np.float32, arrays, self._best[index],
         )  # fmt: skip
         if self.is_in_memory:
             self._open[index] = passes
@@ -197,14 +197,14 @@ class OneProcess:
     """All shards in this process; arguments as of :class:`ShardWorker`."""
 
     def __init__(
-        self, topology: Topology, search: PathSearch, shards: Sequence[ShardDemands], is_balanced: bool, memory: int,
+        self, topology: Topology, search: PathSearch, shards: Sequence[ShardDemands], carries_all: bool, memory: int,
         report: Callable[[int, int], None],
     ) -> None:  # fmt: skip
         self.num_shards, self.sent_bytes = len(shards), 0
         self._state = ScratchFolder("shards")
         try:
             self._worker = ShardWorker(
-                topology, search, shards, is_balanced, self._state.path, memory,
+                topology, search, shards, carries_all, self._state.path, memory,
                 lambda done: report(done, len(shards)),
             )  # fmt: skip
         except BaseException:

@@ -7,32 +7,61 @@ import math
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from teal.errors import InputError
+from teal.objectives import ObjectiveName
 from teal.pathops import PathOps
 from teal.problem import Problem
 from teal.problem.bounds import usable_prices
 from teal.problem.prox import project_box
 from teal.runtime.interruptible import Deadline, Steps, complete, quietly
-from teal.solvers.pdhg.engine import PdhgEngine, PdhgState, Starter
+from teal.solvers.pdhg.engine import PdhgEngine
 from teal.solvers.pdhg.equilibrated import EquilibratedEngine, spans_decades
 from teal.solvers.pdhg.fused import MAX_LANES, FusedEngine
-from teal.solvers.pdhg.max_min import solving_max_min
 from teal.solvers.pdhg.plain import PlainEngine
-from teal.solvers.pdhg.priority import solving_in_order
 from teal.solvers.pdhg.reduction import Reduction, is_ordinary
 from teal.solvers.pdhg.rehearsal import rehearse_for
-from teal.solvers.pdhg.result import PdhgResult, ProgressCallback, Stop, better, merged
 from teal.solvers.pdhg.sampled_start import SampledStart, is_faster
 from teal.solvers.pdhg.search import LARGE_WORK, Search
+from teal.solvers.result import PdhgResult, PdhgState, ProgressCallback, Starter, Stop, better, merged
+from teal.solvers.sequences import max_min, priority
+from teal.solvers.sequences.task import Tasks, carrying_out
 
 ENGINES = ("auto", "fused", "plain", "equilibrated")
 _FLOAT64_BELOW_GAP = 1e-5  # target gap below which float32 splits are too coarse
 WarmStart = tuple[Tensor, Tensor] | PdhgState | PdhgResult
+
+
+@runtime_checkable
+class MakeTasks(Protocol):
+    """Makes the tasks of an objective that is a sequence of programs."""
+
+    def __call__(self, problem: Problem, gap: float, *, takes_steps: bool) -> Tasks:
+        """The tasks.
+
+        Args:
+            problem: B matrices.
+            gap: target.
+            takes_steps: whether programs may have values that fall in steps (:mod:`teal.problem.steps`).
+        """
+        ...
+
+
+_SEQUENCES: dict[str, MakeTasks] = {ObjectiveName.PRIORITY: priority.tasks, ObjectiveName.MAX_MIN: max_min.tasks}
+
+
+def register_sequence(name: str, make_tasks: MakeTasks) -> None:
+    """How :func:`solve` solves an objective that is a sequence of programs.
+
+    Args:
+        name: of the objective; see :func:`teal.objectives.register_objective`.
+        make_tasks: makes its tasks (:mod:`teal.solvers.sequences.task`).
+    """
+    _SEQUENCES[name] = make_tasks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +137,7 @@ def solve(
 
 def takes_warm_start(problem: Problem) -> bool:
     """Whether the solution is that of one program, which can start from an earlier solution."""
-    return not problem.objective.is_sequence
+    return not problem.objective.rules.is_sequence
 
 
 @torch.no_grad()
@@ -161,7 +190,7 @@ def _check(
     if engine not in ENGINES:
         raise InputError("solve", "engine", " or ".join(ENGINES), repr(engine))
     if not takes_warm_start(problem):
-        what = problem.objective.name.value
+        what = problem.objective.name
         for name, value in (("warm_start", warm_start), ("starter", starter)):
             if value is not None:
                 raise InputError("solve", name, f"none: {what} takes more than one program", "one")
@@ -174,15 +203,13 @@ def _solving(
 ) -> Steps[PdhgResult]:
     """The solution of a program, of the programs of a sequence, or of the program that side conditions make."""
     begin = time.perf_counter()
-    program = partial(solving, engine=engine, dtype=dtype)
-    of_sequence: dict[str, Any] = {
-        "gap": limits.gap, "deadline": limits.deadline, "max_iterations": limits.max_iterations,
-        "report": limits.report,
-    }  # fmt: skip
-    if problem.objective.has_classes:
-        return (yield from solving_in_order(problem, program, may_merge=_knows_steps(problem, engine), **of_sequence))
-    if problem.objective.is_fair:
-        return (yield from solving_max_min(problem, program, **of_sequence))
+    if make_tasks := _SEQUENCES.get(problem.objective.name):
+        result = yield from carrying_out(
+            make_tasks(problem, limits.gap, takes_steps=_knows_steps(problem, engine)),
+            partial(solving, engine=engine, dtype=dtype),
+            deadline=limits.deadline, max_iterations=limits.max_iterations, report=limits.report,
+        )  # fmt: skip
+        return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
     state = _starting_state(problem, warm_start)
     if (
         state is None
@@ -240,7 +267,7 @@ def prepare(problem: Problem, *, gap: float = 1e-2, engine: str = "auto", dtype:
     elif problem.ops.device.type == "cpu" and problem.batch and engine in ("auto", "fused"):
         rehearse_for(
             problem.paths, problem.batch, gap, _real(gap, dtype),
-            is_balanced=problem.objective.is_balanced or problem.objective.is_fair,
+            carries_all=problem.objective.rules.carries_all or problem.objective.name == ObjectiveName.MAX_MIN,
             same_capacity=bool((problem.capacity == problem.capacity[:1]).all()),
         )  # fmt: skip
 

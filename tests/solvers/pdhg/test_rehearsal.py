@@ -50,7 +50,7 @@ def test_a_solve_compiles_nothing_that_was_not_rehearsed(
 
 
 def test_the_paths_of_the_triangle_are_those_that_a_search_finds() -> None:
-    problem = three_nodes(is_balanced=False, batch=1)
+    problem = three_nodes(carries_all=False, batch=1)
     found = compute_paths(problem.topology, num_paths=2, cache=False)
     np.testing.assert_array_equal(problem.paths.pairs, found.pairs)
     for demand in range(6):

@@ -181,23 +181,23 @@ def test_a_warm_start_of_another_network_is_refused() -> None:
         pdhg.solve(problem, warm_start=(problem.even_splits[:, 1:], problem.capacity))
 
 
-@given(seed=st.integers(0, 10_000), maximises_value=st.booleans())
-def test_the_projection_of_splits_is_the_nearest_point(seed: int, maximises_value: bool) -> None:
+@given(seed=st.integers(0, 10_000), carries_all=st.booleans())
+def test_the_projection_of_splits_is_the_nearest_point(seed: int, carries_all: bool) -> None:
     """Against its variational inequality: (x - p) . (q - p) <= 0 for every q of the set."""
     generator = torch.Generator().manual_seed(seed)
     x = 2 * torch.randn(1, 30, 4, generator=generator, dtype=torch.float64)
     mask = torch.rand(1, 30, 4, generator=generator) > 0.3
-    p = project_splits(x, mask, maximises_value=maximises_value)
+    p = project_splits(x, mask, carries_all=carries_all)
     exists = mask.any(-1)
     assert (p >= 0).all()
     assert (p[~mask] == 0).all()
     total = p.sum(-1)[exists]
     assert (total <= 1 + 1e-12).all()
-    if not maximises_value:
+    if carries_all:
         torch.testing.assert_close(total, torch.ones_like(total))
     corners = [torch.eye(4, dtype=torch.float64)[k] * mask for k in range(4)]
     corners = [torch.where(mask[..., k : k + 1], q, p) for k, q in enumerate(corners)]
-    for q in [*corners, torch.zeros_like(p)] if maximises_value else corners:
+    for q in [*corners, torch.zeros_like(p)] if not carries_all else corners:
         assert (((x - p) * (q - p)).sum(-1)[exists] <= 1e-9).all()
 
 

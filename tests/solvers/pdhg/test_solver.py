@@ -43,7 +43,7 @@ def _three_nodes() -> Problem:
 
 def _is_proven(problem: Problem, result: PdhgResult) -> bool:
     """Whether the prices prove the bound and the value is no better, in exact arithmetic; B = 1."""
-    proven, sign = exact_bound(problem, result.prices[0]), 1 if problem.objective.higher_is_better else -1
+    proven, sign = exact_bound(problem, result.prices[0]), problem.objective.rules.sense
     value, bound = Fraction(float(result.value)), Fraction(float(result.bound))
     slack = Fraction(ROUNDING) * max(abs(proven), abs(value))
     return sign * (proven - value) >= -slack and sign * (bound - proven) >= -slack
@@ -112,7 +112,7 @@ def test_prices_without_sense_certify_nothing_wrong(objective: ObjectiveName, en
     prices = torch.where(torch.arange(optimum.prices.shape[1]) % 2 == 0, entry, optimum.prices)
     bound = teal.problem.dual_bound(problem, prices)
     assert not bool(bound.isnan())
-    sign = 1 if problem.objective.higher_is_better else -1
+    sign = problem.objective.rules.sense
     assert sign * float(bound - optimum.value) >= -1e-6 * abs(float(optimum.value))
     warm = pdhg.solve(problem, gap=1e-3, warm_start=PdhgState(optimum.splits, prices))
     assert float(warm.gap) <= 1e-3

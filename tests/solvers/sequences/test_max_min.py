@@ -10,8 +10,9 @@ import teal
 from teal.errors import InputError
 from teal.runtime.interruptible import complete
 from teal.solvers import pdhg
-from teal.solvers.fairness import fairness, is_bottlenecked
-from teal.solvers.pdhg.max_min import Form, solving_max_min
+from teal.solvers.sequences import max_min
+from teal.solvers.sequences.fairness import fairness, is_bottlenecked
+from teal.solvers.sequences.task import carrying_out
 from teal.testing import make_topology, random_problem
 
 
@@ -49,9 +50,8 @@ def test_weights_by_hand() -> None:
         rates = _rates(problem, teal.make_scheme(scheme).solve(problem).splits)
         np.testing.assert_allclose(rates, [[6.0, 3.0, 1.0]], rtol=0.02, err_msg=scheme)
     unweighted = _line([10.0, 10.0, 10.0])
-    given = complete(
-        solving_max_min(unweighted, pdhg.solving, weight=torch.tensor([1.0, 3.0, 1.0]), form=Form.LEVELS, gap=1e-3)
-    )
+    tasks = max_min.level_tasks(unweighted, 1e-3, torch.tensor([1.0, 3.0, 1.0]))
+    given = complete(carrying_out(tasks, pdhg.solving))
     np.testing.assert_allclose(_rates(unweighted, given.splits), [[6.0, 3.0, 1.0]], rtol=0.02)
     with pytest.raises(InputError, match="above 0"):
         _line([1.0, 1.0, 1.0], [1.0, 0.0, 1.0])
@@ -110,7 +110,7 @@ def test_rates_are_nearer_to_those_of_the_linear_programs_than_those_of_other_sc
         for name, values in measured.items():
             rates = problem.flows(teal.make_scheme(name).solve(problem).splits).sum(-1)
             values.append(float(fairness(rates, fair, least)))
-        found = complete(solving_max_min(problem, pdhg.solving, form=Form.LEVELS, gap=5e-3))
+        found = complete(carrying_out(max_min.level_tasks(problem, 5e-3), pdhg.solving))
         assert bool((teal.violations(problem, found.splits).largest <= 1e-9).all())
     means = {name: float(np.mean(values)) for name, values in measured.items()}
     assert min(measured["max-min"]) > 0.92
@@ -121,9 +121,7 @@ def test_rates_are_nearer_to_those_of_the_linear_programs_than_those_of_other_sc
 def test_measured_shares_are_fair_if_weights_are_the_demands() -> None:
     problem = random_problem(11, nodes=6, density=0.6, num_paths=1, batch=1, idle=0.0)
     problem = problem.with_demand(problem.demand * 20)
-    found = complete(
-        solving_max_min(problem, pdhg.solving, weight=problem.demand, form=Form.LEVELS, gap=5e-3, iterations=400)
-    )
+    found = complete(carrying_out(max_min.level_tasks(problem, 5e-3, problem.demand, iterations=400), pdhg.solving))
     share = _rates(problem, found.splits) / problem.demand
     lowest = share[problem.routable].min()
     concurrent = teal.Problem.create(
@@ -135,6 +133,6 @@ def test_measured_shares_are_fair_if_weights_are_the_demands() -> None:
 def test_the_scheme_takes_the_form() -> None:
     problem = random_problem(3, batch=1)
     found = teal.make_scheme("max-min:form=filling").solve(problem)
-    torch.testing.assert_close(found.splits, complete(solving_max_min(problem, pdhg.solving, gap=5e-3)).splits)
+    torch.testing.assert_close(found.splits, complete(carrying_out(max_min.tasks(problem, 5e-3), pdhg.solving)).splits)
     with pytest.raises(InputError, match="form"):
         teal.make_scheme("max-min:form=best")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -13,7 +13,33 @@ from torch import Tensor
 from teal.problem import ClassFigures, FairFigures, Problem, ProgramPrices
 from teal.problem.bounds import gap as certified_gap
 from teal.runtime.shapes import Float
-from teal.solvers.pdhg.engine import PdhgState
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PdhgState:
+    """A starting point for another matrix, or for the same one under other capacities.
+
+    Attributes:
+        splits: (B, D, K) share of each demand on each path; need not be feasible.
+        prices: (B, E) p >= 0, value per Gbit/s; 1/(Gbit/s) for a balanced program.
+    """
+
+    splits: Tensor
+    prices: Tensor
+
+    def rows(self, rows: slice | Tensor) -> PdhgState:
+        """The state of some of the matrices."""
+        return PdhgState(self.splits[rows], self.prices[rows])
+
+
+@runtime_checkable
+class Starter(Protocol):
+    """What PDHG can start from, such as a PriceGNN."""
+
+    def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
+        """Splits (B, D, K), which need not be feasible, and prices (B, E)."""
+        ...
+
 
 _TENSORS = ("splits", "prices", "value", "bound", "gap")  # fields of PdhgResult with an entry a matrix
 _OF_SEQUENCES = ("program_prices", "classes", "fair")  # fields of PdhgResult that only sequences of programs have
@@ -103,9 +129,9 @@ class PdhgResult:
 
 def better(problem: Problem, first: PdhgResult, second: PdhgResult) -> PdhgResult:
     """Of two results for the same matrices, the better allocation and the better prices of each."""
-    rises = problem.objective.higher_is_better
-    is_better = (first.value > second.value) if rises else (first.value < second.value)
-    is_tighter = (first.bound < second.bound) if rises else (first.bound > second.bound)
+    sense = problem.objective.rules.sense
+    is_better = sense * first.value > sense * second.value
+    is_tighter = sense * first.bound < sense * second.bound
     value = torch.where(is_better, first.value, second.value)
     bound = torch.where(is_tighter, first.bound, second.bound)
     return dataclasses.replace(

@@ -9,7 +9,7 @@ is mended: the program of the class, if its bound is wide; the last program, if 
 r, if the last program is solved so closely that it must be r.
 
 Classes whose volumes differ by many decades are beyond the accuracy of one weighted program: on small networks their
-programs are then solved by HiGHS (:mod:`teal.solvers.exact_classes`).
+programs are then solved by HiGHS (:mod:`teal.solvers.sequences.exact_classes`).
 
 The residual form is simpler: each class gets an allocation of its own on the capacity that higher classes left, and
 these stay where they are.  docs/operating.md has what that costs.
@@ -18,9 +18,7 @@ these stay where they are.  docs/operating.md has what that costs.
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable
-from typing import Protocol
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -31,12 +29,12 @@ from teal.objectives import CLASS_RATIO, Objective
 from teal.pathops import make_path_ops
 from teal.problem import Problem, ProgramPrices
 from teal.problem.priority import ClassFigures, by_class, class_figures
-from teal.runtime.interruptible import Deadline, Steps, complete
-from teal.solvers.exact_classes import MAX_COLUMNS, exact_classes
-from teal.solvers.pdhg.class_rows import ClassRows, class_weights
-from teal.solvers.pdhg.engine import PdhgState
-from teal.solvers.pdhg.result import PdhgResult, Stop
+from teal.runtime.interruptible import Deadline, Steps
 from teal.solvers.projection import project
+from teal.solvers.result import PdhgResult, PdhgState, Stop
+from teal.solvers.sequences.class_rows import ClassRows, class_weights
+from teal.solvers.sequences.exact_classes import MAX_COLUMNS, exact_classes
+from teal.solvers.sequences.task import Compute, PartOfTasks, Progress, Solve, Tasks
 
 _SAFETY = 1.0  # of a program's target: the gap that a class needs, as estimated from demands or values
 _TIGHTER = 0.5  # x the target of a program that was not enough, at most
@@ -56,41 +54,23 @@ _CLOSED_BELOW = 1e-6
 _EXACT_FIRST = 5_000
 
 
-class SolveProgram(Protocol):
-    """Solves one program; see :func:`teal.solvers.pdhg.solver.solving`."""
-
-    def __call__(
-        self, problem: Problem, *, gap: float, deadline: Deadline, max_iterations: int, warm_start: PdhgState | None
-    ) -> Steps[PdhgResult]:
-        """Solve all matrices."""
-        ...
-
-
 class _Sequence:
     """The programs of all classes, and what each has found so far.
 
     Args:
         problem: B matrices under priority.
-        solve: for one program.
         gap: target of every class.
-        deadline: of the sequence.
-        max_iterations: of a call of ``solve``.
-        may_merge: whether ``solve`` takes values that fall in steps.
+        takes_steps: whether programs may have values that fall in steps.
     """
 
-    def __init__(
-        self, problem: Problem, solve: SolveProgram, gap: float, deadline: Deadline, max_iterations: int, *,
-        may_merge: bool,
-    ) -> None:  # fmt: skip
+    def __init__(self, problem: Problem, gap: float, *, takes_steps: bool) -> None:
         assert problem.classes is not None
         self.problem, self.count, self._gap = problem, len(problem.classes), gap
-        self._solve, self._deadline, self._max_iterations = solve, deadline, max_iterations
-        self._rows = ClassRows(problem, may_merge=may_merge)
+        self._rows = ClassRows(problem, may_merge=takes_steps)
         self._results: list[PdhgResult | None] = [None] * self.count
         self._ratio = CLASS_RATIO
         demand = by_class(problem, problem.routable_demand)
         self._target = [self._needed(number, demand) for number in range(self.count)]
-        self.iterations = 0
 
     def _needed(self, number: int, values: Tensor) -> float:
         """Relative gap of the weighted program at which class ``number`` has its target.
@@ -104,16 +84,16 @@ class _Sequence:
         positive = share[share > 0]
         return max(_LEAST_TARGET, self._gap * _SAFETY * float(positive.min())) if len(positive) else self._gap
 
-    def solving(self, number: int) -> Steps[None]:
-        """Solve the program of a class to its target, from its last result if there is one."""
-        own = self._results[number]
-        result = yield from self._solve(
-            self._rows.program(number, self._ratio), gap=self._target[number], deadline=self._deadline,
-            max_iterations=self._max_iterations,
-            warm_start=None if own is None else own.state,
+    def solving(self, number: int, *, may_skip: bool) -> PartOfTasks:
+        """Solve the program of a class to its target, from its last result if there is one; false if it was skipped."""
+        last = self._results[number]
+        result = yield Solve(
+            self._rows.program(number, self._ratio), self._target[number], None if last is None else last.state,
+            may_skip=may_skip,
         )  # fmt: skip
-        self._results[number] = result
-        self.iterations += result.iterations
+        if result is not None:
+            self._results[number] = result
+        return result is not None
 
     def figures(self) -> ClassFigures:
         """Of the last program's splits, by the prices of every program."""
@@ -139,18 +119,17 @@ class _Sequence:
         """(B, C, E) of each program, in units of its class's value."""
         return torch.stack([result.prices for result in self._results if result is not None], 1)
 
-    def improving(self, figures: ClassFigures) -> Steps[bool]:
-        """Solve one program further, for the class with the widest gap; false if nothing helps any more.
+    def improving(self, figures: ClassFigures) -> PartOfTasks:
+        """Solve one program further, for the class with the widest gap; false if no time is left or nothing helps.
 
         Args:
             figures: of the last splits.
         """
         number = int(figures.gap.amax(0).argmax())
         row = int(figures.gap[:, number].argmax())
-        own = self._result(number)
-        found = self._rows.carried(number, own.splits)[row, number]
+        carried = self._rows.carried(number, self._result(number).splits)[row, number]
         missing = float(figures.bound[row, number] - figures.value[row, number])
-        is_wide = float(figures.bound[row, number] - found) > missing / 2  # else the last program carries too little
+        is_wide = float(figures.bound[row, number] - carried) > missing / 2  # else the last program carries too little
         if number < self.count - 1 and not is_wide:
             last = self.last
             added = missing * class_weights(self.count - 1, self._ratio)[number]
@@ -162,32 +141,19 @@ class _Sequence:
             return False
         tighter = max(_LEAST_TARGET, _TIGHTER * self._target[number])
         self._target[number] = min(self._needed(number, figures.value), tighter)
-        yield from self.solving(number)
-        return True
+        return (yield from self.solving(number, may_skip=True))
 
 
-def solving_in_order(
-    problem: Problem,
-    solve: SolveProgram,
-    *,
-    gap: float,
-    deadline: Deadline,
-    max_iterations: int = 10_000,
-    report: Callable[[int, float], None] | None = None,
-    may_merge: bool = False,
-) -> Steps[PdhgResult]:
-    """A lexicographic allocation of every matrix, each class certified to ``gap``; pauses where ``solve`` does.
+def tasks(problem: Problem, gap: float, *, takes_steps: bool = False) -> Tasks:
+    """The tasks of a lexicographic allocation of every matrix, each class certified to ``gap``.
+
+    The program of each class is solved in any case.
 
     Args:
         problem: B matrices under priority.
-        solve: for one weighted program.
         gap: target of every class: (bound - value) / bound.
-        deadline: each program is begun in any case.
-        max_iterations: of a call of ``solve``.
-        report: called after each program with the iterations done and the widest gap of a class.
-        may_merge: whether ``solve`` takes values that fall in steps, so that the classes of a pair are one row.
+        takes_steps: whether programs may have values that fall in steps, so that the classes of a pair are one row.
     """
-    begin = time.perf_counter()
     num_columns = problem.rewritten.program.columns.mask.numel()
     is_small = problem.demand.device.type == "cpu" and num_columns <= MAX_COLUMNS
     if problem.conditions and is_small and num_columns <= _EXACT_FIRST:
@@ -195,38 +161,33 @@ def solving_in_order(
             problem.batch, len(problem.classes or ()), problem.topology.num_links
         )  # fmt: skip
         figures = class_figures(problem, splits, prices)
-        exact = yield from _with_exact_rows(problem, splits, prices, figures, gap, deadline)
+        exact = yield Compute(partial(_with_exact_rows, problem, splits, prices, figures, gap))
         if float(exact[2].gap.max()) <= gap:
-            return _result(*exact, gap, Stop.GAP, 0, begin)
-    sequence = _Sequence(problem, solve, gap, deadline, max_iterations, may_merge=may_merge)
+            splits, prices, figures = exact
+            return _result(splits, prices, figures, gap)
+    sequence = _Sequence(problem, gap, takes_steps=takes_steps)
     for number in range(sequence.count):
-        yield from sequence.solving(number)
-        yield
-    figures, stop = sequence.figures(), Stop.GAP
+        yield from sequence.solving(number, may_skip=False)
+    figures = sequence.figures()
     for _ in range(_MOST_ROUNDS):
         widest = float(figures.gap.max())
-        if report is not None:
-            report(sequence.iterations, widest)
-        if widest <= gap or deadline.is_over or not (yield from sequence.improving(figures)):
+        yield Progress(widest)
+        if widest <= gap or not (yield from sequence.improving(figures)):
             break
         figures = sequence.figures()
     splits, prices = sequence.splits, sequence.prices
-    if float(figures.gap.max()) > gap:
-        stop = Stop.DEADLINE if deadline.is_over else Stop.ITERATIONS
-        if not deadline.is_over and is_small:
-            splits, prices, figures = yield from _with_exact_rows(problem, splits, prices, figures, gap, deadline)
-    return _result(splits, prices, figures, gap, stop, sequence.iterations, begin)
+    if float(figures.gap.max()) > gap and is_small:
+        splits, prices, figures = yield Compute(partial(_with_exact_rows, problem, splits, prices, figures, gap))
+    return _result(splits, prices, figures, gap)
 
 
-def _result(
-    splits: Tensor, prices: Tensor, figures: ClassFigures, gap: float, stop: Stop, iterations: int, begin: float
-) -> PdhgResult:
+def _result(splits: Tensor, prices: Tensor, figures: ClassFigures, gap: float) -> PdhgResult:
     """The result of splits (B, D, K) and prices (B, C, E) of the program of each class."""
     gaps = figures.gap.amax(1)
     return PdhgResult(
         splits=splits, prices=prices[:, -1], value=figures.value.sum(1), bound=figures.bound.sum(1), gap=gaps,
-        iterations=iterations, solve_s=time.perf_counter() - begin, state=PdhgState(splits, prices[:, -1]),
-        stopped_by=tuple(Stop.GAP if one <= gap else stop for one in gaps.tolist()),
+        iterations=0, solve_s=0.0, state=PdhgState(splits, prices[:, -1]),
+        stopped_by=tuple(Stop.GAP if widest <= gap else Stop.ITERATIONS for widest in gaps.tolist()),
         program_prices=ProgramPrices(prices), classes=figures,
     )  # fmt: skip
 
@@ -262,14 +223,12 @@ def _with_exact_rows(
     return splits, prices, class_figures(exact, splits, prices)
 
 
-def solve_residual(problem: Problem, solve: SolveProgram, *, gap: float, max_iterations: int = 10_000) -> Tensor:
-    """(B, D, K) splits of the residual form: each class on the capacity that higher ones left.
+def residual_tasks(problem: Problem, gap: float) -> Tasks:
+    """The tasks of the residual form, whose result has splits alone: each class on the capacity that higher ones left.
 
     Args:
         problem: B matrices under priority.
-        solve: for one program.
         gap: of every class's program.
-        max_iterations: of each program.
 
     Raises:
         InputError: side conditions, which are on all classes together.
@@ -280,13 +239,13 @@ def solve_residual(problem: Problem, solve: SolveProgram, *, gap: float, max_ite
     residual, splits = problem.capacity, torch.zeros_like(problem.path_mask, dtype=problem.demand.dtype)
     for rows in problem.classes.blocks:
         paths = of_demands(problem.paths, torch.arange(rows.start, rows.stop).numpy())
-        own = dataclasses.replace(
+        program = dataclasses.replace(
             problem, paths=paths, ops=make_path_ops(paths, problem.ops.device), demand=problem.demand[:, rows],
             capacity=residual, demand_value=torch.ones_like(problem.demand_value[rows]), classes=None,
             objective=Objective(),
         )  # fmt: skip
-        result = complete(solve(own, gap=gap, deadline=Deadline(), max_iterations=max_iterations, warm_start=None))
+        result = yield Solve(program, gap)
         splits[:, rows] = result.splits.to(splits)
-        residual = (residual - own.loads(result.splits.to(own.demand))).clamp(min=0)
+        residual = (residual - program.loads(result.splits.to(program.demand))).clamp(min=0)
         residual = torch.where(residual > _CLOSED_BELOW * problem.capacity, residual, 0)
-    return splits
+    return dataclasses.replace(result, splits=splits)

@@ -17,9 +17,10 @@ import teal
 from teal.client import AsyncClient, InvalidRequest, ServiceFault
 from teal.network import all_pairs
 from teal.problem.churn import ChurnLimit
-from teal.serving.program import Program
+from teal.problem.protection import Protection
 from teal.serving.responses import AllocationAnswer, RecentAllocations
 from teal.serving.served import Job
+from teal.serving.wanted import Wanted
 from teal.solvers.protection import under_failures
 from tests.serving.service import b4_served, rates_of, run, service
 
@@ -143,13 +144,12 @@ def test_a_limit_on_churn_counts_from_an_earlier_answer(tmp_path: Path, form: st
 
 def test_later_matrices_of_a_job_say_what_moves_too() -> None:
     served, previous = b4_served(), torch.rand(1, 132, 4, dtype=torch.float64)
-    program = Program(teal.ObjectiveName.TOTAL_FLOW, churn=ChurnLimit(previous / previous.sum(-1, keepdim=True), 0.1))
-    solved = served.solve(Job(rates_of(3, size=30_000), program, 1e-2, time.perf_counter() + 600))
+    limit = ChurnLimit(previous / previous.sum(-1, keepdim=True), 0.1)
+    wanted = Wanted(teal.ObjectiveName.TOTAL_FLOW, conditions=(limit,))
+    solved = served.solve(Job(rates_of(3, size=30_000), wanted, 1e-2, time.perf_counter() + 600))
     whole, later = (served.answer(solved, rows, 1e-2, 0, 0.0) for rows in (slice(0, 3), slice(1, 3)))
-    assert whole.moved is not None
-    assert later.moved is not None
-    np.testing.assert_array_equal(later.moved, whole.moved[1:])
-    assert (whole.moved <= 0.1 + 1e-9).all()
+    np.testing.assert_array_equal(later.of_conditions["moved"], whole.of_conditions["moved"][1:])
+    assert (whole.of_conditions["moved"] <= 0.1 + 1e-9).all()
 
 
 @pytest.mark.system
@@ -302,12 +302,14 @@ def test_groups_must_be_cables_of_the_network(tmp_path: Path) -> None:
 
 
 def test_the_least_work_of_a_program_counts_what_it_takes() -> None:
-    plain = Program(teal.ObjectiveName.TOTAL_FLOW)
+    plain, network = Wanted(teal.ObjectiveName.TOTAL_FLOW), b4_served()
+    ops, topology = network.network(plain).ops, network.topology
+    promises = Protection.of(ops, topology.num_links, topology.cables())
     assert (plain.least_work, plain.is_resumable) == (1.0, True)
     for other in (
-        Program(teal.ObjectiveName.MAX_MIN),
-        Program(teal.ObjectiveName.TOTAL_FLOW, protect="cables"),
-        Program(teal.ObjectiveName.PRIORITY, limits=(np.inf, np.inf)),
+        Wanted(teal.ObjectiveName.MAX_MIN),
+        Wanted(teal.ObjectiveName.TOTAL_FLOW, conditions=(promises,)),
+        Wanted(teal.ObjectiveName.PRIORITY, limits=(np.inf, np.inf)),
     ):
         assert other.least_work > 1
         assert not other.is_resumable
@@ -340,7 +342,7 @@ def test_the_least_work_of_a_program_counts_what_it_takes() -> None:
         (422, "no further condition", "?previous=ID", {"protect": "cables", "max_churn": 0.1, "demands": []}),
         (
             422,
-            "not with latency_limits_ms",
+            "latency_limits_ms",
             "",
             {
                 "protect": "cables",

@@ -8,7 +8,7 @@ import torch
 
 import teal
 from teal.problem.priority import class_figures
-from teal.solvers.pdhg.class_rows import ClassRows
+from teal.solvers.sequences.class_rows import ClassRows
 from teal.testing import random_problem
 
 

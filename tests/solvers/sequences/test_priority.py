@@ -11,8 +11,10 @@ from baselines.linear_program import LpSettings
 from baselines.lp_priority import solve_in_order
 from teal.errors import InputError
 from teal.problem.priority import priority_problem
+from teal.runtime.interruptible import complete
 from teal.solvers import pdhg
-from teal.solvers.pdhg.priority import solve_residual
+from teal.solvers.sequences.priority import residual_tasks
+from teal.solvers.sequences.task import carrying_out
 from teal.testing import assert_feasible, random_problem
 
 
@@ -58,7 +60,7 @@ def test_two_equal_classes_share_what_one_class_would_get() -> None:
 def test_the_residual_form_keeps_higher_classes_and_costs_lower_ones() -> None:
     problem = _problem("topohub:sndlib/geant", 8.0)
     joint = teal.solve(problem, gap=1e-3).classes
-    splits = solve_residual(problem, pdhg.solving, gap=1e-4)
+    splits = complete(carrying_out(residual_tasks(problem, 1e-4), pdhg.solving)).splits
     assert bool((teal.violations(problem, splits).largest <= 1e-9).all())
     scheme = teal.make_scheme("pdhg:form=residual,gap=0.0001").solve(problem)
     residual = teal.assess(problem, scheme).classes

@@ -8,7 +8,7 @@ import torch
 
 import teal
 from teal.runtime.interruptible import complete
-from teal.solvers.fairness import fair_flows, fairness, is_bottlenecked
+from teal.solvers.sequences.fairness import fair_flows, fairness, is_bottlenecked
 from teal.testing import make_topology, random_problem
 
 

@@ -1,8 +1,9 @@
 """Priority classes of one matrix by linear programs, solved exactly: beyond a first-order method's accuracy.
 
-A first-order method solves the weighted program of :mod:`teal.solvers.pdhg.priority` to an accuracy relative to all of
-its value, of which a class of a millionth of the volume is a millionth.  The program of class c here has that class
-alone as its objective, and each higher class keeps its flow V_j as a constraint, as in :mod:`teal.problem.priority`:
+A first-order method solves the weighted program of :mod:`teal.solvers.sequences.priority` to an accuracy relative to
+all of its value, of which a class of a millionth of the volume is a millionth. The program of class c here has that
+class alone as its objective, and each higher class keeps its flow V_j as a constraint, as in
+:mod:`teal.problem.priority`:
 
     max sum of x over class c  s.t.  the rows of the program,  sum_j x[d, j] <= demand[d],
                                      sum of x over class j >= V_j (1 - 1e-9) for every higher class j.

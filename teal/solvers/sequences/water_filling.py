@@ -18,11 +18,9 @@ from torch import Tensor
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.problem.fair_levels import HELD, WHOLE, growth_bound
-from teal.runtime.interruptible import Deadline, Steps
 from teal.runtime.shapes import Bool, Float
-from teal.solvers.pdhg.engine import PdhgState
-from teal.solvers.pdhg.priority import SolveProgram
-from teal.solvers.pdhg.result import ProgressCallback
+from teal.solvers.result import PdhgState
+from teal.solvers.sequences.task import PartOfTasks, Progress, Solve, TimeShare
 
 _ABOVE = 1.02  # x the guess of a level: the first t
 _RAISED = 1.5  # x t where all rates fit and nothing bounds them
@@ -49,51 +47,38 @@ class Filling:
         problem: B = 1, under total_flow, in float64.
         weight: (D,) w.
         guess: (D,) Gbit/s, rates near the fair ones.
-        solve: for one program.
         gap: of each program.
-        max_iterations: of each program.
-        deadline: after which no further level is looked for.
+        time: in which levels are looked for.
 
     Attributes:
-        rate: (D,) Gbit/s, after :meth:`filling`.
+        rate: (D,) Gbit/s, after :meth:`tasks`.
         levels: that hold demands, ascending.
-        iterations: of all programs.
+        is_late: whether levels were left for want of time.
     """
 
-    def __init__(
-        self, problem: Problem, weight: Tensor, guess: Tensor, solve: SolveProgram, gap: float, max_iterations: int,
-        deadline: Deadline,
-    ) -> None:  # fmt: skip
+    def __init__(self, problem: Problem, weight: Tensor, guess: Tensor, gap: float, time: TimeShare) -> None:
         self._problem, self._weight, self._gap, self._demand = problem, weight, gap, problem.demand[0]
-        self._guess, self._solve, self._deadline = guess, solve, deadline
-        self._max_iterations = min(max_iterations, _ITERATIONS)
+        self._guess, self._time, self.is_late = guess, time, False
         self.rate = torch.zeros_like(self._demand)
         self._is_open = problem.routable[0] & (self._demand > 0)
         self._level = 0.0
         self._state: PdhgState | None = None  # where the last program ended
         self.levels: list[Level] = []
-        self.iterations = 0
 
-    def filling(self, report: ProgressCallback | None = None) -> Steps[None]:
-        """Find all levels, or those for which there is time.
-
-        Args:
-            report: called after each level with the iterations done and an infinite gap, since that of fair rates is
-                not known before the end.
-        """
+    def tasks(self) -> PartOfTasks:
+        """Find all levels, or those for which there is time; the gap of fair rates is not known before the end."""
         while bool(self._is_open.any()):  # each round closes a demand at least
             rises = self._is_open & (self._guess < WHOLE * self._demand)
             start = float((self._guess / self._weight)[rises].min()) if bool(rises.any()) else self._highest
             prices = yield from self._raise(max(start, self._level))
-            if self._is_late:
+            if self.is_late:
                 self.rate = torch.where(self._is_open, torch.minimum(self._guess, self._demand), self.rate)
                 return
             if prices is None:
                 self.rate = torch.where(self._is_open, self._demand, self.rate)
                 return
             self._close(prices)
-            if report is not None:
-                report(self.iterations, math.inf)
+            yield Progress(math.inf)
 
     def _close(self, prices: Tensor) -> None:
         """Fix the rates of the demands that the level stops."""
@@ -109,29 +94,22 @@ class Filling:
             self.levels.append(Level(is_held, prices[0]))
 
     @property
-    def _is_late(self) -> bool:
-        return self._deadline.is_over
-
-    @property
     def _highest(self) -> float:
         """Level at which all open demands are carried whole."""
         return float((self._demand / self._weight)[self._is_open].max())
 
-    def _raise(self, start: float) -> Steps[Tensor | None]:
+    def _raise(self, start: float) -> PartOfTasks:
         """Find the next level, from a guess; the prices (1, E) that bound it, or None if all demands fit whole."""
         highest, slack = self._highest, 1 + 2 * self._gap
         t, bound, best = min(max(_ABOVE * start, 1e-300), highest), math.inf, torch.zeros_like(self._problem.capacity)
         utilisation = 1.0
         for _ in range(_MOST_PROGRAMS):
-            if self._is_late:
-                break
             rates = torch.where(self._is_open, torch.minimum(t * self._weight, self._demand), self.rate)
             balanced = self._problem.balanced(ObjectiveName.MAX_LINK_UTILISATION, rates[None])
-            result = yield from self._solve(
-                balanced, gap=self._gap, deadline=self._deadline,
-                max_iterations=self._max_iterations, warm_start=self._state,
-            )  # fmt: skip
-            self.iterations += result.iterations
+            result = yield Solve(balanced, self._gap, self._state, self._time, True, _ITERATIONS)
+            self.is_late = result is None
+            if self.is_late:
+                break
             self._state, utilisation = result.state, float(result.value)
             fits = utilisation <= slack
             own = t * growth_bound(self._problem, self.rate, self._is_open, t * self._weight, result.prices)

@@ -11,7 +11,7 @@ A link that is overloaded lowers the level of all demands for which it is the bo
 so that at a fixed point every demand below its rate crosses on each of its best paths a full link where nobody has a
 higher level: the condition of a bottleneck.  One iteration is a scan for the least level along the paths and one for
 the loads.  The rates of the later iterations are averaged; they may overload links by a few per cent, which
-:mod:`teal.solvers.pdhg.max_min` removes.
+:mod:`teal.solvers.sequences.max_min` removes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from teal.errors import InputError
-from teal.objectives import Objective
+from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.runtime.interruptible import Deadline, Steps
 from teal.runtime.shapes import Bool
@@ -39,12 +39,12 @@ _TINY = 1e-30  # instead of 0 as a divisor
 def require_shedding(scheme: str, objective: Objective) -> None:
     """Raise InputError for a program that must carry all demand, where rates have nothing to be fair about."""
     if not objective.may_shed:
-        raise InputError(scheme, "objective", "one that may shed demand", objective.name.value)
+        raise InputError(scheme, "objective", "one that may shed demand", objective.name)
 
 
 def weights_of(problem: Problem, weight: Tensor | None) -> Tensor:
     """(B, D) w, of (D,) or (B, D) weights; for None those of the objective max_min, 1 each under another one."""
-    if weight is None and problem.objective.is_fair:
+    if weight is None and problem.objective.name == ObjectiveName.MAX_MIN:
         weight = problem.demand_value
     return torch.ones_like(problem.demand) if weight is None else weight.to(problem.demand).expand_as(problem.demand)
 

@@ -16,7 +16,7 @@ from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.problem.fair_levels import WHOLE, LevelGrowth, growth_bound, members
 from teal.solvers import pdhg
-from teal.solvers.fairness import weights_of
+from teal.solvers.sequences.fairness import weights_of
 
 _TARGETS = (1.02, 1.1, 1.3, 2.0, 4.0, 16.0)  # theta of the programs whose prices are tried, until one is large enough
 _SAME = 1.02  # levels up to so many times the least of a group are one level

@@ -1,0 +1,11 @@
+"""The conditions that requests to the service may ask for, by the name of their option."""
+
+from __future__ import annotations
+
+from teal.problem.churn import ChurnLimit
+from teal.problem.condition import Condition
+from teal.problem.protection import Protection
+
+OFFERS: dict[str, type[Condition]] = {
+    kind.option.name: kind for kind in (ChurnLimit, Protection) if kind.option is not None
+}

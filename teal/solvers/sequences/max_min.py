@@ -1,0 +1,142 @@
+"""Max-min fair rates of B matrices by a sequence of programs, each level certified (see :mod:`problem.fair_levels`).
+
+The target rates come from water-filling (:mod:`water_filling`), or, in less time and without a certificate, from the
+iteration over levels of links (:mod:`fairness`). They are then the demands of a max_concurrent_flow program, which
+routes them and scales all alike by what they are too high; unused capacity is filled last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem, ProgramPrices
+from teal.problem.bounds import gap as certified_gap
+from teal.problem.fair_levels import fair_figures
+from teal.solvers.projection import project
+from teal.solvers.result import PdhgResult, PdhgState, Stop
+from teal.solvers.sequences.fairness import fair_flows, usual_iterations, weights_of
+from teal.solvers.sequences.task import Compute, PartOfTasks, Solve, Tasks, TimeShare
+from teal.solvers.sequences.water_filling import Filling, Level
+
+_PROGRAM_SHARE = 0.2  # of the target gap: that of each program; errors add up from level to level
+_GUESS_TIME = 0.25  # share of the deadline after which the first guess stops
+_FILLING_TIME = 0.8  # share of the deadline after which water-filling stops; the rest is for routing
+_GUESS_ITERATIONS = 50  # over levels of links, whose rates are a first guess of the levels of water-filling
+_REFILL = 6  # rounds in which unused capacity is given to demands below their rates
+_TINY = 1e-30  # instead of 0 as a divisor
+
+
+def tasks(problem: Problem, gap: float, *, takes_steps: bool = False, weight: Tensor | None = None) -> Tasks:
+    """The tasks of a max-min fair allocation by water-filling, certified to ``gap``.
+
+    Args:
+        problem: B matrices.
+        gap: target; of each program a fifth of it.
+        takes_steps: whether programs may have values that fall in steps, of which there are none.
+        weight: (D,) or (B, D) w, above 0; None for those of max_min, 1 each under another objective.
+    """
+    problem = problem.to(torch.float64)
+    weight, plain, program_gap = weights_of(problem, weight), _of_flows(problem), _PROGRAM_SHARE * gap
+    fillings = yield from _filled(plain, weight, program_gap)
+    target = torch.stack([filling.rate for filling in fillings])
+    splits, routed = yield from _routed(plain, target, None, program_gap)
+    prices = _level_prices(plain, splits, weight, [filling.levels for filling in fillings])
+    return _result(problem, splits, prices, weight, routed, gap)
+
+
+def level_tasks(problem: Problem, gap: float, weight: Tensor | None = None, iterations: int = 0) -> Tasks:
+    """The tasks of the allocation by the iteration over levels of links, in less time and without a certificate.
+
+    Args:
+        problem: as of :func:`tasks`.
+        gap: of the program that routes the rates.
+        weight: (D,) or (B, D) w, above 0; None for those of max_min, 1 each under another objective.
+        iterations: over the levels of links; 0 for a number that suits the network.
+    """
+    problem = problem.to(torch.float64)
+    weight, plain = weights_of(problem, weight), _of_flows(problem)
+    flows = yield Compute(partial(fair_flows, plain, weight, iterations or usual_iterations(plain)))
+    target = flows.sum(-1)
+    start = PdhgState(flows / target[..., None].clamp(min=_TINY), torch.zeros_like(problem.capacity))
+    splits, routed = yield from _routed(plain, target, start, gap)
+    return _result(problem, splits, None, weight, routed, gap)
+
+
+def _of_flows(problem: Problem) -> Problem:
+    """The same matrices under total_flow, without values, costs, classes and conditions."""
+    return dataclasses.replace(
+        problem, objective=Objective(), demand_value=torch.ones_like(problem.demand_value),
+        link_cost=torch.zeros_like(problem.link_cost), classes=None, steps=None, conditions=(),
+    )  # fmt: skip
+
+
+def _result(
+    problem: Problem, splits: Tensor, prices: ProgramPrices | None, weight: Tensor, routed: PdhgResult, gap: float
+) -> PdhgResult:  # fmt: skip
+    """The result of splits (B, D, K), and of the prices of levels if there are any.
+
+    Args:
+        problem: B matrices, in float64.
+        splits: (B, D, K).
+        prices: of the levels of rates.
+        weight: (B, D) w.
+        routed: result of the program that routed the rates.
+        gap: target.
+    """
+    figures = fair_figures(problem, splits, prices, weight)
+    value, bound = problem.flows(splits).sum((1, 2)), figures.limit.sum(1)
+    gaps = certified_gap(dataclasses.replace(problem, objective=Objective()), value, bound)
+    return dataclasses.replace(
+        routed, splits=splits, state=PdhgState(splits, routed.prices), value=value, bound=bound, gap=gaps,
+        program_prices=prices, fair=figures,
+        stopped_by=tuple(Stop.GAP if reached <= gap else Stop.ITERATIONS for reached in gaps.tolist()),
+    )  # fmt: skip
+
+
+def _filled(problem: Problem, weight: Tensor, gap: float) -> PartOfTasks:
+    """Water-filling of every matrix, each with its share of the time.
+
+    Args:
+        problem: B matrices under total_flow, in float64.
+        weight: (B, D) w.
+        gap: of each program.
+    """
+    usable = problem.usable  # demands of more than paths can carry would span too many decades
+    filling_time = TimeShare(_FILLING_TIME)
+    flows = yield Compute(
+        partial(fair_flows, usable.to(torch.float32), weight, _GUESS_ITERATIONS), TimeShare(_GUESS_TIME)
+    )
+    guess = flows.sum(-1).double()
+    fillings = []
+    for row in range(problem.batch):
+        row_time = TimeShare(1 / (problem.batch - row), filling_time)
+        fillings.append(Filling(usable.row(row), weight[row], guess[row], gap, row_time))
+        yield from fillings[-1].tasks()
+    return fillings
+
+
+def _routed(problem: Problem, target: Tensor, start: PdhgState | None, gap: float) -> PartOfTasks:
+    """(B, D, K) splits that come nearest to rates, all in the same proportion, and fill what is left.
+
+    Args:
+        problem: B matrices under total_flow, in float64.
+        target: (B, D) Gbit/s.
+        start: splits and prices to start from; None for nothing.
+        gap: of the max_concurrent_flow program.
+    """
+    routed = yield Solve(problem.balanced(ObjectiveName.MAX_CONCURRENT_FLOW, target), gap, start)
+    demand = problem.demand[..., None]
+    splits = torch.where(demand > 0, routed.splits * target[..., None] / demand.clamp(min=_TINY), 0)
+    return project(problem, splits, refill=_REFILL), routed
+
+
+def _level_prices(problem: Problem, splits: Tensor, weight: Tensor, levels: list[list[Level]]) -> ProgramPrices:
+    """The levels of the routed rates: of each, the least rate per weight of the demands that it holds."""
+    level = problem.flows(splits).sum(-1) / weight
+    found = [[(float(own[one.held].min()), one.prices) for one in row] for own, row in zip(level, levels, strict=True)]
+    return ProgramPrices.of_levels(found, problem.topology.num_links)
