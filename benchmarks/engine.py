@@ -71,7 +71,7 @@ def engine(name: str, data: Path) -> Iterator[tuple[str, float, str]]:
     import torch
 
     from teal.solvers.pdhg import solve
-    from teal.solvers.pdhg.fused import FusedEngine
+    from teal.solvers.pdhg.fused.engine import FusedEngine
 
     large = name == "world"
     problem, paths_s, pack_s = load(name, data, 2 if large else 16)

@@ -30,7 +30,7 @@ import torch
 import teal
 from teal.pathops import make_path_ops
 from teal.runtime import cuda
-from teal.solvers.pdhg.cuda_engine import CudaEngine
+from teal.solvers.pdhg.cuda.engine import CudaEngine
 from teal.solvers.pdhg.dense import bytes_needed
 from teal.solvers.pdhg.plain import PlainEngine
 

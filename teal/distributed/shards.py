@@ -25,7 +25,7 @@ from teal.runtime.arrays import Int64Array
 from teal.runtime.memory import available
 from teal.runtime.parallel import limit_threads
 from teal.runtime.storage import ScratchFolder
-from teal.solvers.pdhg.shards import Backend, ShardDemands, ShardWorker
+from teal.solvers.pdhg.shards.shards import Backend, ShardDemands, ShardWorker
 
 _MAX_REPLACEMENTS = 3  # of each actor
 _MEMORY_SHARE = 0.5  # of a machine's free memory, for the state of all actors; beyond it, shards are mapped
@@ -69,7 +69,7 @@ def _writable(value: Any) -> Any:
 
 
 class RayActors:
-    """See :class:`teal.solvers.pdhg.shards.Backend`.
+    """See :class:`teal.solvers.pdhg.shards.shards.Backend`.
 
     Args:
         ray: the module, connected.

@@ -33,8 +33,8 @@ from teal.problem import Problem, Status, all_paths_bound, dual_bound, violation
 from teal.problem.bounds import from_score, gap, usable_prices
 from teal.problem.feasibility import TOLERANCE, overload
 from teal.runtime.arrays import FloatArray
-from teal.solvers.pdhg.sharded import ShardedProblem, ShardedResult
-from teal.solvers.pdhg.shards import Allocated, Backend
+from teal.solvers.pdhg.shards.sharded import ShardedProblem, ShardedResult
+from teal.solvers.pdhg.shards.shards import Allocated, Backend
 
 # Makes the backend of a ShardedProblem; given the function that prints messages.
 Workers = Callable[[int, Callable[[str], None]], contextlib.AbstractContextManager[Callable[..., Backend]]]

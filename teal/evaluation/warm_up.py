@@ -21,8 +21,8 @@ from teal.runtime.parallel import on_all_threads
 from teal.runtime.processes import call_all
 from teal.runtime.storage import cache_dir, content_key
 from teal.solvers.pdhg import LANES
-from teal.solvers.pdhg.rehearsal import rehearse, rehearse_checks, three_nodes
-from teal.solvers.pdhg.scenarios import solve_scenarios
+from teal.solvers.pdhg.fused.rehearsal import rehearse, rehearse_checks, three_nodes
+from teal.solvers.pdhg.scenarios.solver import solve_scenarios
 
 _TASKS: dict[str, Callable[[], None]] = {}
 _FIRST = ("paths", "engine")  # what a first solve needs

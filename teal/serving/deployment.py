@@ -24,12 +24,12 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from teal.config import ServeConfig
 from teal.distributed.cluster import connected
 from teal.errors import InputError
-from teal.serving.app import make_app
-from teal.serving.errors import ServiceError, overloaded
-from teal.serving.log import log_to
-from teal.serving.served import rehearse_all
+from teal.serving.engine.errors import ServiceError, overloaded
+from teal.serving.engine.log import log_to
+from teal.serving.engine.served import rehearse_all
+from teal.serving.engine.solver import Solver
+from teal.serving.http.app import make_app
 from teal.serving.settings import address_of, answers, app_settings, prepared, solver_settings
-from teal.serving.solver import Solver
 from teal.solvers.pdhg import MAX_LANES
 
 APP, ENGINES = "teal", "teal-engines"  # applications of Ray Serve: what speaks HTTP, and what it asks

@@ -14,12 +14,12 @@ import uvicorn
 
 from teal.config import ServeConfig
 from teal.errors import InputError
-from teal.serving.app import make_app
-from teal.serving.connections import allow_many_files, limited
-from teal.serving.log import log_to
-from teal.serving.served import rehearse_all
+from teal.serving.engine.log import log_to
+from teal.serving.engine.served import rehearse_all
+from teal.serving.engine.solver import Solver
+from teal.serving.http.app import make_app
+from teal.serving.http.connections import allow_many_files, limited
 from teal.serving.settings import address_of, answers, app_settings, prepared, solver_settings
-from teal.serving.solver import Solver
 from teal.solvers.pdhg import MAX_LANES
 
 _LONGEST_DEADLINE_S = 620  # seconds that requests in flight have when the service is told to stop

@@ -11,14 +11,14 @@ from teal.formats import is_named, load_topology
 from teal.formats.node_link import topology_to_node_link
 from teal.runtime.storage import cache_dir
 from teal.schemes.price_gnn import starter
-from teal.serving.requests import NetworkSpec
-from teal.serving.store import Store
+from teal.serving.engine.requests import NetworkSpec
+from teal.serving.engine.store import Store
 
 DEFAULT = "default"  # name of the network that the command registers
 
 
 def app_settings(config: ServeConfig) -> dict[str, Any]:
-    """Arguments of :func:`teal.serving.app.make_app`."""
+    """Arguments of :func:`teal.serving.http.app.make_app`."""
     return {
         "tokens": config.tokens(),
         "most_bytes": config.max_body << 20,
@@ -27,7 +27,7 @@ def app_settings(config: ServeConfig) -> dict[str, Any]:
 
 
 def solver_settings(config: ServeConfig) -> dict[str, Any]:
-    """Arguments of :class:`teal.serving.solver.Solver`, without its folder."""
+    """Arguments of :class:`teal.serving.engine.solver.Solver`, without its folder."""
     return {
         "most_waiting": config.max_waiting,
         "model": model_of(config),

@@ -14,7 +14,7 @@ from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.schemes.hedges import Past
 from teal.solvers import pdhg
-from teal.solvers.pdhg.scenarios import solve_scenarios
+from teal.solvers.pdhg.scenarios.solver import solve_scenarios
 from teal.testing import random_problem
 from tests.baselines.test_oblivious import worst_ratio
 from tests.schemes.hedges.series import past_of

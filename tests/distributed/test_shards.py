@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from teal.network.shards import PathSearch
-from teal.solvers.pdhg.sharded import ShardedProblem
-from teal.solvers.pdhg.shards import Allocated
+from teal.solvers.pdhg.shards.sharded import ShardedProblem
+from teal.solvers.pdhg.shards.shards import Allocated
 from teal.testing import random_problem
 from tests.processes import run
 

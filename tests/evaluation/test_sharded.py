@@ -18,7 +18,7 @@ from teal.evaluation.sharded import solve_sharded
 from teal.objectives import SINGLE_PROGRAMS
 from teal.problem import Allocation, Status, all_paths_bound, assess
 from teal.problem.bounds import gap as certified_gap
-from teal.solvers.pdhg import sharded
+from teal.solvers.pdhg.shards import sharded
 
 SETTINGS = ["--topology", "b4", "--traffic", "gravity:seed=0,count=2,load=4", "--index", "1", "--gap", "0.001"]
 

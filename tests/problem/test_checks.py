@@ -20,8 +20,8 @@ from teal.problem import Allocation, Problem
 from teal.problem.churn import ChurnLimit
 from teal.problem.priority import bound_of_class, class_figures, priority_problem
 from teal.solvers import pdhg
-from teal.solvers.pdhg.scenarios import solve_scenarios
-from teal.solvers.pdhg.sharded import ShardedProblem
+from teal.solvers.pdhg.scenarios.solver import solve_scenarios
+from teal.solvers.pdhg.shards.sharded import ShardedProblem
 from teal.testing import assert_feasible, make_topology, random_problem
 
 

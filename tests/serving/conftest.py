@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
-from teal.serving.requests import AllocationRequest, Options
+from teal.serving.engine.requests import AllocationRequest, Options
 
 _PATIENT_MS = 600_000.0
 

@@ -22,11 +22,11 @@ import httpx
 import teal
 from teal.client import AsyncClient, Client, ServedAllocation, ServiceFault, Unreachable
 from teal.network import all_pairs
-from teal.serving import scheduler
-from teal.serving.app import make_app
-from teal.serving.queue import Chunk
-from teal.serving.served import Served
-from teal.serving.solver import Solver
+from teal.serving.engine import scheduler
+from teal.serving.engine.queue import Chunk
+from teal.serving.engine.served import Served
+from teal.serving.engine.solver import Solver
+from teal.serving.http.app import make_app
 from tests.gate import PATIENCE_S
 
 TOKEN = "a-token-of-some-length"

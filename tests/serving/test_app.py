@@ -27,12 +27,12 @@ from teal.client import (
     Unreachable,
 )
 from teal.objectives import ObjectiveName
-from teal.serving.requests import NetworkSpec
-from teal.serving.responses import AllocationAnswer, Drawing, NamedAllocation, Routes
-from teal.serving.served import Job, Served
-from teal.serving.solver import Solver
-from teal.serving.wanted import Wanted, single_program
-from teal.solvers.pdhg import certificates, kernels
+from teal.serving.engine.requests import NetworkSpec
+from teal.serving.engine.responses import AllocationAnswer, Drawing, NamedAllocation, Routes
+from teal.serving.engine.served import Job, Served
+from teal.serving.engine.solver import Solver
+from teal.serving.engine.wanted import Wanted, single_program
+from teal.solvers.pdhg.fused import certificates, kernels
 from tests.serving.service import held_engine, listening, problem_of, queued, rates_of, run, service, until
 
 

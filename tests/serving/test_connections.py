@@ -13,8 +13,8 @@ pytest.importorskip("fastapi", reason="needs the service's packages: pip install
 
 import uvicorn
 
-from teal.serving import connections
-from teal.serving.connections import limited
+from teal.serving.http import connections
+from teal.serving.http.connections import limited
 from tests.serving.service import free_port, run
 
 MOST = 5

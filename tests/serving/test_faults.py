@@ -26,14 +26,14 @@ from teal.client import (
     Unauthorised,
     UnknownNetwork,
 )
-from teal.serving.app import make_app
-from teal.serving.backend import Sent
-from teal.serving.beside import beside
-from teal.serving.errors import ServiceError
-from teal.serving.log import LOG, log_to
-from teal.serving.served import Served
-from teal.serving.solver import Solver
-from teal.serving.wanted import single_program
+from teal.serving.engine.backend import Sent
+from teal.serving.engine.beside import beside
+from teal.serving.engine.errors import ServiceError
+from teal.serving.engine.log import LOG, log_to
+from teal.serving.engine.served import Served
+from teal.serving.engine.solver import Solver
+from teal.serving.engine.wanted import single_program
+from teal.serving.http.app import make_app
 from tests.gate import PATIENCE_S
 from tests.serving.service import TOKEN, held_engine, queued, rates_of, run, service, until
 from tests.serving.test_requests import JSON_TYPE, VALID_BODY
@@ -164,7 +164,7 @@ def test_a_network_that_is_replaced_under_a_request(tmp_path: Path, monkeypatch:
                 await _until_ready(solver, "x")
             return found
 
-        monkeypatch.setattr("teal.serving.solver.beside", late)
+        monkeypatch.setattr("teal.serving.engine.solver.beside", late)
         body = json.dumps({"demands": [{"source": "a", "target": "b", "rate": 3.0}]}) + " " * 200_000
         with pytest.raises(ServiceError, match="registered anew"):
             await solver.allocate("x", Sent(body.encode(), "application/json"))

@@ -12,11 +12,11 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
-from teal.serving import middleware
-from teal.serving.app import make_app
-from teal.serving.errors import ServiceError
-from teal.serving.metrics import Metrics
-from teal.serving.solver import Solver
+from teal.serving.engine.errors import ServiceError
+from teal.serving.engine.solver import Solver
+from teal.serving.http import middleware
+from teal.serving.http.app import make_app
+from teal.serving.http.metrics import Metrics
 
 HOSTS = ("127.0.0.1", "localhost", "[::1]")
 TYPE = {"Content-Type": "application/json"}

@@ -19,10 +19,10 @@ from teal.client import AsyncClient
 from teal.nn.checkpoint import MODEL_CARD, MODEL_WEIGHTS, PriceGnnCard, save_price_gnn
 from teal.nn.price_gnn import PriceGNN, PriceGnnConfig
 from teal.schemes.successive import SuccessivePdhg
-from teal.serving import model as served_model
-from teal.serving import served
-from teal.serving.app import make_app
-from teal.serving.solver import Solver
+from teal.serving.engine import model as served_model
+from teal.serving.engine import served
+from teal.serving.engine.solver import Solver
+from teal.serving.http.app import make_app
 from tests.serving.service import rates_of, run
 
 

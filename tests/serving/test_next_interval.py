@@ -20,10 +20,10 @@ from teal.network.rates import ArrayRates
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.schemes.hedges import Past, make_hedge
-from teal.serving.errors import ServiceError
-from teal.serving.next_interval import NextInterval
-from teal.serving.responses import AllocationAnswer, NamedAllocation
-from teal.serving.wanted import Wanted
+from teal.serving.engine.errors import ServiceError
+from teal.serving.engine.next_interval import NextInterval
+from teal.serving.engine.responses import AllocationAnswer, NamedAllocation
+from teal.serving.engine.wanted import Wanted
 from teal.solvers import pdhg
 from tests.serving.service import b4_served, run, service
 
@@ -162,7 +162,7 @@ def test_splits_use_no_link_that_failed_after_they_were_made(tmp_path: Path) -> 
 
 
 def test_the_oldest_matrices_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("teal.serving.measured.MOST_MATRICES", 20)
+    monkeypatch.setattr("teal.serving.engine.measured.MOST_MATRICES", 20)
     rates = _series(30)
     own = NextInterval("b4", PAIRS, tmp_path / "x.measured" / "g")
     (tmp_path / "x.measured" / "earlier").mkdir()

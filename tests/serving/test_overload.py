@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from teal.client import Overloaded
-from teal.serving.errors import CLIENT_SHARE
-from teal.serving.solver import Solver
+from teal.serving.engine.errors import CLIENT_SHARE
+from teal.serving.engine.solver import Solver
 from tests.serving.service import held_engine, queued, rates_of, run, service, until
 
 pytestmark = pytest.mark.system

@@ -50,7 +50,7 @@ def service(tmp_path: Path) -> Iterator[Running]:
     token.chmod(0o600)
     command = [sys.executable, "-m", "teal", "serve", "--topology", "b4", "--port", str(port), "--model", "none"]
     command += ["--token-file", str(token), "--state", str(tmp_path / "state")]
-    gate = Gate(tmp_path / "gate", "teal.serving.scheduler", "Scheduler", "_work", OPEN)
+    gate = Gate(tmp_path / "gate", "teal.serving.engine.scheduler", "Scheduler", "_work", OPEN)
     environment = {**gate.environment, "TEAL_CACHE_DIR": str(tmp_path / "cache")}
 
     def ready() -> bool:

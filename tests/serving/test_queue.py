@@ -12,10 +12,10 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
 from teal.objectives import ObjectiveName
-from teal.serving.queue import Queue, Waiting
-from teal.serving.requests import Options
-from teal.serving.served import Served
-from teal.serving.wanted import Wanted
+from teal.serving.engine.queue import Queue, Waiting
+from teal.serving.engine.requests import Options
+from teal.serving.engine.served import Served
+from teal.serving.engine.wanted import Wanted
 from tests.serving.service import b4_served, run
 
 _PLAIN = Wanted(ObjectiveName.TOTAL_FLOW)
@@ -199,7 +199,7 @@ def test_every_request_that_was_let_in_is_answered_in_time(served: Served) -> No
         arrivals = sorted(rng.uniform(0, 20, 400).tolist())
         let_in = refused = 0
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("teal.serving.queue.time.perf_counter", clock)
+            patch.setattr("teal.serving.engine.queue.time.perf_counter", clock)
             while arrivals or len(queue):
                 while arrivals and arrivals[0] <= clock.now:
                     arrivals.pop(0)

@@ -53,7 +53,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     command = [sys.executable, "-m", "teal", "serve", "--topology", "b4", "--port", str(port), "--replicas", "2"]
     command += ["--token-file", str(token), "--state", str(folder / "state"), "--model", "none"]
     command += ["--log-file", str(folder / "requests.jsonl")]
-    gate = Gate(folder / "gate", "teal.serving.scheduler", "Scheduler", "_work", OPEN)
+    gate = Gate(folder / "gate", "teal.serving.engine.scheduler", "Scheduler", "_work", OPEN)
     environment = {**gate.environment, "TEAL_CACHE_DIR": str(folder / "cache")}
     address = f"http://127.0.0.1:{port}"
 

@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
-from teal.serving import recent as recent_module
-from teal.serving.backend import Found, Sent
-from teal.serving.errors import ServiceError
-from teal.serving.recent import MOST, Recent
+from teal.serving.engine.backend import Found, Sent
+from teal.serving.engine.errors import ServiceError
+from teal.serving.http import recent as recent_module
+from teal.serving.http.recent import MOST, Recent
 from tests.serving.service import run, until
 
 

@@ -13,9 +13,9 @@ pytest.importorskip("fastapi", reason="needs the service's packages: pip install
 
 from teal.client import InvalidRequest, ServiceFault, UnknownNetwork
 from teal.runtime.storage import cache_dir
-from teal.serving import registry
-from teal.serving.served import Served
-from teal.serving.solver import Solver
+from teal.serving.engine import registry
+from teal.serving.engine.served import Served
+from teal.serving.engine.solver import Solver
 from tests.gate import PATIENCE_S
 from tests.serving.service import run, service, until
 

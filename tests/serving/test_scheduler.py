@@ -16,13 +16,13 @@ import teal
 from teal.client import AsyncClient, InvalidRequest, Overloaded
 from teal.objectives import ObjectiveName
 from teal.problem.protection import Protection
-from teal.serving.answer import Answer, joined
-from teal.serving.queue import Chunk, Queue, Waiting
-from teal.serving.requests import Options
-from teal.serving.scheduler import solve_slice
-from teal.serving.served import Served
-from teal.serving.solver import Solver
-from teal.serving.wanted import Wanted
+from teal.serving.engine.answer import Answer, joined
+from teal.serving.engine.queue import Chunk, Queue, Waiting
+from teal.serving.engine.requests import Options
+from teal.serving.engine.scheduler import solve_slice
+from teal.serving.engine.served import Served
+from teal.serving.engine.solver import Solver
+from teal.serving.engine.wanted import Wanted
 from teal.solvers.pdhg import Stop
 from tests.serving.service import b4_served, held_engine, problem_of, queued, rates_of, run, service, until
 

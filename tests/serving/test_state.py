@@ -20,9 +20,9 @@ import httpx
 
 from teal.client import ServiceFault
 from teal.runtime import storage
-from teal.serving.app import make_app
-from teal.serving.solver import Solver
-from teal.serving.store import Store
+from teal.serving.engine.solver import Solver
+from teal.serving.engine.store import Store
+from teal.serving.http.app import make_app
 from tests.serving.service import rates_of, run, service
 
 _LINK = {"source": "1", "target": "2"}
@@ -108,7 +108,7 @@ def test_a_link_failure_is_in_force_at_once_and_stored_later(
             await client.wait_ready("b4")
             with monkeypatch.context() as patch, (tmp_path / ".lock").open("w") as lock:
                 if cause == "locked":
-                    patch.setattr("teal.serving.store._LOCK_PATIENCE_S", 0.2)
+                    patch.setattr("teal.serving.engine.store._LOCK_PATIENCE_S", 0.2)
                     fcntl.flock(lock, fcntl.LOCK_EX)
                 else:
                     patch.setattr(storage, "atomic_file", _full)

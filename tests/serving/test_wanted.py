@@ -18,9 +18,9 @@ from teal.client import AsyncClient, InvalidRequest, ServiceFault
 from teal.network import all_pairs
 from teal.problem.churn import ChurnLimit
 from teal.problem.protection import Protection
-from teal.serving.responses import AllocationAnswer, RecentAllocations
-from teal.serving.served import Job
-from teal.serving.wanted import Wanted
+from teal.serving.engine.responses import AllocationAnswer, RecentAllocations
+from teal.serving.engine.served import Job
+from teal.serving.engine.wanted import Wanted
 from teal.solvers.protection import under_failures
 from tests.serving.service import b4_served, rates_of, run, service
 

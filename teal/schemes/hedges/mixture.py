@@ -3,8 +3,8 @@
 The largest utilisation is convex in the splits, so that a mean of hedges is a hedge.  With u_i[e] the utilisation that
 hedge i alone would have caused, over the interval's optimum, the loss of weights w is max_e sum_i w_i u_i[e], and its
 subgradient is g_i = u_i[e*] on the most utilised link e*.  Under total_flow, the loss is the flow that the mixture
-loses (:mod:`teal.solvers.pdhg.dropped_flow`) over the optimal flow.  Exponentiated gradient (Kivinen & Warmuth 1997)
-with fixed share (Herbster & Warmuth 1998), for each interval that has been measured:
+loses (:mod:`teal.solvers.pdhg.scenarios.dropped_flow`) over the optimal flow.  Exponentiated gradient (Kivinen &
+Warmuth 1997) with fixed share (Herbster & Warmuth 1998), for each interval that has been measured:
 
     w_i <- (1 - share) w_i exp(-rate g_i) / sum_j w_j exp(-rate g_j) + share / n.
 
@@ -34,7 +34,7 @@ from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import atomic_file
 from teal.schemes.hedges.past import Hedge, Past
 from teal.solvers import pdhg
-from teal.solvers.pdhg.dropped_flow import excess_and_shed
+from teal.solvers.pdhg.scenarios.dropped_flow import excess_and_shed
 from teal.spec import Spec
 
 DEFAULT = "last+peak12+saa12+saa144+residual36+residual144+residual288+static48"

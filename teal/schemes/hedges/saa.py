@@ -1,8 +1,8 @@
 """The hedge ``saa``: least mean (or tail mean) of the largest utilisation over the last matrices.
 
 Sample average approximation: the matrices of a window are the scenarios of
-:func:`teal.solvers.pdhg.scenarios.solve_scenarios`; on large networks fewer of them, evenly spread over the window.
-Each interval starts from the splits and prices of the one before.
+:func:`teal.solvers.pdhg.scenarios.solver.solve_scenarios`; on large networks fewer of them, evenly spread over
+the window.  Each interval starts from the splits and prices of the one before.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from teal.errors import InputError
 from teal.problem import Problem
 from teal.schemes.hedges.past import Past
-from teal.solvers.pdhg.scenarios import solve_scenarios
+from teal.solvers.pdhg.scenarios.solver import solve_scenarios
 from teal.spec import Spec
 
 # Iterations x scenarios x (trie nodes + paths), at most: a quarter second on two cores.  Each interval goes on from the

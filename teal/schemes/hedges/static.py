@@ -8,7 +8,7 @@ from torch import Tensor
 
 from teal.errors import InputError
 from teal.schemes.hedges.past import Past
-from teal.solvers.pdhg.scenarios import solve_scenarios
+from teal.solvers.pdhg.scenarios.solver import solve_scenarios
 from teal.spec import Spec
 
 

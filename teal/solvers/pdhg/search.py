@@ -43,7 +43,7 @@ _STALL_GAP = 0.7
 
 
 class Sampled(Protocol):
-    """Starts of an engine from samples of the demands; see :class:`teal.solvers.pdhg.sampled_start.SampledStart`."""
+    """Starts of an engine from samples of the demands; see :class:`teal.solvers.pdhg.samples.start.SampledStart`."""
 
     def respond(self, unfinished: Tensor, deadline: Deadline) -> Steps[bool]:
         """Put the engine at the response of all demands to the next sample's prices; false if there is none."""

@@ -21,11 +21,11 @@ from teal.problem.prox import project_box
 from teal.runtime.interruptible import Deadline, Steps, complete, quietly
 from teal.solvers.pdhg.engine import PdhgEngine
 from teal.solvers.pdhg.equilibrated import EquilibratedEngine, spans_decades
-from teal.solvers.pdhg.fused import MAX_LANES, FusedEngine
+from teal.solvers.pdhg.fused.engine import MAX_LANES, FusedEngine
+from teal.solvers.pdhg.fused.rehearsal import rehearse_for
 from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.pdhg.reduction import Reduction, is_ordinary
-from teal.solvers.pdhg.rehearsal import rehearse_for
-from teal.solvers.pdhg.sampled_start import SampledStart, is_faster
+from teal.solvers.pdhg.samples.start import SampledStart, is_faster
 from teal.solvers.pdhg.search import LARGE_WORK, Search
 from teal.solvers.result import PdhgResult, PdhgState, ProgressCallback, Starter, Stop, better, merged
 from teal.solvers.sequences import max_min, priority
@@ -379,7 +379,7 @@ def _engine(problem: Problem, name: str, dtype: torch.dtype) -> tuple[Callable[.
         if problem.ops.device.type != "cpu":
             raise InputError("solve", "engine", f"plain, the only one on {problem.ops.device} without numba-cuda", name)
         return FusedEngine, MAX_LANES
-    from teal.solvers.pdhg.cuda_engine import CudaEngine, lanes
+    from teal.solvers.pdhg.cuda.engine import CudaEngine, lanes
 
     return CudaEngine, lanes(problem, dtype)
 

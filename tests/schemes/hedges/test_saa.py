@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from teal.schemes.hedges.saa import SampleAverage
-from teal.solvers.pdhg.scenarios import solve_scenarios
+from teal.solvers.pdhg.scenarios.solver import solve_scenarios
 from tests.schemes.hedges.series import make_past
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from teal.schemes.hedges.static import Static
-from teal.solvers.pdhg.scenarios import solve_scenarios
+from teal.solvers.pdhg.scenarios.solver import solve_scenarios
 from tests.schemes.hedges.series import make_past
 
 

@@ -25,9 +25,9 @@ from teal.problem.feasibility import violations
 from teal.problem.prox import project_splits, project_steps, weighted_simplex
 from teal.solvers import pdhg
 from teal.solvers.pdhg import PdhgState
-from teal.solvers.pdhg.fused import FusedEngine
+from teal.solvers.pdhg.fused.engine import FusedEngine
+from teal.solvers.pdhg.fused.simplex import dual_simplex
 from teal.solvers.pdhg.plain import PlainEngine
-from teal.solvers.pdhg.simplex import dual_simplex
 from teal.testing import assert_feasible, random_problem, with_random_steps
 
 

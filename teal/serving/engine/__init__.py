@@ -1,0 +1,1 @@
+"""The service behind HTTP: bodies, queue, networks, and the engine that answers."""

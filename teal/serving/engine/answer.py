@@ -1,0 +1,130 @@
+"""What became of the matrices of a request."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from teal.runtime.arrays import FloatArray
+
+FIGURES = ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Answer:
+    """What became of the matrices of a request.
+
+    Attributes:
+        value, bound, gap, satisfied_demand, max_link_utilisation: (B,), certified.
+        utilisation: (B, E).
+        splits: (B, D, K) float32; weights: (B, D, K) whole numbers instead, if they were asked for.
+        status: "gap" where it was reached; else what ended the search with the best so far: "deadline", "iterations"
+            or "rounding"; or "next", see :mod:`teal.serving.engine.next_interval`.
+        classes: of each matrix the figures of its classes (see :class:`responses.ClassAnswer`); None
+            without classes.
+        levels: under max_min, of each matrix :class:`responses.LevelAnswer` of its levels; else None.
+        of_conditions: (B,) figures of side conditions, by name (see :meth:`teal.problem.condition.Condition.figures`).
+        words: by which options asked for conditions.
+        queue_ms, solve_ms: time waited and computed; batch: matrices that were solved together.
+    """
+
+    value: FloatArray
+    bound: FloatArray
+    gap: FloatArray
+    satisfied_demand: FloatArray
+    max_link_utilisation: FloatArray
+    utilisation: FloatArray
+    splits: npt.NDArray[np.float32]
+    weights: npt.NDArray[np.uint8] | None
+    status: tuple[str, ...]
+    queue_ms: float
+    solve_ms: float
+    batch: int
+    classes: tuple[list[dict[str, Any]], ...] | None = None
+    levels: tuple[list[dict[str, Any]], ...] | None = None
+    of_conditions: dict[str, FloatArray] = dataclasses.field(default_factory=dict)
+    words: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def cost(self) -> dict[str, Any]:
+        """Time waited and computed, and the matrices that were solved together, by their names in responses."""
+        return {"queue_ms": self.queue_ms, "solve_ms": self.solve_ms, "batch": self.batch}
+
+    @property
+    def admitted_share(self) -> npt.NDArray[np.float32]:
+        """(B, D) share of each demand that may be sent; the weights say how that is divided."""
+        return np.minimum(1, self.splits.sum(-1, dtype=np.float64)).astype(np.float32)
+
+    @property
+    def shares(self) -> tuple[str, npt.NDArray[Any]]:
+        """Weights if they were asked for, else splits, with their name in responses."""
+        return ("splits", self.splits) if self.weights is None else ("weights", self.weights)
+
+    def further(self, row: int) -> dict[str, Any]:
+        """Figures of a matrix that only some programs have."""
+        found: dict[str, Any] = {}
+        if self.classes is not None:
+            found["classes"] = self.classes[row]
+        found |= {name: plain(of_rows[row]) for name, of_rows in self.of_conditions.items()}
+        if self.levels is not None:
+            found["levels"] = self.levels[row]
+        return found
+
+    def summary(self) -> dict[str, Any]:
+        """What it cost and brought: widest gap, mean satisfied demand; of the last matrix utilisation and classes."""
+        further: dict[str, Any] = {name: plain(of_rows[-1]) for name, of_rows in self.of_conditions.items()}
+        if self.classes is not None:
+            further["classes"] = [
+                {
+                    "class": line["class"],
+                    "satisfied_demand": line["value"] / line["demand"] if line["demand"] > 0 else 1.0,
+                    "gap": line["gap"],
+                }
+                for line in self.classes[-1]
+            ]
+        if self.levels is not None:
+            further["levels"] = self.levels[-1]
+        further |= self.words
+        return {
+            **further,
+            **self.cost,
+            "matrices": len(self.value),
+            "gap": plain(np.max(self.gap)),
+            "satisfied_demand": plain(np.mean(self.satisfied_demand)),
+            "max_link_utilisation": plain(self.max_link_utilisation[-1]),
+            "status": "gap" if set(self.status) == {"gap"} else next(s for s in self.status if s != "gap"),
+        }
+
+
+def joined(parts: dict[int, Answer]) -> Answer:
+    """The answer of a request, of those of its chunks."""
+    answers = [parts[first] for first in sorted(parts)]
+    if len(answers) == 1:
+        return answers[0]
+    arrays = (*FIGURES, "utilisation", "splits")
+    weights = [answer.weights for answer in answers if answer.weights is not None]
+    classes = tuple(row for answer in answers for row in answer.classes or ())
+    levels = tuple(row for answer in answers for row in answer.levels or ())
+    return Answer(
+        **{name: np.concatenate([getattr(answer, name) for answer in answers]) for name in arrays},
+        weights=np.concatenate(weights) if weights else None,
+        status=tuple(status for answer in answers for status in answer.status),
+        queue_ms=answers[0].queue_ms,
+        solve_ms=sum(answer.solve_ms for answer in answers),
+        batch=max(answer.batch for answer in answers),
+        classes=classes or None,
+        levels=levels or None,
+        of_conditions={
+            name: np.concatenate([answer.of_conditions[name] for answer in answers])
+            for name in answers[0].of_conditions
+        },
+        words=answers[0].words,
+    )
+
+
+def plain(x: Any) -> float | None:
+    """A number for JSON, which has none that is infinite or NaN."""
+    return float(x) if np.isfinite(x) else None

@@ -1,0 +1,68 @@
+"""How long the engine takes at least for an answer on a network, and how long it cannot pause: as measured so far."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from teal.serving.engine.wanted import Wanted
+from teal.solvers.pdhg import MAX_LANES
+
+SLICE_S = 0.5  # seconds that the engine works on a request before others may come next; see teal.serving.engine.queue
+_MAX_SLICE_S = 60.0  # seconds
+_NEWEST_SHARE = 0.2  # weight of the newest measurement in the usual time
+_FIXED_SHARE = 0.4  # share of the time for one matrix that a batch takes once, until it is measured; 0.4 on GEANT
+_MAX_FIXED_SHARE = 0.95
+
+
+class LeastTimes:
+    """Seconds for an answer without iterations (set-up, check, measurement), by :attr:`Wanted.kind`.
+
+    Attributes:
+        slice_s: seconds of a slice; longer where one iteration or gap check takes longer.
+    """
+
+    def __init__(self) -> None:
+        self.slice_s = SLICE_S
+        # Of one matrix, by Wanted.kind: the usual time, and the shortest that was ever measured.
+        self._usual: dict[tuple[Any, ...], float] = {}
+        self._shortest: dict[tuple[Any, ...], float] = {}
+        self._plain_s = 0.0  # without further wishes
+        self._fixed_share = _FIXED_SHARE
+
+    def calibrate(self, wanted: Wanted, one: float, batch: float | None) -> None:
+        """Take the times without further wishes.
+
+        Args:
+            wanted: without classes and conditions.
+            one: seconds for one matrix.
+            batch: for MAX_LANES matrices; None if they were not timed.
+        """
+        self._plain_s = self._usual[wanted.kind] = self._shortest[wanted.kind] = one
+        if batch is not None:
+            each = (batch - one) / (MAX_LANES - 1)
+            self._fixed_share = min(_MAX_FIXED_SHARE, max(0.0, 1 - each / one))
+
+    def usual_s(self, matrices: int, wanted: Wanted) -> float:
+        """Seconds that the engine usually takes for so many matrices.
+
+        Where none was measured for this kind, the time without further wishes is multiplied.
+        """
+        return self._usual.get(wanted.kind, self._plain_s * wanted.least_work) * self._work(matrices)
+
+    def shortest_s(self, matrices: int, wanted: Wanted) -> float:
+        """The same, of the shortest time that was measured; 0 if none was."""
+        return self._shortest.get(wanted.kind, 0.0) * self._work(matrices)
+
+    def _work(self, matrices: int) -> float:
+        """Work for ``matrices``, as a multiple of that for one."""
+        return self._fixed_share * -(-matrices // MAX_LANES) + (1 - self._fixed_share) * matrices
+
+    def note(self, matrices: int, wanted: Wanted, seconds: float) -> None:
+        """Take note of the time of matrices that were answered without iterations."""
+        of_one, usual = seconds / self._work(matrices), self.usual_s(1, wanted)
+        self._usual[wanted.kind] = usual + _NEWEST_SHARE * (of_one - usual)
+        self._shortest[wanted.kind] = min(of_one, self._shortest.get(wanted.kind, of_one))
+
+    def note_overrun(self, seconds: float) -> None:
+        """Take note of how much longer than a slice the engine worked, because it could not pause."""
+        self.slice_s = min(_MAX_SLICE_S, max(SLICE_S, self.slice_s / 2, seconds))

@@ -1,0 +1,170 @@
+"""Measured traffic matrices of a network, on disk: a file each, the oldest go."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from teal.network import TrafficMatrices
+from teal.runtime.arrays import Float32Array, FloatArray, Int64Array, IntArray
+from teal.runtime.storage import atomic_files
+from teal.serving.engine.errors import ServiceError, wrong
+
+MOST_MATRICES = 2_016  # three weeks of quarters of an hour
+_MOST_BYTES = 256 << 20  # of the matrices of a network, as float32; at least _LEAST are kept
+_LEAST = 16
+# That a time may be ahead of this machine's clock, for clocks that differ.  A matrix of the future would refuse all
+# that are measured until then.
+_FUTURE = np.timedelta64(600, "s")
+_SUFFIX = ".npy"
+_FORMAT = "%Y%m%dT%H%M%S"
+
+
+class MeasuredMatrices:
+    """The matrices of one registration of a network, oldest first, in memory and on disk.  For several threads.
+
+    Args:
+        folder: of this registration; other folders beside it are of earlier ones and are deleted.
+        num_demands: D.
+
+    Attributes:
+        dropped: number of matrices that were kept once and are not any more, as far as this process knows.
+        version: changes with the matrices.
+    """
+
+    def __init__(self, folder: Path, num_demands: int) -> None:
+        self.folder, self._num_demands = folder, num_demands
+        self.most = min(MOST_MATRICES, max(_LEAST, _MOST_BYTES // (4 * max(1, num_demands))))
+        self._rows: dict[np.datetime64, Float32Array] = {}
+        self.dropped = 0
+        self.version = 0
+        self._stamps: dict[np.datetime64, int] = {}  # of the files that were read or written
+        self._lock = threading.Lock()
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for other in folder.parent.iterdir():
+            if other.is_dir() and other != folder:
+                shutil.rmtree(other, ignore_errors=True)
+
+    @property
+    def times(self) -> list[np.datetime64]:
+        """Of the matrices, ascending."""
+        return list(self._rows)
+
+    @property
+    def interval_s(self) -> int:
+        """Seconds from one matrix to the next: the median; 0 for fewer than two."""
+        return _interval_s(np.array(self.times, "datetime64[s]"))
+
+    def refresh(self) -> None:
+        """Read what other processes, or this one before a restart, have stored."""
+        with self._lock:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        stored = sorted(file for file in self.folder.glob(f"*{_SUFFIX}") if not file.name.startswith("."))[-self.most :]
+        for file in stored:
+            with contextlib.suppress(OSError, ValueError, EOFError):  # deleted meanwhile, or not ours
+                time = _time(file)
+                stamp = self._stamp(time)
+                if self._stamps.get(time) == stamp:
+                    continue
+                row = np.load(file, allow_pickle=False)
+                if row.shape == (self._num_demands,) and row.dtype == np.float32:
+                    self._rows[time], self._stamps[time] = row, stamp
+                    self.version += 1
+        self._rows = dict(sorted(self._rows.items()))
+        self._drop_oldest()
+
+    def add(self, times: list[np.datetime64], rates: FloatArray) -> None:
+        """Store matrices; one that is sent again replaces the first.
+
+        Args:
+            times: of the matrices, ascending, seconds.
+            rates: (B, D) Gbit/s.
+
+        Raises:
+            ServiceError: they are older than the newest one that is stored.
+        """
+        with self._lock:
+            self._add(times, rates)
+
+    def _add(self, times: list[np.datetime64], rates: FloatArray) -> None:
+        newest = next(reversed(self._rows), None)
+        if newest is not None and (times[0] < newest or (times[0] == newest and len(times) > 1)):
+            raise ServiceError(409, "not_later", f"time: later than {newest}, the newest measured matrix")
+        if times[-1] > np.datetime64("now", "s") + _FUTURE:
+            raise wrong(f"time: at most 10 minutes ahead of this service's clock, not {times[-1]}Z")
+        if rates.shape[1] != self._num_demands or not self.folder.is_dir():
+            raise ServiceError(409, "replaced", "the network was deleted or replaced")
+        rows = dict(zip(times, rates.astype(np.float32), strict=True))
+        with atomic_files(self.folder / _file_name(time) for time in rows) as temporaries:
+            for temporary, row in zip(temporaries, rows.values(), strict=True):
+                with temporary.open("wb") as stream:
+                    np.save(stream, row)
+        self._rows |= rows
+        self.version += 1
+        self._stamps |= {time: self._stamp(time) for time in rows}
+        self._drop_oldest()
+
+    def _stamp(self, time: np.datetime64) -> int:
+        with contextlib.suppress(OSError):
+            return (self.folder / _file_name(time)).stat().st_mtime_ns
+        return 0
+
+    def _drop_oldest(self) -> None:
+        while len(self._rows) > self.most:
+            oldest = next(iter(self._rows))
+            del self._rows[oldest]
+            self._stamps.pop(oldest, None)
+            self.dropped += 1
+            (self.folder / _file_name(oldest)).unlink(missing_ok=True)
+
+    def traffic(self, name: str, pairs: IntArray) -> tuple[TrafficMatrices, int]:
+        """As hedges read them, and the number of the oldest one in the whole series.
+
+        Args:
+            name: of the network.
+            pairs: (D, 2) as of its paths.
+        """
+        with self._lock:
+            times: npt.NDArray[np.datetime64] = np.array(self.times, "datetime64[s]")
+            rows, first = _Rows(list(self._rows.values()), self._num_demands), self.dropped
+        return TrafficMatrices(name, pairs, times, rows, _interval_s(times), key=f"{name}/{times[-1]}"), first
+
+    def newest(self) -> FloatArray:
+        """(1, D) Gbit/s of the newest matrix, of which there must be one."""
+        with self._lock:
+            return next(reversed(self._rows.values())).astype(np.float64)[None]
+
+
+class _Rows:
+    """See :class:`teal.network.rates.Rates`."""
+
+    def __init__(self, rows: list[Float32Array], width: int) -> None:
+        self._rows, self._width = rows, width
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self._rows), self._width
+
+    def read(self, rows: Int64Array) -> FloatArray:
+        return np.stack([self._rows[row] for row in rows.tolist()]).astype(np.float64)
+
+
+def _interval_s(times: npt.NDArray[np.datetime64]) -> int:
+    steps = np.diff(times).astype(np.int64)
+    return int(np.median(steps)) if len(steps) else 0
+
+
+def _file_name(time: np.datetime64) -> str:
+    return f"{time.astype('datetime64[s]').item():{_FORMAT}}{_SUFFIX}"
+
+
+def _time(file: Path) -> np.datetime64:
+    stem = file.name.removesuffix(_SUFFIX)
+    return np.datetime64(f"{stem[:4]}-{stem[4:6]}-{stem[6:8]}T{stem[9:11]}:{stem[11:13]}:{stem[13:15]}", "s")

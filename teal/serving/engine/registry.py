@@ -1,0 +1,350 @@
+"""The networks of a service: which there are, and what each needs before it can be allocated for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import math
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from teal.network import PathMethod, Topology
+from teal.network.paths import estimated_seconds, forget
+from teal.serving.engine.errors import LOCKED, ServiceError, not_ready, wrong
+from teal.serving.engine.log import LOG
+from teal.serving.engine.next_interval import NextInterval
+from teal.serving.engine.requests import LinkChanges, NetworkSpec
+from teal.serving.engine.responses import network_settings
+from teal.serving.engine.served import Served, capacity_in_force, topology_of
+from teal.serving.engine.store import Store, Version
+from teal.serving.engine.wanted import groups_of
+
+_MOST_SPLITS = 1 << 26
+_NOT_FOUND = 404  # status of an error
+# Splits of a network whose paths may take long: the time is estimated first, and the search has a thread of its own.
+_LONG_SEARCH = 1_000_000
+_SLOW_FACTOR = 10  # a path of Yen's, or a survivable one, takes as long as so many edge-disjoint ones, approximately
+
+
+class _Ended(Exception):  # noqa: N818, it is no error
+    """The network whose paths are searched is gone."""
+
+
+@dataclasses.dataclass(eq=False)
+class Hosted:
+    """A registered network in this process.
+
+    Attributes:
+        version: of its files when they were read.
+        spec: what it was registered with.
+        generation: which registration of its name it is.
+        served: as soon as it is ready.
+        error: why it cannot be used.
+        preparing: computes its paths.
+        share: of the paths that are found.
+        estimated_s: seconds that all paths take, if that was estimated when it was registered.
+        is_gone: ends the search for its paths.
+        measured: its measured matrices, as soon as somebody asks for them.
+        unsaved: what happened to its links and could not be stored, by number of the link; in force all the same.
+        warning: why it could not; "" if everything is stored.
+    """
+
+    version: Version
+    spec: NetworkSpec
+    generation: str
+    served: Served | None = None
+    error: str = ""
+    preparing: asyncio.Task[None] | None = None
+    share: float = 0.0
+    estimated_s: float | None = None
+    is_gone: threading.Event = dataclasses.field(default_factory=threading.Event)
+    measured: NextInterval | None = None
+    unsaved: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    warning: str = ""
+
+    def put_in_force(self, links: dict[str, Any]) -> None:
+        """Give the network the capacities that follow from what is stored of its links and what is not."""
+        if self.served is not None:
+            self.served.capacity = capacity_in_force(self.served.topology, _merged(links, self.unsaved))
+
+
+class Registry:
+    """All networks, as the store has them.  Its methods are called on one event loop.
+
+    Args:
+        store: of the networks.
+        gone: called with a network that has been deleted or replaced.
+        most: networks that may be registered.
+        most_path_s: seconds that a search for paths may take, by estimate.
+    """
+
+    def __init__(self, store: Store, gone: Callable[[Hosted], None], most: int, most_path_s: float) -> None:
+        self._store, self._gone, self._most, self._most_path_s = store, gone, most, most_path_s
+        self._networks: dict[str, Hosted] = {}
+        self._estimating = asyncio.Lock()
+        self._saving: dict[str, asyncio.Task[None]] = {}
+        self._unreadable: set[str] = set()  # names of networks whose files are damaged, as the log says
+        self._retired: list[Served] = []  # replaced, with their paths on disk
+        # Searches that may take minutes hold up each other and no others.
+        self._quick = ThreadPoolExecutor(1, thread_name_prefix="paths")
+        self._long = ThreadPoolExecutor(1, thread_name_prefix="long-paths")
+
+    def look(self) -> list[asyncio.Task[None]]:
+        """Begin to prepare what other processes have registered; what is being prepared."""
+        names = self._store.names()
+        for gone in set(self._networks) - set(names):
+            self._forget(gone)
+        for name in names:
+            try:
+                network = self.get(name)
+            except ServiceError as error:
+                if error.status != _NOT_FOUND and name not in self._unreadable:  # else it was deleted meanwhile
+                    LOG.warning("network not readable", extra={"teal": {"network": name, "error": str(error)[:200]}})
+                    self._unreadable.add(name)
+                continue
+            self._unreadable.discard(name)
+            if network.unsaved and name not in self._saving:  # beside the event loop: a lock may be held
+                self._saving[name] = asyncio.create_task(self._save_again(name, network))
+        found = [network.preparing for network in self._networks.values()]
+        return [task for task in found if task is not None and not task.done()]
+
+    async def put(self, name: str, spec: dict[str, Any]) -> bool:
+        """Register or replace; whether the name is new.
+
+        Raises:
+            ServiceError: a fault in the topology, too many networks, or paths that would take too long.
+        """
+        given = NetworkSpec.model_validate(spec)
+        topology = await asyncio.to_thread(topology_of, name, given)  # a fault is the caller's, now
+        groups_of(topology, given)
+        if topology.num_nodes * (topology.num_nodes - 1) * given.num_paths > _MOST_SPLITS:
+            raise wrong(f"topology: at most {_MOST_SPLITS:,} splits, pairs of nodes times num_paths")
+        estimate = await self._estimate(topology, given)
+        names = self._store.names()
+        if name not in names and len(names) >= self._most:
+            raise ServiceError(409, "too_many_networks", f"{self._most} networks are registered: delete one first")
+        new = bool(await asyncio.to_thread(self._store.put, name, spec))
+        self.get(name).estimated_s = estimate
+        return new
+
+    async def _estimate(self, topology: Topology, spec: NetworkSpec) -> float | None:
+        """Seconds that the paths will take; None if it is not worth asking.
+
+        Raises:
+            ServiceError: it is too long.
+        """
+        if not _may_take_long(topology.num_nodes, spec):
+            return None
+        async with self._estimating:
+            seconds = await asyncio.to_thread(
+                estimated_seconds,
+                topology,
+                num_paths=spec.num_paths,
+                method=spec.path_method,
+                weight=spec.path_weight,
+            )
+        if seconds > self._most_path_s:
+            raise wrong(
+                f"topology: its paths would take about {seconds:,.0f} s, at most {self._most_path_s:,.0f} are allowed; "
+                "a smaller num_paths, or edge-disjoint paths, take less"
+            )
+        return math.ceil(seconds)
+
+    async def delete(self, name: str) -> None:
+        """Forget a network, and its paths on disk unless another network has the same.
+
+        Raises:
+            ServiceError: there is none of that name.
+        """
+        known = self._networks.get(name)
+        await asyncio.to_thread(self._store.delete, name)
+        self._forget(name)
+        if known is not None and known.served is not None:
+            self._forget_paths(known.served)
+
+    async def change_links(self, name: str, changes: dict[str, Any]) -> None:
+        """Change capacities, or take links down or up: in force at once, also where they cannot be stored.
+
+        Raises:
+            ServiceError: no such network or link.
+        """
+        network = self.get(name)
+        topology = network.served.topology if network.served else topology_of(name, network.spec)
+        index = topology.node_index()
+        between: dict[tuple[int, int], list[int]] = {}
+        for link, pair in enumerate(zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)):
+            between.setdefault(pair, []).append(link)
+        found: dict[str, dict[str, Any]] = {}
+        for change in LinkChanges.model_validate(changes).links:
+            ends = {(index.get(change.source, -1), index.get(change.target, -1))}
+            if change.both:
+                ends |= {(t, s) for s, t in ends}
+            links = [link for pair in ends for link in between.get(pair, ())]
+            if not links:
+                raise wrong(f"there is no link {change.source[:80]!r} - {change.target[:80]!r}")
+            for link in links:
+                said = change.model_dump(include={"capacity", "up"}, exclude_none=True)
+                if change.restore:
+                    said = {"capacity": None, "up": True}
+                found[str(link)] = {**found.get(str(link), {}), **said}
+        await asyncio.to_thread(self._save, name, network, found)
+
+    def _save(self, name: str, network: Hosted, changes: dict[str, dict[str, Any]] | None = None) -> None:
+        """Store changes of links, and those that could not be stored before; put them in force in any case.
+
+        Raises:
+            ServiceError: there is no network of that name, or another.
+        """
+        wanted = _merged(network.unsaved, changes or {})
+        try:
+            self._store.change_links(name, wanted, network.spec.stored())
+        except OSError as error:
+            reason = error.strerror or str(error)
+        except ServiceError as error:
+            if error.code != LOCKED:
+                raise
+            reason = error.message
+        else:
+            network.unsaved, network.warning = {}, ""
+            return
+        network.unsaved = wanted
+        network.warning = f"changes of links are in force and not stored: {reason}"
+        with contextlib.suppress(ServiceError):  # damaged files: the network goes on as it is
+            network.put_in_force(self._store.read(name).links)
+        LOG.warning("link changes not stored", extra={"teal": {"network": name, "error": reason[:200]}})
+
+    async def _save_again(self, name: str, network: Hosted) -> None:
+        """Try to store what could not be stored before."""
+        with contextlib.suppress(ServiceError):  # deleted meanwhile
+            await asyncio.to_thread(self._save, name, network)
+        del self._saving[name]
+
+    def warnings(self) -> dict[str, str]:
+        """What somebody should know of each network for which there is such a thing."""
+        return {name: network.warning for name, network in self._networks.items() if network.warning}
+
+    def info(self, name: str) -> dict[str, Any]:
+        """:class:`teal.serving.engine.responses.NetworkInfo`.
+
+        Raises:
+            ServiceError: there is none of that name.
+        """
+        network = self.get(name)
+        said: dict[str, Any] = {"name": name, "generation": network.generation, **network_settings(network.spec)}
+        if network.warning:
+            said["warning"] = network.warning
+        if network.error:
+            return {**said, "state": "failed", "error": network.error}
+        if network.served is None:
+            progress = {"paths_share": network.share, "paths_estimated_s": network.estimated_s}
+            return {**said, "state": "computing", **progress}
+        return {**said, "state": "ready", "paths_share": 1.0, **_description(network.served)}
+
+    def ready(self, name: str) -> Served:
+        """A network that is ready.
+
+        Raises:
+            ServiceError: no such network, or not ready.
+        """
+        network = self.get(name)
+        if network.error:
+            raise ServiceError(409, "failed", f"{name!r} cannot be used: {network.error}")
+        if network.served is None:
+            raise not_ready(name)
+        return network.served
+
+    def get(self, name: str) -> Hosted:
+        """As the store has it now: another process may have changed it.
+
+        Raises:
+            ServiceError: there is none of that name.
+        """
+        try:
+            version = self._store.version(name)
+        except ServiceError:
+            self._forget(name)
+            raise
+        known = self._networks.get(name)
+        if known is not None and known.version == version:
+            return known
+        raw, links, generation = self._store.read(name)
+        if known is None or known.version.network != version.network:
+            if known is not None and known.served is not None:
+                self._retired.append(known.served)
+            self._forget(name)
+            spec = NetworkSpec.model_validate(raw)
+            known = self._networks[name] = Hosted(version, spec, generation)
+            known.preparing = asyncio.create_task(self._prepare(name, known, links))
+        known.version = version
+        known.put_in_force(links)
+        return known
+
+    async def _prepare(self, name: str, network: Hosted, links: dict[str, Any]) -> None:
+        def report(share: float) -> None:
+            network.share = share
+            if network.is_gone.is_set():
+                raise _Ended
+
+        try:
+            topology = await asyncio.to_thread(topology_of, name, network.spec)
+            thread = self._long if _may_take_long(topology.num_nodes, network.spec) else self._quick
+            loop = asyncio.get_running_loop()
+            served = await loop.run_in_executor(thread, Served.prepare, name, network.spec, report)
+            served.capacity = capacity_in_force(served.topology, links)
+        except _Ended:
+            return
+        except Exception as error:
+            network.error = str(error) or type(error).__name__
+            return
+        if network.is_gone.is_set():
+            self._forget_paths(served)
+            return
+        network.served = served
+        while self._retired:  # not before: the new registration may have the same paths
+            self._forget_paths(self._retired.pop())
+        network.version = network.version._replace(links=-1)  # links may have changed meanwhile: read them again
+
+    def _forget(self, name: str) -> None:
+        network = self._networks.pop(name, None)
+        if network is not None:
+            network.is_gone.set()
+            self._gone(network)
+
+    def _forget_paths(self, served: Served) -> None:
+        others = [network.served for network in self._networks.values() if network.served is not None]
+        if all(other.paths.key != served.paths.key for other in others):
+            forget(served.paths)
+
+
+def _merged(links: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """What happened to links by number, after further changes."""
+    return {**links, **{link: {**links.get(link, {}), **change} for link, change in changes.items()}}
+
+
+def _may_take_long(nodes: int, spec: NetworkSpec) -> bool:
+    factor = 1 if spec.path_method is PathMethod.DISJOINT else _SLOW_FACTOR
+    return nodes * max(0, nodes - 1) * spec.num_paths * factor >= _LONG_SEARCH
+
+
+def _description(served: Served) -> dict[str, Any]:
+    topology = served.topology
+    names = topology.node_names
+    links = [
+        {"source": names[s], "target": names[t], "capacity": registered, "in_force": in_force}
+        for s, t, registered, in_force in zip(
+            topology.link_source,
+            topology.link_target,
+            topology.capacity.tolist(),
+            served.capacity.tolist(),
+            strict=True,
+        )
+    ]
+    places = [[x if np.isfinite(x) else None for x in place] for place in topology.coordinates.tolist()]
+    nodes = [{"id": name, "pos": place} for name, place in zip(names, places, strict=True)]
+    paths = {"demands": served.paths.num_demands, "paths": int(served.paths.mask.sum())}
+    return {**paths, "nodes": nodes, "links": links}

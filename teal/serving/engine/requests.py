@@ -1,0 +1,288 @@
+"""What a controller may ask, as the API documents it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import (
+    AliasChoices,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    model_validator,
+)
+
+from teal.config.option import Option
+from teal.network.paths import PathMethod, PathWeight
+from teal.objectives import ObjectiveName
+from teal.problem.offers import OFFERS
+from teal.serving.engine.errors import invalid
+
+_MOST_CLASSES = 16  # of the demands of a request
+_Objective = Literal["total_flow", "latency_penalised_flow", "max_link_utilisation", "max_concurrent_flow", "max_min"]
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+_Scalar = Annotated[str, Field(max_length=200)] | int | _Finite | bool | None
+_NodeId = Annotated[
+    str, Field(max_length=200), BeforeValidator(lambda node: str(node) if isinstance(node, int | float) else node)
+]
+MOST_MATRICES = 1024  # a request
+MOST_NODES, MOST_LINKS = 20_000, 500_000  # of a network
+_MOST_GROUPS, _MOST_CABLES = 10_000, 1_000  # of a network; of a group
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def _names(given: Any) -> Any:
+    """A list of names, or one of an address: gold,silver."""
+    return given.split(",") if isinstance(given, str) else given
+
+
+def _numbers(given: Any) -> Any:
+    """Numbers by name, or those of an address: gold=30,silver=50."""
+    return dict(part.partition("=")[::2] for part in given.split(",")) if isinstance(given, str) else given
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _Known(BaseModel):
+    """Fields of others' formats, which have many more."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Node(_Known):
+    """A node of node-link data."""
+
+    id: _NodeId
+    pos: list[_Scalar] | None = Field(default=None, description="[longitude, latitude], degrees.")
+    lon: _Scalar = Field(default=None, description="Longitude, in place of pos.")
+    lat: _Scalar = Field(default=None, description="Latitude, in place of pos.")
+
+
+class Link(_Known):
+    """A link of node-link data."""
+
+    source: _NodeId
+    target: _NodeId
+    capacity: _Scalar = Field(default=None, description="Gbit/s, or the graph's capacity_unit.")
+    latency: _Scalar = Field(default=None, description="ms.")
+
+
+class Graph(_Known):
+    """Attributes of the graph in node-link data."""
+
+    capacity_unit: str = Field(default="Gbit/s", description="Of the links' capacities.")
+
+
+class NodeLink(_Known):
+    """Networkx node-link data; attributes that have no meaning here are dropped."""
+
+    directed: bool = Field(default=False, description="False: each link stands for two, one in each direction.")
+    graph: Graph | None = None
+    nodes: list[Node] = Field(max_length=MOST_NODES)
+    links: list[Link] = Field(
+        max_length=MOST_LINKS, validation_alias=AliasChoices("links", "edges"), description="Or edges."
+    )
+
+    def plain(self) -> dict[str, Any]:
+        """As :func:`teal.formats.node_link.topology_from_node_link` reads it."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+class NetworkSpec(_Strict):
+    """A network to be registered."""
+
+    topology: NodeLink | str = Field(description="Node-link data, or b4, or topohub:GROUP/NAME.", examples=["b4"])
+    num_paths: int = Field(default=4, ge=1, le=32, description="Candidate paths a demand at most.")
+    path_method: PathMethod = Field(default=PathMethod.DISJOINT, description="edge-disjoint, yen or survivable.")
+    path_weight: PathWeight = Field(default=PathWeight.HOPS, description="What a short path has least of.")
+    objective: _Objective = Field(default="total_flow", description="What to optimise, unless a request says so.")
+    gap: float = Field(default=0.01, gt=0, lt=1, description="Certified gap to stop at, unless a request says so.")
+
+    groups: dict[
+        Annotated[str, Field(max_length=200)],
+        Annotated[list[tuple[_NodeId, _NodeId]], Field(min_length=1, max_length=_MOST_CABLES)],
+    ] = Field(
+        default={},
+        max_length=_MOST_GROUPS,
+        description="Cables that one event takes down together, by name: for promises, and for survivable paths.",
+        examples=[{"conduit 3": [["1", "2"], ["1", "3"]]}],
+    )
+
+    def stored(self) -> dict[str, Any]:
+        """As JSON, to be read back."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+class LinkChange(_Strict):
+    """What happened to the links between two nodes."""
+
+    source: str
+    target: str
+    capacity: _Finite | None = Field(default=None, ge=0, description="Gbit/s of each of them from now on.")
+    up: bool | None = Field(default=None, description="False: down, true: back with its capacity.")
+    restore: bool = Field(default=False, description="Back to what was registered, each link for itself.")
+    both: bool = Field(default=True, description="The other direction as well.")
+
+    @model_validator(mode="after")
+    def _something(self) -> LinkChange:
+        if (self.capacity is None and self.up is None) != self.restore:
+            raise ValueError("capacity or up must be given, or restore alone")
+        return self
+
+
+class LinkChanges(_Strict):
+    """Some links at once."""
+
+    links: list[LinkChange] = Field(min_length=1, max_length=100_000)
+
+
+class Demand(_Strict):
+    """One demand."""
+
+    source: str
+    target: str
+    rate: _Finite = Field(ge=0, description="Gbit/s.")
+    of_class: str | None = Field(default=None, alias="class", max_length=200, description="One of classes.")
+
+
+class Form(StrEnum):
+    """How an allocation is written in JSON."""
+
+    NAMED = "named"
+    DENSE = "dense"
+
+
+def _field(option: Option) -> tuple[Any, Any]:
+    """Type and field of an option that is None where it was not sent."""
+    kind: Any = Literal[option.words] if option.words else float
+    return kind | None, Field(default=None, ge=option.low, le=option.high, description=option.text)
+
+
+# The options by which requests ask for side conditions.
+_Conditions = create_model(
+    "_Conditions", __base__=_Strict,
+    **{name: _field(kind.option) for name, kind in OFFERS.items() if kind.option is not None},
+)  # type: ignore[call-overload]  # fmt: skip
+
+
+class Options(_Conditions):  # type: ignore[valid-type,misc]
+    """How an allocation is to be made."""
+
+    gap: float | None = Field(default=None, gt=0, lt=1, description="Certified gap to stop at.")
+    deadline_ms: float = Field(
+        10_000,
+        gt=0,
+        le=600_000,
+        description="From the arrival of the request: then the best feasible allocation.",
+    )
+    objective: _Objective | None = None
+    classes: Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], BeforeValidator(_names)] = Field(
+        default=[],
+        max_length=_MOST_CLASSES,
+        description="Of the demands, the highest priority first: each class gets its optimum on what the higher ones "
+        "need. Demands then name their class; rates have a matrix for each class, in this order, of each matrix. In an "
+        "address: gold,silver.",
+    )
+    latency_limits_ms: Annotated[dict[str, Annotated[_Finite, Field(gt=0)]], BeforeValidator(_numbers)] = Field(
+        default={},
+        description="Of a class, the largest latency of a path. In an address: gold=30,silver=50.",
+    )
+    entries: int = Field(
+        default=0, ge=0, le=255, description="Whole-number weights out of so many, as switches have them; 0 for splits."
+    )
+    form: Form = Field(
+        default=Form.NAMED,
+        description="Of an answer in JSON. named: for each demand that was sent its paths, node by node, and the "
+        "utilisation of each link; dense: arrays over all pairs of nodes and all paths, as Arrow always has them.",
+    )
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if len(set(self.classes)) < len(self.classes):
+            raise ValueError("classes: each once")
+        if not set(self.latency_limits_ms) <= set(self.classes):
+            raise ValueError("latency_limits_ms: of classes that are given")
+        if self.classes and self.objective:
+            raise ValueError("classes: they are the objective; no other one")
+        return self
+
+    def objective_name(self, usual: str) -> ObjectiveName:
+        """The objective of this request."""
+        return ObjectiveName.PRIORITY if self.classes else ObjectiveName(self.objective or usual)
+
+
+class _Matrices(_Strict):
+    """One traffic matrix as a list of demands, or several as lists of rates."""
+
+    demands: list[Demand] | None = Field(default=None, description="One matrix; what is not listed is 0.")
+    rates: list[list[_Finite]] | None = Field(
+        None,
+        max_length=MOST_MATRICES,
+        description="Matrices, Gbit/s: of each all pairs of nodes in the order of GET .../paths, or N x N, row by row.",
+    )
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if self._needs_matrices and (self.demands is None) == (self.rates is None):
+            raise ValueError("either demands or rates must be given")
+        return self
+
+    @property
+    def _needs_matrices(self) -> bool:
+        return True
+
+
+class AllocationRequest(Options, _Matrices):
+    """What is to be allocated: matrices, or the next interval."""
+
+    wanted: Literal["sent", "next"] = Field(
+        default="sent",
+        alias="for",
+        description="next: for the interval after the last one that was sent to .../measurements, whose traffic nobody "
+        "knows yet; then neither demands nor rates, and no gap, objective or entries.",
+    )
+
+    @property
+    def _needs_matrices(self) -> bool:
+        return self.wanted == "sent"
+
+    @model_validator(mode="after")
+    def _nothing_else(self) -> Self:
+        given = self.model_fields_set - {"wanted", "deadline_ms", "form"}
+        if self.wanted == "next" and given:
+            raise ValueError(f"for the next interval deadline_ms and form alone may be given, not {sorted(given)}")
+        return self
+
+
+class MeasurementOptions(_Strict):
+    """When the matrices were measured."""
+
+    time: AwareDatetime = Field(description="Of the first matrix; later than all that were sent before.")
+    interval_s: int = Field(
+        default=0, ge=0, le=31_536_000, description="From one matrix to the next, if there are several."
+    )
+
+
+class MeasurementRequest(MeasurementOptions, _Matrices):
+    """What was measured: one matrix or several."""
+
+
+def parsed(model: type[_Model], given: bytes | dict[str, str]) -> _Model:
+    """A body in JSON, or the parameters of an address.
+
+    Raises:
+        ServiceError: the first fault in it.
+    """
+    try:
+        return model.model_validate_json(given) if isinstance(given, bytes) else model.model_validate(given)
+    except ValidationError as error:
+        raise invalid(error) from None

@@ -1,0 +1,372 @@
+"""A network as a replica holds it: paths, capacities in force, and where the last allocation ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from teal.errors import InputError
+from teal.formats import BUILT_IN, is_named, load_topology
+from teal.formats.node_link import topology_from_node_link
+from teal.formats.topohub_names import PREFIX
+from teal.network import PathMethod, PathSet, Topology, all_pairs, compute_paths
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem, ProgramPrices
+from teal.problem.allocation import Allocation
+from teal.problem.assessment import Assessment, assess
+from teal.runtime.arrays import FloatArray, IntArray
+from teal.runtime.interruptible import Deadline, Run, Steps
+from teal.schemes.price_gnn import saves_time
+from teal.schemes.successive import SuccessivePdhg
+from teal.serving.engine.answer import FIGURES, Answer
+from teal.serving.engine.errors import wrong
+from teal.serving.engine.least_time import LeastTimes
+from teal.serving.engine.requests import NetworkSpec, NodeLink, Options
+from teal.serving.engine.wanted import (
+    Wanted,
+    columns,
+    groups_of,
+    in_columns,
+    level_lines,
+    named_lines,
+    prepared,
+    single_program,
+    wanted_by,
+    without_demand,
+)
+from teal.solvers import pdhg
+from teal.solvers.pdhg import Starter
+from teal.solvers.pdhg.fused.rehearsal import rehearse as rehearse_kernels
+from teal.solvers.pdhg.fused.rehearsal import rehearse_for
+from teal.solvers.split_table import admit, table_weights
+from teal.web.layout import drawing
+
+_TIMED_ANSWERS = 3  # whose shortest time counts: the others may have waited for something else
+_MAX_BATCH_TIMED_S = 0.5  # seconds that a full batch may take, by the time of one matrix, to be timed too
+_MOST_PROGRAMS = 8  # whose rows and paths are kept
+_MOST_ROUTES = 100_000  # paths whose names are kept for answers by name
+_REHEARSED_GAP = 1e-2  # target of the calls that compile kernels
+
+
+def topology_of(name: str, spec: NetworkSpec) -> Topology:
+    """The topology that a network was registered with.
+
+    Raises:
+        ServiceError: a fault in it; a name that is neither built in nor topohub's, since files are not read.
+    """
+    try:
+        if isinstance(spec.topology, NodeLink):
+            return topology_from_node_link(spec.topology.plain(), name, name)
+        if is_named(spec.topology):
+            return load_topology(spec.topology)
+    except InputError as error:
+        raise wrong(f"topology: {error}") from None
+    except (
+        ValueError,
+        ArithmeticError,
+        OSError,
+    ) as error:  # coordinates that are none; a name as long as no file may have
+        raise wrong(f"topology: {str(error)[:200]}") from None
+    raise wrong(f"topology: node-link data, {', '.join(BUILT_IN)} or {PREFIX}GROUP/NAME, not {spec.topology[:80]!r}")
+
+
+def capacity_in_force(topology: Topology, links: dict[str, Any]) -> FloatArray:
+    """(E,) Gbit/s after what happened: ``links`` has number of link -> {"capacity": Gbit/s, "up": bool}."""
+    capacity = topology.capacity.copy()
+    for link, changed in links.items():
+        if changed.get("capacity") is not None:
+            capacity[int(link)] = changed["capacity"]
+        if changed.get("up") is False:
+            capacity[int(link)] = 0.0
+    return capacity
+
+
+def _rehearsal() -> Served:
+    """Three nodes."""
+    ends = np.array([0, 1, 2, 1, 2, 0]), np.array([1, 2, 0, 0, 1, 2])
+    topology = Topology("rehearsal", ("a", "b", "c"), *ends, np.ones(6), np.ones(6), np.full((3, 2), np.nan))
+    return Served(topology, compute_paths(topology, all_pairs(topology), cache=False))
+
+
+def prove(model: Starter) -> None:
+    """Raise InputError for a model whose answer PDHG could not start from."""
+    problem = _rehearsal().problem(Wanted(ObjectiveName.TOTAL_FLOW), np.ones((1, 6)))
+    splits, prices = model.start(problem)
+    if not (bool(torch.isfinite(splits).all()) and bool(torch.isfinite(prices).all())):
+        raise InputError("model", "", "finite splits and prices", "NaN or infinite ones")
+    pdhg.solve(problem, max_iterations=8, warm_start=(splits, prices))
+
+
+@functools.cache
+def rehearse(objective: ObjectiveName) -> None:
+    """Solve three nodes with as many matrices as each of the engine's kernels takes, cold and warm.
+
+    A kernel is compiled when it is first called, which takes seconds on a machine that never did: better before a
+    request waits for it.
+    """
+    served = _rehearsal()
+    for count in (width for width in pdhg.LANES for _ in ("cold", "warm")):
+        job = Job(np.ones((count, 6)), Wanted(objective), 1e-3, time.perf_counter() + 600)
+        served.answer(served.solve(job), slice(0, count), 1e-3, 0, 0.0)
+
+
+def rehearse_all() -> None:
+    """Call every kernel that a request may ask for, so that none is loaded from disk while others wait: a second."""
+    for width, dtype, carries_all, on_all in itertools.product(
+        pdhg.LANES, (torch.float32, torch.float64), (False, True), (False, True)
+    ):
+        rehearse_kernels(width, dtype, carries_all=carries_all, on_all=on_all)
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Matrices that are to be solved together; gap and deadline are the strictest of their requests'.
+
+    Attributes:
+        rates: (B, D) Gbit/s.
+        wanted: by all of them.
+        gap: certified, to stop at.
+        deadline: by time.perf_counter().
+    """
+
+    rates: FloatArray
+    wanted: Wanted
+    gap: float
+    deadline: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Solved:
+    """What the engine found for a job."""
+
+    wanted: Wanted
+    problem: Problem
+    splits: torch.Tensor
+    prices: torch.Tensor
+    stopped_by: tuple[pdhg.Stop, ...]
+    state: pdhg.PdhgState
+    iterations: int
+    program_prices: ProgramPrices | None = None
+
+    @functools.cached_property
+    def measured(self) -> Assessment:
+        """All matrices of the job, measured independently: once for all its requests."""
+        return assess(self.problem, Allocation.of_batch(self.splits, self.prices, 0.0, self.program_prices))
+
+
+def ended_by(stop: pdhg.Stop) -> str:
+    """What ended a search without the requested gap; rounding if the search has it and its measurement does not."""
+    return (pdhg.Stop.ROUNDING if stop is pdhg.Stop.GAP else stop).value
+
+
+class Served:
+    """One network.  Not for several threads at once.
+
+    Args:
+        topology: as registered.
+        paths: over all pairs of nodes.
+
+    Attributes:
+        capacity: (E,) Gbit/s in force.
+        times: how long answers take at least.
+    """
+
+    def __init__(self, topology: Topology, paths: PathSet) -> None:
+        self.topology, self.paths = topology, paths
+        self._ready: dict[str, Any] = {}  # for conditions, by their options
+        self.capacity = topology.capacity
+        self.times = LeastTimes()
+        self._drawing: dict[str, Any] | None = None
+        self._routes: dict[tuple[int, int], tuple[list[str], list[int]]] = {}
+        self._networks: dict[Wanted, tuple[Problem, IntArray | None]] = {}  # and the columns of splits
+        self._engines: dict[ObjectiveName, SuccessivePdhg] = {}
+
+    @classmethod
+    def prepare(cls, name: str, spec: NetworkSpec, report: Callable[[float], None] | None = None) -> Served:
+        """Load the topology and compute the paths: what takes time.
+
+        Args:
+            name: of the network.
+            spec: what it was registered with.
+            report: called now and then with the share of the paths that are found; what it raises ends the work.
+
+        Raises:
+            ServiceError: a fault in the topology.
+        """
+        topology = topology_of(name, spec)
+        groups = groups_of(topology, spec)
+        try:
+            paths = compute_paths(
+                topology,
+                all_pairs(topology),
+                num_paths=spec.num_paths,
+                method=spec.path_method,
+                weight=spec.path_weight,
+                groups=groups if groups and spec.path_method is PathMethod.SURVIVABLE else None,
+                report=report,
+            )
+        except InputError as error:
+            raise wrong(str(error)) from None
+        served = cls(topology, paths)
+        rehearse(ObjectiveName(spec.objective))
+        served.warm_up(ObjectiveName(spec.objective))
+        served.prepare_conditions(groups)
+        return served
+
+    def prepare_conditions(self, groups: Sequence[Sequence[int]]) -> None:
+        """Compute what side conditions need of the network, so that no request waits for it.
+
+        Args:
+            groups: numbers of the links of each group that fails together.
+        """
+        self._ready = prepared(self.network(Wanted(ObjectiveName.TOTAL_FLOW)), groups)
+
+    def warm_up(self, objective: ObjectiveName) -> None:
+        """Solve a matrix that nobody asked for: packs the trie, and measures the least work of an answer."""
+        for count in pdhg.LANES:  # the forms of the kernels for a network of this size
+            carries_all = Objective(objective).rules.carries_all
+            rehearse_for(self.paths, count, _REHEARSED_GAP, torch.float32, carries_all=carries_all)
+        shape = 1, self.paths.num_demands
+        pdhg.solve(self.problem(Wanted(objective), np.full(shape, 1e-6)), gap=0.1, max_iterations=8)
+        wanted = single_program(objective)
+        self._timed_answer(wanted, 1)
+        one = min(self._timed_answer(wanted, 1) for _ in range(_TIMED_ANSWERS))
+        batch = None
+        if pdhg.MAX_LANES * one <= _MAX_BATCH_TIMED_S:
+            batch = min(self._timed_answer(wanted, pdhg.MAX_LANES) for _ in range(_TIMED_ANSWERS))
+        self.times.calibrate(wanted, one, batch)
+
+    def _timed_answer(self, wanted: Wanted, matrices: int) -> float:
+        """Seconds of an answer to matrices that nobody asked for, without iterations."""
+        begin = time.perf_counter()
+        job = Job(np.full((matrices, self.paths.num_demands), 1e-6), wanted, 0.1, begin)
+        self.answer(self.solve(job), slice(0, matrices), 0.1, 0, 0.0)
+        return time.perf_counter() - begin
+
+    def solve(self, job: Job, starter: Starter | None = None, start: pdhg.PdhgState | None = None) -> Solved:
+        """Allocate the matrices of a job without a pause; arguments as of :meth:`begin`."""
+        run = self.begin(job, starter, start)
+        run.advance()
+        return run.result
+
+    def begin(self, job: Job, starter: Starter | None = None, start: pdhg.PdhgState | None = None) -> Run[Solved]:
+        """Begin to allocate the matrices of a job, from where the last allocation ended.
+
+        Args:
+            job: what to solve.
+            starter: gives the engine a start on a large network that has no such state.
+            start: of each matrix, in place of the last allocation's.
+        """
+        deadline = Deadline(job.deadline)
+        return Run(self._solving(job, deadline, starter, start), deadline)
+
+    def _solving(
+        self, job: Job, deadline: Deadline, starter: Starter | None, start: pdhg.PdhgState | None
+    ) -> Steps[Solved]:
+        problem = self.problem(job.wanted, job.rates)
+        helps = starter is not None and saves_time(self.paths)
+        result = yield from self._engines.setdefault(job.wanted.objective, SuccessivePdhg()).solving(
+            problem, gap=job.gap, deadline=deadline, starter=starter if helps else None, start=start
+        )
+        return Solved(
+            job.wanted, problem, result.splits, result.prices, result.stopped_by, result.state, result.iterations,
+            result.program_prices,
+        )  # fmt: skip
+
+    def answer(
+        self, solved: Solved, rows: slice, gap: float, entries: int, queue_s: float, names: Sequence[str] = (),
+        *, solve_s: float = 0.0,
+    ) -> Answer:  # fmt: skip
+        """Some matrices of a job, measured independently; as whole-number weights if ``entries`` are asked for.
+
+        Args:
+            solved: the job's.
+            rows: which of its matrices.
+            gap: that was asked for.
+            entries: of a split table; 0 for splits.
+            queue_s: seconds that the request waited.
+            names: of the classes, where there are any.
+            solve_s: seconds that the engine computed.
+        """
+        splits, weights = solved.splits[rows], None
+        if entries:
+            whole = solved.problem
+            problem = whole.rows(rows)
+            splits = admit(problem, splits, entries)
+            weights = table_weights(splits, entries).to(torch.uint8)
+            program_prices = None if solved.program_prices is None else solved.program_prices.rows(rows)
+            own = dataclasses.replace(
+                solved, problem=problem, splits=splits, prices=solved.prices[rows], program_prices=program_prices
+            )
+            measured, rows_of = own.measured, slice(0, len(splits))
+        else:
+            measured, rows_of = solved.measured, rows
+        reached = (measured.gap[rows_of] <= gap + 1e-9).tolist()
+        order, classes = self._network(solved.wanted)[1], measured.classes
+        fair, numbers = measured.fair, range(rows_of.start, rows_of.stop)
+        return Answer(
+            **{name: getattr(measured, name)[rows_of].cpu().numpy() for name in FIGURES},
+            utilisation=measured.utilisation[rows_of].cpu().numpy(),
+            splits=in_columns(splits.to(torch.float32).cpu(), order).numpy(),
+            weights=None if weights is None else in_columns(weights.cpu(), order).numpy(),
+            status=tuple(
+                ("gap" if there else ended_by(stop)) if status.usable else status.value
+                for there, stop, status in zip(reached, solved.stopped_by[rows], measured.status[rows_of], strict=True)
+            ),
+            queue_ms=1e3 * queue_s,
+            solve_ms=1e3 * solve_s,
+            batch=solved.problem.batch,
+            classes=None if classes is None else tuple(named_lines(classes.lines(row), names) for row in numbers),
+            of_conditions=solved.wanted.figures(solved.problem.rows(rows), splits),
+            levels=None if fair is None else tuple(level_lines(fair, row) for row in numbers),
+            words=dict(solved.wanted.words),
+        )
+
+    def route(self, demand: int, path: int) -> tuple[list[str], list[int]]:
+        """Nodes and numbers of links of a path."""
+        known = self._routes.get((demand, path))
+        if known is None:
+            links, names = self.paths.path_links(demand, path), self.topology.node_names
+            nodes = [names[self.paths.pairs[demand][0]], *(names[self.topology.link_target[link]] for link in links)]
+            known = nodes, [int(link) for link in links]
+            if len(self._routes) < _MOST_ROUTES:
+                self._routes[demand, path] = known
+        return known
+
+    def drawing(self) -> dict[str, Any]:
+        """See :func:`teal.web.layout.drawing`; capacities as registered."""
+        if self._drawing is None:
+            own = self.topology
+            self._drawing = drawing(own.node_names, own.coordinates, own.link_source, own.link_target, own.capacity)
+        return self._drawing
+
+    def network(self, wanted: Wanted) -> Problem:
+        """The network of a request with the capacities in force, without demand; B = 1."""
+        return self._network(wanted)[0].with_capacity(torch.from_numpy(self.capacity))
+
+    def _network(self, wanted: Wanted) -> tuple[Problem, IntArray | None]:
+        """The network as registered, without demand, B = 1; and :func:`teal.serving.engine.wanted.columns`."""
+        key = wanted.network
+        known = self._networks.pop(key, None)
+        if known is None:
+            problem = without_demand(self.topology, self.paths, key)
+            known = problem, columns(self.topology, self.paths, key)
+        self._networks[key] = known  # the one that was used last is the last
+        while len(self._networks) > _MOST_PROGRAMS:
+            del self._networks[next(iter(self._networks))]
+        return known
+
+    def wanted_by(self, options: Options, spec: NetworkSpec, previous: FloatArray | None) -> Wanted:
+        """See :func:`teal.serving.engine.wanted.wanted_by`."""
+        return wanted_by(options, spec, self.topology, self.paths, self._ready, previous)
+
+    def problem(self, wanted: Wanted, rates: FloatArray) -> Problem:
+        """Of (B, D) Gbit/s, with the capacities in force."""
+        return wanted.problem(self.network(wanted), rates)

@@ -1,0 +1,323 @@
+"""The part of the service that computes: networks, one engine, and what is measured.
+
+:class:`registry.Registry` knows the networks, :class:`scheduler.Scheduler` the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from teal.runtime.arrays import FloatArray
+from teal.serving.engine.answer import Answer
+from teal.serving.engine.backend import Found, Sent
+from teal.serving.engine.beside import beside
+from teal.serving.engine.errors import ServiceError, not_ready, replaced, wrong
+from teal.serving.engine.model import ServedModel
+from teal.serving.engine.next_interval import NextInterval
+from teal.serving.engine.queue import Waiting
+from teal.serving.engine.registry import Hosted, Registry
+from teal.serving.engine.requests import AllocationRequest, Options
+from teal.serving.engine.scheduler import Scheduler
+from teal.serving.engine.served import Served, prove
+from teal.serving.engine.store import Store
+from teal.serving.engine.wanted import single_program
+from teal.serving.engine.wire import check_size, previous_splits, read, read_measured, written
+
+_MOST_ROUTES = 4_000_000  # paths that are listed
+MOST_NETWORKS, MOST_PATH_S, MOST_DEADLINE_S = 100, 600.0, 600.0
+
+
+class Solver:
+    """All networks of one process.  Its methods are called on one event loop.
+
+    Args:
+        folder: of the :class:`Store`.
+        most_waiting: requests that may wait for a network; more are turned away.
+        model: where the engine starts on large networks; see :class:`teal.serving.engine.model.ServedModel`.
+        patience_s: how long a request waits for the paths of its network, such as after a restart.
+        most_networks: that may be registered.
+        most_path_s: seconds that a search for paths may take, by estimate.
+        most_deadline_s: longest deadline of a request, seconds.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        most_waiting: int = 128,
+        model: str = "none",
+        patience_s: float = 5.0,
+        most_networks: int = MOST_NETWORKS,
+        most_path_s: float = MOST_PATH_S,
+        most_deadline_s: float = MOST_DEADLINE_S,
+    ) -> None:
+        self.folder = folder
+        self._store = Store(folder)
+        self._patience_s, self._most_deadline_s = patience_s, most_deadline_s
+        engine = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        self._next = ThreadPoolExecutor(1, thread_name_prefix="next-interval")
+        self._views = ThreadPoolExecutor(1, thread_name_prefix="views")
+        self._model = ServedModel(model, prove, engine)
+        self.scheduler = Scheduler(most_waiting, engine, self._model.current)
+        self._registry = Registry(self._store, self._gone, most_networks, most_path_s)
+        self._computing: dict[NextInterval, asyncio.Future[Any]] = {}  # allocations for the next interval
+
+    def _gone(self, network: Hosted) -> None:
+        """Tell requests that wait for a network that it was deleted or replaced."""
+        if network.served is not None:
+            reason = ServiceError(404, "unknown_network", "the network was deleted or replaced")
+            self.scheduler.forget(network.served, reason)
+
+    async def names(self) -> list[str]:
+        """All registered networks."""
+        return self._store.names()
+
+    async def look(self) -> list[asyncio.Task[None]]:
+        """Begin to prepare what other processes have registered; what is being prepared."""
+        return self._registry.look()
+
+    async def warnings(self) -> dict[str, str]:
+        """What somebody should know of each network for which there is such a thing."""
+        return self._registry.warnings()
+
+    async def model(self) -> dict[str, Any]:
+        """Which model is in use, and why a newer one is not."""
+        await asyncio.to_thread(self._model.current)
+        return self._model.said()
+
+    async def generation(self, name: str) -> str:
+        """Which registration of its name a network is.
+
+        Raises:
+            ServiceError: there is none of that name.
+        """
+        return self._registry.get(name).generation
+
+    async def put(self, name: str, spec: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+        """Register or replace a network, whose paths are computed in the background; and whether its name is new.
+
+        Raises:
+            ServiceError: a fault in the topology.
+        """
+        new = await self._registry.put(name, spec)
+        return self._registry.info(name), new
+
+    async def info(self, name: str) -> dict[str, Any]:
+        """State and description of a network.
+
+        Raises:
+            ServiceError: there is none of that name.
+        """
+        return self._registry.info(name)
+
+    async def delete(self, name: str) -> None:
+        """Forget a network; requests that wait for it are told.
+
+        Raises:
+            ServiceError: there is none of that name.
+        """
+        await self._registry.delete(name)
+
+    async def patch(self, name: str, changes: dict[str, Any]) -> dict[str, Any]:
+        """Change capacities, or take links down or up; in force for every request from now on.
+
+        Raises:
+            ServiceError: no such network or link.
+        """
+        await self._registry.change_links(name, changes)
+        return self._registry.info(name)
+
+    async def paths(self, name: str) -> bytes:
+        """Candidate paths of a network that is ready: of each demand its nodes, path by path.
+
+        Raises:
+            ServiceError: no such network, or not ready.
+        """
+        served = self._registry.ready(name)
+        if served.paths.leaf.size > _MOST_ROUTES:
+            raise ServiceError(406, "too_large_for_json", f"{served.paths.leaf.size:,} paths are too many for JSON")
+        return await asyncio.get_running_loop().run_in_executor(self._views, _routes, served)
+
+    async def map(self, name: str) -> bytes:
+        """A network that is ready, as a drawing: names and places of nodes, ends and capacities of links.
+
+        Raises:
+            ServiceError: no such network, or not ready.
+        """
+        drawing = self._registry.ready(name).drawing
+        loop = asyncio.get_running_loop()  # a layout may take seconds, once
+        return await loop.run_in_executor(self._views, lambda: json.dumps(drawing()).encode())
+
+    async def allocate(self, name: str, sent: Sent) -> Found:
+        """Answer a request.
+
+        Raises:
+            ServiceError: see :mod:`teal.serving.engine.errors`.
+        """
+        arrived = time.perf_counter()
+        served = await self._ready(name)
+        rates, options = await beside(max(len(sent.body), served.paths.num_demands), read, sent, served.topology)
+        network = self._same(name, served)
+        deadline_s = options.deadline_ms / 1e3
+        if deadline_s > self._most_deadline_s:
+            if "deadline_ms" in options.model_fields_set:
+                raise wrong(f"deadline_ms: at most {1e3 * self._most_deadline_s:,.0f} in this service")
+            deadline_s = self._most_deadline_s
+        end = arrived + deadline_s
+        if rates is None:
+            assert isinstance(options, AllocationRequest)
+            if sent.previous is not None:
+                raise wrong("previous: not for the next interval")
+            return await self._allocate_next(name, network, sent, options, arrived, end)
+        check_size(served, rates, sent.accept, options.form)  # before anything is computed
+        previous = None
+        if sent.previous is not None:
+            previous = await beside(len(sent.previous.body), previous_splits, sent.previous, served)
+        answer = await self.scheduler.solve(
+            Waiting(
+                served,
+                sent.client,
+                rates,
+                options,
+                served.wanted_by(options, network.spec, previous),
+                options.gap or network.spec.gap,
+                arrived,
+                end,
+                asyncio.get_running_loop().create_future(),
+            )
+        )
+        return await _found(network, served, answer, rates, sent, options)
+
+    async def measure(self, name: str, sent: Sent) -> dict[str, Any]:
+        """Keep measured matrices, and begin to allocate for the interval after them.
+
+        Raises:
+            ServiceError: see :mod:`teal.serving.engine.errors`.
+        """
+        served = await self._ready(name)
+        rates, times = await beside(len(sent.body), read_measured, sent, served.topology)
+        network = self._same(name, served)
+        measured = await self._measured(name, network)
+        await asyncio.to_thread(measured.matrices.add, times, rates)
+        if network.is_gone.is_set():
+            raise replaced(name)
+        self._compute_next(network, measured)
+        return measured.info()
+
+    async def measured(self, name: str) -> dict[str, Any]:
+        """Which measured matrices are kept.
+
+        Raises:
+            ServiceError: no such network, or not ready.
+        """
+        await self._ready(name)
+        return (await self._measured(name, self._registry.get(name))).info()
+
+    async def _measured(self, name: str, network: Hosted) -> NextInterval:
+        """The measured matrices of a network, with those that other processes have stored."""
+        if network.served is None:
+            raise not_ready(name)
+        if network.measured is None:
+            folder = self._store.measured_folder(name, network.generation)
+            network.measured = NextInterval(name, network.served.paths.pairs, folder)
+        await asyncio.to_thread(network.measured.matrices.refresh)
+        return network.measured
+
+    def _compute_next(self, network: Hosted, measured: NextInterval) -> asyncio.Future[Any]:
+        """Begin to allocate for the next interval, unless that is under way or done."""
+        served, wanted = network.served, single_program(network.spec.objective)
+        assert served is not None
+
+        def work() -> None:
+            if not network.is_gone.is_set() and not measured.is_current(served.capacity):
+                measured.allocate(served.network(wanted))
+
+        known = self._computing.get(measured)
+        if known is None or known.done():
+            known = self._computing[measured] = asyncio.get_running_loop().run_in_executor(self._next, work)
+            known.add_done_callback(lambda _: self._computing.pop(measured, None))
+        return known
+
+    async def _allocate_next(
+        self, name: str, network: Hosted, sent: Sent, options: AllocationRequest, arrived: float, end: float
+    ) -> Found:
+        """The allocation for the interval after the newest measured one; an earlier one if the deadline is too short.
+
+        Raises:
+            ServiceError: nothing was measured, or nothing is computed by the deadline.
+        """
+        served, measured = network.served, await self._measured(name, network)
+        assert served is not None
+        if not measured.matrices.times:
+            raise ServiceError(409, "nothing_measured", "send measured matrices to .../measurements first")
+        while not measured.is_current(served.capacity):
+            if network.is_gone.is_set():
+                raise replaced(name)
+            computing = self._compute_next(network, measured)
+            done, _ = await asyncio.wait({computing}, timeout=max(0.0, end - time.perf_counter()))
+            if done:
+                computing.result()  # raises its fault
+            else:
+                break
+        if measured.latest is None:
+            raise not_ready(name)
+        problem = served.network(single_program(network.spec.objective))
+        answer, further = measured.answer(problem, time.perf_counter() - arrived)
+        rates = measured.matrices.newest()
+        check_size(served, rates, sent.accept, options.form)
+        found = await _found(network, served, answer, rates, sent, options, further)
+        limit = further["limit"]
+        return found._replace(summary={**found.summary, "limit": limit["ratio"], "realised": limit["realised"]})
+
+    def _same(self, name: str, served: Served) -> Hosted:
+        """The network of a name, unless another one has got the name since ``served`` was looked up.
+
+        Raises:
+            ServiceError: another one has.
+        """
+        network = self._registry.get(name)
+        if network.served is not served:
+            raise replaced(name)
+        return network
+
+    async def _ready(self, name: str) -> Served:
+        """A network that is ready, perhaps after some patience."""
+        preparing = self._registry.get(name).preparing
+        if preparing is not None and not preparing.done():
+            await asyncio.wait({preparing}, timeout=self._patience_s)
+        return self._registry.ready(name)
+
+
+async def _found(
+    network: Hosted,
+    served: Served,
+    answer: Answer,
+    rates: FloatArray,
+    sent: Sent,
+    options: Options,
+    further: dict[str, Any] | None = None,
+) -> Found:
+    """The answer as a response; see :func:`teal.serving.engine.wire.written`."""
+    size = rates.size * served.paths.num_paths + len(rates) * served.topology.num_links
+    body, kind = await beside(size, written, answer, served, rates, sent, options, further or {})
+    used = [round(used, 4) if np.isfinite(used) else 0.0 for used in answer.utilisation[-1].tolist()]
+    summary = {**answer.summary(), "deadline_ms": options.deadline_ms}
+    return Found(body, kind, summary, used, network.generation)
+
+
+def _routes(served: Served) -> bytes:
+    """:class:`teal.serving.engine.responses.Routes`, as JSON."""
+    paths, names = served.paths, served.topology.node_names
+    routes = {
+        "pairs": [[names[s], names[t]] for s, t in paths.pairs.tolist()],
+        "paths": [
+            [served.route(d, k)[0] for k in np.flatnonzero(paths.mask[d]).tolist()] for d in range(paths.num_demands)
+        ],
+    }
+    return json.dumps(routes).encode()

@@ -1,0 +1,211 @@
+"""Networks as files: what is registered survives a restart, and every replica sees the same.
+
+One folder holds two files a network: ``NAME.json``, what it was registered with, and ``NAME.links.json``, what has
+happened to its links since.  Both are replaced whole, so a reader never sees half of one.  On several machines the
+folder must be shared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from teal.runtime.storage import atomic_files
+from teal.serving.engine.errors import LOCKED, ServiceError, not_found, replaced, wrong
+
+NAMES = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+_GENERATION = r"[0-9a-f]{32}"  # names a folder, so that nothing else may stand in a file
+_LOCK_PATIENCE_S = 2.0  # that another process may hold the folder's lock
+_LINKS = ".links.json"
+_PRIVATE = 0o600  # files are for the service's user alone
+_MEASURED = ".measured"  # folder with a folder for each registration
+
+
+class Version(NamedTuple):
+    """Changes whenever a network or its links do."""
+
+    network: int
+    links: int
+
+
+class Stored(NamedTuple):
+    """What is known of a network: what it was registered with, what has happened to its links, which registration."""
+
+    network: dict[str, Any]
+    links: dict[str, Any]
+    generation: str
+
+
+class Store:
+    """The registered networks.
+
+    Args:
+        folder: made if it is not there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def names(self) -> list[str]:
+        """All networks, sorted."""
+        files = (f.name for f in self._folder.glob("[!.]*.json"))
+        return sorted(name[:-5] for name in files if not name.endswith(_LINKS))
+
+    def version(self, name: str) -> Version:
+        """Of a network.
+
+        Raises:
+            ServiceError: there is none of that name.
+        """
+        return Version(_stamp(self._file(name), name), _stamp(self._links(name)))
+
+    def read(self, name: str) -> Stored:
+        """Of a network; ``links`` by number.
+
+        Raises:
+            ServiceError: there is none of that name, or its files are damaged.
+        """
+        try:
+            found, links = _object(self._file(name)), None
+            with contextlib.suppress(FileNotFoundError):
+                links = _object(self._links(name))
+            generation = found["generation"]
+            if not isinstance(generation, str) or not re.fullmatch(_GENERATION, generation):
+                raise ValueError(f"a generation of 32 hexadecimal digits, not {str(generation)[:80]!r}")
+            same = links is not None and links["generation"] == generation
+            changed = links["links"] if same and links is not None else {}
+            if not isinstance(changed, dict) or not all(isinstance(change, dict) for change in changed.values()):
+                raise ValueError("changes by number of the link expected")
+            return Stored(found["network"], changed, generation)
+        except FileNotFoundError:
+            raise not_found(name) from None
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise ServiceError(409, "failed", f"the files of {name!r} cannot be read: {str(error)[:200]}") from None
+
+    def put(self, name: str, network: dict[str, Any]) -> bool:
+        """Register or replace; whether it is new.  What happened to links of another one counts no more.
+
+        The same network again changes nothing: its links, its measured matrices and its answers stay.
+        """
+        with self._locked():
+            new = not self._file(name).exists()
+            with contextlib.suppress(ServiceError):  # there is none, or its files are damaged
+                if not new and self.read(name).network == network:
+                    return False
+            _write(
+                {
+                    self._file(name): {"generation": uuid.uuid4().hex, "network": network},
+                    # Always there, because file systems also remember for a while what is not.
+                    self._links(name): {"generation": "", "links": {}},
+                }
+            )
+        return new
+
+    def change_links(self, name: str, changes: dict[str, dict[str, Any]], network: dict[str, Any]) -> None:
+        """Add to what has happened to the links: by number, ``{"capacity": Gbit/s, "up": bool}`` or one of them.
+
+        Args:
+            name: of the network.
+            changes: by number of the link.
+            network: that the numbers are of; by now another one may be registered.
+
+        Raises:
+            ServiceError: there is no network of that name, or another.
+        """
+        with self._locked():
+            found, links, generation = self.read(name)
+            if found != network:
+                raise replaced(name)
+            for link, change in changes.items():
+                links[link] = {**links.get(link, {}), **change}
+            _write({self._links(name): {"generation": generation, "links": links}})
+
+    def delete(self, name: str) -> None:
+        """Forget a network.
+
+        Raises:
+            ServiceError: there is none of that name.
+        """
+        with self._locked():
+            _stamp(self._file(name), name)
+            self._file(name).unlink(missing_ok=True)
+            self._links(name).unlink(missing_ok=True)
+            shutil.rmtree(self._folder / f"{name}{_MEASURED}", ignore_errors=True)
+
+    def measured_folder(self, name: str, generation: str) -> Path:
+        """Where what is measured on a network is kept."""
+        return self._folder / f"{name}{_MEASURED}" / generation
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One at a time among all processes that write.
+
+        Raises:
+            ServiceError: another process keeps the lock.
+        """
+        end = time.monotonic() + _LOCK_PATIENCE_S
+        with (self._folder / ".lock").open("w") as lock:
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > end:
+                        message = "another process holds the lock of the folder of networks"
+                        raise ServiceError(503, LOCKED, message, _LOCK_PATIENCE_S) from None
+                    time.sleep(_LOCK_PATIENCE_S / 100)
+            yield
+
+    def _file(self, name: str) -> Path:
+        if not re.fullmatch(NAMES, name) or name.endswith((".links", _MEASURED)):
+            raise wrong(
+                f"a network's name has up to 64 letters, digits, dots, dashes and underscores, not {name[:80]!r}"
+            )
+        return self._folder / f"{name}.json"
+
+    def _links(self, name: str) -> Path:
+        return self._folder / f"{name}{_LINKS}"
+
+
+def _object(file: Path) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        ValueError: something else is in it.
+    """
+    content = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise ValueError(f"{file.name}: a JSON object expected")
+    return content
+
+
+def _write(contents: dict[Path, dict[str, Any]]) -> None:
+    """Write all files or, on a full disk, none."""
+    with atomic_files(contents, mode=_PRIVATE) as temporaries:
+        for temporary, content in zip(temporaries, contents.values(), strict=True):
+            temporary.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
+
+
+def _stamp(file: Path, name: str = "") -> int:
+    """Which file it is and since when; 0 if there is none, unless it must be there.
+
+    The file is opened for it: a network file system then looks at the server, not into what it remembers.
+    """
+    try:
+        with file.open("rb") as stream:
+            found = os.fstat(stream.fileno())
+    except FileNotFoundError:
+        if name:
+            raise not_found(name) from None
+        return 0
+    return hash((found.st_ino, found.st_mtime_ns, found.st_size))

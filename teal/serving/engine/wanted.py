@@ -1,0 +1,225 @@
+"""What a request wants of its matrices: an objective, and perhaps classes and side conditions."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from teal.errors import InputError
+from teal.network import PathSet, Topology
+from teal.network.classes import DemandClasses, class_paths, latency_limits, within_limit
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import FairFigures, Problem
+from teal.problem.condition import Condition, LinkGroups, Wish
+from teal.problem.offers import OFFERS
+from teal.runtime.arrays import FloatArray, IntArray
+from teal.serving.engine.answer import plain
+from teal.serving.engine.errors import wrong
+from teal.serving.engine.requests import NetworkSpec, Options
+
+# The least work for a matrix under max_min or a side condition, in that for one without such wishes, until it is
+# measured on the network; on GEANT, UsCarrier and Kdl it is 2 to 6.
+_LEAST_WORK = 6.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What a request wants.  Requests that want the same are solved together.
+
+    Attributes:
+        objective: of the matrices.
+        limits: of each class of demands the largest latency of a path, ms, infinite for none; () without classes.
+        conditions: for B = 1, in the network of these classes.
+        words: of options that are words, by their names: which condition was asked for.
+    """
+
+    objective: ObjectiveName
+    limits: tuple[float, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    words: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def network(self) -> Wanted:
+        """What decides rows and paths: the same without conditions."""
+        return Wanted(self.objective, self.limits)
+
+    @property
+    def is_resumable(self) -> bool:
+        """Whether a search can start from the splits and prices with which an earlier one ended."""
+        is_sequence = self.limits or Objective(self.objective).rules.is_sequence
+        return not is_sequence and all(condition.leads_back for condition in self.conditions)
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """Requests that want the same kind take about the same time on a network."""
+        name = self.objective if Objective(self.objective).rules.is_sequence else ""
+        return len(self.limits), name, *(condition.name for condition in self.conditions)
+
+    @property
+    def least_work(self) -> float:
+        """The least work for a matrix, in that of a program without further wishes."""
+        if self.limits:
+            return float(len(self.limits))
+        return _LEAST_WORK if self.conditions or not self.is_resumable else 1.0
+
+    def problem(self, network: Problem, rates: FloatArray) -> Problem:
+        """The problem of matrices.
+
+        Args:
+            network: of the classes, B = 1, with the capacities in force.
+            rates: (B, D) Gbit/s.
+        """
+        problem = network.with_demand(torch.from_numpy(rates))
+        for condition in self.conditions:
+            problem = problem.under(condition.for_batch(len(rates)))
+        return problem
+
+    def figures(self, problem: Problem, splits: torch.Tensor) -> dict[str, FloatArray]:
+        """(B,) what the conditions say of splits (B, D, K), by name."""
+        found: dict[str, FloatArray] = {}
+        for condition in problem.conditions:
+            for name, of_rows in condition.figures(problem.program, splits).items():
+                found[name] = of_rows.cpu().numpy()
+        return found
+
+
+def prepared(network: Problem, groups: LinkGroups) -> dict[str, Any]:
+    """What the conditions need that takes time to compute, by the name of their option.
+
+    A condition that this network cannot have is the error that says so.
+
+    Args:
+        network: over the paths of all pairs.
+        groups: of links that fail together, by the network's registration.
+    """
+    of_words = {"cables": network.topology.cables(), "groups": groups}
+    found: dict[str, Any] = {}
+    for name, kind in OFFERS.items():
+        try:
+            found[name] = kind.prepared(network.ops, network.topology.num_links, of_words)
+        except InputError as error:
+            found[name] = error
+    return found
+
+
+def wanted_by(
+    options: Options, spec: NetworkSpec, topology: Topology, paths: PathSet, ready: Mapping[str, Any],
+    previous: FloatArray | None,
+) -> Wanted:  # fmt: skip
+    """What a request wants.
+
+    Args:
+        options: that were sent.
+        spec: of the network.
+        topology, paths: of the network.
+        ready: of the network, see :func:`prepared`.
+        previous: (D, K) splits in force, or those of each class; None if the request names none.
+
+    Raises:
+        ServiceError: options that do not go together.
+    """
+    limits = tuple(latency_limits(options.classes, options.latency_limits_ms)) if options.classes else ()
+    wanted = Wanted(options.objective_name(spec.objective), limits)
+    asked = {name: value for name in OFFERS if (value := getattr(options, name)) is not None}
+    from_previous = [name for name, kind in OFFERS.items() if kind.counts_from_previous]
+    if (previous is None) == bool(set(from_previous) & set(asked)):
+        names = " or ".join(from_previous)
+        raise wrong(f"{names}: goes with the parameter previous of the address, the id of the answer in force")
+    copies, splits = max(1, len(limits)), None
+    if previous is not None:
+        if len(previous) != copies * paths.num_demands:
+            raise wrong("previous: an answer with as many classes as this request")
+        order = columns(topology, paths, wanted)
+        splits = torch.from_numpy(previous if order is None else np.take_along_axis(previous, order, axis=1))
+    conditions: dict[str, Condition] = {}
+    for name, value in asked.items():
+        kind, of_network = OFFERS[name], ready[name]
+        if options.entries and not kind.allows_rounding:
+            raise wrong(f"{name}: not with entries, whose rounding breaks it")
+        try:
+            if isinstance(of_network, InputError):
+                raise of_network
+            conditions[name] = kind.asked(Wish(value, of_network, splits, copies, bool(np.isfinite(limits).any())))
+        except InputError as error:
+            raise wrong(str(error)) from None
+    for name, condition in conditions.items():
+        others = [other for other in conditions.values() if other is not condition]
+        if expected := condition.refuses(Objective(wanted.objective), others):
+            raise wrong(f"{name}: expected {expected}")
+    words = tuple((name, value) for name, value in asked.items() if isinstance(value, str))
+    return dataclasses.replace(wanted, conditions=tuple(conditions.values()), words=words)
+
+
+def single_program(objective: str) -> Wanted:
+    """An objective alone, and total_flow in place of a sequence of programs.
+
+    For the next interval, since max_min needs demands that are known; and as the unit of :attr:`Wanted.least_work`.
+    """
+    name = ObjectiveName(objective)
+    return Wanted(ObjectiveName.TOTAL_FLOW if Objective(name).rules.is_sequence else name)
+
+
+def groups_of(topology: Topology, spec: NetworkSpec) -> list[list[int]]:
+    """Numbers of the links of each group of a network.
+
+    Raises:
+        ServiceError: a cable that the network does not have.
+    """
+    try:
+        return [
+            sorted({link for a, b in cables for link in topology.find_links(a, b)}) for cables in spec.groups.values()
+        ]
+    except InputError as error:
+        raise wrong(f"groups: {str(error)[:200]}") from None
+
+
+def without_demand(topology: Topology, paths: PathSet, wanted: Wanted) -> Problem:
+    """The network of a request, B = 1; demands of classes class by class, each over all pairs of ``paths``.
+
+    Args:
+        topology: as registered.
+        paths: over all pairs of nodes.
+        wanted: by the request.
+    """
+    count = max(1, len(wanted.limits))
+    none = np.zeros((1, count * paths.num_demands))
+    classes, own = None, paths
+    if wanted.limits:
+        names = [str(number) for number in range(count)]
+        classes = DemandClasses.of_equal_size(names, paths.num_demands)
+        pairs = np.tile(paths.pairs, (count, 1))
+        own = class_paths(paths, topology, pairs, classes, dict(zip(names, wanted.limits, strict=True)))
+    return Problem.create(topology, own, Objective(wanted.objective), none, classes=classes)
+
+
+def columns(topology: Topology, paths: PathSet, wanted: Wanted) -> IntArray | None:
+    """(C * D, K) number, in ``paths``, of the path of each split of a class; None where both are the same.
+
+    A limit on latency leaves out paths, and moves the others to the front.
+    """
+    if all(np.isinf(limit) for limit in wanted.limits):
+        return None
+    order = [np.argsort(~within_limit(paths, topology, limit), axis=1, kind="stable") for limit in wanted.limits]
+    return np.concatenate(order)
+
+
+def in_columns(splits: torch.Tensor, order: IntArray | None) -> torch.Tensor:
+    """(B, C * D, K) splits in the columns of the network's paths; see :func:`columns`."""
+    if order is None:
+        return splits
+    index = torch.from_numpy(order).expand(splits.shape)
+    return torch.zeros_like(splits).scatter_(2, index, splits)
+
+
+def level_lines(figures: FairFigures, row: int) -> list[dict[str, Any]]:
+    """:class:`teal.serving.engine.responses.LevelAnswer` of each level of a matrix that holds much flow."""
+    return [{**line, "growth": plain(line["growth"])} for line in figures.lines(row)]
+
+
+def named_lines(lines: tuple[dict[str, Any], ...], names: Sequence[str]) -> list[dict[str, Any]]:
+    """:class:`teal.serving.engine.responses.ClassAnswer` of each class, with the names of a request."""
+    return [{**line, "class": name} for line, name in zip(lines, names, strict=True)]

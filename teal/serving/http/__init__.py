@@ -1,0 +1,1 @@
+"""The service as seen from outside: routes, middleware, page."""

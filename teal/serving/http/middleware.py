@@ -1,0 +1,254 @@
+"""Around every request: who may send it, what is refused before it reaches the application, count and log."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hmac
+import logging
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from urllib.parse import urlsplit
+
+from fastapi.responses import JSONResponse
+from starlette.routing import BaseRoute, Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from teal.serving.engine.errors import ServiceError, overloaded
+from teal.serving.engine.log import LOG
+from teal.serving.http.media import ARROW, JSON, media_type
+from teal.serving.http.metrics import Metrics
+
+BODY_S = 30.0  # seconds in which a body must arrive: a stalled one holds a connection
+MOST_JSON_BYTES = 4 << 20  # of a body in JSON, which takes ten times its size in memory; matrices are sent as Arrow
+_MOST_OPEN_BODIES = 8  # largest bodies that all requests together may have in memory
+_MOST_DIGITS = 18  # of a Content-Length; Python refuses to read very long numbers
+_MOST_QUERY = 200  # characters of an address's parameters in the log
+_FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or the share of it that this user may have
+_WITH_BODY = ("POST", "PUT", "PATCH")
+
+
+class Watched:
+    """ASGI around the application: refuses, reads bodies, counts and logs every request.
+
+    Plain ASGI, because Starlette's middleware for functions costs a task and two streams a request.
+
+    Args:
+        app: the application.
+        metrics: that count requests.
+        routes: of the application, by which refused requests are counted too.
+        most_bytes: of a body.
+        tokens: of which requests must bear one; none for everybody.
+        hosts: names that requests may be addressed to; none for any.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        most_bytes: int,
+        tokens: tuple[str, ...],
+        hosts: tuple[str, ...],
+        routes: Sequence[BaseRoute] = (),
+    ) -> None:
+        self._app, self._metrics, self._most_bytes, self._routes = app, metrics, most_bytes, routes
+        # Bytes of the bodies that are in memory, of all requests and of each client's.
+        self._open_bytes: Counter[str] = Counter()
+        self._tokens, self._hosts = [token.encode() for token in tokens], {host.strip("[]").lower() for host in hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] == "websocket":  # nothing here speaks it
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begin, number, status = time.perf_counter(), uuid.uuid4().hex[:12], 0
+        client, own_bytes = "", 0
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", number.encode())]
+            await send(message)
+
+        self._metrics.open.inc()
+        try:
+            client = self._check(scope)
+            scope["teal"] = {"number": number, "client": client}
+            if scope["method"] in _WITH_BODY:
+
+                def reserve(size: int) -> None:
+                    nonlocal own_bytes
+                    own_bytes += self._reserve(client, size)
+
+                receive = _Read(await _body(receive, reserve), receive)
+            await self._app(scope, receive, sent)
+        except ServiceError as error:
+            if status:
+                raise
+            await fault_response(error)(scope, receive, sent)
+        except Exception as error:
+            fault = ServiceError(507, "disk_full", "nothing was stored: no space is left")
+            if status or not (isinstance(error, OSError) and error.errno in _FULL):
+                LOG.exception("failed", extra={"teal": {"request": number}})
+                fault = ServiceError(500, "internal", f"an error of ours, logged as {number}")
+            if status:  # half of an answer is out: the connection must break
+                raise
+            await fault_response(fault)(scope, receive, sent)
+        finally:
+            self._release(client, own_bytes)
+            self._metrics.open.dec()
+            seconds = time.perf_counter() - begin
+            route = self._route(scope)
+            self._metrics.requests.labels(route, status).inc()
+            self._metrics.latency.labels(route).observe(seconds)
+            if LOG.isEnabledFor(logging.INFO):
+                entry = {"request": number, "client": client, "method": scope["method"], "route": route}
+                entry |= {"network": scope.get("path_params", {}).get("name", ""), "query": _query(scope)}
+                if "deadline_ms" in scope.get("teal", {}):  # an allocation that was answered
+                    entry["deadline_ms"] = scope["teal"]["deadline_ms"]
+                LOG.info("answered", extra={"teal": {**entry, "status": status, "ms": round(1e3 * seconds, 3)}})
+
+    def _route(self, scope: Scope) -> str:
+        """The path of the route with the names of its parameters: names of networks would fill the metrics."""
+        if "route" not in scope:  # refused before the application looked for it
+            for route in self._routes:
+                if route.matches(scope)[0] is not Match.NONE:
+                    return str(getattr(route, "path", "other"))
+        return str(getattr(scope.get("route"), "path", "other"))
+
+    def _reserve(self, client: str, size: int) -> int:
+        """Make room for a part of a body that has arrived: of the room for all, one client gets no more than half.
+
+        Raises:
+            ServiceError: there is none.
+        """
+        room = _MOST_OPEN_BODIES * self._most_bytes
+        if self._open_bytes.total() + size > room or self._open_bytes[client] + size > room // 2:
+            raise overloaded()
+        self._open_bytes[client] += size
+        return size
+
+    def _release(self, client: str, size: int) -> None:
+        self._open_bytes[client] -= size
+        if self._open_bytes[client] <= 0:
+            del self._open_bytes[client]
+
+    def _check(self, scope: Scope) -> str:
+        """Refuse a request before its body is read; whom it counts for otherwise: a token, or an address.
+
+        Raises:
+            ServiceError: what is wrong with it.
+        """
+        headers = dict(scope["headers"])
+        if sum(name == b"host" for name, _ in scope["headers"]) > 1:
+            raise ServiceError(400, "wrong_host", "a request has one Host header")
+        host = headers.get(b"host", b"").decode("latin-1")
+        if self._hosts and _host_name(host) not in self._hosts:
+            raise ServiceError(400, "wrong_host", "this service has another name")
+        # A page of another site has no token; with one, the service may be behind a proxy that has a name of its own.
+        origin = headers.get(b"origin")
+        if origin is not None and not self._tokens and not _is_same_site(origin.decode("latin-1"), host):
+            raise ServiceError(403, "other_origin", "pages of another site may not use this service without a token")
+        private = scope["path"].startswith(("/v1/", "/metrics"))
+        client = str((scope.get("client") or ("",))[0])
+        if self._tokens and private:
+            kind, _, given = headers.get(b"authorization", b"").partition(b" ")
+            borne = [number for number, token in enumerate(self._tokens) if hmac.compare_digest(given, token)]
+            if kind.lower() != b"bearer" or not borne:
+                raise ServiceError(401, "unauthorised", "a valid bearer token is required")
+            if len(self._tokens) > 1:  # with one token, clients are told apart by their addresses
+                client = f"token {borne[0]}"
+        if scope["method"] not in _WITH_BODY:
+            return client
+        kind = media_type(headers.get(b"content-type", b"").decode("latin-1"))
+        takes = (JSON, ARROW) if scope["method"] == "POST" else (JSON,)  # matrices are posted; networks are JSON
+        if kind not in takes:  # a page of another site can send a body without a type unasked
+            raise ServiceError(415, "unsupported_media_type", f"send {' or '.join(takes)}, not {kind[:80]!r}")
+        declared = headers.get(b"content-length", b"")
+        if not declared.isdigit():
+            raise ServiceError(411, "length_required", "a body needs a Content-Length")
+        most = min(self._most_bytes, MOST_JSON_BYTES) if kind == JSON else self._most_bytes
+        if len(declared) > _MOST_DIGITS or int(declared) > most:
+            raise ServiceError(413, "too_large", f"a body of {kind} has at most {most:,} bytes")
+        return client
+
+
+def _is_same_site(origin: str, host: str) -> bool:
+    """Whether an Origin header names the service that a Host header names."""
+    try:
+        site = urlsplit(origin)
+        usual = {"http": 80, "https": 443}.get(site.scheme)
+        own = urlsplit(f"//{host}")
+        return bool(site.hostname) and (site.hostname, site.port or usual) == (own.hostname, own.port or usual)
+    except ValueError:
+        return False
+
+
+def _host_name(host: str) -> str:
+    """The name in a Host header, without port; "" where it is none."""
+    try:
+        parts = urlsplit(f"//{host}")
+        _ = parts.port  # a port that is no number is a fault
+    except ValueError:
+        return ""
+    return (parts.hostname or "").lower()
+
+
+def _query(scope: Scope) -> str:
+    """The parameters of the address."""
+    return str(scope["query_string"][:_MOST_QUERY].decode("latin-1"))
+
+
+async def _body(receive: Receive, reserve: Callable[[int], None]) -> bytes:
+    """The whole body.
+
+    Args:
+        receive: see ASGI.
+        reserve: called with the size of each part that arrives.
+
+    Raises:
+        ServiceError: it does not arrive in time, the client has gone, or there is no room for it.
+    """
+    parts: list[bytes] = []
+    end = time.perf_counter() + BODY_S
+    while True:
+        try:
+            message = await asyncio.wait_for(receive(), max(0.0, end - time.perf_counter()))
+        except TimeoutError:
+            raise ServiceError(408, "body_timeout", f"a body must arrive within {BODY_S:g} s") from None
+        if message["type"] == "http.disconnect":
+            raise ServiceError(400, "disconnected", "the client has gone")
+        part = message.get("body", b"")
+        reserve(len(part))
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+class _Read:
+    """What receives for the application: a body that has been read, then what comes after it."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+
+    async def __call__(self) -> Message:
+        if self._body is None:
+            return await self._receive()
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+
+def fault_response(error: ServiceError) -> JSONResponse:
+    """The error as an answer."""
+    headers = {"Retry-After": str(max(1, round(error.retry_after_s)))} if error.retry_after_s else {}
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    message = error.message.encode("utf-8", "replace").decode("utf-8")  # what came in may be no text at all
+    return JSONResponse({"error": error.code, "message": message}, error.status, headers)

@@ -1,0 +1,162 @@
+"""Answers that were given lately: for whoever looks on, for whoever lost one, and for requests that are sent twice."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+import time
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any
+
+from teal.serving.engine.backend import Found, Sent
+from teal.serving.engine.errors import ServiceError
+
+MOST = 1_000  # figures of allocations that are kept, of each network
+# Whole answers that are kept, of all networks together; as many bytes again for those to requests with a key.
+MOST_BODIES, MOST_BODY_BYTES = 1_000, 64 << 20
+
+
+@dataclasses.dataclass
+class _Figures:
+    generation: str
+    allocations: deque[dict[str, Any]] = dataclasses.field(default_factory=lambda: deque(maxlen=MOST))
+    utilisation: list[float] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(eq=False)
+class _Keyed:
+    """A request that named itself, and its answer as soon as it is there."""
+
+    digest: bytes
+    answer: asyncio.Future[Found]
+
+
+class Recent:
+    """What was answered lately by this process."""
+
+    def __init__(self) -> None:
+        self._figures: dict[str, _Figures] = {}
+        self._bodies: OrderedDict[tuple[str, str], Found] = OrderedDict()
+        self._bytes = 0
+        self._keyed_bytes = 0
+        self._keyed: OrderedDict[tuple[str, str], _Keyed] = OrderedDict()
+
+    async def once(
+        self, network: str, key: str, sent: Sent, work: Callable[[], Awaitable[Found]]
+    ) -> tuple[Found, bool]:
+        """The answer of ``work``, or of the request before it that had the same key and body; whether it is new.
+
+        Args:
+            network: its name.
+            key: that the client gave to the request; "" if none, then ``work`` is always done.
+            sent: the request.
+            work: answers it.
+
+        Raises:
+            ServiceError: another request had this key; what ``work`` raises, after which the key is free again.
+        """
+        if not key:
+            return await work(), True
+        said = "\0".join(
+            (sent.media_type, sent.accept, sent.client, sent.previous_id, *map(str, sorted(sent.query.items())))
+        )
+        digest = hashlib.sha256(said.encode("utf-8", "replace") + b"\0" + sent.body).digest()
+        place = network, f"{sent.client}\0{key}"
+        known = self._keyed.get(place)
+        if known is not None:
+            if known.digest != digest:
+                raise ServiceError(409, "key_used", "another request had this Idempotency-Key")
+            # The first request may be cancelled with its client; this one then begins anew.
+            await asyncio.wait({known.answer})
+            if not known.answer.cancelled() and known.answer.exception() is None:
+                return known.answer.result(), False
+            return await self.once(network, key, sent, work)
+        mine = self._keyed[place] = _Keyed(digest, asyncio.get_running_loop().create_future())
+        try:
+            found = await work()
+        except BaseException:
+            self._keyed.pop(place, None)
+            mine.answer.cancel()
+            raise
+        mine.answer.set_result(found)
+        self._keyed_bytes += len(found.body)
+        for oldest in list(self._keyed):
+            if len(self._keyed) <= MOST and self._keyed_bytes <= MOST_BODY_BYTES:
+                break
+            self._forget_key(oldest)
+        return found, True
+
+    def _forget_key(self, place: tuple[str, str]) -> None:
+        """Forget a key whose answer is there."""
+        answer = self._keyed[place].answer
+        if answer.done():
+            self._keyed_bytes -= len(answer.result().body)
+            del self._keyed[place]
+
+    def add(self, network: str, number: str, found: Found) -> bool:
+        """Keep an answer; the oldest ones go.
+
+        Args:
+            network: its name; what is known of another registration of the name is forgotten.
+            number: of the request.
+            found: the answer.
+
+        Returns:
+            whether the network was not known.
+        """
+        known = self._figures.get(network)
+        new = known is None
+        if known is None or known.generation != found.generation:
+            if not new:
+                self._forget_bodies(network)
+            known = self._figures[network] = _Figures(found.generation)
+        last = known.allocations[-1]["time"] if known.allocations else 0.0
+        # Distinct times, so that nobody who asks for later ones misses any.
+        known.allocations.append({"id": number, "time": max(time.time(), last + 1e-4), **found.summary})
+        known.utilisation = found.utilisation
+        if len(found.body) <= MOST_BODY_BYTES // 4:
+            self._bodies[network, number] = found
+            self._bytes += len(found.body)
+        while len(self._bodies) > MOST_BODIES or self._bytes > MOST_BODY_BYTES:
+            self._bytes -= len(self._bodies.popitem(last=False)[1].body)
+        return new
+
+    def since(self, network: str, generation: str, after: float) -> dict[str, Any]:
+        """Allocations answered after a moment, seconds since 1970, and the utilisation of links in the last of all."""
+        known = self._figures.get(network)
+        if known is None or known.generation != generation:
+            return {"allocations": [], "utilisation": []}
+        found = [one for one in known.allocations if one["time"] > after]
+        return {"allocations": found, "utilisation": known.utilisation}
+
+    def answer(self, network: str, generation: str, number: str) -> Found:
+        """A whole answer.
+
+        Raises:
+            ServiceError: it is not kept any more, or never was.
+        """
+        found = self._bodies.get((network, number))
+        if found is None or found.generation != generation:
+            raise ServiceError(404, "unknown_allocation", f"no allocation {number[:80]!r} is kept")
+        return found
+
+    def last_used(self) -> str:
+        """The network that was allocated for last; "" if none was."""
+        latest = {name: known.allocations[-1]["time"] for name, known in self._figures.items() if known.allocations}
+        return max(latest, key=lambda name: float(latest[name]), default="")
+
+    def forget_all_but(self, networks: Collection[str]) -> list[str]:
+        """Forget the others; their names."""
+        gone = [name for name in self._figures if name not in networks]
+        for name in gone:
+            del self._figures[name]
+            self._forget_bodies(name)
+        return gone
+
+    def _forget_bodies(self, network: str) -> None:
+        for place in [place for place in self._bodies if place[0] == network]:
+            self._bytes -= len(self._bodies.pop(place).body)
+        for place in [place for place in self._keyed if place[0] == network]:
+            self._forget_key(place)

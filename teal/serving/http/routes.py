@@ -1,0 +1,306 @@
+"""The routes of the API over a backend."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.security import HTTPBearer
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel
+
+from teal.serving.engine.backend import Backend, Sent
+from teal.serving.engine.beside import beside
+from teal.serving.engine.errors import ServiceError, overloaded, places_of_one
+from teal.serving.engine.log import LOG
+from teal.serving.engine.requests import (
+    AllocationRequest,
+    LinkChanges,
+    MeasurementOptions,
+    MeasurementRequest,
+    NetworkSpec,
+    Options,
+    parsed,
+)
+from teal.serving.engine.responses import (
+    AllocationAnswer,
+    Drawing,
+    Fault,
+    Health,
+    MeasuredInfo,
+    ModelInfo,
+    NetworkInfo,
+    NetworkNames,
+    Readiness,
+    RecentAllocations,
+    Routes,
+)
+from teal.serving.http.media import ARROW, JSON, media_type
+from teal.serving.http.metrics import Metrics
+from teal.serving.http.recent import Recent
+
+_BEARER = HTTPBearer(auto_error=False, description="A token of --token-file.")
+_T = TypeVar("_T", bound=BaseModel)
+_Result = TypeVar("_Result")
+_FAULTS: dict[int | str, str] = {
+    400: "no valid HTTP, another host name, or the client has gone",
+    401: "no valid token",
+    403: "a page of another site",
+    404: "no such network",
+    406: "the answer is too large for JSON",
+    408: "the body did not arrive in time",
+    409: "the network cannot be used, or was replaced; or another request had this key",
+    411: "no Content-Length",
+    413: "the body is too large",
+    415: "no media type, or another one",
+    422: "the request is not what it must be",
+    503: "not ready, or too many requests; Retry-After says when to come back",
+    507: "the disk is full",
+}
+FAULTS: dict[int | str, dict[str, Any]] = {
+    code: {"description": text, "model": Fault} for code, text in _FAULTS.items()
+}
+SENT_MODELS: tuple[type[BaseModel], ...] = (NetworkSpec, LinkChanges, AllocationRequest, MeasurementRequest)
+
+
+def _body(model: type[BaseModel], options: type[BaseModel] | None = None) -> dict[str, Any]:
+    """How OpenAPI describes a body that the route reads itself.
+
+    Args:
+        model: of a body in JSON.
+        options: parameters of the address beside a body in Arrow; None where there is none.
+    """
+    content: dict[str, Any] = {JSON: {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}
+    if options is None:
+        return {"requestBody": {"required": True, "content": content}}
+    content[ARROW] = {"schema": {"type": "string", "format": "binary"}}
+    fields = options.model_json_schema(ref_template="#/components/schemas/{model}")["properties"]
+    parameters = [
+        {
+            "name": name, "in": "query", "required": False,
+            "description": f"Beside a body in Arrow. {field.get('description', '')}",
+            # Lists and maps are texts in an address: gold,silver and gold=30,silver=50.
+            "schema": {"type": "string"} if field.get("type") in ("array", "object") else field,
+        }
+        for name, field in fields.items()
+    ]  # fmt: skip
+    return {"requestBody": {"required": True, "content": content}, "parameters": parameters}
+
+
+async def _read(model: type[_T], request: Request) -> _T:
+    """The body of a request.
+
+    FastAPI would parse it in Python: slowly, as deep as it is nested, and with text that no answer could repeat.
+    """
+    body = await request.body()
+    return await beside(len(body), parsed, model, body)
+
+
+def _written(body: bytes) -> Response:
+    return Response(body, media_type=JSON)
+
+
+def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: int) -> APIRouter:
+    """All routes of the API.
+
+    Args:
+        backend: answers.
+        metrics: count allocations.
+        recent: keeps answers.
+        most_open: allocations of one network on their way at once.  Those beyond are turned away here, where it
+            costs the engine nothing: refusing a flood itself would slow it tenfold.
+    """
+    router = APIRouter(responses=FAULTS)
+    # The token is checked before a body is read; this describes it.
+    api: dict[str, Any] = {"dependencies": [Depends(_BEARER)]}
+    on_their_way: Counter[str] = Counter()
+
+    async def forget() -> None:
+        """Drop what is known of networks that are gone, whoever deleted them."""
+        for gone in recent.forget_all_but(await backend.names()):
+            metrics.forget(gone)
+
+    def sent(request: Request, body: bytes) -> Sent:
+        state = request.scope.get("teal", {})
+        query = dict(request.query_params)
+        query.pop("previous", None)
+        return Sent(
+            body,
+            media_type(request.headers["content-type"]),
+            request.headers.get("accept", ""),
+            query,
+            state.get("number", ""),
+            state.get("client", ""),
+        )
+
+    @router.get("/v1/networks", **api, response_model=NetworkNames)
+    async def list_networks() -> Any:
+        """Names of all registered networks."""
+        names, last = await backend.names(), recent.last_used()
+        return {"networks": names, "last_used": last if last in names else None}
+
+    @router.get("/v1/model", **api, response_model=ModelInfo)
+    async def get_model() -> Any:
+        """Version of the model that is in use, and why a newer one in its folder is not.
+
+        Of the engine that answers: with several, one may be a second behind another.
+        """
+        return await backend.model()
+
+    @router.put(
+        "/v1/networks/{name}", **api, response_model=NetworkInfo, openapi_extra=_body(NetworkSpec),
+        responses={201: {"description": "registered", "model": NetworkInfo}},
+    )  # fmt: skip
+    async def put_network(name: str, request: Request, response: Response) -> Any:
+        """Register or replace a network. Its paths are computed in the background: GET says when it is ready."""
+        info, new = await backend.put(name, (await _read(NetworkSpec, request)).stored())
+        response.status_code = 201 if new else 200
+        return info
+
+    @router.get("/v1/networks/{name}", **api, response_model=NetworkInfo)
+    async def get_network(name: str) -> Any:
+        """State (computing, ready, failed), nodes, links, capacities as registered and in force."""
+        return await backend.info(name)
+
+    @router.delete("/v1/networks/{name}", **api, status_code=204)
+    async def delete_network(name: str) -> Response:
+        """Forget a network; requests that wait for it get 404, and the search for its paths ends."""
+        await backend.delete(name)
+        metrics.forget(name)
+        await forget()
+        return Response(status_code=204)
+
+    @router.patch("/v1/networks/{name}/links", **api, response_model=NetworkInfo, openapi_extra=_body(LinkChanges))
+    async def patch_links(name: str, request: Request) -> Any:
+        """Change capacities, take links down or up: in force from the next request on, no path is computed anew."""
+        return await backend.patch(name, (await _read(LinkChanges, request)).model_dump(mode="json"))
+
+    @router.get("/v1/networks/{name}/paths", **api, responses={200: {"model": Routes}})
+    async def get_paths(name: str) -> Response:
+        """Pairs of nodes in the order of rates and splits, and the candidate paths of each, node by node."""
+        return _written(await backend.paths(name))
+
+    @router.post(
+        "/v1/networks/{name}/allocations", **api, openapi_extra=_body(AllocationRequest, Options),
+        responses={200: {"model": AllocationAnswer, "content": {ARROW: {}}}},
+    )  # fmt: skip
+    async def allocate(
+        name: str,
+        request: Request,
+        idempotency_key: Annotated[str | None, Header(max_length=255)] = None,
+        previous: Annotated[str | None, Query(max_length=200)] = None,
+    ) -> Response:
+        """Allocate one or many traffic matrices, JSON or Arrow. Of an Arrow request the options are in the query.
+
+        Always a feasible allocation, by the deadline at the latest; status says whether the gap was reached. A request
+        that is sent again with the same Idempotency-Key and body gets the same answer, and is not solved again.
+        The parameter previous is the id of the answer that is in force, which a limit on what moves counts from.
+        """
+        given = sent(request, await request.body())
+        if previous is not None:
+            in_force = recent.answer(name, await backend.generation(name), previous)
+            given = dataclasses.replace(given, previous=in_force, previous_id=previous)
+        own = f"{name} {given.client}"
+        if on_their_way[name] >= most_open or on_their_way[own] >= places_of_one(most_open):
+            raise overloaded()
+        on_their_way.update((name, own))
+        try:
+            # Of this registration of the name: another network gives other answers.
+            key = f"{await backend.generation(name)} {idempotency_key}" if idempotency_key else ""
+            work = recent.once(name, key, given, lambda: backend.allocate(name, given))
+            found, is_new = await _unless_gone(request, work)
+        finally:
+            on_their_way.subtract((name, own))
+            for counted in (name, own):  # names are the callers': none may stay behind
+                if not on_their_way[counted]:
+                    del on_their_way[counted]
+        request.scope.get("teal", {})["deadline_ms"] = found.summary["deadline_ms"]  # for the log
+        if is_new:
+            metrics.allocated(name, found.summary)
+            try:
+                if found.generation == await backend.generation(name) and recent.add(name, given.number, found):
+                    await forget()
+            except ServiceError:  # deleted meanwhile
+                pass
+            except Exception:  # engines that end, say; the answer is there and goes out
+                LOG.exception("answer not kept", extra={"teal": {"request": given.number}})
+        return Response(found.body, media_type=found.media_type)
+
+    @router.get("/v1/networks/{name}/allocations", **api, response_model=RecentAllocations)
+    async def get_allocations(name: str, after: float = 0.0) -> Any:
+        """What was allocated lately, the last thousand requests at most, and how full links were in the last one.
+
+        Only what was answered after a moment, in seconds since 1970 as ``time`` has it.
+        """
+        return recent.since(name, await backend.generation(name), after)
+
+    @router.get(
+        "/v1/networks/{name}/allocations/{number}", **api,
+        responses={200: {"model": AllocationAnswer, "content": {ARROW: {}}}},
+    )  # fmt: skip
+    async def get_allocation(name: str, number: str) -> Response:
+        """An answer that was given lately, as it was given; the last ones only, 64 MiB of all networks together."""
+        found = recent.answer(name, await backend.generation(name), number)
+        return Response(found.body, media_type=found.media_type)
+
+    @router.post(
+        "/v1/networks/{name}/measurements", **api, response_model=MeasuredInfo,
+        openapi_extra=_body(MeasurementRequest, MeasurementOptions),
+    )  # fmt: skip
+    async def measure(name: str, request: Request) -> Any:
+        """Say what traffic was measured, one matrix or several, JSON or Arrow (time and interval_s in the query then).
+
+        From these the allocation for the next interval is computed, at once: POST .../allocations with "for": "next".
+        """
+        info = await backend.measure(name, sent(request, await request.body()))
+        metrics.measured(name, info)
+        return info
+
+    @router.get("/v1/networks/{name}/measurements", **api, response_model=MeasuredInfo)
+    async def get_measured(name: str) -> Any:
+        """Which measured matrices are kept."""
+        return await backend.measured(name)
+
+    @router.get("/v1/networks/{name}/map", **api, responses={200: {"model": Drawing}})
+    async def get_map(name: str) -> Response:
+        """The network as a drawing: its coordinates where they are known, else a layout."""
+        return _written(await backend.map(name))
+
+    @router.get("/healthz", response_model=Health)
+    async def healthz() -> Any:
+        """Whether the process answers."""
+        return {"status": "ok"}
+
+    @router.get("/readyz", response_model=Readiness)
+    async def readyz() -> Any:
+        """Whether the engine answers."""
+        return {"status": "ready", "networks": len(await backend.names()), "warnings": await backend.warnings()}
+
+    @router.get("/metrics", **api)
+    async def prometheus() -> Response:
+        """For Prometheus."""
+        metrics.warnings.set(len(await backend.warnings()))
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    return router
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, _Result]) -> _Result:
+    """The result of ``work``, which is cancelled if the client goes: nobody waits for it then.
+
+    Raises:
+        ServiceError: the client has gone.
+    """
+    working, going = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait({working, going}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ServiceError(400, "disconnected", "the client has gone")
+        return working.result()
+    finally:
+        working.cancel()
+        going.cancel()

@@ -1,0 +1,1 @@
+"""The engine of PDHG on NVIDIA GPUs."""

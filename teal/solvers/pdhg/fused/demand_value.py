@@ -1,0 +1,137 @@
+"""What demands are worth, for the kernels: one value a demand, or one that falls in steps.
+
+See :mod:`teal.problem.steps`.
+"""
+
+# mypy cannot see through Numba's types.
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,misc"
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from teal.problem import Problem
+from teal.runtime.arrays import AnyArray, FloatArray
+from teal.runtime.lanes import fill, larger, load, where_above
+from teal.runtime.parallel import inlined_kernel
+from teal.solvers.pdhg.fused.simplex import LOWEST, simplex_shift
+
+
+class DemandValue(NamedTuple):
+    """The value of D demands of L matrices in C steps.
+
+    Attributes:
+        first: (D,) value of a Gbit/s of each demand in the first step, or (1,) if it is the same for all.
+        drop: (C,) 1 - level: by which a Gbit/s is worth less in a step, as a share of ``first``.
+        end: (D, C, L) share of the demand at which each step ends; (0,) for one step.
+    """
+
+    first: AnyArray
+    drop: AnyArray
+    end: AnyArray
+
+    def astype(self, real: Any) -> DemandValue:
+        """The same in another type."""
+        return DemandValue(self.first.astype(real), self.drop.astype(real), self.end.astype(real))
+
+
+def one_step(value: FloatArray) -> DemandValue:
+    """Values (D,) or (1,) that do not fall."""
+    return DemandValue(value, np.zeros(1), np.zeros(0))
+
+
+def of_problem(problem: Problem, rows_of: Callable[[Tensor], FloatArray]) -> DemandValue:
+    """The values in a problem; ``rows_of`` makes flat rows of lanes, (n * L,), of (B, n)."""
+    value = problem.demand_value.numpy()
+    # One entry if all demands have the same value: the kernels then read no value for each demand.
+    value = value[:1] if len(value) and (value == value[0]).all() else value
+    steps = problem.steps
+    if steps is None:
+        return one_step(value)
+    return DemandValue(value, 1 - steps.level.numpy().astype(np.float64), rows_of(steps.end.flatten(1)))
+
+
+@inlined_kernel
+def value_profit(drop, end, d, best, value, lanes):
+    """Part of demand ``d`` in the dual bound, for each Gbit/s of demand.
+
+    Args:
+        drop, end: as of DemandValue, of several steps; arrays, since Numba counts a reference to each array that is
+            read from a tuple inside a loop, and threads share counts.
+        d: number of the demand.
+        best: profit of the best path in the first step.
+        value: of the first step, in the units of ``best``.
+        lanes: of length L.
+    """
+    count = len(drop)
+    total = start = value - value
+    zero = start
+    for c in range(count):
+        stop = load(end, d * count + c, lanes)
+        total = total + (stop - start) * larger(best - value * fill(drop[c], lanes), zero)
+        start = stop
+    return total
+
+
+@inlined_kernel
+def value_lost(drop, end, d, carried, demand, lanes):
+    """Gbit/s of the first step that are worth as much as what ``carried`` Gbit/s lose, since some lie in later steps.
+
+    Args:
+        drop, end: as of DemandValue, of several steps.
+        d: number of the demand.
+        carried: Gbit/s.
+        demand: Gbit/s.
+        lanes: of length L.
+    """
+    count = len(drop)
+    total = zero = demand - demand
+    for c in range(1, count):
+        beyond = larger(carried - load(end, d * count + c - 1, lanes) * demand, zero)
+        total = total + fill(drop[c] - drop[c - 1], lanes) * beyond
+    return total
+
+
+@inlined_kernel
+def step_shift(drop, end, d, moved, n, value, lanes):
+    """The t for which max(0, moved - t) are the new splits; see :func:`teal.problem.prox.project_steps`.
+
+    Args:
+        drop, end: as of DemandValue, of several steps.
+        d: number of the demand.
+        moved: (K, L) splits of its n paths after a gradient step with the value of the first step.
+        n: number of paths.
+        value: of the first step times the step size.
+        lanes: of length L.
+    """
+    count, shift = len(drop), fill(moved.dtype.type(-LOWEST), lanes)
+    for c in range(count):
+        own = simplex_shift(moved, n, load(end, d * count + c, lanes), lanes)
+        own = larger(own, value * fill(drop[c], lanes))
+        shift = where_above(shift, own, own, shift)
+    return shift
+
+
+@inlined_kernel
+def step_shift_of_two(drop, end, d, x, y, value, lanes):
+    """:func:`step_shift` of at most two paths, which most demands have, without a loop over them.
+
+    Args:
+        drop, end: as of DemandValue, of several steps.
+        d: number of the demand.
+        x, y: splits after a gradient step with the value of the first step; of a demand with one path y = x - 1.
+        value: of the first step times the step size.
+        lanes: of length L.
+    """
+    count, half = len(drop), fill(drop.dtype.type(0.5), lanes)
+    most, mean = larger(x, y), half * (x + y)
+    shift = fill(drop.dtype.type(-LOWEST), lanes)
+    for c in range(count):
+        stop = load(end, d * count + c, lanes)
+        own = larger(larger(mean - half * stop, most - stop), value * fill(drop[c], lanes))
+        shift = where_above(shift, own, own, shift)
+    return shift

@@ -1,0 +1,132 @@
+"""Puts the CPU engine at the response of all demands to prices from samples, each larger than the one before."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from teal.network import PathSet
+from teal.problem import Problem
+from teal.problem.bounds import usable_prices
+from teal.runtime.interruptible import Deadline, Steps
+from teal.solvers.pdhg.fused.engine import FusedEngine
+from teal.solvers.pdhg.samples import sample
+from teal.solvers.pdhg.search import LARGE_WORK, Search
+from teal.solvers.result import Starter
+
+# Expected size of the first sample over the number of links, for a target gap of _COARSEST; measured on Kdl, ASN and
+# world (docs/engine.md).  Samples grow with one over the root of the target, as the error of an average does.
+_DEMANDS_PER_LINK = 4
+_FINEST, _COARSEST = 1e-3, 1e-2  # target gaps between which the sample's size follows the target
+GROWTH = 8  # from one sample to the next: a third of the error of an average
+MAX_SHARE = 0.25  # of all demands; a larger sample saves too little
+SAMPLE_GAP = 0.5  # x target gap: that of the sample's own solution
+# Smallest target gap for which the first sample is solved by a starter instead of iterations: a model's prices are good
+# to some tenths of a per cent, so that smaller targets need iterations anyway (docs/engine.md).
+_STARTER_FROM_GAP = 5e-3
+# Least share of all demands in a first sample that a starter solves.  In smaller ones (world: 0.3%; ASN and Kdl: 1.1
+# and 1.3%) iterations on the sample take less time than a response of all demands that turns out to be too coarse.
+_STARTER_FROM_SHARE = 0.005
+MAX_ITERATIONS = 200  # of a sample's solution; harder programs go on with a larger sample from its prices
+
+
+class SampledStart:
+    """Samples for the matrices of one problem.
+
+    Args:
+        problem: B matrices, on the CPU.
+        engine: of these matrices.
+        gap: target of the search.
+        starter: solves the first sample in place of iterations, where ``gap`` and the objective permit; None for none.
+        draw: draws a sample of a size for a matrix, as :func:`sample.draw` does; None for that function.
+        num_demands: D; None for that of ``problem``.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        engine: FusedEngine,
+        gap: float,
+        starter: Starter | None = None,
+        draw: Callable[[int, int], sample.Sample] | None = None,
+        num_demands: int | None = None,
+    ) -> None:
+        self._problem, self._engine, self._gap = problem, engine, max(gap, _FINEST)
+        self._draw = draw or functools.partial(sample.draw, problem)
+        self._num_demands = problem.paths.num_demands if num_demands is None else num_demands
+        self._size = first_size(problem.paths, gap)
+        is_useful = gap >= _STARTER_FROM_GAP and self._size >= _STARTER_FROM_SHARE * self._num_demands
+        self._starter = starter if is_useful and not problem.demand_set.carries_all else None
+        self._answers: list[sample.Answer] = []
+
+    def respond(self, unfinished: Tensor, deadline: Deadline) -> Steps[bool]:
+        """Put the engine at the response to the next sample; false, without effect, where that would be too large.
+
+        Args:
+            unfinished: (B,) matrices that need a new sample; the others keep theirs.
+            deadline: of all samples together.
+        """
+        problem, size = self._problem, self._size
+        if size > MAX_SHARE * self._num_demands:
+            return False
+        self._size = GROWTH * size
+        answers: list[sample.Answer] = []
+        for row in range(problem.batch):
+            if self._answers and not bool(unfinished[row]):
+                answers.append(self._answers[row])
+                continue
+            row_deadline = deadline.share(1 / (problem.batch - row))
+            drawn = self._draw(size, row)
+            if not len(drawn.demands):
+                answers.append(sample.no_answer(problem))
+            elif self._starter is not None and not self._answers:
+                answers.append(sample.answer(drawn, *_start(drawn, self._starter)))
+            else:
+                earlier = self._answers[row] if self._answers else None  # its prices are a good start
+                answers.append((yield from self._solve(drawn, earlier, row_deadline)))
+        self._answers = answers
+        self._engine.respond(answers)
+        return True
+
+    def _solve(self, drawn: sample.Sample, start: sample.Answer | None, deadline: Deadline) -> Steps[sample.Answer]:
+        """Iterate until the deadline at most, from the prices of another sample if there is one."""
+        begin = time.perf_counter()
+        engine = FusedEngine(drawn.problem, None, torch.float32)
+        if start is not None:
+            engine.respond([dataclasses.replace(start, kept=start.kept[:0], kept_splits=start.kept_splits[:0])])
+        target = SAMPLE_GAP * self._gap
+        search = Search(drawn.problem, engine, target, MAX_ITERATIONS, None, begin=begin, may_stall=False)
+        result = yield from search.solving(deadline, warm=start is not None)
+        return sample.answer(drawn, result.splits, result.prices)
+
+    def correct(self) -> bool:
+        """Put the engine at the response to the last prices after a Newton step; false in a balanced program."""
+        if self._problem.demand_set.carries_all:
+            return False
+        self._engine.respond(self._answers, corrections=1)
+        return True
+
+
+def _start(drawn: sample.Sample, starter: Starter) -> tuple[Tensor, Tensor]:
+    """Splits and prices of a sample by a starter, which may give anything."""
+    splits, prices = (given.to(torch.float64) for given in starter.start(drawn.problem))
+    splits = splits.nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
+    return splits / splits.sum(-1, keepdim=True).clamp(min=1), usable_prices(drawn.problem, prices, most=1.0)
+
+
+def first_size(paths: PathSet, gap: float) -> int:
+    """Expected number of demands in the first sample for a target ``gap``."""
+    accuracy = min(max(gap, _FINEST), _COARSEST)
+    return int(_DEMANDS_PER_LINK * paths.num_links * math.sqrt(_COARSEST / accuracy))
+
+
+def is_faster(paths: PathSet, gap: float = _COARSEST) -> bool:
+    """Whether a start from samples takes less time than iterations with all demands."""
+    is_large = paths.trie.num_nodes + paths.leaf.size > LARGE_WORK
+    return is_large and first_size(paths, gap) <= MAX_SHARE * paths.num_demands

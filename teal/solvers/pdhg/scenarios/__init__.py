@@ -1,0 +1,1 @@
+"""Several scenarios with the same splits, as one program."""

@@ -1,0 +1,1 @@
+"""One matrix whose paths are divided into shards, in files or processes."""
