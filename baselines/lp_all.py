@@ -38,6 +38,9 @@ from teal.errors import InputError, SolverError
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.problem.allocation import Allocation, Status
+from teal.runtime.interruptible import Steps, complete
+from teal.solvers.pdhg import PdhgResult, PdhgState, Stop, tasks_of
+from teal.solvers.sequences.task import carrying_out
 from teal.spec import Spec
 
 SOLVERS = {"highs": "HIGHS", "gurobi": "GUROBI", "cuopt": "CUOPT"}  # option -> name in cvxpy
@@ -47,6 +50,7 @@ METHODS = ("auto", "simplex", "ipm")
 _INSTALL_HINTS = {"cuopt": "NVIDIA cuOpt, which needs a GPU"}  # solvers that are not among the dependencies
 _CUOPT_METHODS = {"simplex": "DualSimplex", "ipm": "Barrier", "auto": "Barrier"}  # option -> solver_method of cuOpt
 _MAX_SIMPLEX_VARIABLES = 10_000  # above this, the interior-point method of HiGHS is faster than its simplex method
+_TASK_GAP = 1e-9  # target of a sequence whose programs are solved as LPs
 _GUROBI_SIZE_LIMIT = 10010  # gurobipy.GRB.Error.SIZE_LIMIT_EXCEEDED
 
 
@@ -83,7 +87,9 @@ class LpAll:
                 return solve_under_conditions(problem.to(torch.float64), settings)
             if problem.objective.name == ObjectiveName.MAX_MIN:
                 return ExactMaxMin(settings).solve(problem)
-            return solve_in_order(problem.to(torch.float64), settings)
+            if problem.objective.name == ObjectiveName.PRIORITY:
+                return solve_in_order(problem.to(torch.float64), settings)
+            return _solve_tasks(problem.to(torch.float64), settings)
         cvxpy = _import_cvxpy()
         if SOLVERS[self.solver] not in cvxpy.installed_solvers():
             hint = _INSTALL_HINTS.get(self.solver, "pip install 'teal-te[baselines]'")
@@ -271,6 +277,32 @@ def _solve_scaled(problem: Problem, settings: LpSettings) -> Allocation:
         utilisation = problem.utilisation(allocation.splits).amax(1).clamp(min=1)
         allocation = dataclasses.replace(allocation, splits=allocation.splits / utilisation[:, None, None])
     return allocation
+
+
+def _solve_tasks(problem: Problem, settings: LpSettings) -> Allocation:
+    """Another sequence of programs, each of them solved as an LP."""
+    seconds = [0.0]
+
+    def solving(problem: Problem, **_: Any) -> Steps[PdhgResult]:
+        yield from ()  # an LP solver cannot pause
+        solved = _solve_scaled(problem, settings)
+        if not all(status.usable for status in solved.status) or solved.prices is None:
+            raise SolverError(f"lp-all: a program of {problem.objective.name}: {solved.status[0].value}")
+        seconds[0] += sum(solved.solve_s)
+        value = problem.value(solved.splits)
+        return PdhgResult(
+            splits=solved.splits, prices=solved.prices, value=value, bound=value, gap=torch.zeros_like(value),
+            iterations=0, solve_s=0.0, state=PdhgState(solved.splits, solved.prices),
+            stopped_by=(Stop.GAP,) * problem.batch,
+        )  # fmt: skip
+
+    begin = time.perf_counter()
+    found = complete(carrying_out(tasks_of(problem, _TASK_GAP), solving))
+    build_s, count = time.perf_counter() - begin - seconds[0], problem.batch
+    return Allocation(
+        found.splits, found.prices, (Status.OPTIMAL,) * count, (build_s / count,) * count,
+        (seconds[0] / count,) * count, program_prices=found.program_prices,
+    )  # fmt: skip
 
 
 def _import_cvxpy() -> Any:

@@ -25,8 +25,8 @@ from .reports import plot
 from .schemes import Follower, Scheme, make_scheme, register_scheme, scheme_names
 from .schemes.hedges import Hedge, Past, hedge_names, make_hedge, register_hedge
 from .solvers.pdhg import PdhgResult, PdhgState, Starter, solve
-from .solvers.pdhg.scenarios import ScenarioResult, solve_scenarios
-from .solvers.pdhg.sharded import ShardedProblem, ShardedResult
+from .solvers.pdhg.scenarios.solver import ScenarioResult, solve_scenarios
+from .solvers.pdhg.shards.sharded import ShardedProblem, ShardedResult
 from .solvers.projection import project
 
 __version__: str

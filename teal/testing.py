@@ -98,7 +98,7 @@ def random_topology(seed: int, nodes: int = 7, density: float = 0.4) -> Topology
 def random_problem(
     seed: int,
     *,
-    objective: ObjectiveName = ObjectiveName.TOTAL_FLOW,
+    objective: str = ObjectiveName.TOTAL_FLOW,
     nodes: int = 7,
     density: float = 0.4,
     num_paths: int = 3,

@@ -1,38 +1,31 @@
-"""Solving B matrices: reduction, choice of engines, parts that fit, and a second engine where the first one stalls."""
+"""Solving B matrices under any objective: one program, or the tasks of a sequence of programs."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import time
-from collections.abc import Callable
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypedDict, Unpack, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from teal.errors import InputError
 from teal.objectives import ObjectiveName
-from teal.pathops import PathOps
 from teal.problem import Problem
 from teal.problem.bounds import usable_prices
 from teal.problem.prox import project_box
 from teal.runtime.interruptible import Deadline, Steps, complete, quietly
-from teal.solvers.pdhg.engine import PdhgEngine
-from teal.solvers.pdhg.equilibrated import EquilibratedEngine, spans_decades
-from teal.solvers.pdhg.fused.engine import MAX_LANES, FusedEngine
+from teal.solvers.pdhg.equilibrated import spans_decades
 from teal.solvers.pdhg.fused.rehearsal import rehearse_for
-from teal.solvers.pdhg.plain import PlainEngine
-from teal.solvers.pdhg.reduction import Reduction, is_ordinary
-from teal.solvers.pdhg.samples.start import SampledStart, is_faster
-from teal.solvers.pdhg.search import LARGE_WORK, Search
-from teal.solvers.result import PdhgResult, PdhgState, ProgressCallback, Starter, Stop, better, merged
+from teal.solvers.pdhg.samples.start import is_faster
+from teal.solvers.pdhg.single import Limits, iteration_dtype, solving_single
+from teal.solvers.result import PdhgResult, PdhgState, ProgressCallback, Starter
 from teal.solvers.sequences import max_min, priority
 from teal.solvers.sequences.task import Tasks, carrying_out
 
 ENGINES = ("auto", "fused", "plain", "equilibrated")
-_FLOAT64_BELOW_GAP = 1e-5  # target gap below which float32 splits are too coarse
 WarmStart = tuple[Tensor, Tensor] | PdhgState | PdhgResult
 
 
@@ -54,6 +47,11 @@ class MakeTasks(Protocol):
 _SEQUENCES: dict[str, MakeTasks] = {ObjectiveName.PRIORITY: priority.tasks, ObjectiveName.MAX_MIN: max_min.tasks}
 
 
+def tasks_of(problem: Problem, gap: float) -> Tasks:
+    """The tasks of a problem whose objective is a sequence of programs, for a solver that takes no steps of value."""
+    return _SEQUENCES[problem.objective.name](problem, gap, takes_steps=False)
+
+
 def register_sequence(name: str, make_tasks: MakeTasks) -> None:
     """How :func:`solve` solves an objective that is a sequence of programs.
 
@@ -62,25 +60,6 @@ def register_sequence(name: str, make_tasks: MakeTasks) -> None:
         make_tasks: makes its tasks (:mod:`teal.solvers.sequences.task`).
     """
     _SEQUENCES[name] = make_tasks
-
-
-@dataclasses.dataclass(frozen=True)
-class _Limits:
-    """When to stop.
-
-    Attributes:
-        gap: target.
-        deadline: of all matrices.
-        max_iterations: largest number of iterations.
-        report: called after each full gap check between iterations; None for nobody.
-        starter: see :func:`solve`.
-    """
-
-    gap: float
-    deadline: Deadline
-    max_iterations: int
-    report: ProgressCallback | None
-    starter: Starter | None
 
 
 def solve(
@@ -126,13 +105,13 @@ def solve(
     """
     if math.isnan(deadline):
         raise InputError("solve", "deadline", "seconds", deadline)
-    _check(problem, gap, max_iterations, warm_start, starter, engine)
-    prepare(problem, gap=gap, engine=engine, dtype=dtype)  # before the clock starts
-    steps = solving(
-        problem, gap=gap, deadline=Deadline.after(deadline), max_iterations=max_iterations, warm_start=warm_start,
-        starter=starter, engine=engine, dtype=dtype, report=report,
+    options = SolveOptions(
+        gap=gap, max_iterations=max_iterations, warm_start=warm_start, starter=starter, engine=engine, dtype=dtype,
+        report=report,
     )  # fmt: skip
-    return complete(steps)
+    _Settings(**options).check(problem)
+    prepare(problem, gap=gap, engine=engine, dtype=dtype)  # before the clock starts
+    return complete(solving(problem, deadline=Deadline.after(deadline), **options))
 
 
 def takes_warm_start(problem: Problem) -> bool:
@@ -140,118 +119,86 @@ def takes_warm_start(problem: Problem) -> bool:
     return not problem.objective.rules.is_sequence
 
 
+class SolveOptions(TypedDict, total=False):
+    """Options of :func:`solve` but its deadline; see there."""
+
+    gap: float
+    max_iterations: int
+    warm_start: WarmStart | None
+    starter: Starter | None
+    engine: str
+    dtype: torch.dtype | None
+    report: ProgressCallback | None
+
+
 @torch.no_grad()
 def solving(
-    problem: Problem,
-    *,
-    gap: float = 1e-2,
-    deadline: Deadline | None = None,
-    max_iterations: int = 10_000,
-    warm_start: WarmStart | None = None,
-    starter: Starter | None = None,
-    engine: str = "auto",
-    dtype: torch.dtype | None = None,
-    report: ProgressCallback | None = None,
+    problem: Problem, *, deadline: Deadline | None = None, **options: Unpack[SolveOptions]
 ) -> Steps[PdhgResult]:
     """:func:`solve` as a computation that pauses at the end of iterations (:mod:`teal.runtime.interruptible`).
 
     Args:
         problem: as of :func:`solve`.
-        gap: as of :func:`solve`.
         deadline: None for none.
-        max_iterations, warm_start, starter, engine, dtype, report: as of :func:`solve`.
+        options: as of :func:`solve`.
 
     Raises:
         InputError: see :func:`solve`; at the first step.
     """
-    _check(problem, gap, max_iterations, warm_start, starter, engine)
-    prepare(problem, gap=gap, engine=engine, dtype=dtype)
-    steps = _solving(
-        problem, _Limits(gap, deadline or Deadline(), max_iterations, report, starter), warm_start, engine, dtype
-    )
+    settings = _Settings(**options)
+    settings.check(problem)
+    prepare(problem, gap=settings.gap, engine=settings.engine, dtype=settings.dtype)
+    steps = _solving(problem, settings, deadline or Deadline())
     return (yield from quietly(steps, problem.batch * problem.paths.leaf.size))
 
 
-def _check(
-    problem: Problem,
-    gap: float,
-    max_iterations: int,
-    warm_start: WarmStart | None,
-    starter: Starter | None,
-    engine: str,
-) -> None:
-    """Raise InputError for arguments of :func:`solve` that are out of range or would have no effect."""
-    if not problem.batch:
-        raise InputError("solve", "problem", "at least one matrix", "none")
-    if not 0 <= gap < math.inf:
-        raise InputError("solve", "gap", "a number >= 0", gap)
-    if max_iterations < 0:
-        raise InputError("solve", "max_iterations", "a whole number >= 0", max_iterations)
-    if engine not in ENGINES:
-        raise InputError("solve", "engine", " or ".join(ENGINES), repr(engine))
-    if not takes_warm_start(problem):
-        what = problem.objective.name
-        for name, value in (("warm_start", warm_start), ("starter", starter)):
-            if value is not None:
-                raise InputError("solve", name, f"none: {what} takes more than one program", "one")
-    if problem.conditions and engine == "fused":
-        raise InputError("solve", "engine", "another one: fused takes no side conditions", repr(engine))
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Settings:
+    """The options of :func:`solve` but its deadline; see there."""
+
+    gap: float = 1e-2
+    max_iterations: int = 10_000
+    warm_start: WarmStart | None = None
+    starter: Starter | None = None
+    engine: str = "auto"
+    dtype: torch.dtype | None = None
+    report: ProgressCallback | None = None
+
+    def check(self, problem: Problem) -> None:
+        """Raise InputError for options that are out of range or would have no effect."""
+        if not problem.batch:
+            raise InputError("solve", "problem", "at least one matrix", "none")
+        if not 0 <= self.gap < math.inf:
+            raise InputError("solve", "gap", "a number >= 0", self.gap)
+        if self.max_iterations < 0:
+            raise InputError("solve", "max_iterations", "a whole number >= 0", self.max_iterations)
+        if self.engine not in ENGINES:
+            raise InputError("solve", "engine", " or ".join(ENGINES), repr(self.engine))
+        if not takes_warm_start(problem):
+            for name, value in (("warm_start", self.warm_start), ("starter", self.starter)):
+                if value is not None:
+                    expected = f"none: {problem.objective.name} takes more than one program"
+                    raise InputError("solve", name, expected, "one")
+        if problem.conditions and self.engine == "fused":
+            raise InputError("solve", "engine", "another one: fused takes no side conditions", repr(self.engine))
 
 
-def _solving(
-    problem: Problem, limits: _Limits, warm_start: WarmStart | None, engine: str, dtype: torch.dtype | None
-) -> Steps[PdhgResult]:
-    """The solution of a program, of the programs of a sequence, or of the program that side conditions make."""
-    begin = time.perf_counter()
+def _solving(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps[PdhgResult]:
+    """The solution of a program, or of the programs of a sequence."""
+    begin, engine, dtype = time.perf_counter(), settings.engine, settings.dtype
     if make_tasks := _SEQUENCES.get(problem.objective.name):
         result = yield from carrying_out(
-            make_tasks(problem, limits.gap, takes_steps=_knows_steps(problem, engine)),
+            make_tasks(problem, settings.gap, takes_steps=_knows_steps(problem, engine)),
             partial(solving, engine=engine, dtype=dtype),
-            deadline=limits.deadline, max_iterations=limits.max_iterations, report=limits.report,
+            deadline=deadline, max_iterations=settings.max_iterations, report=settings.report,
         )  # fmt: skip
         return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
-    state = _starting_state(problem, warm_start)
-    if (
-        state is None
-        and limits.starter is not None
-        and (problem.conditions or not is_faster(problem.paths, limits.gap))
-    ):
-        state = _starting_state(problem, limits.starter.start(problem))
-    if problem.conditions:
-        result = yield from _solving_rewritten(problem, state, limits, engine, dtype)
-    else:
-        result = yield from _solving_single(problem, state, limits, engine, dtype)
+    state, starter = _starting_state(problem, settings.warm_start), settings.starter
+    if state is None and starter is not None and (problem.conditions or not is_faster(problem.paths, settings.gap)):
+        state = _starting_state(problem, starter.start(problem))
+    limits = Limits(settings.gap, deadline, settings.max_iterations, settings.report, starter)
+    result = yield from solving_single(problem, state, limits, engine, dtype)
     return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
-
-
-def _solving_single(
-    problem: Problem, state: PdhgState | None, limits: _Limits, engine: str, dtype: torch.dtype | None
-) -> Steps[PdhgResult]:
-    """One program without conditions: reduced where it is not ordinary."""
-    if is_ordinary(problem):
-        return (yield from _solving_reduced(problem, state, limits, engine, dtype, may_span_decades=False))
-    reduction = Reduction(problem)
-    result = yield from _solving_reduced(reduction.problem, reduction.reduced(state), limits, engine, dtype)
-    return reduction.result(result, limits.gap)
-
-
-def _solving_rewritten(
-    problem: Problem, state: PdhgState | None, limits: _Limits, engine: str, dtype: torch.dtype | None
-) -> Steps[PdhgResult]:
-    """The program that the side conditions make, over its own columns and rows; the result is over paths and links."""
-    rewritten, over, links = problem.rewritten, problem.over_columns, problem.topology.num_links
-    if over.largest_share is not None:
-        dtype = torch.float64  # shares of columns are differences of splits, and a budget is small beside capacities
-    columns = None
-    if state is not None:
-        prices = over.program.completed(state.prices.to(over.capacity))
-        columns = PdhgState(rewritten.shares(state.splits.to(over.demand)), prices)
-    elif rewritten.start is not None:
-        columns = PdhgState(rewritten.start, torch.zeros_like(over.capacity))
-    result = yield from _solving_single(over, columns, dataclasses.replace(limits, starter=None), engine, dtype)
-    splits, prices = rewritten.splits(result.splits), result.prices[:, :links]
-    last = PdhgState(rewritten.splits(result.state.splits), result.state.prices[:, :links])
-    return dataclasses.replace(result, splits=splits, prices=prices, state=last)
 
 
 def prepare(problem: Problem, *, gap: float = 1e-2, engine: str = "auto", dtype: torch.dtype | None = None) -> None:
@@ -266,7 +213,7 @@ def prepare(problem: Problem, *, gap: float = 1e-2, engine: str = "auto", dtype:
             project_box(torch.zeros_like(largest), largest, torch.ones_like(largest))
     elif problem.ops.device.type == "cpu" and problem.batch and engine in ("auto", "fused"):
         rehearse_for(
-            problem.paths, problem.batch, gap, _real(gap, dtype),
+            problem.paths, problem.batch, gap, iteration_dtype(gap, dtype),
             carries_all=problem.objective.rules.carries_all or problem.objective.name == ObjectiveName.MAX_MIN,
             same_capacity=bool((problem.capacity == problem.capacity[:1]).all()),
         )  # fmt: skip
@@ -281,107 +228,6 @@ def _knows_steps(problem: Problem, engine: str) -> bool:
     if engine not in ("auto", "fused") or problem.ops.device.type != "cpu":
         return False
     return problem.usable.demand is problem.demand and not bool(spans_decades(problem).any())
-
-
-def _real(gap: float, dtype: torch.dtype | None) -> torch.dtype:
-    """The type of the splits in the iteration."""
-    return dtype or (torch.float64 if gap < _FLOAT64_BELOW_GAP else torch.float32)
-
-
-def _solving_reduced(
-    problem: Problem,
-    state: PdhgState | None,
-    limits: _Limits,
-    engine: str,
-    dtype: torch.dtype | None,
-    *,
-    may_span_decades: bool = True,
-) -> Steps[PdhgResult]:
-    """Solve each matrix by the engine that suits it, then those that stalled by another one."""
-    real = _real(limits.gap, dtype)
-    if engine != "auto":
-        return (yield from _solving_parts(problem, state, limits, engine, real))
-    is_small = problem.paths.trie.num_nodes + problem.paths.leaf.size <= LARGE_WORK and problem.steps is None
-    # The equilibrated engine takes long above that size, and knows no steps; a stall of float32 may still be mended.
-    fallback = "equilibrated" if is_small else "auto" if real is torch.float32 and dtype is None else ""
-    is_wide = (
-        spans_decades(problem).cpu() if is_small and may_span_decades else torch.zeros(problem.batch, dtype=torch.bool)
-    )
-    if bool(is_wide.all()) and problem.batch:
-        return (yield from _solving_parts(problem, state, limits, "equilibrated", real))
-    if not bool(is_wide.any()):
-        result = yield from _solving_parts(problem, state, limits, "auto", real, may_stall=bool(fallback))
-    else:
-        groups = [(~is_wide).nonzero()[:, 0], is_wide.nonzero()[:, 0]]
-        parts: list[PdhgResult] = []
-        for rows, name in zip(groups, ("auto", "equilibrated"), strict=True):
-            left = problem.batch - sum(len(part.value) for part in parts)
-            part_limits = dataclasses.replace(limits, deadline=limits.deadline.share(len(rows) / left))
-            part_state = None if state is None else state.rows(rows)
-            part = yield from _solving_parts(
-                problem.rows(rows), part_state, part_limits, name, real, may_stall=bool(fallback and name == "auto")
-            )
-            parts.append(part)
-        result = merged(parts).rows(torch.cat(groups).argsort())
-    stalled = torch.tensor([stop is Stop.STALLED for stop in result.stopped_by], dtype=torch.bool).nonzero()[:, 0]
-    if not len(stalled):
-        return result
-    rest = dataclasses.replace(limits, max_iterations=max(0, limits.max_iterations - result.iterations))
-    earlier = result.rows(stalled)
-    second = yield from _solving_parts(
-        problem.rows(stalled), earlier.state, rest, fallback, torch.float64, may_sample=False
-    )
-    return result.replaced(stalled, better(problem.rows(stalled), earlier, second))
-
-
-def _solving_parts(
-    problem: Problem,
-    state: PdhgState | None,
-    limits: _Limits,
-    name: str,
-    dtype: torch.dtype,
-    *,
-    may_stall: bool = False,
-    may_sample: bool = True,
-) -> Steps[PdhgResult]:
-    """Solve by one engine, as many matrices at a time as it takes."""
-    make_engine, lanes = _engine(problem, name, dtype)
-    results: list[PdhgResult] = []
-    for first in range(0, problem.batch, lanes):
-        rows = slice(first, first + lanes)
-        part = problem.rows(rows)
-        part_state = None if state is None else state.rows(rows)
-        begin, part_deadline = time.perf_counter(), limits.deadline.share(part.batch / (problem.batch - first))
-        engine = make_engine(part, part_state, dtype)
-        sampled = None
-        if may_sample and name == "auto" and isinstance(engine, FusedEngine) and is_faster(part.paths, limits.gap):
-            sampled = SampledStart(part, engine, limits.gap, limits.starter)
-        search = Search(
-            part, engine, limits.gap, limits.max_iterations, limits.report, begin=begin, may_stall=may_stall,
-            sampled=sampled,
-        )  # fmt: skip
-        results.append((yield from search.solving(part_deadline, warm=part_state is not None)))
-        del search, sampled, engine  # so that the memory is free for the next part
-    return results[0] if len(results) == 1 else merged(results)
-
-
-def _engine(problem: Problem, name: str, dtype: torch.dtype) -> tuple[Callable[..., PdhgEngine], int]:
-    """The engine's class, and how many matrices it solves at once."""
-    if name == "equilibrated":
-        return EquilibratedEngine, MAX_LANES
-    # Kernels know paths and links; other columns and rows are the torch engines'.
-    takes_kernels = type(problem.ops) is PathOps and problem.largest_share is None
-    has_cuda_engine = problem.ops.backend.name == "cuda" and takes_kernels
-    may_be_plain = not takes_kernels or (not has_cuda_engine and problem.ops.device.type != "cpu")
-    if name == "plain" or (name == "auto" and may_be_plain):
-        return PlainEngine, MAX_LANES
-    if not has_cuda_engine:
-        if problem.ops.device.type != "cpu":
-            raise InputError("solve", "engine", f"plain, the only one on {problem.ops.device} without numba-cuda", name)
-        return FusedEngine, MAX_LANES
-    from teal.solvers.pdhg.cuda.engine import CudaEngine, lanes
-
-    return CudaEngine, lanes(problem, dtype)
 
 
 def _starting_state(problem: Problem, warm_start: WarmStart | None) -> PdhgState | None:

@@ -1,0 +1,190 @@
+"""One program: under its conditions, reduced, by the engine that suits it, and by another one where that one stalls."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+import torch
+
+from teal.errors import InputError
+from teal.pathops import PathOps
+from teal.problem import Problem
+from teal.runtime.interruptible import Deadline, Steps
+from teal.solvers.pdhg.engine import PdhgEngine
+from teal.solvers.pdhg.equilibrated import EquilibratedEngine, spans_decades
+from teal.solvers.pdhg.fused.engine import MAX_LANES, FusedEngine
+from teal.solvers.pdhg.plain import PlainEngine
+from teal.solvers.pdhg.reduction import Reduction, is_ordinary
+from teal.solvers.pdhg.samples.start import SampledStart, is_faster
+from teal.solvers.pdhg.search import LARGE_WORK, Search
+from teal.solvers.result import PdhgResult, PdhgState, ProgressCallback, Starter, Stop, better, merged
+
+_FLOAT64_BELOW_GAP = 1e-5  # target gap below which float32 splits are too coarse
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """When to stop.
+
+    Attributes:
+        gap: target.
+        deadline: of all matrices.
+        max_iterations: largest number of iterations.
+        report: called after each full gap check between iterations; None for nobody.
+        starter: see :func:`solve`.
+    """
+
+    gap: float
+    deadline: Deadline
+    max_iterations: int
+    report: ProgressCallback | None
+    starter: Starter | None
+
+
+def _solving_plain(
+    problem: Problem, state: PdhgState | None, limits: Limits, engine: str, dtype: torch.dtype | None
+) -> Steps[PdhgResult]:
+    """One program without conditions: reduced where it is not ordinary."""
+    if is_ordinary(problem):
+        return (yield from _solving_reduced(problem, state, limits, engine, dtype, may_span_decades=False))
+    reduction = Reduction(problem)
+    result = yield from _solving_reduced(reduction.problem, reduction.reduced(state), limits, engine, dtype)
+    return reduction.result(result, limits.gap)
+
+
+def solving_single(
+    problem: Problem, state: PdhgState | None, limits: Limits, engine: str, dtype: torch.dtype | None
+) -> Steps[PdhgResult]:
+    """The solution of one program.
+
+    Args:
+        problem: B matrices under an objective that is a single program.
+        state: to start from; None for nothing.
+        limits: when to stop.
+        engine, dtype: as of :func:`teal.solvers.pdhg.solve`.
+    """
+    if problem.conditions:
+        return (yield from _solving_rewritten(problem, state, limits, engine, dtype))
+    return (yield from _solving_plain(problem, state, limits, engine, dtype))
+
+
+def _solving_rewritten(
+    problem: Problem, state: PdhgState | None, limits: Limits, engine: str, dtype: torch.dtype | None
+) -> Steps[PdhgResult]:
+    """The program that the side conditions make, over its own columns and rows; the result is over paths and links."""
+    rewritten, over, links = problem.rewritten, problem.over_columns, problem.topology.num_links
+    if over.largest_share is not None:
+        dtype = torch.float64  # shares of columns are differences of splits, and a budget is small beside capacities
+    columns = None
+    if state is not None:
+        prices = over.program.completed(state.prices.to(over.capacity))
+        columns = PdhgState(rewritten.shares(state.splits.to(over.demand)), prices)
+    elif rewritten.start is not None:
+        columns = PdhgState(rewritten.start, torch.zeros_like(over.capacity))
+    result = yield from _solving_plain(over, columns, dataclasses.replace(limits, starter=None), engine, dtype)
+    splits, prices = rewritten.splits(result.splits), result.prices[:, :links]
+    last = PdhgState(rewritten.splits(result.state.splits), result.state.prices[:, :links])
+    return dataclasses.replace(result, splits=splits, prices=prices, state=last)
+
+
+def iteration_dtype(gap: float, dtype: torch.dtype | None) -> torch.dtype:
+    """The type of the splits in the iteration."""
+    return dtype or (torch.float64 if gap < _FLOAT64_BELOW_GAP else torch.float32)
+
+
+def _solving_reduced(
+    problem: Problem,
+    state: PdhgState | None,
+    limits: Limits,
+    engine: str,
+    dtype: torch.dtype | None,
+    *,
+    may_span_decades: bool = True,
+) -> Steps[PdhgResult]:
+    """Solve each matrix by the engine that suits it, then those that stalled by another one."""
+    real = iteration_dtype(limits.gap, dtype)
+    if engine != "auto":
+        return (yield from _solving_parts(problem, state, limits, engine, real))
+    is_small = problem.paths.trie.num_nodes + problem.paths.leaf.size <= LARGE_WORK and problem.steps is None
+    # The equilibrated engine takes long above that size, and knows no steps; a stall of float32 may still be mended.
+    fallback = "equilibrated" if is_small else "auto" if real is torch.float32 and dtype is None else ""
+    is_wide = (
+        spans_decades(problem).cpu() if is_small and may_span_decades else torch.zeros(problem.batch, dtype=torch.bool)
+    )
+    if bool(is_wide.all()) and problem.batch:
+        return (yield from _solving_parts(problem, state, limits, "equilibrated", real))
+    if not bool(is_wide.any()):
+        result = yield from _solving_parts(problem, state, limits, "auto", real, may_stall=bool(fallback))
+    else:
+        groups = [(~is_wide).nonzero()[:, 0], is_wide.nonzero()[:, 0]]
+        parts: list[PdhgResult] = []
+        for rows, name in zip(groups, ("auto", "equilibrated"), strict=True):
+            left = problem.batch - sum(len(part.value) for part in parts)
+            part_limits = dataclasses.replace(limits, deadline=limits.deadline.share(len(rows) / left))
+            part_state = None if state is None else state.rows(rows)
+            part = yield from _solving_parts(
+                problem.rows(rows), part_state, part_limits, name, real, may_stall=bool(fallback and name == "auto")
+            )
+            parts.append(part)
+        result = merged(parts).rows(torch.cat(groups).argsort())
+    stalled = torch.tensor([stop is Stop.STALLED for stop in result.stopped_by], dtype=torch.bool).nonzero()[:, 0]
+    if not len(stalled):
+        return result
+    rest = dataclasses.replace(limits, max_iterations=max(0, limits.max_iterations - result.iterations))
+    earlier = result.rows(stalled)
+    second = yield from _solving_parts(
+        problem.rows(stalled), earlier.state, rest, fallback, torch.float64, may_sample=False
+    )
+    return result.replaced(stalled, better(problem.rows(stalled), earlier, second))
+
+
+def _solving_parts(
+    problem: Problem,
+    state: PdhgState | None,
+    limits: Limits,
+    name: str,
+    dtype: torch.dtype,
+    *,
+    may_stall: bool = False,
+    may_sample: bool = True,
+) -> Steps[PdhgResult]:
+    """Solve by one engine, as many matrices at a time as it takes."""
+    make_engine, lanes = _engine(problem, name, dtype)
+    results: list[PdhgResult] = []
+    for first in range(0, problem.batch, lanes):
+        rows = slice(first, first + lanes)
+        part = problem.rows(rows)
+        part_state = None if state is None else state.rows(rows)
+        begin, part_deadline = time.perf_counter(), limits.deadline.share(part.batch / (problem.batch - first))
+        engine = make_engine(part, part_state, dtype)
+        sampled = None
+        if may_sample and name == "auto" and isinstance(engine, FusedEngine) and is_faster(part.paths, limits.gap):
+            sampled = SampledStart(part, engine, limits.gap, limits.starter)
+        search = Search(
+            part, engine, limits.gap, limits.max_iterations, limits.report, begin=begin, may_stall=may_stall,
+            sampled=sampled,
+        )  # fmt: skip
+        results.append((yield from search.solving(part_deadline, warm=part_state is not None)))
+        del search, sampled, engine  # so that the memory is free for the next part
+    return results[0] if len(results) == 1 else merged(results)
+
+
+def _engine(problem: Problem, name: str, dtype: torch.dtype) -> tuple[Callable[..., PdhgEngine], int]:
+    """The engine's class, and how many matrices it solves at once."""
+    if name == "equilibrated":
+        return EquilibratedEngine, MAX_LANES
+    # Kernels know paths and links; other columns and rows are the torch engines'.
+    takes_kernels = type(problem.ops) is PathOps and problem.largest_share is None
+    has_cuda_engine = problem.ops.backend.name == "cuda" and takes_kernels
+    may_be_plain = not takes_kernels or (not has_cuda_engine and problem.ops.device.type != "cpu")
+    if name == "plain" or (name == "auto" and may_be_plain):
+        return PlainEngine, MAX_LANES
+    if not has_cuda_engine:
+        if problem.ops.device.type != "cpu":
+            raise InputError("solve", "engine", f"plain, the only one on {problem.ops.device} without numba-cuda", name)
+        return FusedEngine, MAX_LANES
+    from teal.solvers.pdhg.cuda.engine import CudaEngine, lanes
+
+    return CudaEngine, lanes(problem, dtype)
