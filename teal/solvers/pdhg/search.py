@@ -115,7 +115,7 @@ class Search:
         iteration_s, check_s = 0.0, 0.0  # seconds of an iteration and of a check, 0 until they are timed
         if warm:
             check_s, last_check, next_check = self._check(), 0, 1
-            if not self._all_within(self.bound) and not self._is_beyond(_REFILLABLE):
+            if not (self._is_refilled or self._all_within(self.bound) or self._is_beyond(_REFILLABLE)):
                 self._check(LAST_REFILL)
         refill = 0  # rounds in full gap checks between iterations
         if self._max_iterations > 0 and (not warm or self._is_beyond(_FAR)):
@@ -231,7 +231,8 @@ class Search:
         Args:
             refill: see :data:`LAST_REFILL`.
         """
-        begin, self._is_refilled = time.perf_counter(), refill == LAST_REFILL
+        # Where all demand is carried there is nothing to refill.
+        begin, self._is_refilled = time.perf_counter(), refill == LAST_REFILL or self._sense < 0
         value, bound = self._engine.check(refill, 1 - self._target_gap)
         unfinished = self._unfinished()
         is_better = unfinished & self._is_above(value, self.value)

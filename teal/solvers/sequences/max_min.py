@@ -23,10 +23,12 @@ from teal.solvers.sequences.fairness import fair_flows, usual_iterations, weight
 from teal.solvers.sequences.task import Compute, PartOfTasks, Solve, Tasks, TimeShare
 from teal.solvers.sequences.water_filling import Filling, Level
 
-_PROGRAM_SHARE = 0.2  # of the target gap: that of each program; errors add up from level to level
+# Of the target gap: that of each program.  Errors add up from level to level: with half of it, Germany50 at load 6 just
+# reached its target, with 0.3 the gap was a seventh of the target, in the same time.
+_PROGRAM_SHARE = 0.3
 _GUESS_TIME = 0.25  # share of the deadline after which the first guess stops
 _FILLING_TIME = 0.8  # share of the deadline after which water-filling stops; the rest is for routing
-_GUESS_ITERATIONS = 50  # over levels of links, whose rates are a first guess of the levels of water-filling
+_GUESS_ITERATIONS = 20  # over levels of links, whose rates are a first guess of the levels of water-filling
 _REFILL = 6  # rounds in which unused capacity is given to demands below their rates
 _TINY = 1e-30  # instead of 0 as a divisor
 
@@ -36,7 +38,7 @@ def tasks(problem: Problem, gap: float, *, takes_steps: bool = False, weight: Te
 
     Args:
         problem: B matrices.
-        gap: target; of each program a fifth of it.
+        gap: target; of each program 0.3 of it.
         takes_steps: whether programs may have values that fall in steps, of which there are none.
         weight: (D,) or (B, D) w, above 0; None for those of max_min, 1 each under another objective.
     """
