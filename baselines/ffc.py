@@ -43,8 +43,8 @@ class Ffc:
             InputError: another objective than total_flow.
         """
         require_objective("ffc", problem.objective, ObjectiveName.TOTAL_FLOW)
-        found = promises(problem, groups_to_survive(problem, self.groups), self.settings)
-        return dataclasses.replace(found, prices=None, status=tuple(map(heuristic_status, found.status)))
+        kept = promises(problem, groups_to_survive(problem, self.groups), self.settings)
+        return dataclasses.replace(kept, prices=None, status=tuple(map(heuristic_status, kept.status)))
 
 
 def promises(problem: Problem, groups: Sequence[Sequence[int]], settings: LpSettings) -> Allocation:
@@ -70,8 +70,8 @@ def _promises(matrix: Matrix, survives: np.ndarray, settings: LpSettings) -> Mat
     rows, columns, signs, number = [], [], [], 0
     first = np.searchsorted(variables.demand_row, np.arange(count))
     for row, d in enumerate(variables.demands.tolist()):
-        own = variables.path[first[row] : first[row + 1] if row + 1 < count else None] % paths
-        for live in np.unique(survives[:, d][:, own], axis=0):
+        path_columns = variables.path[first[row] : first[row + 1] if row + 1 < count else None] % paths
+        for live in np.unique(survives[:, d][:, path_columns], axis=0):
             column = first[row] + np.flatnonzero(live)
             rows += [number] * (len(column) + 1)
             columns += [*column.tolist(), width + row]

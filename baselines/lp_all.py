@@ -297,11 +297,11 @@ def _solve_tasks(problem: Problem, settings: LpSettings) -> Allocation:
         )  # fmt: skip
 
     begin = time.perf_counter()
-    found = complete(carrying_out(tasks_of(problem, _TASK_GAP), solving))
+    result = complete(carrying_out(tasks_of(problem, _TASK_GAP), solving))
     build_s, count = time.perf_counter() - begin - seconds[0], problem.batch
     return Allocation(
-        found.splits, found.prices, (Status.OPTIMAL,) * count, (build_s / count,) * count,
-        (seconds[0] / count,) * count, program_prices=found.program_prices,
+        result.splits, result.prices, (Status.OPTIMAL,) * count, (build_s / count,) * count,
+        (seconds[0] / count,) * count, program_prices=result.program_prices,
     )  # fmt: skip
 
 

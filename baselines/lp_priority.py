@@ -42,10 +42,10 @@ def solve_in_order(problem: Problem, settings: LpSettings) -> Allocation:
         statuses.append(status)
         solve_s.append(seconds)
         build_s.append(time.perf_counter() - begin - seconds)
-    given = torch.from_numpy(prices).to(problem.demand)
+    price_rows = torch.from_numpy(prices).to(problem.demand)
     return Allocation(
-        torch.from_numpy(splits).to(problem.demand), given[:, -1], tuple(statuses), tuple(build_s), tuple(solve_s),
-        program_prices=ProgramPrices(given),
+        torch.from_numpy(splits).to(problem.demand), price_rows[:, -1], tuple(statuses), tuple(build_s), tuple(solve_s),
+        program_prices=ProgramPrices(price_rows),
     )  # fmt: skip
 
 

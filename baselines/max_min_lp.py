@@ -65,29 +65,29 @@ class ExactMaxMin:
         lp = path_program(matrix, matrix.routable, matrix.capacity)
         rows, demands = _by_demand(lp, matrix)
         demand = matrix.demand[demands]
-        own = _Growing(lp, rows, demand, np.ones(len(demand)) if weight is None else weight[demands])
+        growing = _Growing(lp, rows, demand, np.ones(len(demand)) if weight is None else weight[demands])
         rate = np.zeros(len(demands))  # of the demands that are not open
         is_open, flow, status, seconds = demand > 0, np.zeros(matrix.mask.shape), Status.OPTIMAL, 0.0
         while is_open.any():
-            solution, grows, spent = self._next_level(own, is_open, rate)
+            solution, grows, spent = self._next_level(growing, is_open, rate)
             seconds += spent
             if not solution.status.usable:
                 return MatrixResult(flow, status=solution.status)
             flow, level = lp.flow(solution), float(solution.x[-1])
-            is_whole = is_open & (~grows | (demand <= level * own.weight * (1 + _SLACK)))
+            is_whole = is_open & (~grows | (demand <= level * growing.weight * (1 + _SLACK)))
             is_held = np.zeros(len(demands), bool)
             is_held[grows] = solution.dual[len(lp.program.b_ub) :][: int(grows.sum())] > _POSITIVE_DUAL
             if not (is_held | is_whole).any():  # only rounding can be the reason: all that are open stay at this level
                 is_held = grows
             if is_held.any():
                 levels[-1].append((level * matrix.unit, torch.from_numpy(lp.prices(solution))))
-            rate[is_held], rate[is_whole] = level * own.weight[is_held], demand[is_whole]
+            rate[is_held], rate[is_whole] = level * growing.weight[is_held], demand[is_whole]
             is_open &= ~(is_held | is_whole)
         if (rows @ flow.reshape(-1)[lp.path] < rate * (1 - _MISSED)).any():  # below the solver's absolute tolerance
             status = Status.FEASIBLE
         return MatrixResult(flow, status=status, build_s=lp.build_s, solve_s=seconds)
 
-    def _next_level(self, own: _Growing, is_open: Array, rate: Array) -> tuple[LpSolution, Array, float]:
+    def _next_level(self, growing: _Growing, is_open: Array, rate: Array) -> tuple[LpSolution, Array, float]:
         """The largest t such that every open demand can have min(t w, demand), by bisection on who is carried whole.
 
         If the i open demands with the smallest demand per weight are carried whole, the others reach a common level
@@ -97,25 +97,25 @@ class ExactMaxMin:
         Returns:
             the solution for the level, true for the demands that grow in its program, and s of all programs.
         """
-        whole_at = own.demand / own.weight
+        whole_at = growing.demand / growing.weight
         ends = np.unique(whole_at[is_open])
         low, high, seconds = 0, len(ends), 0.0  # the least and the largest i that may be right
-        found: tuple[LpSolution, Array] | None = None
+        best: tuple[LpSolution, Array] | None = None
         while low <= high:
             count = (low + high) // 2
             grows = is_open & (whole_at > (ends[count - 1] if count else 0.0))
             most = ends[count] if count < len(ends) else 0.0
-            solution = own.raised(grows, np.where(is_open & ~grows, own.demand, rate), most, self.settings)
+            solution = growing.raised(grows, np.where(is_open & ~grows, growing.demand, rate), most, self.settings)
             seconds, level = seconds + solution.seconds, float(solution.x[-1])
             if not solution.status.usable:
                 high = count - 1
             elif 0 < count < len(ends) and level < ends[count - 1] * (1 - _SLACK):
                 low, high = max(low, int(np.searchsorted(ends, level * (1 - _SLACK)))), count - 1
             else:
-                found, low = (solution, grows), count + 1
+                best, low = (solution, grows), count + 1
                 if level < most * (1 - _SLACK):
                     break
-        return *(found or (solution, grows)), seconds
+        return *(best or (solution, grows)), seconds
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -37,10 +37,10 @@ class SolverError(TealError):
     """A solver failed: it is not installed, has no licence, or the model is too large."""
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
+def did_you_mean(typed: str, known: Iterable[str]) -> str:
     """``; did you mean NAME?`` with the nearest of the known names, whatever their case; ``""`` if none is near."""
     import difflib  # only where something is wrong
 
     by_lower = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(given.lower(), by_lower, n=1)
+    near = difflib.get_close_matches(typed.lower(), by_lower, n=1)
     return f"; did you mean {by_lower[near[0]]}?" if near else ""

@@ -89,9 +89,9 @@ def _command(arguments: list[str]) -> tuple[str, list[str]]:
     inner = [name for name in COMMANDS if name.startswith(f"{arguments[0]} ")]
     if inner and len(arguments) > 1 and arguments[1] in ("--help", "-h"):
         return "", []
-    given = two_words if inner else arguments[0]
-    expected = "one of: " + ", ".join(inner) if inner else f"a command{did_you_mean(given, COMMANDS)}"
-    raise InputError("teal", "", f"{expected} (teal --help lists them)", repr(given))
+    typed = two_words if inner else arguments[0]
+    expected = "one of: " + ", ".join(inner) if inner else f"a command{did_you_mean(typed, COMMANDS)}"
+    raise InputError("teal", "", f"{expected} (teal --help lists them)", repr(typed))
 
 
 def _overview() -> str:

@@ -314,11 +314,11 @@ def list_topologies(config: TopologyListConfig, _: Notify) -> int:
     """Print a name and its size a line."""
     from teal.formats.topohub_names import known_topologies
 
-    found = [(name, nodes) for name, nodes in known_topologies() if config.match.lower() in name.lower()]
-    if not found:
+    matching = [(name, nodes) for name, nodes in known_topologies() if config.match.lower() in name.lower()]
+    if not matching:
         raise InputError("--match", "", "part of a name, such as sndlib or geant", repr(config.match))
-    width = max(len(name) for name, _ in found)
-    for name, nodes in found:
+    width = max(len(name) for name, _ in matching)
+    for name, nodes in matching:
         print(f"{name:<{width}}  {nodes:>5} nodes")
     return EXIT_OK
 

@@ -156,8 +156,8 @@ def allocate(
     limits = options.get("latency_limits_ms", {})
     params["latency_limits_ms"] = ",".join(f"{of_class}={limit}" for of_class, limit in limits.items())
     headers = {"Content-Type": ARROW, "Accept": ARROW, **({"Idempotency-Key": key} if key else {})}
-    given = {option: value for option, value in params.items() if value not in (None, "")}
-    content = {"content": _stream(rates), "params": given, "headers": headers}
+    sent = {option: value for option, value in params.items() if value not in (None, "")}
+    content = {"content": _stream(rates), "params": sent, "headers": headers}
     deadline_s = float(options.get("deadline_ms") or _DEADLINE_MS) / 1e3
     path = f"{_network(name)}/allocations"
     return Call("POST", path, lambda response: _allocation(response, entries), content, deadline_s)

@@ -80,12 +80,12 @@ class Network:
     def of(cls, body: dict[str, Any]) -> Network:
         """From the body of a response; fields that this version does not know are left out."""
         known = {field.name for field in dataclasses.fields(cls)}
-        given = {name: value for name, value in body.items() if name in known}
-        given["nodes"] = tuple(Node(str(node["id"]), tuple(node["pos"])) for node in body.get("nodes") or ())
-        given["links"] = tuple(
+        known_fields = {name: value for name, value in body.items() if name in known}
+        known_fields["nodes"] = tuple(Node(str(node["id"]), tuple(node["pos"])) for node in body.get("nodes") or ())
+        known_fields["links"] = tuple(
             Link(link["source"], link["target"], link["capacity"], link["in_force"]) for link in body.get("links") or ()
         )
-        return cls(**given)
+        return cls(**known_fields)
 
 
 @dataclasses.dataclass(frozen=True)

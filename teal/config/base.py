@@ -117,16 +117,16 @@ def assignments(text: str, option: str) -> dict[str, float]:
     Raises:
         InputError: any other text.
     """
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, number = part.partition("=")
         try:
-            found[name.strip()] = float(number)
+            numbers[name.strip()] = float(number)
         except ValueError:
             raise InputError(option, "", "name=number,name=number", repr(text)) from None
         if not equals or not name.strip():
             raise InputError(option, "", "name=number,name=number", repr(text))
-    return found
+    return numbers
 
 
 def require(config: object, field: str, expected: str, good: bool) -> None:

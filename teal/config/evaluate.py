@@ -105,8 +105,8 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
         for field in ("topology", "traffic"):
             require(self, field, "at least one", bool(getattr(self, field)))
         for field in ("traffic", "model"):
-            given = len(getattr(self, field))
-            require(self, field, f"one, or one for each of the {count} topologies", given in (0, 1, count))
+            num_values = len(getattr(self, field))
+            require(self, field, f"one, or one for each of the {count} topologies", num_values in (0, 1, count))
         for field in ("fail", "paths"):
             require(self, field, "a single topology", count == 1 or not getattr(self, field))
         seconds(self.time_limit, "--time-limit")
@@ -136,5 +136,5 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
 
     def models(self) -> list[Path | None]:
         """The model of each topology, None for none; one for all if no more is given."""
-        given = [None if str(model) == "none" else model for model in self.model] or [None]
-        return given if len(given) > 1 else given * len(self.topology)
+        folders = [None if str(model) == "none" else model for model in self.model] or [None]
+        return folders if len(folders) > 1 else folders * len(self.topology)

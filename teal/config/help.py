@@ -87,9 +87,9 @@ def check_options(name: str, config: type[Any], arguments: list[str]) -> None:
     """
     known = {f"--{_option(field)}" for field in dataclasses.fields(config)} | {"--help"}
     for argument in arguments:
-        given = argument.partition("=")[0].replace("_", "-")
-        if given.startswith("--") and given not in known:
-            raise InputError(argument, "", f"an option of teal {name}{did_you_mean(given, known)}", "another one")
+        typed = argument.partition("=")[0].replace("_", "-")
+        if typed.startswith("--") and typed not in known:
+            raise InputError(argument, "", f"an option of teal {name}{did_you_mean(typed, known)}", "another one")
 
 
 def _width() -> int:
@@ -106,17 +106,17 @@ def _is_required(field: dataclasses.Field[Any]) -> bool:
 
 def _groups(config: type[Any]) -> dict[str, list[dataclasses.Field[Any]]]:
     """Fields by the titles of their groups, in the order of the page."""
-    own: Mapping[str, tuple[str, ...]] = getattr(config, "GROUPS", {})
-    titles = {name: title for title, names in own.items() for name in names}
+    of_command: Mapping[str, tuple[str, ...]] = getattr(config, "GROUPS", {})
+    titles = {name: title for title, names in of_command.items() for name in names}
     by_base = {name: title for base, title in _BY_BASE.items() if issubclass(config, base)
                for name in base.__annotations__}  # fmt: skip
-    found: dict[str, list[dataclasses.Field[Any]]] = {}
+    groups: dict[str, list[dataclasses.Field[Any]]] = {}
     for field in sorted(dataclasses.fields(config), key=lambda field: not _is_required(field)):
         title = titles.get(field.name) or by_base.get(field.name) or _BY_NAME.get(field.name, "options")
-        found.setdefault(title, []).append(field)
-    middle = [title for title in dict.fromkeys([*own, *found]) if title not in _LAST]
+        groups.setdefault(title, []).append(field)
+    middle = [title for title in dict.fromkeys([*of_command, *groups]) if title not in _LAST]
     order = dict.fromkeys([_FIRST, *middle, *_LAST])
-    return {title: found[title] for title in order if title in found}
+    return {title: groups[title] for title in order if title in groups}
 
 
 def _option_lines(field: dataclasses.Field[Any], kind: Any, text: str, width: int) -> Iterator[str]:

@@ -49,10 +49,10 @@ def _connect(ray: Any, stack: contextlib.ExitStack) -> None:
     if not address:
         # A folder of this user alone: in Ray's own, which all users may write to, a log could be replaced by a link.
         # Its name is short because sockets lie in it, whose paths have 107 characters at most.
-        own = stack.enter_context(tempfile.TemporaryDirectory(prefix="teal-ray-", ignore_cleanup_errors=True))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="teal-ray-", ignore_cleanup_errors=True))
         # "local": a new instance, not a cluster that happens to run on this machine.
         settings |= {
-            "address": "local", "include_dashboard": False, "_node_ip_address": "127.0.0.1", "_temp_dir": own
+            "address": "local", "include_dashboard": False, "_node_ip_address": "127.0.0.1", "_temp_dir": folder
         }  # fmt: skip
     try:
         ray.init(namespace="teal", **settings)

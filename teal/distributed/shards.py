@@ -47,12 +47,12 @@ class _Actor:
 
     def total(self, name: str, shared: tuple[Any, ...], each: list[tuple[Any, ...]], options: dict[str, Any]) -> Any:
         """See ShardWorker."""
-        own = [tuple(map(_writable, arguments)) for arguments in each]
-        return self._worker.total(name, tuple(map(_writable, shared)), own, options)
+        writable = [tuple(map(_writable, arguments)) for arguments in each]
+        return self._worker.total(name, tuple(map(_writable, shared)), writable, options)
 
     def subsets(self, demands: list[Int64Array]) -> list[PathSet]:
         """See Backend."""
-        return [self._worker.subset(index, _writable(own)) for index, own in enumerate(demands)]
+        return [self._worker.subset(index, _writable(numbers)) for index, numbers in enumerate(demands)]
 
     def apply(self, count: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> list[Any]:
         """See Backend."""
@@ -85,38 +85,47 @@ class RayActors:
         self._ray, self._notify, self.num_shards, self.sent_bytes = ray, notify, len(shards), 0
         workers = min(workers, len(shards))
         cuts = np.linspace(0, len(shards), workers + 1).round().astype(int)
-        self._own = [slice(int(a), int(b)) for a, b in itertools.pairwise(cuts)]
+        self._shards_of = [slice(int(a), int(b)) for a, b in itertools.pairwise(cuts)]
         threads = max(1, units(ray, "CPU") // workers)
         # max_restarts is 0: a restarted actor would have forgotten the calls, which only this process knows.
         remote = ray.remote(num_cpus=1, max_restarts=0)(_Actor)
 
         def start(worker: int) -> Any:
-            own = list(shards[self._own[worker]])
-            return remote.remote(topology, search, own, carries_all, str(Path.cwd()), threads, workers)
+            of_worker = list(shards[self._shards_of[worker]])
+            return remote.remote(topology, search, of_worker, carries_all, str(Path.cwd()), threads, workers)
 
         self._start = start
-        self._calls: list[list[tuple[Any, ...]]] = [[] for _ in self._own]  # of each actor, that changed its state
+        self._calls: list[list[tuple[Any, ...]]] = [
+            [] for _ in self._shards_of
+        ]  # of each actor, that changed its state
         self._replacements = [0] * workers
         self.actors = [start(worker) for worker in range(workers)]
         # A call that changes nothing: it ends when all actors have found their paths, and raises what went wrong there.
-        self._gather([("total", "clear", (), [()] * (own.stop - own.start), {}) for own in self._own], is_change=False)
+        self._gather(
+            [("total", "clear", (), [()] * (of_worker.stop - of_worker.start), {}) for of_worker in self._shards_of],
+            is_change=False,
+        )
 
     def total(self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any) -> Any:
         """See Backend."""
         arguments = list(each or [()] * self.num_shards)
-        results = self._gather([("total", name, shared, arguments[own], options) for own in self._own], is_change=True)
+        results = self._gather(
+            [("total", name, shared, arguments[of_worker], options) for of_worker in self._shards_of], is_change=True
+        )
         if results[0] is None:
             return None
         return tuple(sum(parts[1:], parts[0]) for parts in zip(*results, strict=True))
 
     def subsets(self, demands: Sequence[Int64Array]) -> list[PathSet]:
         """See Backend."""
-        results = self._gather([("subsets", list(demands[own])) for own in self._own], is_change=False)
+        results = self._gather(
+            [("subsets", list(demands[of_worker])) for of_worker in self._shards_of], is_change=False
+        )
         return [paths for part in results for paths in part]
 
     def apply(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         """See Backend."""
-        calls = [("apply", own.stop - own.start, function, arguments) for own in self._own]
+        calls = [("apply", of_worker.stop - of_worker.start, function, arguments) for of_worker in self._shards_of]
         return [result for part in self._gather(calls, is_change=False) for result in part]
 
     def close(self) -> None:

@@ -176,12 +176,12 @@ def audit(
     def improved(matrices: FloatArray) -> bool:
         """Try some matrices; whether one of them is worse for the scheme than all before."""
         nonlocal tried, best, demand
-        found = _losses(problem.with_demand(matrices), schemes, whole)
+        losses = _losses(problem.with_demand(matrices), schemes, whole)
         tried += len(matrices)
-        at = int(np.nan_to_num(found[:, 0], nan=-np.inf).argmax())
-        if not found[at, 0] > best[0]:
+        at = int(np.nan_to_num(losses[:, 0], nan=-np.inf).argmax())
+        if not losses[at, 0] > best[0]:
             return False
-        best, demand = found[at], matrices[at]
+        best, demand = losses[at], matrices[at]
         note()
         return True
 
@@ -263,12 +263,12 @@ def _patterns(instance: Instance, allowed: DemandSet) -> FloatArray:
     places = np.unique(np.linspace(0, len(distances) - 1, _DISTANCES).round().astype(int))
     some = distances[places] if len(distances) else []
     span = allowed.high - allowed.low
-    found = [
+    patterns = [
         allowed.within(allowed.low + span * np.where(hops >= least, share * (1 - _INSIDE), np.where(hops == 1, 1.0, 0)))
         for least in some
         for share in _SHARES
     ]
-    return np.array(found).reshape(-1, len(hops))
+    return np.array(patterns).reshape(-1, len(hops))
 
 
 def _groups(instance: Instance) -> list[Int64Array]:
@@ -276,14 +276,14 @@ def _groups(instance: Instance) -> list[Int64Array]:
     paths = instance.paths
     path, link = paths.incidences(most=1)
     hops = paths.hops[:, 0]
-    found = [
+    groups = [
         np.flatnonzero(paths.pairs[:, side] == node) for side in (0, 1) for node in np.unique(paths.pairs[:, side])
     ]
-    found += [np.flatnonzero(hops == number) for number in np.unique(hops[hops > 0])]
+    groups += [np.flatnonzero(hops == number) for number in np.unique(hops[hops > 0])]
     order = np.argsort(link, kind="stable")
     ends = np.flatnonzero(np.diff(link[order])) + 1
-    found += np.split(path[order] // paths.num_paths, ends)
-    return [group for group in found if len(group) > 1]
+    groups += np.split(path[order] // paths.num_paths, ends)
+    return [group for group in groups if len(group) > 1]
 
 
 def _losses(problem: Problem, schemes: Sequence[Scheme], whole: float, gap: float = _GAP) -> FloatArray:
@@ -296,12 +296,12 @@ def _losses(problem: Problem, schemes: Sequence[Scheme], whole: float, gap: floa
         gap: certified, of the optimum.
     """
     optimum = pdhg.solve(problem, gap=gap, max_iterations=_ITERATIONS).value.tolist()
-    found = np.full((problem.batch, 3), np.nan)
+    losses = np.full((problem.batch, 3), np.nan)
     for b in range(problem.batch):
         single = problem.row(b)
         assessed = [assess(single, scheme.solve(single)) for scheme in schemes]
         if all(one.status[0].usable for one in assessed) and optimum[b] > 0:
             values = [float(one.value[0]) for one in assessed]
             value, best = sum(values) / len(values), max(optimum[b], *values)
-            found[b] = (best - value) / (whole or best), value, best
-    return found
+            losses[b] = (best - value) / (whole or best), value, best
+    return losses

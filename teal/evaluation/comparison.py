@@ -67,11 +67,11 @@ def gaps_of_sequence(problem: Problem, results: Mapping[str, SchemeResult]) -> d
         return {}
     prices = results[best].allocation.program_prices
     assert prices is not None
-    found = {}
+    gaps = {}
     for name, result in results.items():
         if result.assessment.status[0].usable and result.allocation.paths is None:
-            found[name] = min(_gap(problem, result, prices), float(result.assessment.gap[0]))
-    return found
+            gaps[name] = min(_gap(problem, result, prices), float(result.assessment.gap[0]))
+    return gaps
 
 
 def fairness_of(problem: Problem, results: Mapping[str, SchemeResult]) -> dict[str, float]:
@@ -85,7 +85,7 @@ def fairness_of(problem: Problem, results: Mapping[str, SchemeResult]) -> dict[s
         if result.assessment.status[0].usable
     }
     least = _LEAST_RATE * float(problem.topology.capacity.max())
-    return {name: float(fairness(own, rates[best], least)[0]) for name, own in rates.items()}
+    return {name: float(fairness(rate, rates[best], least)[0]) for name, rate in rates.items()}
 
 
 def _best(problem: Problem, results: Mapping[str, SchemeResult]) -> str | None:
@@ -102,9 +102,9 @@ def _best(problem: Problem, results: Mapping[str, SchemeResult]) -> str | None:
 
 def _gap(problem: Problem, result: SchemeResult, prices: ProgramPrices) -> float:
     """The gap of an allocation by the prices of another scheme; of each class by the better ones."""
-    splits, own = result.allocation.splits, result.assessment.classes
-    if own is not None:
+    splits, class_bounds = result.allocation.splits, result.assessment.classes
+    if class_bounds is not None:
         figures = class_figures(problem, splits, prices.prices)
-        return float(dataclasses.replace(figures, bound=torch.minimum(figures.bound, own.bound)).gap.max())
+        return float(dataclasses.replace(figures, bound=torch.minimum(figures.bound, class_bounds.bound)).gap.max())
     limit = fair_figures(problem, splits, prices).limit
     return float(gap(problem, result.assessment.value, limit.sum(1))[0])

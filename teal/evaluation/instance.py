@@ -172,11 +172,11 @@ def given_weights(
         return None
     if config.class_weights:
         return _weights_of_classes(config, traffic)
-    given = config.weights or (_USUAL_WEIGHTS if config.objective is ObjectiveName.WEIGHTED_FLOW else "")
-    if not given:
+    text = config.weights or (_USUAL_WEIGHTS if config.objective is ObjectiveName.WEIGHTED_FLOW else "")
+    if not text:
         return None
-    notify(f"weights: {given}")
-    return load_weights(given, topology, traffic)
+    notify(f"weights: {text}")
+    return load_weights(text, topology, traffic)
 
 
 def _weights_of_classes(config: InstanceConfig, traffic: TrafficMatrices) -> FloatArray:
@@ -185,17 +185,17 @@ def _weights_of_classes(config: InstanceConfig, traffic: TrafficMatrices) -> Flo
     Raises:
         InputError: demands without classes, a class without a weight or one that is not above 0, or --weights too.
     """
-    given = assignments(config.class_weights, "--class-weights")
+    weight_of = assignments(config.class_weights, "--class-weights")
     if config.weights:
         raise InputError("--class-weights", "", "nothing with --weights", config.class_weights)
     if traffic.classes is None:
         raise InputError("--class-weights", "", "traffic with classes", "none")
     names = traffic.classes.names
-    if set(given) != set(names) or not all(0 < weight < math.inf for weight in given.values()):
+    if set(weight_of) != set(names) or not all(0 < weight < math.inf for weight in weight_of.values()):
         raise InputError(
             "--class-weights", "", f"a number above 0 for each of {', '.join(names)}", config.class_weights
         )
-    return np.array([given[name] for name in names])[traffic.classes.of_demand]
+    return np.array([weight_of[name] for name in names])[traffic.classes.of_demand]
 
 
 def path_groups(config: PathConfig, topology: Topology) -> list[list[int]] | None:
@@ -279,17 +279,17 @@ def load_weights(text: str, topology: Topology, traffic: TrafficMatrices) -> Flo
     if not path.is_file():
         raise InputError(text, "weights", "a CSV file of source,target,weight or random:seed=0", "no such file")
     index = topology.node_index()
-    given: dict[tuple[int, int], float] = {}
+    weights: dict[tuple[int, int], float] = {}
     with path.open(newline="", encoding="utf-8", errors="replace") as stream:
         for line, row in enumerate(csv.DictReader(stream), start=2):
             try:
                 pair = (index[row["source"]], index[row["target"]])
-                given[pair] = float(row["weight"])
+                weights[pair] = float(row["weight"])
             except (KeyError, TypeError, ValueError) as error:
                 raise InputError(text, f"line {line}", "source, target (nodes) and weight", str(error)) from None
-            if not (np.isfinite(given[pair]) and given[pair] > 0):
+            if not (np.isfinite(weights[pair]) and weights[pair] > 0):
                 raise InputError(text, f"line {line}: weight", "a finite weight > 0", row["weight"])
-    weight = np.array([given.get((int(s), int(t)), np.nan) for s, t in traffic.pairs])
+    weight = np.array([weights.get((int(s), int(t)), np.nan) for s, t in traffic.pairs])
     if np.isnan(weight).any():
         s, t = traffic.pairs[int(np.argmax(np.isnan(weight)))]
         raise InputError(text, "weight", f"one for {topology.node_names[s]}->{topology.node_names[t]}", "none")

@@ -213,7 +213,7 @@ def summarise(rows: Sequence[NextRow]) -> list[NextSummary]:
     groups: dict[tuple[str, str, str], list[NextRow]] = {}
     for row in rows:
         groups.setdefault((row.topology, row.traffic, row.scheme), []).append(row)
-    return [_summary(own) for own in groups.values()]
+    return [_summary(group) for group in groups.values()]
 
 
 def _summary(rows: Sequence[NextRow]) -> NextSummary:
@@ -225,8 +225,8 @@ def _summary(rows: Sequence[NextRow]) -> NextSummary:
         return float(np.quantile(ratio, share if rises else 1 - share)) if len(ratio) else math.nan
 
     limits = np.array([row.limit for row in rows])
-    own = np.array([row.ratio for row in rows])
-    stated = np.isfinite(limits) & np.isfinite(own)
+    ratios = np.array([row.ratio for row in rows])
+    stated = np.isfinite(limits) & np.isfinite(ratios)
     churn = np.array([row.churn for row in rows])
     return NextSummary(
         scheme=rows[0].scheme,
@@ -239,7 +239,7 @@ def _summary(rows: Sequence[NextRow]) -> NextSummary:
         p99=quantile(0.99),
         worst=quantile(1.0),
         churn=float(np.nanmean(churn)) if np.isfinite(churn).any() else math.nan,
-        coverage=float((own <= limits)[stated].mean()) if stated.any() else math.nan,
-        width=float((limits - own)[stated].mean()) if stated.any() else math.nan,
+        coverage=float((ratios <= limits)[stated].mean()) if stated.any() else math.nan,
+        width=float((limits - ratios)[stated].mean()) if stated.any() else math.nan,
         solve_s=float(np.median([row.solve_s for row in rows])),
     )

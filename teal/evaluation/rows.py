@@ -151,8 +151,8 @@ def failed_allocation(problem: Problem) -> Allocation:
 
 def link_utilisation(problem: Problem, allocation: Allocation) -> FloatArray:
     """(E,) load / capacity of one matrix, NaN for a failed link."""
-    own = problem if allocation.paths is None else problem.with_paths(allocation.paths)
-    utilisation = own.utilisation(allocation.splits.to(problem.demand))[0]
+    over_paths = problem if allocation.paths is None else problem.with_paths(allocation.paths)
+    utilisation = over_paths.utilisation(allocation.splits.to(problem.demand))[0]
     return torch.where(problem.capacity[0] > 0, utilisation, torch.nan).cpu().numpy()
 
 

@@ -65,8 +65,8 @@ def write_allocation(
         head = json.dumps(_head(topology, figures or {}), allow_nan=False).removesuffix("}")
         with atomic_file(file) as temporary, temporary.open("w", encoding="utf-8") as stream:
             stream.write(head + ', "routers": {')
-            for number, (router, own) in enumerate(_by_router(topology, paths, demand, splits, weights, classes)):
-                text = json.dumps(own, allow_nan=False)
+            for number, (router, entries) in enumerate(_by_router(topology, paths, demand, splits, weights, classes)):
+                text = json.dumps(entries, allow_nan=False)
                 stream.write(f"{', ' if number else ''}{json.dumps(router)}: {text}")
             stream.write("}}\n")
         return int(((splits > 0) & (demand > 0)[:, None] & paths.mask).sum())
@@ -166,10 +166,10 @@ def _by_router(
             entries[row].append(entry)
         targets, rates = paths.pairs[rows, 1].tolist(), demand[rows].tolist()
         demands: list[dict[str, Any]] = []
-        for row, target, rate, own in zip(rows.tolist(), targets, rates, entries, strict=True):
-            admitted = sum(entry["rate"] for entry in own)
+        for row, target, rate, entry_row in zip(rows.tolist(), targets, rates, entries, strict=True):
+            admitted = sum(entry["rate"] for entry in entry_row)
             one = {"target": names[target], "demand": rate, "admitted": admitted, "shed": max(0.0, rate - admitted)}
-            demands.append(one | ({} if class_of is None else {"class": class_of[row]}) | {"paths": own})
+            demands.append(one | ({} if class_of is None else {"class": class_of[row]}) | {"paths": entry_row})
         yield names[source[start]], demands
 
 

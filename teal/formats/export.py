@@ -138,11 +138,11 @@ def next_hop_groups(allocation: dict[str, Any], topology: Topology) -> Exported:
         for link, flow in used.items():
             loads[link] += flow
             by_node[int(topology.link_source[link])][link] = flow
-        for node, own in sorted(by_node.items()):
-            total = sum(own.values())
+        for node, of_node in sorted(by_node.items()):
+            total = sum(of_node.values())
             groups.append({
                 "node": topology.node_names[node], "target": target,
-                "next_hops": [{"link": names[link], "weight": flow / total} for link, flow in sorted(own.items())],
+                "next_hops": [{"link": names[link], "weight": flow / total} for link, flow in sorted(of_node.items())],
             })  # fmt: skip
     data = {"format": "wcmp", "topology": topology.name, "unit": "Gbit/s", "admitted": rates, "groups": groups}
     if by_class:

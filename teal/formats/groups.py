@@ -76,7 +76,7 @@ def _rows(path: Path) -> Iterator[tuple[str, str, str, str]]:
         case ".json":
             try:
                 data: Any = json.loads(path.read_text(encoding="utf-8"))
-                cables = [(str(group), str(a), str(b)) for group, own in data.items() for a, b in own]
+                cables = [(str(group), str(a), str(b)) for group, cables_of in data.items() for a, b in cables_of]
             except (ValueError, AttributeError, TypeError) as error:
                 raise InputError(where, "", '{"group": [["a", "b"], ...]}', error) from None
             for group, a, b in cables:

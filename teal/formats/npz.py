@@ -65,8 +65,8 @@ def read_npz(path: Path, topology: Topology) -> TrafficMatrices:
         raise InputError(where, "node", f"a node of {topology.name}", repr(unknown))
     shape = f"{len(stamps)} x {len(ends[0])}"
     if len(ends[0]) != len(ends[1]) or rates.shape != (len(stamps), len(ends[0])):
-        found = f"{' x '.join(map(str, rates.shape))} and {len(ends[1])} targets"
-        raise InputError(where, "rates", f"{shape} (timestamps x sources, as many targets)", found)
+        actual = f"{' x '.join(map(str, rates.shape))} and {len(ends[1])} targets"
+        raise InputError(where, "rates", f"{shape} (timestamps x sources, as many targets)", actual)
     pairs = np.array([[index[s], index[t]] for s, t in zip(*ends, strict=True)], dtype=np.int32).reshape(-1, 2)
     order = np.lexsort((pairs[:, 1], pairs[:, 0]))
     if (order != np.arange(len(order))).any():

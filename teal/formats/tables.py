@@ -177,7 +177,7 @@ class _Faults:
     def __init__(self, where: str, first_line: int | None) -> None:
         self._where, self._first_line = where, first_line
         self._row = 0  # of the batch's first row in the file
-        self._found: list[str] = []
+        self._messages: list[str] = []
         self._count, self._expected = 0, ""
 
     def next_batch(self, rows: int) -> None:
@@ -197,16 +197,16 @@ class _Faults:
             return
         self._expected = self._expected or expected
         self._count += len(rows)
-        for row in rows[: _MOST_FAULTS - len(self._found)].tolist():
+        for row in rows[: _MOST_FAULTS - len(self._messages)].tolist():
             place = self._row + row
             line = f"row {place}" if self._first_line is None else f"line {self._first_line + place}"
-            self._found.append(f"{line}: {describe(row)}")
+            self._messages.append(f"{line}: {describe(row)}")
 
     def check(self) -> None:
         """Raise InputError if anything was found."""
         if self._count:
-            more = f"; and {self._count - len(self._found):,} more" if self._count > len(self._found) else ""
-            raise InputError(self._where, "", self._expected, "; ".join(self._found) + more)
+            more = f"; and {self._count - len(self._messages):,} more" if self._count > len(self._messages) else ""
+            raise InputError(self._where, "", self._expected, "; ".join(self._messages) + more)
 
 
 def _batches(path: Path, topology: Topology, labels: dict[str, int]) -> Iterator[_Batch]:
@@ -241,22 +241,24 @@ def _batches(path: Path, topology: Topology, labels: dict[str, int]) -> Iterator
                 at = pc.index_in(node, value_set=names)
                 unknown = at.is_null().to_numpy(zero_copy_only=False)
                 expected = f"a {column} that is a node of {topology.name}"
-                faults.add(unknown, expected, partial(_said, column, node))
+                faults.add(unknown, expected, partial(_cell_text, column, node))
                 ends.append(at.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64))
                 is_known &= ~unknown
             rate = _rates(columns["rate"], delimiter != ",", faults, pa)
             faults.add(
-                is_known & (ends[0] == ends[1]), "a target other than the source", partial(_said, "target", node)
+                is_known & (ends[0] == ends[1]), "a target other than the source", partial(_cell_text, "target", node)
             )
             stamp = _seconds(columns["timestamp"], where, pa)
             faults.next_batch(batch.num_rows)
             code = ends[0] * topology.num_nodes + ends[1]
             if _CLASS in columns:
-                given = pc.utf8_trim_whitespace(columns[_CLASS].cast(pa.string()).fill_null("")).dictionary_encode()
-                for label in given.dictionary.to_pylist():
+                class_names = pc.utf8_trim_whitespace(
+                    columns[_CLASS].cast(pa.string()).fill_null("")
+                ).dictionary_encode()
+                for label in class_names.dictionary.to_pylist():
                     labels.setdefault(label, len(labels))
-                number = np.array([labels[label] for label in given.dictionary.to_pylist()], dtype=np.int64)
-                code += number[given.indices.to_numpy(zero_copy_only=False)] * topology.num_nodes**2
+                number = np.array([labels[label] for label in class_names.dictionary.to_pylist()], dtype=np.int64)
+                code += number[class_names.indices.to_numpy(zero_copy_only=False)] * topology.num_nodes**2
             yield stamp, code, rate
     except (pa.ArrowException, OSError, KeyError) as error:
         first_line = (str(error).splitlines() or [type(error).__name__])[0]
@@ -264,7 +266,7 @@ def _batches(path: Path, topology: Topology, labels: dict[str, int]) -> Iterator
     faults.check()
 
 
-def _said(name: str, column: Any, row: int) -> str:
+def _cell_text(name: str, column: Any, row: int) -> str:
     """What a row of a column says, for a message."""
     return f"{name} {column[row].as_py()!r}"
 
@@ -281,7 +283,7 @@ def _rates(column: Any, has_decimal_comma: bool, faults: _Faults, pa: Any) -> Fl
         column = pc.if_else(is_number, text, "nan")
     rate = column.cast(pa.float64()).fill_null(float("nan")).to_numpy(zero_copy_only=False)
     bad = ~(np.isfinite(rate) & (rate >= 0))
-    faults.add(bad, "a finite rate >= 0", partial(_said, "rate", text))
+    faults.add(bad, "a finite rate >= 0", partial(_cell_text, "rate", text))
     return np.where(bad, 0.0, rate)
 
 

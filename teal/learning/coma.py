@@ -110,9 +110,9 @@ class _OwnChange:
         passing = torch.zeros_like(capacity).scatter_add(1, link, torch.where(exists, value, 0).flatten(1))
         self._others = at(passing, link) - value
         self._slope = problem.ops.path_sum(slope) - at(slope, link)
-        self._before = self._own(self._flow)
+        self._before = self._change(self._flow)
 
-    def _own(self, flow: Tensor) -> Tensor:
+    def _change(self, flow: Tensor) -> Tensor:
         """(B, D) what each demand's flows (B, D, K) are worth to it."""
         cuts = [(load + flow - self._flow) / capacity for load, capacity in self._links]
         return (flow * self._value / torch.maximum(*cuts).clamp(min=1)).sum(-1)
@@ -122,7 +122,7 @@ class _OwnChange:
         flow = self._problem.flows(splits)
         moved, (load, capacity) = flow - self._flow, self._links[0]
         granted = 1 / ((load + moved) / capacity).clamp(min=1) - 1 / (load / capacity).clamp(min=1)
-        return self._own(flow) - self._before + (self._slope * moved + self._others * granted).sum(-1)
+        return self._change(flow) - self._before + (self._slope * moved + self._others * granted).sum(-1)
 
 
 def coma_loss(problem: Problem, means: Tensor, exploration: Exploration, noise: Noise) -> Tensor:

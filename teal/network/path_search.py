@@ -62,11 +62,11 @@ def empty_trie(parent: IntArray, link: IntArray) -> _GrowingTrie:
 
 
 @kernel
-def insert(paths: FoundPaths, found: int, trie: _GrowingTrie, count: int, leaf: IntArray) -> int:
+def insert(paths: FoundPaths, count_found: int, trie: _GrowingTrie, count: int, leaf: IntArray) -> int:
     """Put the paths of a demand into the trie; the new number of nodes, -1 where there is no room (from then on)."""
     for k in range(len(leaf)):
         leaf[k] = -1
-        if k < found and count >= 0:
+        if k < count_found and count >= 0:
             end, count = insert_path(
                 paths.links[k], paths.length[k], trie.parent, trie.link, trie.first_child, trie.next_sibling, count
             )  # fmt: skip
@@ -99,8 +99,8 @@ def _source_by_hops(c: int, chunk: Chunk, graph: Graph, parent: IntArray, link: 
     stamp, count = ZERO, ZERO
     for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
         stamp += chunk.max_paths
-        found = disjoint_by_hops(source, chunk.targets[d], tree, graph, stamp, banned, search, paths)
-        count = insert(paths, found, trie, count, leaf[d])
+        num_found = disjoint_by_hops(source, chunk.targets[d], tree, graph, stamp, banned, search, paths)
+        count = insert(paths, num_found, trie, count, leaf[d])
     return finish(trie, count, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
 
 
@@ -113,10 +113,10 @@ def _source_by_weight(c: int, chunk: Chunk, graph: Graph, parent: IntArray, link
     count = ZERO
     for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
         target, stamp = chunk.targets[d], d + 1
-        found = disjoint_by_weight(
+        num_found = disjoint_by_weight(
             source, target, graph, chunk.weight, chunk.potential[target], stamp, scratch, into, paths
         )
-        count = insert(paths, found, trie, count, leaf[d])
+        count = insert(paths, num_found, trie, count, leaf[d])
     return finish(trie, count, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
 
 
@@ -130,10 +130,10 @@ def _source_by_yen(c: int, chunk: Chunk, graph: Graph, parent: IntArray, link: I
     stamp, count = ZERO, ZERO
     for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
         target = chunk.targets[d]
-        found, stamp = yen(
+        num_found, stamp = yen(
             source, target, graph, chunk.weight, chunk.potential[target], stamp, scratch, into, paths, candidates
         )
-        count = insert(paths, found, trie, count, leaf[d])
+        count = insert(paths, num_found, trie, count, leaf[d])
     return finish(trie, count, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
 
 

@@ -197,10 +197,10 @@ class _Request(NamedTuple):
 
     def key(self, pairs: IntArray) -> str:
         """Content key of the search for ``pairs``."""
-        own = () if self.groups is None else tuple(self.groups)
+        group_key = () if self.groups is None else tuple(self.groups)
         return content_key(
             _FORMAT, self.topology.graph_key(), pairs, self.num_paths, self.method.value, self.weight.value,
-            self.link_weights, *own,
+            self.link_weights, *group_key,
         )  # fmt: skip
 
 
@@ -324,12 +324,14 @@ def _search(
                     )  # fmt: skip
                 room = room if (counts >= 0).all() else 2 * room
             offset = sum(map(len, parents))
-            for i, own in enumerate(counts):
+            for i, of_source in enumerate(counts):
                 demands = slice(ptr[i] + first, ptr[i + 1] + first)
                 leaf[demands] = np.where(leaf[demands] >= 0, leaf[demands] + offset, -1)
-                parents.append(np.where(parent[i, :own] >= 0, parent[i, :own] + offset, -1).astype(np.int32))
-                links.append(link[i, :own].copy())
-                offset += int(own)
+                parents.append(
+                    np.where(parent[i, :of_source] >= 0, parent[i, :of_source] + offset, -1).astype(np.int32)
+                )
+                links.append(link[i, :of_source].copy())
+                offset += int(of_source)
             counts_of_all.append(counts)
             bar.update(len(chunk))
             begin += len(chunk)

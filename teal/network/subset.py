@@ -61,12 +61,12 @@ def first_demands(paths: PathSet, count: int) -> PathSet:
     scan = paths.packed.scan
     sources = int(np.searchsorted(scan.demand_ptr, count))
     nodes, ends = int(scan.node_ptr[sources]), int(scan.path_ptr[sources])
-    own = PathScan(
+    first_scan = PathScan(
         scan.parent[:nodes], scan.link[:nodes], scan.end_node[:ends], scan.path_count[:count],
         scan.node_ptr[: sources + 1], scan.demand_ptr[: sources + 1], scan.path_ptr[: sources + 1],
     )  # fmt: skip
     trie = Trie(paths.trie.parent[:nodes], paths.trie.link[:nodes], paths.trie.source_ptr[: sources + 1])
-    return _path_set(paths.pairs[:count], paths.leaf[:count], trie, own, paths.num_links, paths.topology_key)
+    return _path_set(paths.pairs[:count], paths.leaf[:count], trie, first_scan, paths.num_links, paths.topology_key)
 
 
 def joined(parts: Sequence[PathSet]) -> PathSet:
@@ -87,7 +87,7 @@ def joined(parts: Sequence[PathSet]) -> PathSet:
         return np.concatenate([[0], *(ptr[1:] + offset for ptr, offset in zip(ptrs, offsets, strict=True))])
 
     def renumbered(nodes: Sequence[IntArray]) -> IntArray:
-        moved = [np.where(own >= 0, own + first, -1) for own, first in zip(nodes, first_node, strict=True)]
+        moved = [np.where(numbers >= 0, numbers + first, -1) for numbers, first in zip(nodes, first_node, strict=True)]
         return np.concatenate(moved).astype(np.int32)
 
     scan = PathScan(

@@ -149,7 +149,7 @@ def _source(
     reached, rows = np.empty((_FIRST_ROWS, nodes), np.bool_), 0
     stamp, path_stamp, count = ZERO, ZERO, ZERO
     for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
-        target, found, touched = chunk.targets[d], 0, 0
+        target, num_found, touched = chunk.targets[d], 0, 0
         for k in range(chunk.max_paths):
             common = 0  # groups that all paths so far cross and that the demand survives
             banned = -1  # the first of them
@@ -190,7 +190,7 @@ def _source(
                 )
             if _is_known(paths, k):
                 break
-            found = k + 1
+            num_found = k + 1
             for i in range(size):
                 group = crossed[i]
                 if memory.hits[group] == 0:
@@ -204,24 +204,24 @@ def _source(
             for j in range(groups.group_ptr[group], groups.group_ptr[group + 1]):
                 e = groups.group_link[j]
                 memory.cost[e] = chunk.weight[e]
-        count = insert(paths, found, trie, count, leaf[d])
+        count = insert(paths, num_found, trie, count, leaf[d])
     return finish(trie, count, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
 
 
 @kernel
 def _set_costs(
-    found: int, touched: int, weight: FloatArray, groups: Groups, penalty: FloatArray, memory: _Memory
+    num_found: int, touched: int, weight: FloatArray, groups: Groups, penalty: FloatArray, memory: _Memory
 ) -> None:
-    """Set the costs of the links of all groups with hits, after ``found`` paths."""
+    """Set the costs of the links of all groups with hits, after ``num_found`` paths."""
     for i in range(touched):
         group = memory.touched[i]
         for j in range(groups.group_ptr[group], groups.group_ptr[group + 1]):
             memory.cost[groups.group_link[j]] = weight[groups.group_link[j]]
     for i in range(touched):
         group = memory.touched[i]
-        own = penalty[1] if memory.hits[group] == found else penalty[0] * memory.hits[group]
+        group_cost = penalty[1] if memory.hits[group] == num_found else penalty[0] * memory.hits[group]
         for j in range(groups.group_ptr[group], groups.group_ptr[group + 1]):
-            memory.cost[groups.group_link[j]] += own
+            memory.cost[groups.group_link[j]] += group_cost
 
 
 @parallel_kernel

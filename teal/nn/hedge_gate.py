@@ -148,11 +148,11 @@ def _prices(problem: Problem, splits: Tensor, scenarios: Tensor) -> tuple[Tensor
     largest = utilisation.amax(1, keepdim=True).clamp(min=_TINY)
     share = (utilisation / (_SHARPNESS * largest)).softmax(1).mean(0)
     price = problem.ops.path_sum((share * problem.inverse_capacity[0])[None])[0]
-    own = (splits * price).sum(-1, keepdim=True)
+    carried = (splits * price).sum(-1, keepdim=True)
     volume = scenarios.mean(0)
-    typical = (volume * own[:, 0]).sum() / volume.sum().clamp(min=_TINY)
+    typical = (volume * carried[:, 0]).sum() / volume.sum().clamp(min=_TINY)
     agreement = (utilisation / largest).mean(0).amax()
-    return (price - own) / typical.clamp(min=_TINY), agreement
+    return (price - carried) / typical.clamp(min=_TINY), agreement
 
 
 def _demand_inputs(recent: Tensor) -> tuple[Tensor, Tensor]:

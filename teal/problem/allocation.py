@@ -56,8 +56,8 @@ class ProgramPrices:
         shape = len(levels), max([1, *map(len, levels)])
         prices = torch.zeros(*shape, num_links, dtype=torch.float64)
         level = torch.full(shape, torch.inf, dtype=torch.float64)
-        for row, own in enumerate(levels):
-            for number, (value, of_links) in enumerate(own):
+        for row, of_row in enumerate(levels):
+            for number, (value, of_links) in enumerate(of_row):
                 level[row, number], prices[row, number] = value, of_links
         return cls(prices, level)
 

@@ -92,21 +92,26 @@ class FairFigures:
 
 
 def fair_figures(
-    problem: Problem, splits: Tensor, found: ProgramPrices | None, weight: Tensor | None = None
+    problem: Problem, splits: Tensor, level_prices: ProgramPrices | None, weight: Tensor | None = None
 ) -> FairFigures:
     """The figures of an allocation, in float64.
 
     Args:
         problem: B matrices.
         splits: (B, D, K).
-        found: levels and their prices; None for none.
+        level_prices: levels and their prices; None for none.
         weight: (D,) or (B, D) w; None for ``demand_value``, where max_min has them.
     """
     problem = problem.to(torch.float64)
     rates = problem.flows(splits.to(problem.demand)).sum(-1)
     weight = (problem.demand_value if weight is None else weight).to(rates).expand_as(rates)
     rows = [
-        _Row(problem.row(row), rates[row], weight[row], None if found is None else found.rows(slice(row, row + 1)))
+        _Row(
+            problem.row(row),
+            rates[row],
+            weight[row],
+            None if level_prices is None else level_prices.rows(slice(row, row + 1)),
+        )
         for row in range(problem.batch)
     ]
     return FairFigures(
@@ -122,25 +127,25 @@ class _Row:
         problem: B = 1.
         rate: (D,) Gbit/s.
         weight: (D,) w.
-        found: levels and their prices; None for none.
+        level_prices: levels and their prices; None for none.
     """
 
-    def __init__(self, problem: Problem, rate: Tensor, weight: Tensor, found: ProgramPrices | None) -> None:
+    def __init__(self, problem: Problem, rate: Tensor, weight: Tensor, level_prices: ProgramPrices | None) -> None:
         self._problem, self._rate, self._weight = problem, rate, weight
         self._demand = problem.routable_demand[0]
         self.is_open = rate < WHOLE * self._demand
         self.is_held = torch.zeros_like(self.is_open)
         self.limit = torch.maximum(self._demand, rate)
         self._levels: list[tuple[float, LevelGrowth]] = []  # flow that the level holds, and the level
-        if found is None or found.level is None:
+        if level_prices is None or level_prices.level is None:
             return
-        for numbers in found.level[0].isfinite().nonzero()[:, 0].split(_AT_ONCE):
-            prices = finite_prices(found.prices[0, numbers])
+        for numbers in level_prices.level[0].isfinite().nonzero()[:, 0].split(_AT_ONCE):
+            prices = finite_prices(level_prices.prices[0, numbers])
             prices = prices / prices.amax(1, keepdim=True).clamp(min=_TINY)  # sums stay finite; bounds know no scale
             cost = problem.cheapest_path_cost(problem.ops.path_sum(prices))
             value = (problem.capacity * prices).sum(1)
-            for own in zip(found.level[0, numbers].tolist(), cost, value.tolist(), strict=True):
-                self._take(*own)
+            for figures in zip(level_prices.level[0, numbers].tolist(), cost, value.tolist(), strict=True):
+                self._take(*figures)
 
     def _take(self, level: float, price: Tensor, value: float) -> None:
         """Take a level into account.
@@ -184,7 +189,7 @@ class _Row:
     @property
     def shown(self) -> tuple[LevelGrowth, ...]:
         """The levels that hold most flow, ascending."""
-        most = sorted(self._levels, key=lambda own: -own[0])[:_SHOWN]
+        most = sorted(self._levels, key=lambda figures: -figures[0])[:_SHOWN]
         return tuple(sorted((level for _, level in most), key=lambda level: level.level))
 
 

@@ -111,9 +111,9 @@ def priority_problem(
         if part.shape != expected:
             raise InputError("problem", f"demand[{name!r}]", f"{expected[0]} x {expected[1]} rates", part.shape)
     classes = DemandClasses.of_equal_size(demand, paths.num_demands)
-    own = class_paths(paths, topology, np.tile(paths.pairs, (len(parts), 1)), classes, latency_limit_ms)
+    of_classes = class_paths(paths, topology, np.tile(paths.pairs, (len(parts), 1)), classes, latency_limit_ms)
     objective = Objective(ObjectiveName.PRIORITY)
-    return Problem.create(topology, own, objective, np.concatenate(parts, 1), classes=classes, **options)
+    return Problem.create(topology, of_classes, objective, np.concatenate(parts, 1), classes=classes, **options)
 
 
 def upper_classes(problem: Problem, count: int) -> Problem:
@@ -140,10 +140,10 @@ def class_figures(problem: Problem, splits: Tensor, prices: Tensor | None) -> Cl
     demand, value = by_class(problem, problem.demand), by_class(problem, carried)
     bounds = []
     for number in range(count):
-        own = None if prices is None else prices if prices.ndim == 2 else prices[:, number]
+        of_class = None if prices is None else prices if prices.ndim == 2 else prices[:, number]
         # A condition may read all demands, so that none is cut off under conditions: lower classes just carry nothing.
         upper = problem if problem.conditions else upper_classes(problem, number + 1)
-        bounds.append(class_bound(upper, number, value[:, :number], own))
+        bounds.append(class_bound(upper, number, value[:, :number], of_class))
     return ClassFigures.of_bounds(problem.classes.names, demand, value, bounds)
 
 
@@ -242,9 +242,9 @@ def _cost(demand: Tensor, price: Tensor, promised: Tensor) -> Tensor:
 def _cheapest(demand: Tensor, price: Tensor, volume: Tensor) -> Tensor:
     """() the cost of the cheapest ``volume`` Gbit/s."""
     own_price, order = price.sort()
-    own = demand[order]
-    before = own.cumsum(0) - own
-    return (own_price * torch.minimum(own, (volume - before).clamp(min=0))).sum()
+    sorted_demand = demand[order]
+    before = sorted_demand.cumsum(0) - sorted_demand
+    return (own_price * torch.minimum(sorted_demand, (volume - before).clamp(min=0))).sum()
 
 
 def _dearest(demand: Tensor, price: Tensor, volume: float) -> Tensor:
@@ -260,6 +260,6 @@ def _dearest(demand: Tensor, price: Tensor, volume: float) -> Tensor:
     else:
         chosen = torch.ones_like(price, dtype=torch.bool)
     own_price, order = price[chosen].sort(descending=True)
-    own = demand[chosen][order]
-    before = own.cumsum(0) - own
-    return (own_price * torch.minimum(own, (volume - before).clamp(min=0))).sum()
+    sorted_demand = demand[chosen][order]
+    before = sorted_demand.cumsum(0) - sorted_demand
+    return (own_price * torch.minimum(sorted_demand, (volume - before).clamp(min=0))).sum()

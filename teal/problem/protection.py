@@ -115,12 +115,12 @@ class Protection(Condition):
         if width > MAX_PATHS:
             raise InputError("protection", "num_paths", f"at most {MAX_PATHS}", width)
         families, member = np.unique(_families(ops, num_links, groups), return_inverse=True)
-        found = [_smallest(_sets_of(int(family), width)) for family in families]
-        corners = [vertices(own) for own in found]
-        sets = np.ones((len(families), max([1, *map(len, found)]), width), dtype=bool)
+        families_sets = [_smallest(_sets_of(int(family), width)) for family in families]
+        corners = [vertices(of_family) for of_family in families_sets]
+        sets = np.ones((len(families), max([1, *map(len, families_sets)]), width), dtype=bool)
         bundles = np.zeros((len(families), max([1, *map(len, corners)]), width))
-        for number, (own, own_corners) in enumerate(zip(found, corners, strict=True)):
-            sets[number, : len(own)] = own
+        for number, (of_family, own_corners) in enumerate(zip(families_sets, corners, strict=True)):
+            sets[number, : len(of_family)] = of_family
             bundles[number, : len(own_corners)] = own_corners
         return cls(
             tuple(tuple(group) for group in groups), torch.from_numpy(sets[member]).to(ops.device),
@@ -185,7 +185,7 @@ class Protection(Condition):
 
         One matrix after the other: all sets of all demands and matrices together would not fit.
         """
-        rows = [torch.where(self.sets, own[:, None], 0).sum(-1).amin(-1) for own in splits]
+        rows = [torch.where(self.sets, of_row[:, None], 0).sum(-1).amin(-1) for of_row in splits]
         return torch.stack(rows) if rows else splits.sum(-1)
 
 
@@ -206,11 +206,11 @@ def _families(ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]) -> 
     def family(left: BoolArray) -> np.ndarray:
         return np.left_shift(np.uint64(1), (left * bits).sum(-1, dtype=np.uint64))
 
-    found = family(exists)
+    families = family(exists)
     for first in range(0, len(groups), _GROUPS_AT_ONCE):
         for failed in failed_paths(ops, num_links, groups[first : first + _GROUPS_AT_ONCE]):
-            found |= family(exists & ~failed)
-    return found
+            families |= family(exists & ~failed)
+    return families
 
 
 def _sets_of(family: int, width: int) -> BoolArray:
@@ -221,7 +221,7 @@ def _sets_of(family: int, width: int) -> BoolArray:
 
 def _smallest(sets: BoolArray) -> BoolArray:
     """Those that contain no other one: a larger set says nothing more."""
-    return sets[[not any((other <= own).all() and (other < own).any() for other in sets) for own in sets]]
+    return sets[[not any((other <= one).all() and (other < one).any() for other in sets) for one in sets]]
 
 
 def vertices(sets: BoolArray) -> FloatArray:
@@ -243,15 +243,15 @@ def _vertices(family: bytes, width: int) -> FloatArray:
     rows = _smallest(np.unique(sets[:, used], axis=0)).astype(float)
     all_rows = np.vstack([rows, np.eye(len(used))])
     right = np.concatenate([np.ones(len(rows)), np.zeros(len(used))])
-    found = [np.zeros((0, len(used)))]
+    parts = [np.zeros((0, len(used)))]
     combinations = itertools.combinations(range(len(all_rows)), len(used))
     while len(chosen := np.array(list(itertools.islice(combinations, _BASES_AT_ONCE)), dtype=np.int64)):
         bases = all_rows[chosen]
         is_regular = np.abs(np.linalg.det(bases)) >= _EXACT
         points = np.linalg.solve(bases[is_regular], right[chosen[is_regular]][..., None])[..., 0]
         is_inside = (points >= -_EXACT).all(1) & (points @ rows.T >= 1 - _EXACT).all(1)
-        found.append(np.unique(points[is_inside].round(_DIGITS), axis=0))
-    corners = np.maximum(np.unique(np.concatenate(found), axis=0), 0)
+        parts.append(np.unique(points[is_inside].round(_DIGITS), axis=0))
+    corners = np.maximum(np.unique(np.concatenate(parts), axis=0), 0)
     corners /= (corners @ rows.T).min(1, keepdims=True)  # what was rounded is a little too small, or too large
     whole = np.zeros((len(corners), width))
     whole[:, used] = corners

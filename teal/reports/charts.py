@@ -73,9 +73,9 @@ class Charts:
     def against_time(self, rows: list[Row]) -> Chart:
         """Quality against time of the unchanged matrices."""
         series = []
-        for scheme, own in by_scheme(rows).items():
-            times, values = _array(own, lambda r: 1e3 * r.total_s), _array(own, self._quality.of_row)
-            drawn = spread(np.arange(len(own)), MAX_POINTS)
+        for scheme, of_scheme in by_scheme(rows).items():
+            times, values = _array(of_scheme, lambda r: 1e3 * r.total_s), _array(of_scheme, self._quality.of_row)
+            drawn = spread(np.arange(len(of_scheme)), MAX_POINTS)
             series += [
                 Series(scheme, "points", times[drawn].tolist(), values[drawn].tolist()),
                 Series(scheme, "mean", [float(np.median(times))], [float(values.mean())]),
@@ -120,13 +120,15 @@ class Charts:
 
     def _timeline(self, rows: list[Row]) -> tuple[Series, ...]:
         return tuple(
-            Series(scheme, "line", [row.timestamp for row in own], [self._quality.of_row(row) for row in own])
-            for scheme, own in by_scheme(rows).items()
+            Series(
+                scheme, "line", [row.timestamp for row in of_scheme], [self._quality.of_row(row) for row in of_scheme]
+            )
+            for scheme, of_scheme in by_scheme(rows).items()
         )
 
     def _distribution(self, rows: list[Row], number: Callable[[Row], float]) -> tuple[Series, ...]:
         return tuple(
-            distribution(scheme, _array(own, number)) for scheme, own in by_scheme(rows).items()
+            distribution(scheme, _array(of_scheme, number)) for scheme, of_scheme in by_scheme(rows).items()
         )  # fmt: skip
 
     def _by_level(self, protocol: Protocol) -> Chart:

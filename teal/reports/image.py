@@ -104,11 +104,13 @@ def save_charts(
         charts: of each network, by its name.
         check: raises an error if files of these names must not be written there.
     """
-    styles = Styles(tuple(dict.fromkeys(s.scheme for own in charts.values() for chart in own for s in chart.series)))
+    styles = Styles(
+        tuple(dict.fromkeys(s.scheme for of_network in charts.values() for chart in of_network for s in chart.series))
+    )
     named: dict[str, Chart] = {}
-    for network, own in charts.items():
+    for network, of_network in charts.items():
         prefix = "".join(letter if letter.isalnum() else "-" for letter in network)
-        named |= {f"{prefix}-{chart.name}{ending}": chart for chart in own for ending in _FORMATS}
+        named |= {f"{prefix}-{chart.name}{ending}": chart for chart in of_network for ending in _FORMATS}
     check(folder, list(named))
     folder.mkdir(parents=True, exist_ok=True)
     for name, chart in named.items():

@@ -31,14 +31,14 @@ def render_next_interval(summaries: Sequence[NextSummary], *, wide: bool) -> Ite
         summaries: of all networks.
         wide: all columns; otherwise those that fit 80 characters.
     """
-    for (topology, traffic), own in by_network(summaries).items():
-        table = Table(title=escape(f"{topology}, {traffic}: {own[0].intervals} intervals, realised / optimum"))
+    for (topology, traffic), of_network in by_network(summaries).items():
+        table = Table(title=escape(f"{topology}, {traffic}: {of_network[0].intervals} intervals, realised / optimum"))
         table.title_justify = "left"
         table.add_column("scheme", no_wrap=wide, overflow="fold")
         shown = [number for number, column in enumerate(_COLUMNS) if wide or column in _NARROW]
         for number in shown:
             table.add_column(_COLUMNS[number], justify="right")
-        for s in _from_the_best(own):
+        for s in _from_the_best(of_network):
             cells = _cells(s)
             table.add_row(escape(s.scheme), *(cells[number][0] for number in shown))
         yield table
@@ -70,10 +70,10 @@ def charts_of(rows: Sequence[NextRow]) -> list[Chart]:
     schemes = by_scheme(rows)
     charts = [
         Chart("ratio-over-time", f"Realised {what} over the optimum", "Each interval, whose matrix no scheme had seen.",
-              "", label, tuple(_over_time(name, own, lambda r: r.ratio) for name, own in schemes.items()), "time"),
+              "", label, tuple(_over_time(name, part, lambda r: r.ratio) for name, part in schemes.items()), "time"),
         Chart("ratio", "Share of intervals", "Intervals whose ratio is at most so large.", label,
               "share of intervals (%)",
-              tuple(distribution(name, np.array([r.ratio for r in own])) for name, own in schemes.items()), "linear",
+              tuple(distribution(name, np.array([r.ratio for r in part])) for name, part in schemes.items()), "linear",
               SHARE_RANGE),
     ]  # fmt: skip
     if any(math.isfinite(row.limit) for row in rows):
@@ -85,7 +85,7 @@ def charts_of(rows: Sequence[NextRow]) -> list[Chart]:
                             _over_time("stated limit", schemes[best], lambda r: r.limit)), "time",
             )
         )  # fmt: skip
-    moved = tuple(_over_time(name, own, lambda r: 100 * r.churn) for name, own in schemes.items())
+    moved = tuple(_over_time(name, of_scheme, lambda r: 100 * r.churn) for name, of_scheme in schemes.items())
     charts.append(Chart("churn", "Churn", "Share of the volume that moves between two intervals.", "", "churn (%)",
                         moved, "time"))  # fmt: skip
     return charts
@@ -99,12 +99,12 @@ def _over_time(name: str, rows: Sequence[NextRow], number: Callable[[NextRow], f
 
 def figures_of_intervals(rows: Sequence[NextRow]) -> dict[str, list[Chart]]:
     """The charts of each network."""
-    return {topology: charts_of(own) for (topology, _), own in by_network(rows).items()}
+    return {topology: charts_of(of_network) for (topology, _), of_network in by_network(rows).items()}
 
 
 def plot_next_interval(path: Path, rows: Sequence[NextRow]) -> None:
     """For each network two panels: realised over optimum over time, and its distribution."""
-    plot_panels(path, [(topology, charts_of(own)[:2]) for (topology, _), own in by_network(rows).items()])
+    plot_panels(path, [(topology, charts_of(of_network)[:2]) for (topology, _), of_network in by_network(rows).items()])
 
 
 def write_next_interval_report(path: Path, rows: Sequence[NextRow], selections: Mapping[str, str]) -> None:
@@ -116,13 +116,13 @@ def write_next_interval_report(path: Path, rows: Sequence[NextRow], selections: 
         selections: which matrices were measured, in words, by the name of the topology.
     """
     sections = []
-    for (topology, traffic), own in by_network(rows).items():
-        lines = [(s.scheme, [Cell(*cell) for cell in _cells(s)]) for s in _from_the_best(summarise(own))]
-        count = len({row.index for row in own})
+    for (topology, traffic), of_network in by_network(rows).items():
+        lines = [(s.scheme, [Cell(*cell) for cell in _cells(s)]) for s in _from_the_best(summarise(of_network))]
+        count = len({row.index for row in of_network})
         sections.append(
             Section(
                 title=topology, facts=selections.get(topology, f"{count} intervals"), traffic=traffic,
-                columns=[Column(name) for name in _COLUMNS], lines=lines, charts=charts_of(own),
+                columns=[Column(name) for name in _COLUMNS], lines=lines, charts=charts_of(of_network),
             )
         )  # fmt: skip
     write_page(

@@ -53,8 +53,8 @@ def plot_results(path: Path, rows: list[Row]) -> None:
     """For each network two panels of the unchanged matrices: quality over time, and quality against time to solve."""
     networks = by_network([row for row in rows if row.protocol == Protocol.OFFLINE.value])
     panels = []
-    for (topology, _), own in networks.items():
-        charts, usable = Charts(own), [row for row in own if row.usable]
+    for (topology, _), of_network in networks.items():
+        charts, usable = Charts(of_network), [row for row in of_network if row.usable]
         panels.append((topology, [charts.over_time(usable), charts.against_time(usable)]))
     plot_panels(path, panels)
 

@@ -121,10 +121,10 @@ def _classes(rows: list[Row]) -> tuple[ClassSummary, ...]:
     return tuple(
         ClassSummary(
             name,
-            _mean([line["value"] / line["demand"] if line["demand"] > 0 else 1.0 for line in own]),
-            max(line["gap"] for line in own),
+            _mean([line["value"] / line["demand"] if line["demand"] > 0 else 1.0 for line in of_class]),
+            max(line["gap"] for line in of_class),
         )
-        for name, own in lines.items()
+        for name, of_class in lines.items()
     )
 
 
@@ -144,7 +144,9 @@ def render_all(rows: list[Row], *, wide: bool) -> Iterator[Table]:
             parts = [levels] if levels else []
         else:
             protocols = dict.fromkeys(protocol for protocol, _ in levels)
-            parts = [{key: own for key, own in levels.items() if key[0] == protocol} for protocol in protocols]
+            parts = [
+                {key: of_level for key, of_level in levels.items() if key[0] == protocol} for protocol in protocols
+            ]
         yield from (_render_levels(part, topology) for part in parts)
 
 
@@ -263,8 +265,8 @@ def _number(value: float) -> str:
 
 def class_text(summary: Summary, name: str) -> str:
     """Satisfied demand of a class and its gap, such as ``99.83% (0.15%)``; ``-`` if the scheme has none."""
-    found = next((one for one in summary.classes if one.name == name), None)
-    return "-" if found is None else f"{percent(found.satisfied_demand)} ({percent(found.gap)})"
+    figures = next((one for one in summary.classes if one.name == name), None)
+    return "-" if figures is None else f"{percent(figures.satisfied_demand)} ({percent(figures.gap)})"
 
 
 def percent(share: float) -> str:

@@ -106,11 +106,11 @@ class FlowGnnScheme:
             case "admm":
                 splits, prices = self._by_admm(problem, splits, prices)
             case _:  # PDHG checks the model's own splits first, and returns the best that it has checked
-                given = self.config.iterations
+                asked = self.config.iterations
                 result = pdhg.solve(
                     problem.weighted,
                     gap=self.config.gap,
-                    max_iterations=_DEFAULT_PDHG_ITERATIONS if given < 0 else given,
+                    max_iterations=_DEFAULT_PDHG_ITERATIONS if asked < 0 else asked,
                     warm_start=(splits, prices),
                 )
                 splits, prices = result.splits, result.prices

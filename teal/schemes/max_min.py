@@ -50,8 +50,8 @@ class MaxMin:
             tasks = max_min.level_tasks(problem, self.gap, weight, self.iterations)
         else:
             tasks = max_min.tasks(problem, self.gap, weight=weight)
-        found = complete(carrying_out(tasks, pdhg.solving))
-        return Allocation.of_batch(found.splits, None, time.perf_counter() - begin, found.program_prices)
+        result = complete(carrying_out(tasks, pdhg.solving))
+        return Allocation.of_batch(result.splits, None, time.perf_counter() - begin, result.program_prices)
 
 
 def make(spec: Spec, model: Path | None) -> MaxMin:

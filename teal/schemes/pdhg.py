@@ -48,8 +48,8 @@ class Pdhg:
             if problem.objective.name != ObjectiveName.PRIORITY:
                 raise InputError("pdhg", "form=residual", "the objective priority", problem.objective.name)
             tasks = residual_tasks(problem, self.gap)
-            found = complete(carrying_out(tasks, pdhg.solving, max_iterations=self.iterations))
-            return Allocation.of_batch(found.splits, None, time.perf_counter() - begin)
+            residual = complete(carrying_out(tasks, pdhg.solving, max_iterations=self.iterations))
+            return Allocation.of_batch(residual.splits, None, time.perf_counter() - begin)
         result = self.search(problem, start)
         return Allocation.of_batch(result.splits, result.prices, time.perf_counter() - begin, result.program_prices)
 

@@ -34,9 +34,9 @@ class ProtectedScheme:
         """Protect all matrices together; the time is divided evenly among them."""
         groups = groups_to_survive(problem, self.groups)
         begin = time.perf_counter()
-        found = protect(problem, groups, gap=self.gap)
-        splits = torch.where(problem.demand[..., None] > 0, found.splits, 0)
-        return Allocation.of_batch(splits, found.prices, time.perf_counter() - begin)
+        result = protect(problem, groups, gap=self.gap)
+        splits = torch.where(problem.demand[..., None] > 0, result.splits, 0)
+        return Allocation.of_batch(splits, result.prices, time.perf_counter() - begin)
 
 
 def make(spec: Spec, model: Path | None) -> ProtectedScheme:

@@ -39,8 +39,8 @@ def solver_settings(config: ServeConfig) -> dict[str, Any]:
 
 def model_of(config: ServeConfig) -> str:
     """The model as a name or as an absolute path: other processes have other working folders."""
-    own = Path(config.model)
-    return str(own.resolve()) if own.is_dir() else config.model
+    folder = Path(config.model)
+    return str(folder.resolve()) if folder.is_dir() else config.model
 
 
 def address_of(config: ServeConfig) -> str:

@@ -46,8 +46,8 @@ def groups_to_survive(problem: Problem, file: str) -> Sequence[Sequence[int]]:
     Raises:
         InputError: see :func:`teal.formats.groups.load_groups`.
     """
-    own = problem.condition(Protection)
-    return failing_links(file, problem.topology) if file or own is None else own.groups
+    protection = problem.condition(Protection)
+    return failing_links(file, problem.topology) if file or protection is None else protection.groups
 
 
 def protect(

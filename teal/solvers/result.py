@@ -115,8 +115,8 @@ class PdhgResult:
         if any(getattr(self, field) is not None for field in _OF_SEQUENCES):
             raise ValueError("results of a sequence of programs have certificates for all matrices together")
 
-        def put(own: Tensor, new: Tensor) -> Tensor:
-            return own.index_copy(0, rows.to(own.device), new)
+        def put(old: Tensor, new: Tensor) -> Tensor:
+            return old.index_copy(0, rows.to(old.device), new)
 
         stopped_by = list(self.stopped_by)
         for row, stop in zip(rows.tolist(), others.stopped_by, strict=True):

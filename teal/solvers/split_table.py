@@ -53,8 +53,8 @@ def without_small(problem: Problem, splits: Tensor, least: float) -> Tensor:
         least: share of a demand, in [0, 1).
     """
 
-    def dropped(given: Tensor) -> Tensor:
-        return torch.where(given >= least, given, 0)
+    def dropped(shares: Tensor) -> Tensor:
+        return torch.where(shares >= least, shares, 0)
 
     kept, total = dropped(splits), splits.sum(-1, keepdim=True)
     scaled = kept * (total / kept.sum(-1, keepdim=True).clamp(min=_MIN_TOTAL))

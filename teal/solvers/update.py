@@ -94,10 +94,10 @@ def plan_update(paths: Paths, before: FloatArray, after: FloatArray, max_steps: 
         return Update(np.stack([before, after]), 1.0)
     best: Update | None = None
     for steps in range(2, max_steps + 1):
-        found = _in_steps(paths, before, after, steps)
-        if best is None or found.kept > best.kept * (1 + 1e-6):
-            best = found
-        if found.kept >= _WHOLE:
+        steps_found = _in_steps(paths, before, after, steps)
+        if best is None or steps_found.kept > best.kept * (1 + 1e-6):
+            best = steps_found
+        if steps_found.kept >= _WHOLE:
             break
     if best is None:
         raise SolverError(f"update: not possible in {max_steps} step")

@@ -37,8 +37,8 @@ def run_audit(config: AuditConfig, notify: Callable[[str], None]) -> Audit:
         raise InputError("--objective", "", "one that maximises a value", instance.objective.name)
     schemes = [make_scheme(scheme, config.model) for scheme in config.scheme]
 
-    def say(found: Generation) -> None:
-        notify(f"{found.evaluations:,} matrices, {found.elapsed_s:.0f} s: loses {100 * found.loss:.2f}%")
+    def say(generation: Generation) -> None:
+        notify(f"{generation.evaluations:,} matrices, {generation.elapsed_s:.0f} s: loses {100 * generation.loss:.2f}%")
 
     allowed = demand_set(instance, config.box, hose=config.hose, up_to=config.up_to)
     result = audit(

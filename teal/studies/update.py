@@ -67,10 +67,10 @@ def _as_json(topology: Topology, keys: list[_Key], flows: FloatArray, update: Up
     largest = update.flows.max(0)
     carried: dict[_Demand, list[dict[str, Any]]] = {}
     for (demand, links), rate, most in zip(keys, flows.tolist(), largest.tolist(), strict=True):
-        own = carried.setdefault(demand, [])
+        paths_of = carried.setdefault(demand, [])
         if rate > _SHOWN * most:
             along = [nodes[topology.link_source[links[0]]], *(nodes[topology.link_target[link]] for link in links)]
-            own.append({"nodes": along, "links": [names[link] for link in links], "rate": rate})
+            paths_of.append({"nodes": along, "links": [names[link] for link in links], "rate": rate})
     routers: dict[str, list[dict[str, Any]]] = {}
     for (router, target, name), paths in carried.items():
         total = sum(path["rate"] for path in paths)

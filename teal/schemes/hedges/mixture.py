@@ -234,9 +234,9 @@ def make(spec: Spec, model: Path | None) -> Mixture:
     from teal.schemes.hedges.registry import make_hedge
 
     options = spec.parse_options(of="auto", rate=_RATE, share=_SHARE, warm_up=_WARM_UP)
-    given = str(options["of"])
+    names = str(options["of"])
     for name, expected, good in (
-        ("of", "each hedge once, none of them empty", _is_list(given)),
+        ("of", "each hedge once, none of them empty", _is_list(names)),
         ("rate", "a number > 0", float(options["rate"]) > 0),
         ("share", "a number in [0, 1)", 0 <= float(options["share"]) < 1),
         ("warm_up", "a whole number of at least 0", int(options["warm_up"]) >= 0),
@@ -245,8 +245,8 @@ def make(spec: Spec, model: Path | None) -> Mixture:
             raise InputError(spec.text, name, expected, options[name])
 
     made: dict[str, Hedge] | None = None
-    if given != "auto":  # now, so that a fault shows before anything slow
-        made = {name: make_hedge(name, model) for name in given.split("+")}
+    if names != "auto":  # now, so that a fault shows before anything slow
+        made = {name: make_hedge(name, model) for name in names.split("+")}
     return Mixture(made or default_hedges, float(options["rate"]), float(options["share"]), int(options["warm_up"]))
 
 

@@ -65,13 +65,13 @@ class Answer:
 
     def further(self, row: int) -> dict[str, Any]:
         """Figures of a matrix that only some programs have."""
-        found: dict[str, Any] = {}
+        figures: dict[str, Any] = {}
         if self.classes is not None:
-            found["classes"] = self.classes[row]
-        found |= {name: plain(of_rows[row]) for name, of_rows in self.of_conditions.items()}
+            figures["classes"] = self.classes[row]
+        figures |= {name: plain(of_rows[row]) for name, of_rows in self.of_conditions.items()}
         if self.levels is not None:
-            found["levels"] = self.levels[row]
-        return found
+            figures["levels"] = self.levels[row]
+        return figures
 
     def summary(self) -> dict[str, Any]:
         """What it cost and brought: widest gap, mean satisfied demand; of the last matrix utilisation and classes."""

@@ -139,12 +139,12 @@ def to_arrow(answer: Answer, further: dict[str, Any]) -> bytes:
     if answer.weights is not None:
         columns["admitted_share"] = lists(answer.admitted_share)
     shape = {"demands": answer.splits.shape[1], "paths": answer.splits.shape[2]}
-    said = {**shape, **answer.cost, **further}
+    metadata = {**shape, **answer.cost, **further}
     if answer.classes is not None:
-        said["classes"] = answer.classes
+        metadata["classes"] = answer.classes
     if answer.levels is not None:
-        said["levels"] = answer.levels
-    table = pa.table(columns).replace_schema_metadata({"teal": json.dumps(said)})
+        metadata["levels"] = answer.levels
+    table = pa.table(columns).replace_schema_metadata({"teal": json.dumps(metadata)})
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)

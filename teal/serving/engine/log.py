@@ -15,11 +15,11 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line; an exception's trace is a text in it."""
-        said = {"time": round(record.created, 3), "level": record.levelname.lower(), "event": record.getMessage()}
-        said |= getattr(record, "teal", {})
+        line = {"time": round(record.created, 3), "level": record.levelname.lower(), "event": record.getMessage()}
+        line |= getattr(record, "teal", {})
         if record.exc_info:
-            said["trace"] = self.formatException(record.exc_info)
-        return json.dumps(said)
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(line)
 
 
 def log_to(path: Path) -> None:

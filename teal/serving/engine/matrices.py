@@ -100,13 +100,13 @@ def _class_numbers(of_class: Sequence[Any] | None, count: int, classes: Sequence
     Raises:
         ServiceError: an unknown class, none where there are classes, or one where there are none.
     """
-    given = [None] * count if of_class is None else of_class
+    names = [None] * count if of_class is None else of_class
     known: dict[Any, int] = {name: number for number, name in enumerate(classes)} or {None: 0}
-    for name in given:
+    for name in names:
         if name not in known:
             expected = "one of " + ", ".join(classes) if classes else "none, since no classes are given"
             raise wrong(f"class: {expected[:200]}, not {str(name)[:80]!r}")
-    return np.array([known[name] for name in given], np.int64)
+    return np.array([known[name] for name in names], np.int64)
 
 
 def checked(rates: FloatArray) -> FloatArray:

@@ -52,7 +52,7 @@ class ServedModel:
                 self._reading = self._beside.submit(self._try)
         return self.starter
 
-    def said(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """Name, version of the weights, seconds since 1970 when they were read, and what is wrong with newer ones."""
         return {
             "model": self._name,
@@ -79,7 +79,7 @@ class ServedModel:
         if self._folder is None:
             return []
         try:
-            found = [(self._folder / name).stat() for name in (MODEL_CARD, MODEL_WEIGHTS)]
+            files = [(self._folder / name).stat() for name in (MODEL_CARD, MODEL_WEIGHTS)]
         except FileNotFoundError:
             return []
-        return [(one.st_ino, one.st_mtime_ns, one.st_size) for one in found]
+        return [(one.st_ino, one.st_mtime_ns, one.st_size) for one in files]

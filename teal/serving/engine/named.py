@@ -56,12 +56,12 @@ def _demands(
     """
     names, pairs = served.topology.node_names, served.paths.num_demands
     for d in np.flatnonzero(rates).tolist():
-        paths, own = [], answer.splits[b, d]
-        for k in np.flatnonzero(own).tolist():
+        paths, of_demand = [], answer.splits[b, d]
+        for k in np.flatnonzero(of_demand).tolist():
             nodes, links = served.route(d % pairs, k)
             share: dict[str, Any] = {"nodes": nodes, "links": links}
             if answer.weights is None:
-                share["split"] = float(own[k])
+                share["split"] = float(of_demand[k])
             else:
                 share["weight"] = int(answer.weights[b, d, k])
             paths.append(share)

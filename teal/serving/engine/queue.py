@@ -145,15 +145,15 @@ class Queue:
             request = chunk.request
             if not request.answer.done():
                 work[request] = work.get(request, 0.0) + request.served.times.usual_s(chunk.size, request.wanted)
-        at, own, latest = now, 0.0, -math.inf
+        at, of_client, latest = now, 0.0, -math.inf
         for request in sorted(work, key=lambda request: request.deadline):
             at += work[request]
             served = request.served
             margin = served.times.slice_s + served.times.usual_s(MAX_LANES, request.wanted)
             latest = max(latest, at - request.deadline - margin)
             if request.client == new.client:
-                own += work[request]
-                latest = max(latest, own - CLIENT_SHARE * (request.deadline + margin - now))
+                of_client += work[request]
+                latest = max(latest, of_client - CLIENT_SHARE * (request.deadline + margin - now))
         return latest
 
     def slack(self, now: float) -> float:

@@ -110,8 +110,8 @@ class Registry:
             self._unreadable.discard(name)
             if network.unsaved and name not in self._saving:  # beside the event loop: a lock may be held
                 self._saving[name] = asyncio.create_task(self._save_again(name, network))
-        found = [network.preparing for network in self._networks.values()]
-        return [task for task in found if task is not None and not task.done()]
+        tasks = [network.preparing for network in self._networks.values()]
+        return [task for task in tasks if task is not None and not task.done()]
 
     async def put(self, name: str, spec: dict[str, Any]) -> bool:
         """Register or replace; whether the name is new.
@@ -119,12 +119,12 @@ class Registry:
         Raises:
             ServiceError: a fault in the topology, too many networks, or paths that would take too long.
         """
-        given = NetworkSpec.model_validate(spec)
-        topology = await asyncio.to_thread(topology_of, name, given)  # a fault is the caller's, now
-        groups_of(topology, given)
-        if topology.num_nodes * (topology.num_nodes - 1) * given.num_paths > _MOST_SPLITS:
+        checked = NetworkSpec.model_validate(spec)
+        topology = await asyncio.to_thread(topology_of, name, checked)  # a fault is the caller's, now
+        groups_of(topology, checked)
+        if topology.num_nodes * (topology.num_nodes - 1) * checked.num_paths > _MOST_SPLITS:
             raise wrong(f"topology: at most {_MOST_SPLITS:,} splits, pairs of nodes times num_paths")
-        estimate = await self._estimate(topology, given)
+        estimate = await self._estimate(topology, checked)
         names = self._store.names()
         if name not in names and len(names) >= self._most:
             raise ServiceError(409, "too_many_networks", f"{self._most} networks are registered: delete one first")
@@ -179,7 +179,7 @@ class Registry:
         between: dict[tuple[int, int], list[int]] = {}
         for link, pair in enumerate(zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)):
             between.setdefault(pair, []).append(link)
-        found: dict[str, dict[str, Any]] = {}
+        link_states: dict[str, dict[str, Any]] = {}
         for change in LinkChanges.model_validate(changes).links:
             ends = {(index.get(change.source, -1), index.get(change.target, -1))}
             if change.both:
@@ -188,11 +188,11 @@ class Registry:
             if not links:
                 raise wrong(f"there is no link {change.source[:80]!r} - {change.target[:80]!r}")
             for link in links:
-                said = change.model_dump(include={"capacity", "up"}, exclude_none=True)
+                state = change.model_dump(include={"capacity", "up"}, exclude_none=True)
                 if change.restore:
-                    said = {"capacity": None, "up": True}
-                found[str(link)] = {**found.get(str(link), {}), **said}
-        await asyncio.to_thread(self._save, name, network, found)
+                    state = {"capacity": None, "up": True}
+                link_states[str(link)] = {**link_states.get(str(link), {}), **state}
+        await asyncio.to_thread(self._save, name, network, link_states)
 
     def _save(self, name: str, network: Hosted, changes: dict[str, dict[str, Any]] | None = None) -> None:
         """Store changes of links, and those that could not be stored before; put them in force in any case.
@@ -235,15 +235,15 @@ class Registry:
             ServiceError: there is none of that name.
         """
         network = self.get(name)
-        said: dict[str, Any] = {"name": name, "generation": network.generation, **network_settings(network.spec)}
+        description: dict[str, Any] = {"name": name, "generation": network.generation, **network_settings(network.spec)}
         if network.warning:
-            said["warning"] = network.warning
+            description["warning"] = network.warning
         if network.error:
-            return {**said, "state": "failed", "error": network.error}
+            return {**description, "state": "failed", "error": network.error}
         if network.served is None:
             progress = {"paths_share": network.share, "paths_estimated_s": network.estimated_s}
-            return {**said, "state": "computing", **progress}
-        return {**said, "state": "ready", "paths_share": 1.0, **_description(network.served)}
+            return {**description, "state": "computing", **progress}
+        return {**description, "state": "ready", "paths_share": 1.0, **_description(network.served)}
 
     def ready(self, name: str) -> Served:
         """A network that is ready.

@@ -38,14 +38,14 @@ _MOST_GROUPS, _MOST_CABLES = 10_000, 1_000  # of a network; of a group
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-def _names(given: Any) -> Any:
+def _names(value: Any) -> Any:
     """A list of names, or one of an address: gold,silver."""
-    return given.split(",") if isinstance(given, str) else given
+    return value.split(",") if isinstance(value, str) else value
 
 
-def _numbers(given: Any) -> Any:
+def _numbers(value: Any) -> Any:
     """Numbers by name, or those of an address: gold=30,silver=50."""
-    return dict(part.partition("=")[::2] for part in given.split(",")) if isinstance(given, str) else given
+    return dict(part.partition("=")[::2] for part in value.split(",")) if isinstance(value, str) else value
 
 
 class _Strict(BaseModel):
@@ -257,9 +257,9 @@ class AllocationRequest(Options, _Matrices):
 
     @model_validator(mode="after")
     def _nothing_else(self) -> Self:
-        given = self.model_fields_set - {"wanted", "deadline_ms", "form"}
-        if self.wanted == "next" and given:
-            raise ValueError(f"for the next interval deadline_ms and form alone may be given, not {sorted(given)}")
+        sent = self.model_fields_set - {"wanted", "deadline_ms", "form"}
+        if self.wanted == "next" and sent:
+            raise ValueError(f"for the next interval deadline_ms and form alone may be given, not {sorted(sent)}")
         return self
 
 
@@ -276,13 +276,13 @@ class MeasurementRequest(MeasurementOptions, _Matrices):
     """What was measured: one matrix or several."""
 
 
-def parsed(model: type[_Model], given: bytes | dict[str, str]) -> _Model:
+def parsed(model: type[_Model], content: bytes | dict[str, str]) -> _Model:
     """A body in JSON, or the parameters of an address.
 
     Raises:
         ServiceError: the first fault in it.
     """
     try:
-        return model.model_validate_json(given) if isinstance(given, bytes) else model.model_validate(given)
+        return model.model_validate_json(content) if isinstance(content, bytes) else model.model_validate(content)
     except ValidationError as error:
         raise invalid(error) from None

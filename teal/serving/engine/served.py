@@ -302,10 +302,10 @@ class Served:
             splits = admit(problem, splits, entries)
             weights = table_weights(splits, entries).to(torch.uint8)
             program_prices = None if solved.program_prices is None else solved.program_prices.rows(rows)
-            own = dataclasses.replace(
+            rounded = dataclasses.replace(
                 solved, problem=problem, splits=splits, prices=solved.prices[rows], program_prices=program_prices
             )
-            measured, rows_of = own.measured, slice(0, len(splits))
+            measured, rows_of = rounded.measured, slice(0, len(splits))
         else:
             measured, rows_of = solved.measured, rows
         reached = (measured.gap[rows_of] <= gap + 1e-9).tolist()
@@ -343,8 +343,10 @@ class Served:
     def drawing(self) -> dict[str, Any]:
         """See :func:`teal.web.layout.drawing`; capacities as registered."""
         if self._drawing is None:
-            own = self.topology
-            self._drawing = drawing(own.node_names, own.coordinates, own.link_source, own.link_target, own.capacity)
+            network = self.topology
+            self._drawing = drawing(
+                network.node_names, network.coordinates, network.link_source, network.link_target, network.capacity
+            )
         return self._drawing
 
     def network(self, wanted: Wanted) -> Problem:

@@ -89,7 +89,7 @@ class Solver:
     async def model(self) -> dict[str, Any]:
         """Which model is in use, and why a newer one is not."""
         await asyncio.to_thread(self._model.current)
-        return self._model.said()
+        return self._model.description()
 
     async def generation(self, name: str) -> str:
         """Which registration of its name a network is.
@@ -271,9 +271,9 @@ class Solver:
         answer, further = measured.answer(problem, time.perf_counter() - arrived)
         rates = measured.matrices.newest()
         check_size(served, rates, sent.accept, options.form)
-        found = await _found(network, served, answer, rates, sent, options, further)
+        body = await _found(network, served, answer, rates, sent, options, further)
         limit = further["limit"]
-        return found._replace(summary={**found.summary, "limit": limit["ratio"], "realised": limit["realised"]})
+        return body._replace(summary={**body.summary, "limit": limit["ratio"], "realised": limit["realised"]})
 
     def _same(self, name: str, served: Served) -> Hosted:
         """The network of a name, unless another one has got the name since ``served`` was looked up.

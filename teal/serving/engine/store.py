@@ -76,17 +76,17 @@ class Store:
             ServiceError: there is none of that name, or its files are damaged.
         """
         try:
-            found, links = _object(self._file(name)), None
+            stored, links = _object(self._file(name)), None
             with contextlib.suppress(FileNotFoundError):
                 links = _object(self._links(name))
-            generation = found["generation"]
+            generation = stored["generation"]
             if not isinstance(generation, str) or not re.fullmatch(_GENERATION, generation):
                 raise ValueError(f"a generation of 32 hexadecimal digits, not {str(generation)[:80]!r}")
             same = links is not None and links["generation"] == generation
             changed = links["links"] if same and links is not None else {}
             if not isinstance(changed, dict) or not all(isinstance(change, dict) for change in changed.values()):
                 raise ValueError("changes by number of the link expected")
-            return Stored(found["network"], changed, generation)
+            return Stored(stored["network"], changed, generation)
         except FileNotFoundError:
             raise not_found(name) from None
         except (OSError, ValueError, LookupError, TypeError) as error:
@@ -123,8 +123,8 @@ class Store:
             ServiceError: there is no network of that name, or another.
         """
         with self._locked():
-            found, links, generation = self.read(name)
-            if found != network:
+            stored, links, generation = self.read(name)
+            if stored != network:
                 raise replaced(name)
             for link, change in changes.items():
                 links[link] = {**links.get(link, {}), **change}
@@ -203,9 +203,9 @@ def _stamp(file: Path, name: str = "") -> int:
     """
     try:
         with file.open("rb") as stream:
-            found = os.fstat(stream.fileno())
+            status = os.fstat(stream.fileno())
     except FileNotFoundError:
         if name:
             raise not_found(name) from None
         return 0
-    return hash((found.st_ino, found.st_mtime_ns, found.st_size))
+    return hash((status.st_ino, status.st_mtime_ns, status.st_size))

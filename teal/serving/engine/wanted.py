@@ -80,11 +80,11 @@ class Wanted:
 
     def figures(self, problem: Problem, splits: torch.Tensor) -> dict[str, FloatArray]:
         """(B,) what the conditions say of splits (B, D, K), by name."""
-        found: dict[str, FloatArray] = {}
+        by_name: dict[str, FloatArray] = {}
         for condition in problem.conditions:
             for name, of_rows in condition.figures(problem.program, splits).items():
-                found[name] = of_rows.cpu().numpy()
-        return found
+                by_name[name] = of_rows.cpu().numpy()
+        return by_name
 
 
 def prepared(network: Problem, groups: LinkGroups) -> dict[str, Any]:
@@ -97,13 +97,13 @@ def prepared(network: Problem, groups: LinkGroups) -> dict[str, Any]:
         groups: of links that fail together, by the network's registration.
     """
     of_words = {"cables": network.topology.cables(), "groups": groups}
-    found: dict[str, Any] = {}
+    ready: dict[str, Any] = {}
     for name, kind in OFFERS.items():
         try:
-            found[name] = kind.prepared(network.ops, network.topology.num_links, of_words)
+            ready[name] = kind.prepared(network.ops, network.topology.num_links, of_words)
         except InputError as error:
-            found[name] = error
-    return found
+            ready[name] = error
+    return ready
 
 
 def wanted_by(
@@ -187,13 +187,13 @@ def without_demand(topology: Topology, paths: PathSet, wanted: Wanted) -> Proble
     """
     count = max(1, len(wanted.limits))
     none = np.zeros((1, count * paths.num_demands))
-    classes, own = None, paths
+    classes, of_classes = None, paths
     if wanted.limits:
         names = [str(number) for number in range(count)]
         classes = DemandClasses.of_equal_size(names, paths.num_demands)
         pairs = np.tile(paths.pairs, (count, 1))
-        own = class_paths(paths, topology, pairs, classes, dict(zip(names, wanted.limits, strict=True)))
-    return Problem.create(topology, own, Objective(wanted.objective), none, classes=classes)
+        of_classes = class_paths(paths, topology, pairs, classes, dict(zip(names, wanted.limits, strict=True)))
+    return Problem.create(topology, of_classes, Objective(wanted.objective), none, classes=classes)
 
 
 def columns(topology: Topology, paths: PathSet, wanted: Wanted) -> IntArray | None:

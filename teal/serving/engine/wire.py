@@ -66,16 +66,16 @@ def read_measured(sent: Sent, topology: Topology) -> tuple[FloatArray, list[np.d
     return rates, [np.datetime64(int(first) + row * when.interval_s, "s") for row in range(len(rates))]
 
 
-def previous_splits(found: Found, served: Served) -> FloatArray:
+def previous_splits(answer: Found, served: Served) -> FloatArray:
     """(D, K) splits of the last matrix of an earlier answer, or those of its classes, one after the other.
 
     Raises:
         ServiceError: an answer by name with classes, whose order it does not say.
     """
-    if found.media_type == ARROW:
-        splits = last_splits(found.body)
+    if answer.media_type == ARROW:
+        splits = last_splits(answer.body)
     else:
-        last = json.loads(found.body)["allocations"][-1]
+        last = json.loads(answer.body)["allocations"][-1]
         is_named = "demands" in last
         splits = splits_of(last, served) if is_named else _dense_splits(last)
         if is_named and any("class" in demand for demand in last["demands"]):

@@ -78,10 +78,10 @@ def _describe_bodies(app: FastAPI) -> None:
     def described() -> dict[str, Any]:
         if app.openapi_schema is None:
             schema = usual()
-            _, own = models_json_schema(
+            _, schemas = models_json_schema(
                 [(model, "validation") for model in SENT_MODELS], ref_template="#/components/schemas/{model}"
             )
-            schema["components"]["schemas"] |= own["$defs"]
+            schema["components"]["schemas"] |= schemas["$defs"]
         return app.openapi_schema or {}
 
     app.openapi = described  # type: ignore[method-assign]

@@ -158,8 +158,8 @@ class Watched:
         private = scope["path"].startswith(("/v1/", "/metrics"))
         client = str((scope.get("client") or ("",))[0])
         if self._tokens and private:
-            kind, _, given = headers.get(b"authorization", b"").partition(b" ")
-            borne = [number for number, token in enumerate(self._tokens) if hmac.compare_digest(given, token)]
+            kind, _, secret = headers.get(b"authorization", b"").partition(b" ")
+            borne = [number for number, token in enumerate(self._tokens) if hmac.compare_digest(secret, token)]
             if kind.lower() != b"bearer" or not borne:
                 raise ServiceError(401, "unauthorised", "a valid bearer token is required")
             if len(self._tokens) > 1:  # with one token, clients are told apart by their addresses
@@ -184,8 +184,8 @@ def _is_same_site(origin: str, host: str) -> bool:
     try:
         site = urlsplit(origin)
         usual = {"http": 80, "https": 443}.get(site.scheme)
-        own = urlsplit(f"//{host}")
-        return bool(site.hostname) and (site.hostname, site.port or usual) == (own.hostname, own.port or usual)
+        parts = urlsplit(f"//{host}")
+        return bool(site.hostname) and (site.hostname, site.port or usual) == (parts.hostname, parts.port or usual)
     except ValueError:
         return False
 

@@ -20,13 +20,13 @@ _POLICY = (
 )
 
 
-def _own(name: str) -> Callable[[], str]:
+def _asset(name: str) -> Callable[[], str]:
     return lambda: (_ASSETS / name).read_text(encoding="utf-8")
 
 
 _FILES = {
-    "page.css": ("text/css", _own("page.css")),
-    "page.js": ("text/javascript", _own("page.js")),
+    "page.css": ("text/css", _asset("page.css")),
+    "page.js": ("text/javascript", _asset("page.js")),
     "network_map.js": ("text/javascript", network_map_js),
     "plotly.js": ("text/javascript", plotly_js),
 }

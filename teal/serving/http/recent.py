@@ -59,10 +59,10 @@ class Recent:
         """
         if not key:
             return await work(), True
-        said = "\0".join(
+        request = "\0".join(
             (sent.media_type, sent.accept, sent.client, sent.previous_id, *map(str, sorted(sent.query.items())))
         )
-        digest = hashlib.sha256(said.encode("utf-8", "replace") + b"\0" + sent.body).digest()
+        digest = hashlib.sha256(request.encode("utf-8", "replace") + b"\0" + sent.body).digest()
         place = network, f"{sent.client}\0{key}"
         known = self._keyed.get(place)
         if known is not None:
@@ -75,18 +75,18 @@ class Recent:
             return await self.once(network, key, sent, work)
         mine = self._keyed[place] = _Keyed(digest, asyncio.get_running_loop().create_future())
         try:
-            found = await work()
+            result = await work()
         except BaseException:
             self._keyed.pop(place, None)
             mine.answer.cancel()
             raise
-        mine.answer.set_result(found)
-        self._keyed_bytes += len(found.body)
+        mine.answer.set_result(result)
+        self._keyed_bytes += len(result.body)
         for oldest in list(self._keyed):
             if len(self._keyed) <= MOST and self._keyed_bytes <= MOST_BODY_BYTES:
                 break
             self._forget_key(oldest)
-        return found, True
+        return result, True
 
     def _forget_key(self, place: tuple[str, str]) -> None:
         """Forget a key whose answer is there."""
@@ -95,30 +95,30 @@ class Recent:
             self._keyed_bytes -= len(answer.result().body)
             del self._keyed[place]
 
-    def add(self, network: str, number: str, found: Found) -> bool:
+    def add(self, network: str, number: str, answer: Found) -> bool:
         """Keep an answer; the oldest ones go.
 
         Args:
             network: its name; what is known of another registration of the name is forgotten.
             number: of the request.
-            found: the answer.
+            result: the answer.
 
         Returns:
             whether the network was not known.
         """
         known = self._figures.get(network)
         new = known is None
-        if known is None or known.generation != found.generation:
+        if known is None or known.generation != answer.generation:
             if not new:
                 self._forget_bodies(network)
-            known = self._figures[network] = _Figures(found.generation)
+            known = self._figures[network] = _Figures(answer.generation)
         last = known.allocations[-1]["time"] if known.allocations else 0.0
         # Distinct times, so that nobody who asks for later ones misses any.
-        known.allocations.append({"id": number, "time": max(time.time(), last + 1e-4), **found.summary})
-        known.utilisation = found.utilisation
-        if len(found.body) <= MOST_BODY_BYTES // 4:
-            self._bodies[network, number] = found
-            self._bytes += len(found.body)
+        known.allocations.append({"id": number, "time": max(time.time(), last + 1e-4), **answer.summary})
+        known.utilisation = answer.utilisation
+        if len(answer.body) <= MOST_BODY_BYTES // 4:
+            self._bodies[network, number] = answer
+            self._bytes += len(answer.body)
         while len(self._bodies) > MOST_BODIES or self._bytes > MOST_BODY_BYTES:
             self._bytes -= len(self._bodies.popitem(last=False)[1].body)
         return new
@@ -128,8 +128,8 @@ class Recent:
         known = self._figures.get(network)
         if known is None or known.generation != generation:
             return {"allocations": [], "utilisation": []}
-        found = [one for one in known.allocations if one["time"] > after]
-        return {"allocations": found, "utilisation": known.utilisation}
+        newer = [one for one in known.allocations if one["time"] > after]
+        return {"allocations": newer, "utilisation": known.utilisation}
 
     def answer(self, network: str, generation: str, number: str) -> Found:
         """A whole answer.
@@ -137,10 +137,10 @@ class Recent:
         Raises:
             ServiceError: it is not kept any more, or never was.
         """
-        found = self._bodies.get((network, number))
-        if found is None or found.generation != generation:
+        kept = self._bodies.get((network, number))
+        if kept is None or kept.generation != generation:
             raise ServiceError(404, "unknown_allocation", f"no allocation {number[:80]!r} is kept")
-        return found
+        return kept
 
     def last_used(self) -> str:
         """The network that was allocated for last; "" if none was."""

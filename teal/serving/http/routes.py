@@ -200,35 +200,35 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         that is sent again with the same Idempotency-Key and body gets the same answer, and is not solved again.
         The parameter previous is the id of the answer that is in force, which a limit on what moves counts from.
         """
-        given = sent(request, await request.body())
+        sent_body = sent(request, await request.body())
         if previous is not None:
             in_force = recent.answer(name, await backend.generation(name), previous)
-            given = dataclasses.replace(given, previous=in_force, previous_id=previous)
-        own = f"{name} {given.client}"
-        if on_their_way[name] >= most_open or on_their_way[own] >= places_of_one(most_open):
+            sent_body = dataclasses.replace(sent_body, previous=in_force, previous_id=previous)
+        client_key = f"{name} {sent_body.client}"
+        if on_their_way[name] >= most_open or on_their_way[client_key] >= places_of_one(most_open):
             raise overloaded()
-        on_their_way.update((name, own))
+        on_their_way.update((name, client_key))
         try:
             # Of this registration of the name: another network gives other answers.
             key = f"{await backend.generation(name)} {idempotency_key}" if idempotency_key else ""
-            work = recent.once(name, key, given, lambda: backend.allocate(name, given))
-            found, is_new = await _unless_gone(request, work)
+            work = recent.once(name, key, sent_body, lambda: backend.allocate(name, sent_body))
+            result, is_new = await _unless_gone(request, work)
         finally:
-            on_their_way.subtract((name, own))
-            for counted in (name, own):  # names are the callers': none may stay behind
+            on_their_way.subtract((name, client_key))
+            for counted in (name, client_key):  # names are the callers': none may stay behind
                 if not on_their_way[counted]:
                     del on_their_way[counted]
-        request.scope.get("teal", {})["deadline_ms"] = found.summary["deadline_ms"]  # for the log
+        request.scope.get("teal", {})["deadline_ms"] = result.summary["deadline_ms"]  # for the log
         if is_new:
-            metrics.allocated(name, found.summary)
+            metrics.allocated(name, result.summary)
             try:
-                if found.generation == await backend.generation(name) and recent.add(name, given.number, found):
+                if result.generation == await backend.generation(name) and recent.add(name, sent_body.number, result):
                     await forget()
             except ServiceError:  # deleted meanwhile
                 pass
             except Exception:  # engines that end, say; the answer is there and goes out
-                LOG.exception("answer not kept", extra={"teal": {"request": given.number}})
-        return Response(found.body, media_type=found.media_type)
+                LOG.exception("answer not kept", extra={"teal": {"request": sent_body.number}})
+        return Response(result.body, media_type=result.media_type)
 
     @router.get("/v1/networks/{name}/allocations", **api, response_model=RecentAllocations)
     async def get_allocations(name: str, after: float = 0.0) -> Any:
@@ -244,8 +244,8 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
     )  # fmt: skip
     async def get_allocation(name: str, number: str) -> Response:
         """An answer that was given lately, as it was given; the last ones only, 64 MiB of all networks together."""
-        found = recent.answer(name, await backend.generation(name), number)
-        return Response(found.body, media_type=found.media_type)
+        result = recent.answer(name, await backend.generation(name), number)
+        return Response(result.body, media_type=result.media_type)
 
     @router.post(
         "/v1/networks/{name}/measurements", **api, response_model=MeasuredInfo,

@@ -94,8 +94,8 @@ def start(problem: Problem, scale: Scaling, state: PdhgState | None) -> Point:
     """The first iterate: ``state`` made feasible, or no flow and no prices (balanced: even splits, equal prices)."""
     splits, dual = torch.zeros_like(problem.even_splits), torch.zeros_like(problem.capacity)
     if state is not None:
-        given = state.splits.to(splits).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0)
-        splits = torch.where(problem.path_mask & (problem.demand > 0)[..., None], given, 0)
+        positive = state.splits.to(splits).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp(min=0)
+        splits = torch.where(problem.path_mask & (problem.demand > 0)[..., None], positive, 0)
         dual = state.prices.to(dual).clamp(min=0) * problem.capacity
     if not problem.price_set.on_simplex:
         if problem.largest_share is not None:

@@ -89,6 +89,6 @@ class EquilibratedEngine(PlainEngine):
         splits = torch.minimum(point.splits, largest_share)
         if exact.demand_set.carries_all:
             has_splits = splits.sum(-1, keepdim=True) > 0
-            given = torch.where(has_splits, splits, exact.bottleneck) if state is not None else exact.bottleneck
-            splits = _in_proportion(given)
+            shares = torch.where(has_splits, splits, exact.bottleneck) if state is not None else exact.bottleneck
+            splits = _in_proportion(shares)
         return Point(splits, point.dual)

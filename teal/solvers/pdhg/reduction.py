@@ -110,8 +110,8 @@ class Reduction:
         gaps = gap(exact, value, bound)
         # What the reduced program has and this one has not is lost to the range of the numbers.
         stopped_by = tuple(
-            Stop.ROUNDING if stop is Stop.GAP and not own <= target_gap * (1 + _SLACK) else stop
-            for stop, own in zip(reduced.stopped_by, gaps.tolist(), strict=True)
+            Stop.ROUNDING if stop is Stop.GAP and not gap_here <= target_gap * (1 + _SLACK) else stop
+            for stop, gap_here in zip(reduced.stopped_by, gaps.tolist(), strict=True)
         )
         return dataclasses.replace(
             reduced, splits=splits, prices=prices, value=value, bound=bound, gap=gaps, state=state,

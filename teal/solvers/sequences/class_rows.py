@@ -119,8 +119,8 @@ class ClassRows:
         mix = splits / splits.sum(-1, keepdim=True).clamp(min=1e-300)
         out = splits.new_empty(len(splits), int(self._classes.ptr[-1]), splits.shape[2])
         for number, (block, row) in enumerate(zip(self._classes.blocks, self._row, strict=True)):
-            own = amount[:, row, number]
-            share = torch.where(own > 0, served[:, row, number] / own.clamp(min=1e-300), 0)
+            of_class = amount[:, row, number]
+            share = torch.where(of_class > 0, served[:, row, number] / of_class.clamp(min=1e-300), 0)
             torch.mul(mix[:, row], share[..., None], out=out[:, block])
         return out
 
@@ -136,10 +136,12 @@ class ClassRows:
         last = len(self._classes) - 1
         value, bounds = self.carried(last, splits), []
         for number, program in enumerate(self._programs):
-            own = finite_prices(prices[:, number])
-            least = program.cheapest_path_cost(program.ops.path_sum(own))
+            of_class = finite_prices(prices[:, number])
+            least = program.cheapest_path_cost(program.ops.path_sum(of_class))
             amount = self._amounts(number) * program.routable[..., None]
-            bounds.append(bound_of_class(program.capacity_value(own), amount.unbind(-1), [least] * (number + 1), value))
+            bounds.append(
+                bound_of_class(program.capacity_value(of_class), amount.unbind(-1), [least] * (number + 1), value)
+            )
         return ClassFigures.of_bounds(self._classes.names, self._amount.sum(1), value, bounds)
 
 

@@ -41,23 +41,23 @@ def level_growths(
     level = rate / weight
     is_open = (rate < WHOLE * demand) & problem.routable[0]
     counts = is_open & (level > least)
-    found = []
+    growths = []
     for start in _levels(level[counts], rate[counts], levels):
         above = members(level, start, is_open)
         growth = _growth(problem, rate, above, start * weight)
-        found.append(LevelGrowth(start, int((above & is_open).sum()), growth))
-    return found
+        growths.append(LevelGrowth(start, int((above & is_open).sum()), growth))
+    return growths
 
 
 def _levels(level: Tensor, rate: Tensor, count: int) -> list[float]:
     """The least entry of each of the ``count`` groups of nearly equal levels that have most flow, ascending."""
     ordered, order = level.sort()
     groups: list[tuple[float, float]] = []  # flow, level
-    for own, flow in zip(ordered.tolist(), rate[order].tolist(), strict=True):
-        if groups and own <= groups[-1][1] * _SAME:
+    for level_here, flow in zip(ordered.tolist(), rate[order].tolist(), strict=True):
+        if groups and level_here <= groups[-1][1] * _SAME:
             groups[-1] = groups[-1][0] + flow, groups[-1][1]
         else:
-            groups.append((flow, own))
+            groups.append((flow, level_here))
     return sorted(start for _, start in sorted(groups, reverse=True)[:count])
 
 
@@ -70,12 +70,12 @@ def _growth(problem: Problem, rate: Tensor, grows: Tensor, granted: Tensor) -> f
         grows: (D,) true for A.
         granted: (D,) t w, Gbit/s.
     """
-    found = math.inf
+    least = math.inf
     for target in _TARGETS:
         rates = torch.where(grows, torch.minimum(target * granted, problem.demand[0]), rate)
         balanced = problem.balanced(ObjectiveName.MAX_LINK_UTILISATION, rates[None])
         prices = pdhg.solve(balanced, gap=_GAP, max_iterations=_ITERATIONS).prices
-        found = min(found, growth_bound(problem, rate, grows, granted, prices))
-        if found <= target:
+        least = min(least, growth_bound(problem, rate, grows, granted, prices))
+        if least <= target:
             break
-    return found
+    return least

@@ -140,5 +140,7 @@ def _routed(problem: Problem, target: Tensor, start: PdhgState | None, gap: floa
 def _level_prices(problem: Problem, splits: Tensor, weight: Tensor, levels: list[list[Level]]) -> ProgramPrices:
     """The levels of the routed rates: of each, the least rate per weight of the demands that it holds."""
     level = problem.flows(splits).sum(-1) / weight
-    found = [[(float(own[one.held].min()), one.prices) for one in row] for own, row in zip(level, levels, strict=True)]
-    return ProgramPrices.of_levels(found, problem.topology.num_links)
+    of_rows = [
+        [(float(of_row[one.held].min()), one.prices) for one in row] for of_row, row in zip(level, levels, strict=True)
+    ]
+    return ProgramPrices.of_levels(of_rows, problem.topology.num_links)

@@ -112,12 +112,12 @@ class Filling:
                 break
             self._state, utilisation = result.state, float(result.value)
             fits = utilisation <= slack
-            own = t * growth_bound(self._problem, self.rate, self._is_open, t * self._weight, result.prices)
-            if fits and own < t / slack:  # rounding: what fits cannot be impossible
-                own = math.inf
-            own = max(own, self._level)  # levels do not fall
-            if own < bound:
-                bound, best = own, result.prices
+            limit = t * growth_bound(self._problem, self.rate, self._is_open, t * self._weight, result.prices)
+            if fits and limit < t / slack:  # rounding: what fits cannot be impossible
+                limit = math.inf
+            limit = max(limit, self._level)  # levels do not fall
+            if limit < bound:
+                bound, best = limit, result.prices
             if fits and t >= highest:
                 return None
             if fits and bound <= t * slack:

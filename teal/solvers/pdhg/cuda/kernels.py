@@ -159,15 +159,15 @@ def step_sources(arrays, trie, memory, num_paths, batch, carries_all, is_storing
         inverse_scale = real(0.0 if carries_all else control[INVERSE_SCALE * batch + b])
         profit_sum, step_distance, anchor_distance = 0.0, 0.0, 0.0
         for d in range(trie.demand_ptr[s] + me, trie.demand_ptr[s + 1], THREADS):
-            n, own, path = int32(trie.path_count[d]), b * demands + d, d * num_paths
-            demand = arrays.demand[own]
+            n, row, path = int32(trie.path_count[d]), b * demands + d, d * num_paths
+            demand = arrays.demand[row]
             if demand <= 0:
                 for k in range(n):
                     value[end_node[path + k]] = 0
                 continue
-            h = arrays.inverse_capacity_sum[own if len(arrays.inverse_capacity_sum) > demands else d]
+            h = arrays.inverse_capacity_sum[row if len(arrays.inverse_capacity_sum) > demands else d]
             scaled_value = inverse_scale * arrays.demand_value[d if len(arrays.demand_value) > 1 else 0]
-            primal_step, metric, at = inverse_weight / h, demand * h, own * num_paths
+            primal_step, metric, at = inverse_weight / h, demand * h, row * num_paths
             best_profit = floor
             for k in range(n):
                 best_profit = max(best_profit, scaled_value - value[end_node[path + k]])

@@ -110,9 +110,9 @@ def step_shift(drop, end, d, moved, n, value, lanes):
     """
     count, shift = len(drop), fill(moved.dtype.type(-LOWEST), lanes)
     for c in range(count):
-        own = simplex_shift(moved, n, load(end, d * count + c, lanes), lanes)
-        own = larger(own, value * fill(drop[c], lanes))
-        shift = where_above(shift, own, own, shift)
+        of_step = simplex_shift(moved, n, load(end, d * count + c, lanes), lanes)
+        of_step = larger(of_step, value * fill(drop[c], lanes))
+        shift = where_above(shift, of_step, of_step, shift)
     return shift
 
 
@@ -132,6 +132,6 @@ def step_shift_of_two(drop, end, d, x, y, value, lanes):
     shift = fill(drop.dtype.type(-LOWEST), lanes)
     for c in range(count):
         stop = load(end, d * count + c, lanes)
-        own = larger(larger(mean - half * stop, most - stop), value * fill(drop[c], lanes))
-        shift = where_above(shift, own, own, shift)
+        of_step = larger(larger(mean - half * stop, most - stop), value * fill(drop[c], lanes))
+        shift = where_above(shift, of_step, of_step, shift)
     return shift

@@ -180,13 +180,13 @@ class FusedEngine:
                 improve the allocation and not the bound.
         """
         dual, width = self._dual, len(self._lanes)
-        for lane, given in enumerate(answers):
-            answer, capacity = given, self._capacity[lane::width]
+        for lane, first_answer in enumerate(answers):
+            answer, capacity = first_answer, self._capacity[lane::width]
             for _ in range(corrections):
                 load, elasticity = self._respond(answer, lane, is_summing=True)
                 answer = answer.corrected(load, elasticity, capacity)
             self._respond(answer, lane, is_summing=False)
-            dual.stepped[lane::width] = np.where(capacity > 0, given.prices * capacity, 0)
+            dual.stepped[lane::width] = np.where(capacity > 0, first_answer.prices * capacity, 0)
         if self._on_simplex:
             self._to_simplex()
         else:

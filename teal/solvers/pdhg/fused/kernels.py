@@ -52,17 +52,17 @@ def flows_up(first, nodes, parent, link, flow, loads, lanes):  # type: ignore[no
 
 @kernel
 def _iterate_block(  # type: ignore[no-untyped-def]
-    block, scan, block_ptr, max_slots, demands, worth, primal, scratch, loads, sums, inverse_scale, floor,
+    block, scan, block_ptr, max_slots, demands, value, primal, scratch, loads, sums, inverse_scale, floor,
     is_restarting, is_storing, lanes, h_lanes,
 ):  # fmt: skip
     """The primal step and Halpern's average for the demands of one block of sources; arguments as of ``step``."""
     real = scratch.price.dtype.type
     width, h_per_matrix = len(lanes), len(h_lanes) > 1
-    several_values, has_steps = len(worth.first) > 1, len(worth.drop) > 1
+    several_values, has_steps = len(value.first) > 1, len(value.drop) > 1
     # Locals: Numba counts a reference to each array that is read from a tuple inside a loop, and threads share counts.
     point, anchor, stepped = primal.current, primal.anchor, primal.stepped
     rates, inverse_sums, first_value, drop, end = (
-        demands.demand, demands.inverse_capacity_sum, worth.first, worth.drop, worth.end
+        demands.demand, demands.inverse_capacity_sum, value.first, value.drop, value.end
     )  # fmt: skip
     node_ptr, demand_ptr, path_ptr = scan.node_ptr, scan.demand_ptr, scan.path_ptr
     parent, link, end_node, path_count, price = scan.parent, scan.link, scan.end_node, scan.path_count, scratch.price
@@ -270,7 +270,7 @@ def step(
     block_ptr: Int64Array,
     max_slots: int,
     demands: DemandRows,
-    worth: DemandValue,
+    value: DemandValue,
     primal: Primal,
     scratch: Scratch,
     inverse_scale: AnyArray,
@@ -297,7 +297,7 @@ def step(
     for b in prange(len(block_ptr) - 1):
         block_load[b] = 0
         _iterate_block(
-            b, scan, block_ptr, max_slots, demands, worth, primal, scratch, block_load[b], block_sums[b],
+            b, scan, block_ptr, max_slots, demands, value, primal, scratch, block_load[b], block_sums[b],
             inverse_scale, floor, is_restarting, is_storing, lanes, h_lanes,
         )  # fmt: skip
 
@@ -315,13 +315,13 @@ _step_on_all, _step_alone = step.dispatchers  # type: ignore[attr-defined]
 
 @kernel
 def _iterate_on_all(  # type: ignore[no-untyped-def]
-    count, scan, block_ptr, max_slots, program, demands, worth, primal, dual, control, scratch, lanes, h_lanes
+    count, scan, block_ptr, max_slots, program, demands, value, primal, dual, control, scratch, lanes, h_lanes
 ):
     inverse_scale = value_scale(program, scratch)
     for i in range(count):
         is_restarting = before(program, dual, control, scratch, len(lanes))
         _step_on_all(
-            scan, block_ptr, max_slots, demands, worth, primal, scratch, inverse_scale, program.carries_all,
+            scan, block_ptr, max_slots, demands, value, primal, scratch, inverse_scale, program.carries_all,
             is_restarting, i == count - 1, lanes, h_lanes,
         )  # fmt: skip
         after(program, dual, control, scratch, len(lanes))
@@ -329,13 +329,13 @@ def _iterate_on_all(  # type: ignore[no-untyped-def]
 
 @kernel
 def _iterate_alone(  # type: ignore[no-untyped-def]
-    count, scan, block_ptr, max_slots, program, demands, worth, primal, dual, control, scratch, lanes, h_lanes
+    count, scan, block_ptr, max_slots, program, demands, value, primal, dual, control, scratch, lanes, h_lanes
 ):
     inverse_scale = value_scale(program, scratch)
     for i in range(count):
         is_restarting = before(program, dual, control, scratch, len(lanes))
         _step_alone(
-            scan, block_ptr, max_slots, demands, worth, primal, scratch, inverse_scale, program.carries_all,
+            scan, block_ptr, max_slots, demands, value, primal, scratch, inverse_scale, program.carries_all,
             is_restarting, i == count - 1, lanes, h_lanes,
         )  # fmt: skip
         after(program, dual, control, scratch, len(lanes))
@@ -348,7 +348,7 @@ def iterate(
     max_slots: int,
     program: ScaledProgram,
     demands: DemandRows,
-    worth: DemandValue,
+    value: DemandValue,
     primal: Primal,
     dual: Dual,
     control: Control,
@@ -365,7 +365,7 @@ def iterate(
         max_slots: node numbers that the source with most nodes needs.
         program: the scaled program.
         demands: its demands.
-        worth: their values, in the type of the splits.
+        value: their values, in the type of the splits.
         primal: splits, in place.
         dual: dual variables and loads, in place.
         control: state of each matrix, in place.
@@ -374,5 +374,5 @@ def iterate(
         h_lanes: a tuple as long as h has columns, 1 or L.
     """
     (_iterate_alone if is_alone() else _iterate_on_all)(
-        count, scan, block_ptr, max_slots, program, demands, worth, primal, dual, control, scratch, lanes, h_lanes
+        count, scan, block_ptr, max_slots, program, demands, value, primal, dual, control, scratch, lanes, h_lanes
     )

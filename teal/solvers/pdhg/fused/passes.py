@@ -173,7 +173,7 @@ class PathPasses:
             demand=arrays("demand", demands * width, real),
             inverse_capacity_sum=arrays("inverse_capacity_sum", demands * len(h_lanes), real),
         )
-        self._worth = demand_value.astype(real)  # the values in the iteration
+        self._iteration_value = demand_value.astype(real)  # the values in the iteration
         self._primal = Primal(*(arrays(name, self._rows, real) for name in Primal._fields))
         self._requests = arrays("requests", self._rows, np.float64)
         self._flows = arrays("flows1" if best == 0 else "flows0", self._rows, np.float64)
@@ -260,8 +260,8 @@ class PathPasses:
         """See Passes."""
         with threads_for(self._operations):
             kernels.iterate(
-                count, self._scan, self._block_ptr, self._max_slots, program, self._demands, self._worth, self._primal,
-                dual, control, self.scratch(), self._lanes, self._h_lanes,
+                count, self._scan, self._block_ptr, self._max_slots, program, self._demands, self._iteration_value,
+                self._primal, dual, control, self.scratch(), self._lanes, self._h_lanes,
             )  # fmt: skip
 
     def step(self, price: AnyArray, halpern: AnyArray, inverse_weight: AnyArray, inverse_scale: AnyArray,
@@ -271,14 +271,14 @@ class PathPasses:
         Returns:
             (E * L,) loads of the new splits, and (3 * L,) the sums of ``Scratch.block_sums``.
         """
-        own = self.scratch()
-        scratch = Scratch(price, halpern, inverse_weight, own.block_load, own.block_sums)
+        memory = self.scratch()
+        scratch = Scratch(price, halpern, inverse_weight, memory.block_load, memory.block_sums)
         with threads_for(self._operations):
             kernels.step(
-                self._scan, self._block_ptr, self._max_slots, self._demands, self._worth, self._primal, scratch,
-                inverse_scale, self._carries_all, is_restarting, is_storing, self._lanes, self._h_lanes,
+                self._scan, self._block_ptr, self._max_slots, self._demands, self._iteration_value, self._primal,
+                scratch, inverse_scale, self._carries_all, is_restarting, is_storing, self._lanes, self._h_lanes,
             )  # fmt: skip
-        return own.block_load.sum(0, dtype=np.float64), own.block_sums.sum(0, dtype=np.float64)
+        return memory.block_load.sum(0, dtype=np.float64), memory.block_sums.sum(0, dtype=np.float64)
 
     def certify(self, price_plus_cost: FloatArray, *, is_repairing: bool) -> tuple[FloatArray, FloatArray]:
         """See Passes."""

@@ -77,9 +77,9 @@ def limited_simplex(dual: FloatArray, slope: FloatArray, live: FloatArray, limit
         for _ in range(_STEPS):
             filled, change = -1.0, 0.0
             for s in range(len(limits)):
-                own, own_change = _excess(dual, slope, live, shift, s, width, size)
-                filled += min(own, limits[s])
-                change += own_change if own < limits[s] else 0.0
+                of_scenario, own_change = _excess(dual, slope, live, shift, s, width, size)
+                filled += min(of_scenario, limits[s])
+                change += own_change if of_scenario < limits[s] else 0.0
             if abs(filled) < 1e-14:
                 break
             low, high = (shift, high) if filled > 0 else (low, shift)
@@ -87,18 +87,18 @@ def limited_simplex(dual: FloatArray, slope: FloatArray, live: FloatArray, limit
             if not low < shift < high:
                 shift = (low + high) / 2
     for s in range(len(limits)):
-        own = shift
+        of_scenario = shift
         if is_at_limits:  # every y would be above 0
             total, change = _excess(dual, slope, live, LOWEST, s, width, size)
-            own = (total - limits[s]) / change if change > 0 else 0.0
+            of_scenario = (total - limits[s]) / change if change > 0 else 0.0
         for _ in range(_STEPS):  # Michelot 1986: drop the y below the shift, repeat
-            total, change = _excess(dual, slope, live, own, s, width, size)
+            total, change = _excess(dual, slope, live, of_scenario, s, width, size)
             if total <= limits[s] * (1 + 1e-14) or change <= 0:
                 break
-            own += (total - limits[s]) / change
+            of_scenario += (total - limits[s]) / change
         at = (s // width) * size + s % width
         for i in range(at, at + size, width):
-            dual[i] = max(0.0, dual[i] - own * slope[i]) if live[i] > 0 else 0.0
+            dual[i] = max(0.0, dual[i] - of_scenario * slope[i]) if live[i] > 0 else 0.0
 
 
 @kernel

@@ -114,17 +114,17 @@ def answer(sample: Sample, splits: Tensor, prices: Tensor) -> Answer:
         splits: (1, n, K) of its solution.
         prices: (1, E) of its solution.
     """
-    problem, own = sample.problem, prices[0].numpy()
+    problem, sample_prices = sample.problem, prices[0].numpy()
     total = float(problem.demand.sum())
     if problem.price_set.on_simplex:  # the mean price of a demanded Gbit/s is at most theta / total
-        worth = float((problem.capacity[0] * prices[0]).sum()) * float(problem.utilisation(splits).amax())
+        optimum_scale = float((problem.capacity[0] * prices[0]).sum()) * float(problem.utilisation(splits).amax())
     else:
-        worth = float(
+        optimum_scale = float(
             (problem.demand * problem.demand_set.of_best(problem.demand_value.expand_as(problem.demand))).sum()
         )
-    size = TEMPERATURE * worth / total if total > 0 else 0.0
+    size = TEMPERATURE * optimum_scale / total if total > 0 else 0.0
     sharpness = min(1 / size, _SHARPEST) if size > 0 else 1.0
-    return Answer(own, sharpness, sample.demands[sample.is_certain], splits[0].numpy()[sample.is_certain])
+    return Answer(sample_prices, sharpness, sample.demands[sample.is_certain], splits[0].numpy()[sample.is_certain])
 
 
 def draw(problem: Problem, size: int, row: int = 0) -> Sample:
@@ -137,11 +137,11 @@ def draw(problem: Problem, size: int, row: int = 0) -> Sample:
     """
     demand = problem.demand[row].to(torch.float64).numpy()
     demands, chance = choose(demand, size, row)
-    own, rows = problem.row(row), torch.from_numpy(demands)
-    if own.steps is not None:
-        own = dataclasses.replace(own, steps=own.steps.demands(rows))
+    of_row, rows = problem.row(row), torch.from_numpy(demands)
+    if of_row.steps is not None:
+        of_row = dataclasses.replace(of_row, steps=of_row.steps.demands(rows))
     paths = subset.of_demands(problem.paths, demands)
-    return of_chosen(own, demands, chance, demand[demands], problem.demand_value[rows], paths)
+    return of_chosen(of_row, demands, chance, demand[demands], problem.demand_value[rows], paths)
 
 
 def choose(demand: FloatArray, size: int, row: int = 0) -> tuple[Int64Array, FloatArray]:
@@ -326,10 +326,10 @@ def respond(
                         scale, squared, start = np.float32(0), np.float32(0), np.float32(0)
                         for c in range(steps):
                             end = np.float32(demand_value.end[(d * steps + c) * width + lane])
-                            own = np.float32(1) / max(share[place + c] + total, np.float32(1e-30))
+                            inverse_sum = np.float32(1) / max(share[place + c] + total, np.float32(1e-30))
                             scale, squared, start = (
-                                scale + (end - start) * own,
-                                squared + (end - start) * own * own,
+                                scale + (end - start) * inverse_sum,
+                                squared + (end - start) * inverse_sum * inverse_sum,
                                 end,
                             )
                     rate = np.float32(demand[d * width + lane])

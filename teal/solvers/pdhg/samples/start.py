@@ -115,7 +115,7 @@ class SampledStart:
 
 def _start(drawn: sample.Sample, starter: Starter) -> tuple[Tensor, Tensor]:
     """Splits and prices of a sample by a starter, which may give anything."""
-    splits, prices = (given.to(torch.float64) for given in starter.start(drawn.problem))
+    splits, prices = (of_model.to(torch.float64) for of_model in starter.start(drawn.problem))
     splits = splits.nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
     return splits / splits.sum(-1, keepdim=True).clamp(min=1), usable_prices(drawn.problem, prices, most=1.0)
 

@@ -73,8 +73,8 @@ class DroppedFlowEngine(PlainEngine):
         splits = torch.zeros_like(problem.even_splits[:1])
         prices, weights = torch.zeros_like(problem.capacity), self._limits / self._limits.sum()
         if state is not None:
-            given = torch.where(mask, state.splits.to(splits).clamp(min=0), 0)
-            splits = given / given.sum(-1, keepdim=True).clamp(min=1)
+            positive = torch.where(mask, state.splits.to(splits).clamp(min=0), 0)
+            splits = positive / positive.sum(-1, keepdim=True).clamp(min=1)
             prices = state.prices.to(prices).clamp(min=0)
             weights = weights.maximum(prices.amax(1))
         start = Point(splits, self._feasible(torch.cat([prices, weights[:, None]], 1), torch.ones_like(self._row_size)))
@@ -211,12 +211,12 @@ def _weights_at(t: float, dual: FloatArray, step: FloatArray, limits: FloatArray
     links, total = dual.shape[1] - 1, 0.0
     for s in range(len(limits)):
         low, high = 0.0, limits[s]
-        own, own_step = dual[s, links], step[s, links]
+        of_scenario, own_step = dual[s, links], step[s, links]
         for _ in range(_STEPS):
             q = (low + high) / 2
             if not low < q < high:
                 break
-            slope = (q - own) / own_step + t
+            slope = (q - of_scenario) / own_step + t
             for e in range(links):
                 if dual[s, e] > q:
                     slope -= (dual[s, e] - q) / step[s, e]

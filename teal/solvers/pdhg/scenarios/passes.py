@@ -65,11 +65,11 @@ class ScenarioPasses:
                 trial_load=np.zeros((blocks, self._row)),
                 demand_value_sum=np.zeros((blocks, width)),
             )
-            own = np.ascontiguousarray(demand[g * width : (g + 1) * width].T).reshape(-1)
+            of_group = np.ascontiguousarray(demand[g * width : (g + 1) * width].T).reshape(-1)
             with threads_for(self._operations // groups):
                 certificates.measure(
-                    self._scan, self._block_ptr, self._max_slots, own, inverse, path_cost, one_step(np.zeros(1)), True,
-                    out, lanes, (0,),
+                    self._scan, self._block_ptr, self._max_slots, of_group, inverse, path_cost, one_step(np.zeros(1)),
+                    True, out, lanes, (0,),
                 )  # fmt: skip
             full[g], trial[g] = out.full_load.sum(0), out.trial_load.sum(0)
         total = rate.reshape(groups, demands, width).sum((0, 2))

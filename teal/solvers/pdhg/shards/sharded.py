@@ -155,8 +155,8 @@ class ShardedProblem:
         """A sample of about ``size`` demands."""
         demands, chance = sample.choose(self._demand, size, row)
         ends = np.searchsorted(demands, self._first)
-        own = [demands[a:b] - first for (a, b), first in zip(itertools.pairwise(ends), self._first, strict=False)]
-        paths = path_subset.joined(self.backend.subsets(own))
+        of_shards = [demands[a:b] - first for (a, b), first in zip(itertools.pairwise(ends), self._first, strict=False)]
+        paths = path_subset.joined(self.backend.subsets(of_shards))
         value = torch.from_numpy(self._value[demands] if len(self._value) > 1 else self._value.repeat(len(demands)))
         return sample.of_chosen(self.network, demands, chance, self._demand[demands], value, paths)
 

@@ -125,9 +125,9 @@ class ShardWorker:
             the sums of what the calls return, a tuple of arrays or None.
         """
         sums: list[FloatArray] | None = None
-        for index, own in enumerate(each):
+        for index, arguments in enumerate(each):
             passes = self._passes(index)
-            result = getattr(passes, name)(*shared, *own, **options)
+            result = getattr(passes, name)(*shared, *arguments, **options)
             self._best[index] = passes.best
             if result is not None:
                 result = result if isinstance(result, tuple) else (result,)
@@ -217,7 +217,7 @@ class OneProcess:
 
     def subsets(self, demands: Sequence[Int64Array]) -> list[PathSet]:
         """See Backend."""
-        return [self._worker.subset(index, own) for index, own in enumerate(demands)]
+        return [self._worker.subset(index, numbers) for index, numbers in enumerate(demands)]
 
     def apply(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         """See Backend."""
@@ -268,10 +268,10 @@ class ShardPasses:
     ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
         """See Passes."""
         ends = np.searchsorted(kept, self._first)
-        own = [slice(a, b) for a, b in itertools.pairwise(ends)]
+        parts = [slice(a, b) for a, b in itertools.pairwise(ends)]
         each = [
             (kept[rows] - first, np.ascontiguousarray(kept_splits[rows]), lane)
-            for rows, first in zip(own, self._first, strict=False)
+            for rows, first in zip(parts, self._first, strict=False)
         ]
         load, elasticity = self._total("respond", price_plus_cost, sharpness, each=each, is_summing=is_summing)
         return load, elasticity
