@@ -18,7 +18,7 @@ import scipy.sparse as sp
 import torch
 
 import teal
-from teal.solvers.update import Paths, plan_update
+from teal.solvers.update import NamedPaths, plan_update
 
 _INTERLEAVINGS = 100  # random combinations of old and new flows that are checked for each step
 
@@ -42,7 +42,7 @@ def main(topology_name: str, traffic_name: str, count: str = "96", slack: str = 
     rates = flows.numpy().reshape(problem.batch, -1)
     path, link = paths.incidences()
     through = sp.csr_array((np.ones(len(link)), (link, path)), shape=(topology.num_links, paths.leaf.size))
-    own = Paths(through, np.repeat(np.arange(paths.num_demands), paths.num_paths), topology.capacity)
+    own = NamedPaths(through, np.repeat(np.arange(paths.num_demands), paths.num_paths), topology.capacity)
     rng, steps, kept, seconds, worst = np.random.default_rng(0), collections.Counter[int](), [], [], 0.0
     for t in range(problem.batch - 1):
         begin = time.perf_counter()

@@ -22,17 +22,17 @@ from teal.client.faults import (
     UnknownNetwork,
     Unreachable,
 )
-from teal.client.results import ClassFigures, LevelFigures, Link, Measured, Network, Node, Paths, ServedAllocation
+from teal.client.results import ClassResult, LevelResult, Link, Measured, Network, Node, Paths, ServedAllocation
 
 __all__ = [
     "ARROW",
     "AllocationOptions",
     "AsyncClient",
-    "ClassFigures",
+    "ClassResult",
     "Client",
     "InvalidRequest",
     "LateMeasurement",
-    "LevelFigures",
+    "LevelResult",
     "Link",
     "LinkOptions",
     "Measured",

@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 import pyarrow as pa
 
-from teal.client.results import Array, ClassFigures, LevelFigures, Measured, Network, Paths, ServedAllocation, utc
+from teal.client.results import Array, ClassResult, LevelResult, Measured, Network, Paths, ServedAllocation, utc
 from teal.formats.node_link import topology_to_node_link
 from teal.network import Topology
 
@@ -258,8 +258,8 @@ def _allocation(response: httpx.Response, entries: int) -> ServedAllocation:
         limit=limit.get("ratio"),
         level=limit.get("level"),
         realised=limit.get("realised"),
-        classes=tuple(tuple(ClassFigures.of(line) for line in row) for row in metadata.get("classes") or ()),
-        levels=tuple(tuple(LevelFigures.of(line) for line in row) for row in metadata.get("levels") or ()),
+        classes=tuple(tuple(ClassResult.of(line) for line in row) for row in metadata.get("classes") or ()),
+        levels=tuple(tuple(LevelResult.of(line) for line in row) for row in metadata.get("levels") or ()),
         moved=table.column("moved").to_numpy() if "moved" in table.column_names else None,
         **{name: table.column(name).to_numpy() for name in _FIGURES},
     )

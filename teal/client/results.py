@@ -131,7 +131,7 @@ def utc(text: str) -> np.datetime64:
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassFigures:
+class ClassResult:
     """A class of demands in the allocation of a matrix.
 
     Attributes:
@@ -149,13 +149,13 @@ class ClassFigures:
     gap: float
 
     @classmethod
-    def of(cls, body: dict[str, Any]) -> ClassFigures:
+    def of(cls, body: dict[str, Any]) -> ClassResult:
         """From a line of a response."""
         return cls(body["class"], body["demand"], body["value"], body["bound"], body["gap"])
 
 
 @dataclasses.dataclass(frozen=True)
-class LevelFigures:
+class LevelResult:
     """A level of fair rates in the allocation of a matrix.
 
     Attributes:
@@ -169,7 +169,7 @@ class LevelFigures:
     growth: float | None
 
     @classmethod
-    def of(cls, body: dict[str, Any]) -> LevelFigures:
+    def of(cls, body: dict[str, Any]) -> LevelResult:
         """From a line of a response."""
         return cls(body["level"], body["demands"], body["growth"])
 
@@ -225,7 +225,7 @@ class ServedAllocation:
     limit: float | None = None
     level: float | None = None
     realised: float | None = None
-    classes: tuple[tuple[ClassFigures, ...], ...] = ()
-    levels: tuple[tuple[LevelFigures, ...], ...] = ()
+    classes: tuple[tuple[ClassResult, ...], ...] = ()
+    levels: tuple[tuple[LevelResult, ...], ...] = ()
     moved: Array | None = None
     admitted_share: Array | None = None

@@ -25,7 +25,7 @@ from teal.runtime.arrays import Int64Array
 from teal.runtime.memory import available
 from teal.runtime.parallel import limit_threads
 from teal.runtime.storage import ScratchFolder
-from teal.solvers.pdhg.shards.shards import Backend, ShardDemands, ShardWorker
+from teal.solvers.pdhg.shards.shards import ShardBackend, ShardDemands, ShardWorker
 
 _MAX_REPLACEMENTS = 3  # of each actor
 _MEMORY_SHARE = 0.5  # of a machine's free memory, for the state of all actors; beyond it, shards are mapped
@@ -51,11 +51,11 @@ class _Actor:
         return self._worker.total(name, tuple(map(_writable, shared)), writable, options)
 
     def subsets(self, demands: list[Int64Array]) -> list[PathSet]:
-        """See Backend."""
+        """See ShardBackend."""
         return [self._worker.subset(index, _writable(numbers)) for index, numbers in enumerate(demands)]
 
     def apply(self, count: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> list[Any]:
-        """See Backend."""
+        """See ShardBackend."""
         return [self._worker.apply(i, function, tuple(map(_writable, arguments))) for i in range(count)]
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class RayActors:
         )
 
     def total(self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any) -> Any:
-        """See Backend."""
+        """See ShardBackend."""
         arguments = list(each or [()] * self.num_shards)
         results = self._gather(
             [("total", name, shared, arguments[of_worker], options) for of_worker in self._shards_of], is_change=True
@@ -117,19 +117,19 @@ class RayActors:
         return tuple(sum(parts[1:], parts[0]) for parts in zip(*results, strict=True))
 
     def subsets(self, demands: Sequence[Int64Array]) -> list[PathSet]:
-        """See Backend."""
+        """See ShardBackend."""
         results = self._gather(
             [("subsets", list(demands[of_worker])) for of_worker in self._shards_of], is_change=False
         )
         return [paths for part in results for paths in part]
 
     def apply(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """See Backend."""
+        """See ShardBackend."""
         calls = [("apply", of_worker.stop - of_worker.start, function, arguments) for of_worker in self._shards_of]
         return [result for part in self._gather(calls, is_change=False) for result in part]
 
     def close(self) -> None:
-        """See Backend."""
+        """See ShardBackend."""
         with contextlib.suppress(self._ray.exceptions.RayError):  # actors that died have nothing to close
             self._ray.get([actor.close.remote() for actor in self.actors])
         for actor in self.actors:
@@ -188,7 +188,7 @@ def _size(value: Any) -> int:
 @contextlib.contextmanager
 def actors(
     workers: int, notify: Callable[[str], None]
-) -> Iterator[Callable[[Topology, PathSearch, list[ShardDemands], bool], Backend]]:
+) -> Iterator[Callable[[Topology, PathSearch, list[ShardDemands], bool], ShardBackend]]:
     """What makes the backend of a :class:`ShardedProblem` in ``workers`` actors.
 
     Args:

@@ -31,20 +31,25 @@ from teal.schemes import Scheme
 from teal.solvers import pdhg
 
 CHILDREN = pdhg.MAX_LANES  # candidates of a generation: as many as PDHG solves together
-_GAP, _LAST_GAP = 5e-3, 1e-3  # certified gap of the optimum, during the search and for the worst demands
-_ITERATIONS = 2000  # of PDHG for the optimum, at most; a wider gap only proves a smaller loss
-_DISTANCES = 8  # number of least distances, in links, of the first patterns
-_SHARES = (0.5, 0.2, 0.1, 0.05, 0.02)  # of the largest rate, which distant demands have in the first patterns
-_INSIDE = 1e-6  # relative, by which a share is below a round number, which may be a threshold of the scheme
-_GROW, _SHRINK = 1.5, 0.93  # of the share of demands that change, after a success and a failure
+_SEARCH_GAP, _LAST_GAP = 5e-3, 1e-3  # certified gap of the optimum, during the search and for the worst demands
+_OPTIMUM_ITERATIONS = 2000  # of PDHG for the optimum, at most; a wider gap only proves a smaller loss
+_PATTERN_DISTANCES = 8  # number of least distances, in links, of the first patterns
+_PATTERN_SHARES = (0.5, 0.2, 0.1, 0.05, 0.02)  # of the largest rate, which distant demands have in the first patterns
+_BELOW_ROUND_SHARE = 1e-6  # relative, by which a share is below a round number, which may be a threshold of the scheme
+_CHANGE_GROWTH, _CHANGE_SHRINKAGE = 1.5, 0.93  # of the share of demands that change, after a success and a failure
 _FIRST_SHARE, _MOST = 0.1, 0.5  # of the demands that change at first, and at most
-_LEAST = 1e-9  # of the largest demand, instead of 0: POP assigns the demands above 0, which thus stay the same
-_GROUPED, _DECADES = 0.5, 3.0  # share of mutations that take a group; range of common values, in powers of ten
+_LEAST_RATE_SHARE = (
+    1e-9  # of the largest demand, instead of 0: POP assigns the demands above 0, which thus stay the same
+)
+_GROUPED_SHARE, _VALUE_DECADES = (
+    0.5,
+    3.0,
+)  # share of mutations that take a group; range of common values, in powers of ten
 _HOSE_PASSES = 8  # over senders and receivers, in which demands are scaled into the hose limit
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class DemandSet:
+class AllowedDemands:
     """U of the module.
 
     Attributes:
@@ -105,7 +110,7 @@ class Audit:
     generations: tuple[Generation, ...]
 
 
-def demand_set(instance: Instance, box: float, *, hose: bool, up_to: float = 0.0) -> DemandSet:
+def demand_set(instance: Instance, box: float, *, hose: bool, up_to: float = 0.0) -> AllowedDemands:
     """The set around the matrices of an instance, or that of all demands up to a limit.
 
     Args:
@@ -125,14 +130,16 @@ def demand_set(instance: Instance, box: float, *, hose: bool, up_to: float = 0.0
     low, high = max(0.0, 1 - box) * low, (1 + box) * high
     if up_to:
         high = np.full(traffic.num_demands, up_to * float(instance.topology.capacity.mean()))
-        low = _LEAST * high
-    return DemandSet(low, high, traffic.pairs, sends, receives) if hose else DemandSet(low, high, traffic.pairs)
+        low = _LEAST_RATE_SHARE * high
+    return (
+        AllowedDemands(low, high, traffic.pairs, sends, receives) if hose else AllowedDemands(low, high, traffic.pairs)
+    )
 
 
 def audit(
     instance: Instance,
     schemes: Sequence[Scheme],
-    allowed: DemandSet,
+    allowed: AllowedDemands,
     seconds: float,
     seed: int = 0,
     max_matrices: int = 0,
@@ -194,7 +201,11 @@ def audit(
                 improved(patterns[first : first + CHILDREN])
         while may_go_on():
             children = np.stack([mutations.of(demand, share) for _ in range(CHILDREN)])
-            share = min(_MOST, share * _GROW) if improved(children) else max(1 / len(demand), share * _SHRINK)
+            share = (
+                min(_MOST, share * _CHANGE_GROWTH)
+                if improved(children)
+                else max(1 / len(demand), share * _CHANGE_SHRINKAGE)
+            )
     except KeyboardInterrupt:
         pass
     last = _losses(problem.with_demand(demand[None]), schemes, whole, _LAST_GAP)[0]
@@ -213,7 +224,7 @@ class _Mutations:
         rng: random numbers.
     """
 
-    def __init__(self, instance: Instance, allowed: DemandSet, rng: np.random.Generator) -> None:
+    def __init__(self, instance: Instance, allowed: AllowedDemands, rng: np.random.Generator) -> None:
         self._allowed, self._rng = allowed, rng
         self._groups = _groups(instance)
 
@@ -234,7 +245,7 @@ class _Mutations:
             case 2:
                 changed[chosen] = rng.random() * high.max()
             case 3:
-                changed[chosen] = 10 ** rng.uniform(-_DECADES, 0) * high.max()
+                changed[chosen] = 10 ** rng.uniform(-_VALUE_DECADES, 0) * high.max()
             case 4:
                 changed[chosen] = rng.choice(demand)
             case 5:
@@ -246,27 +257,29 @@ class _Mutations:
     def _chosen(self, count: int, share: float) -> Int64Array:
         """Numbers of the demands to change: a share of all, or of one of the groups."""
         rng, among = self._rng, np.arange(count, dtype=np.int64)
-        if self._groups and rng.random() < _GROUPED:
+        if self._groups and rng.random() < _GROUPED_SHARE:
             among = self._groups[rng.integers(len(self._groups))]
             share = rng.uniform(share, 1)
         chosen = among[rng.random(len(among)) < share]
         return chosen if len(chosen) else rng.choice(among, 1)
 
 
-def _patterns(instance: Instance, allowed: DemandSet) -> FloatArray:
+def _patterns(instance: Instance, allowed: AllowedDemands) -> FloatArray:
     """(n, D) demands between neighbours at their limit, and of distant nodes at a share of it: where heuristics fail.
 
     What small demands of distant nodes take of many links, large demands of neighbours lack (MetaOpt, section 4.1).
     """
     hops = instance.paths.hops[:, 0]
     distances = np.unique(hops[hops > 1])
-    places = np.unique(np.linspace(0, len(distances) - 1, _DISTANCES).round().astype(int))
+    places = np.unique(np.linspace(0, len(distances) - 1, _PATTERN_DISTANCES).round().astype(int))
     some = distances[places] if len(distances) else []
     span = allowed.high - allowed.low
     patterns = [
-        allowed.within(allowed.low + span * np.where(hops >= least, share * (1 - _INSIDE), np.where(hops == 1, 1.0, 0)))
+        allowed.within(
+            allowed.low + span * np.where(hops >= least, share * (1 - _BELOW_ROUND_SHARE), np.where(hops == 1, 1.0, 0))
+        )
         for least in some
-        for share in _SHARES
+        for share in _PATTERN_SHARES
     ]
     return np.array(patterns).reshape(-1, len(hops))
 
@@ -286,7 +299,7 @@ def _groups(instance: Instance) -> list[Int64Array]:
     return [group for group in groups if len(group) > 1]
 
 
-def _losses(problem: Problem, schemes: Sequence[Scheme], whole: float, gap: float = _GAP) -> FloatArray:
+def _losses(problem: Problem, schemes: Sequence[Scheme], whole: float, gap: float = _SEARCH_GAP) -> FloatArray:
     """(B, 3) loss, mean value and optimum of each matrix; NaN where a scheme has no usable allocation.
 
     Args:
@@ -295,7 +308,7 @@ def _losses(problem: Problem, schemes: Sequence[Scheme], whole: float, gap: floa
         whole: Gbit/s of which a loss is a share; 0 for the optimum of each matrix.
         gap: certified, of the optimum.
     """
-    optimum = pdhg.solve(problem, gap=gap, max_iterations=_ITERATIONS).value.tolist()
+    optimum = pdhg.solve(problem, gap=gap, max_iterations=_OPTIMUM_ITERATIONS).value.tolist()
     losses = np.full((problem.batch, 3), np.nan)
     for b in range(problem.batch):
         single = problem.row(b)

@@ -34,7 +34,7 @@ class Protocol(StrEnum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Level:
+class CaseLevel:
     """How strongly a protocol changes a case.
 
     Attributes:
@@ -76,7 +76,7 @@ class Case:
         return f"{self.protocol.value}/{self.level}/{self.draw}/{self.index}"
 
 
-def parse_levels(option: str, text: str, *, counted: bool = False, shares: bool = False) -> tuple[Level, ...]:
+def parse_levels(option: str, text: str, *, counted: bool = False, shares: bool = False) -> tuple[CaseLevel, ...]:
     """Parse the levels of an option: numbers separated by commas.
 
     Args:
@@ -98,7 +98,7 @@ def parse_levels(option: str, text: str, *, counted: bool = False, shares: bool 
         value = float(match[1]) / (100 if relative else 1)
         if (relative and value > 1) or (counted and not relative and value != int(value)):
             raise InputError(option, "", expected, repr(part))
-        levels.append(Level(f"{match[1]}%" if relative else match[1], value, relative))
+        levels.append(CaseLevel(f"{match[1]}%" if relative else match[1], value, relative))
     if len({level.text for level in levels}) < len(levels):
         raise InputError(option, "", "each level once", repr(text))
     return tuple(levels)
@@ -120,7 +120,7 @@ class Cases:
     topology: Topology
     traffic: TrafficMatrices
     rows: Int64Array
-    levels: dict[Protocol, tuple[Level, ...]] = dataclasses.field(default_factory=dict)
+    levels: dict[Protocol, tuple[CaseLevel, ...]] = dataclasses.field(default_factory=dict)
     draws: int = 1
     seed: int = 0
 
@@ -154,7 +154,7 @@ class Cases:
         return self.draws if protocol in (Protocol.FAILURES, Protocol.NOISE) else 1
 
     def _case(
-        self, protocol: Protocol, level: Level, draw: int, row: int, demand: FloatArray, variance: FloatArray
+        self, protocol: Protocol, level: CaseLevel, draw: int, row: int, demand: FloatArray, variance: FloatArray
     ) -> Case:
         capacity, rng = self.topology.capacity, self._rng(protocol, level, draw, row)
         if protocol is Protocol.CHURN:
@@ -171,7 +171,7 @@ class Cases:
             demand = demand * level.value
         return Case(protocol, level.text, draw, row, demand, capacity)
 
-    def _rng(self, protocol: Protocol, level: Level, draw: int, row: int) -> np.random.Generator:
+    def _rng(self, protocol: Protocol, level: CaseLevel, draw: int, row: int) -> np.random.Generator:
         digest = hashlib.sha256(f"{protocol.value}/{level.text}".encode()).digest()
         return np.random.default_rng([self.seed, int.from_bytes(digest[:8], "big"), draw, row])
 

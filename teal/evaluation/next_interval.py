@@ -32,7 +32,7 @@ from teal.schemes.hedges.conformal import ConformalLimit
 from teal.solvers import pdhg
 
 _OPTIMUM_GAP, _LARGE_OPTIMUM_GAP = 1e-4, 1e-3  # certified gaps of the optimum; differences below 0.001 mean little
-_LARGE = 1_000_000  # slots of paths of a network that counts as large
+_LARGE_NETWORK_SLOTS = 1_000_000  # slots of paths of a network that counts as large
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -155,7 +155,7 @@ class NextInterval:
 
     def _optimum(self, problem: Problem) -> float:
         """Largest utilisation or satisfied demand of the optimum."""
-        is_large = problem.paths.leaf.size > _LARGE
+        is_large = problem.paths.leaf.size > _LARGE_NETWORK_SLOTS
         result = pdhg.solve(problem, gap=_LARGE_OPTIMUM_GAP if is_large else _OPTIMUM_GAP, warm_start=self._start)
         self._start = result.state
         return realised(problem, result.splits[0])

@@ -23,7 +23,7 @@ from teal.problem import Allocation, Figures, Problem, assess
 from teal.runtime.arrays import Int64Array
 from teal.solvers import pdhg
 
-BLOCK = 16  # matrices
+BLOCK_MATRICES = 16  # matrices
 
 
 class SweepPart(NamedTuple):
@@ -130,8 +130,8 @@ def outages(
         done: parts of an earlier run.
     """
     topology = instance.topology
-    for begin in range(0, len(rows), BLOCK):
-        block = rows[begin : begin + BLOCK]
+    for begin in range(0, len(rows), BLOCK_MATRICES):
+        block = rows[begin : begin + BLOCK_MATRICES]
         parts = [SweepPart(int(block[0]), failure.name) for failure in failures]
         if all(part in done for part in parts):
             continue

@@ -19,8 +19,8 @@ from teal.errors import InputError
 from teal.evaluation.instance import given_weights, load_network
 from teal.evaluation.solve import (
     STOPPED_BY,
-    Progress,
     SolveFigures,
+    SolveProgress,
     capacity_in_force,
     selected,
     traffic_up_to_index,
@@ -34,10 +34,10 @@ from teal.problem.bounds import from_score, gap, usable_prices
 from teal.problem.feasibility import TOLERANCE, overload
 from teal.runtime.arrays import FloatArray
 from teal.solvers.pdhg.shards.sharded import ShardedProblem, ShardedResult
-from teal.solvers.pdhg.shards.shards import Allocated, Backend
+from teal.solvers.pdhg.shards.shards import Allocated, ShardBackend
 
 # Makes the backend of a ShardedProblem; given the function that prints messages.
-Workers = Callable[[int, Callable[[str], None]], contextlib.AbstractContextManager[Callable[..., Backend]]]
+Workers = Callable[[int, Callable[[str], None]], contextlib.AbstractContextManager[Callable[..., ShardBackend]]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -146,7 +146,7 @@ def solve_sharded(
             gap=config.gap,
             deadline=seconds(config.deadline) if config.deadline else math.inf,
             max_iterations=config.max_iterations,
-            report=Progress(notify),
+            report=SolveProgress(notify),
         )
         notify(f"solved in {result.solve_s:.3g} s; measuring and writing the shards")
         begin = time.perf_counter()

@@ -206,7 +206,7 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
         deadline=deadline,
         starter=model if takes_warm_start(problem) else None,
         max_iterations=config.max_iterations,
-        report=Progress(notify),
+        report=SolveProgress(notify),
     )
     solve_s = time.perf_counter() - begin
     splits = installable(problem, result.splits, config.min_split, config.entries)
@@ -267,7 +267,7 @@ def capacity_in_force(config: SolveConfig, topology: Topology, notify: Callable[
     return topology.with_failed_links(failed).capacity
 
 
-class Progress:
+class SolveProgress:
     """Prints a message about a long search from time to time."""
 
     def __init__(self, notify: Callable[[str], None]) -> None:

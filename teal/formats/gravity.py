@@ -32,8 +32,8 @@ from teal.runtime.storage import content_key
 from teal.spec import parse_spec
 
 _FORMAT = 1  # part of the cache key: raise it when the generator changes
-_START = np.datetime64("2024-01-01T00:00:00", "s")  # time of the first matrix, a Monday
-_DAY = 86400  # seconds
+_FIRST_TIME = np.datetime64("2024-01-01T00:00:00", "s")  # time of the first matrix, a Monday
+_DAY_S = 86400  # seconds
 _WEEKEND_FACTOR = 0.75  # rate on Saturdays and Sundays over that on other days
 _PAIRS_AT_A_TIME = 20_000_000  # node pairs whose shortest paths are in memory at once
 _DAILY_SWING = 0.4  # amplitude of the daily cycle, share of the mean rate
@@ -80,7 +80,7 @@ def generate_traffic(text: str, topology: Topology, progress: bool = False) -> T
     pairs = all_pairs(topology)
     rng = np.random.default_rng(model.seed)
     base = _mean_rates(rng, topology.num_nodes, pairs, model.top)
-    peak = rng.uniform(0, _DAY, topology.num_nodes)[pairs[:, 0]]
+    peak = rng.uniform(0, _DAY_S, topology.num_nodes)[pairs[:, 0]]
     noise_seed = int(rng.integers(1 << 62))
 
     def fill(rates: RateFile | RateArray) -> None:
@@ -97,7 +97,7 @@ def generate_traffic(text: str, topology: Topology, progress: bool = False) -> T
             rates.write(row, (base * _cycle(row * model.interval, peak) * jitter)[None])
 
     key = content_key("gravity", _FORMAT, dataclasses.replace(model, load=1.0), topology.graph_key())
-    stamps = _START + np.arange(model.count) * np.timedelta64(model.interval, "s")
+    stamps = _FIRST_TIME + np.arange(model.count) * np.timedelta64(model.interval, "s")
     shape = (model.count, len(pairs))
     traffic = TrafficMatrices(
         name=text,
@@ -141,5 +141,5 @@ def _mean_rates(rng: np.random.Generator, nodes: int, pairs: np.ndarray, top: fl
 
 def _cycle(second: int, peak: FloatArray) -> FloatArray:
     """(D,) daily and weekly factor at ``second``, for demands that peak at second ``peak`` of the day."""
-    daily = 1 + _DAILY_SWING * np.cos(2 * np.pi * (second - peak) / _DAY)
-    return daily * (_WEEKEND_FACTOR if (second // _DAY) % 7 >= 5 else 1.0)
+    daily = 1 + _DAILY_SWING * np.cos(2 * np.pi * (second - peak) / _DAY_S)
+    return daily * (_WEEKEND_FACTOR if (second // _DAY_S) % 7 >= 5 else 1.0)

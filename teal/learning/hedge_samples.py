@@ -22,7 +22,7 @@ from teal.schemes.hedges.mixture import DEFAULT, Mixture
 from teal.solvers import pdhg
 
 INTERVALS = 16  # recorded of each history
-_WARM_UP = 10  # intervals before them in which the mixture already learns
+_WARM_UP_INTERVALS = 10  # intervals before them in which the mixture already learns
 _LEAST_PAST, _MOST_PAST = 12, 160  # matrices known before the first interval that the mixture sees
 _OPTIMUM_GAP = 1e-3  # of the optima that losses are divided by
 
@@ -70,7 +70,7 @@ class Drawn:
         """The network and its matrices."""
         rng = np.random.default_rng([self.seed, self.number])
         past = int(rng.integers(_LEAST_PAST, _MOST_PAST + 1))
-        return draw_history(rng, self.pool, past + _WARM_UP + INTERVALS, self.num_paths)
+        return draw_history(rng, self.pool, past + _WARM_UP_INTERVALS + INTERVALS, self.num_paths)
 
 
 def record(source: Drawn, file: Path) -> None:
@@ -79,7 +79,7 @@ def record(source: Drawn, file: Path) -> None:
     mixture = Mixture({name: make_hedge(name) for name in DEFAULT.split("+")}, warm_up=0)
     rows, decisions, weights, recent = [], [], [], []
     first = traffic.num_matrices - INTERVALS
-    for row in range(first - _WARM_UP, traffic.num_matrices):
+    for row in range(first - _WARM_UP_INTERVALS, traffic.num_matrices):
         decided = mixture.decisions(Past(problem, traffic.part(0, row)))
         if row >= first and traffic.read([row]).sum() > 0:
             rows.append(row)

@@ -29,16 +29,16 @@ from teal.runtime.arrays import FloatArray, IntArray
 
 MAX_NODES = 30  # of the networks: several hedges solve programs of many matrices for each interval
 _INTERVAL_S = 300
-_START = np.datetime64("2024-01-01T00:00:00", "s")
+_FIRST_TIME = np.datetime64("2024-01-01T00:00:00", "s")
 # Ranges of the strengths; log-uniform where they span a decade.
-_NOISE = (0.03, 1.0)  # standard deviation of the log of a rate
-_CORRELATION = (0.0, 0.995)  # of that noise from one interval to the next
+_NOISE_RANGE = (0.03, 1.0)  # standard deviation of the log of a rate
+_CORRELATION_RANGE = (0.0, 0.995)  # of that noise from one interval to the next
 _SOURCE_SHARE = (0.0, 0.8)  # share of the noise's variance that demands of a source have in common
-_SWING = (0.1, 0.8)  # a, share of the mean
-_PERIOD = (48, 400)  # intervals
-_DRIFT = (0.002, 0.05)  # standard deviation of a step of the random walk
-_BURSTY = (0.1, 0.6)  # share of the demands that are on and off
-_STAY = (0.5, 0.98)  # probability that such a demand stays as it is
+_SWING_RANGE = (0.1, 0.8)  # a, share of the mean
+_PERIOD_RANGE = (48, 400)  # intervals
+_DRIFT_RANGE = (0.002, 0.05)  # standard deviation of a step of the random walk
+_BURSTY_RANGE = (0.1, 0.6)  # share of the demands that are on and off
+_STAY_RANGE = (0.5, 0.98)  # probability that such a demand stays as it is
 _CROWD_INTERVALS, _CROWD_FACTOR, _CROWD_SHARE = (2, 12), (2.0, 10.0), 0.1
 _EVENT_EVERY = 40  # intervals, on average, from one crowd or outage to the next
 
@@ -63,7 +63,7 @@ def draw_history(
     problem = draw_problem(rng, name, 1, num_paths, ObjectiveName.MAX_LINK_UTILISATION).to(torch.float64)
     pairs = problem.paths.pairs
     rates = problem.demand.numpy() * _factors(rng, pairs, problem.topology.num_nodes, count)
-    stamps = _START + np.arange(count) * np.timedelta64(_INTERVAL_S, "s")
+    stamps = _FIRST_TIME + np.arange(count) * np.timedelta64(_INTERVAL_S, "s")
     return problem, TrafficMatrices(
         name="history", pairs=pairs, timestamps=stamps, rates=ArrayRates(rates), interval_s=_INTERVAL_S
     )
@@ -73,20 +73,20 @@ def _factors(rng: np.random.Generator, pairs: IntArray, nodes: int, count: int) 
     """(T, D) what the mean rates are multiplied by."""
     source, demands, time = pairs[:, 0], len(pairs), np.arange(count)[:, None]
     has_cycle, has_drift, has_bursts, has_crowds, has_outages = rng.random(5) < 0.5
-    noise, correlation = _log_uniform(rng, _NOISE), rng.uniform(*_CORRELATION)
+    noise, correlation = _log_uniform(rng, _NOISE_RANGE), rng.uniform(*_CORRELATION_RANGE)
     shared = rng.uniform(*_SOURCE_SHARE)
     spread = noise * np.exp(0.5 * rng.standard_normal(demands))  # demands differ in how much they vary
     log_rate = np.sqrt(1 - shared) * spread * _autoregression(rng, count, demands, correlation)
     log_rate += np.sqrt(shared) * noise * _autoregression(rng, count, nodes, correlation)[:, source]
     if has_drift:
-        log_rate += _log_uniform(rng, _DRIFT) * rng.standard_normal((count, demands)).cumsum(0)
+        log_rate += _log_uniform(rng, _DRIFT_RANGE) * rng.standard_normal((count, demands)).cumsum(0)
     factors = np.exp(log_rate)
     if has_cycle:
         # Peaks within a third of the period of each other, as in a network of a few time zones.
         peak = rng.uniform(0, 1 / 3, nodes)[source]
-        factors *= 1 + rng.uniform(*_SWING) * np.cos(2 * np.pi * (time / rng.uniform(*_PERIOD) - peak))
+        factors *= 1 + rng.uniform(*_SWING_RANGE) * np.cos(2 * np.pi * (time / rng.uniform(*_PERIOD_RANGE) - peak))
     if has_bursts:
-        bursty, stay = rng.random(demands) < rng.uniform(*_BURSTY), rng.uniform(*_STAY)
+        bursty, stay = rng.random(demands) < rng.uniform(*_BURSTY_RANGE), rng.uniform(*_STAY_RANGE)
         flips = (rng.random((count, demands)) > stay).cumsum(0) + rng.integers(2, size=demands)
         factors *= np.where(bursty & (flips % 2 == 0), rng.uniform(0, 0.3), 1.0)
     if has_crowds:

@@ -38,7 +38,7 @@ _ALWAYS_HELD_OUT = ("abilene", "geant", "germany", "kdl", "uscarrier", "cogent",
 _HELD_OUT_ONE_IN = 4  # of the other families, one in this many is held out
 # Range (log-uniform) of the largest utilisation with all demand on first paths, before a shock: from networks without
 # congestion to ones that can carry a small part of the demand.
-_UTILISATIONS = (0.7, 12.0)
+_UTILISATION_RANGE = (0.7, 12.0)
 _FAILED_SHARES = (0.01, 0.05)  # range of the probability that a link fails, in the third of the matrices with failures
 # Share of the draws for each objective; most for total_flow, which users ask for most.
 _OBJECTIVE_SHARES = {
@@ -165,7 +165,7 @@ def draw_problem(
         capacity=capacity, weight=weight, device=device, dtype=torch.float32,
     )  # fmt: skip
     largest = problem.utilisation(problem.first_path_splits).amax(1).clamp(min=1e-9).cpu().numpy()
-    load = np.exp(rng.uniform(math.log(_UTILISATIONS[0]), math.log(_UTILISATIONS[1]), batch))
+    load = np.exp(rng.uniform(math.log(_UTILISATION_RANGE[0]), math.log(_UTILISATION_RANGE[1]), batch))
     demand *= (load / largest)[:, None]
     for row in range(batch):
         match rng.integers(3):

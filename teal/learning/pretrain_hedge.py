@@ -29,9 +29,9 @@ from teal.schemes.hedges.learned import HISTORY, model_inputs
 
 HISTORIES = "histories"  # subfolder of the run for what the mixture decided
 _HELD_OUT_ONE_IN = 8  # histories
-_BATCH = 12  # intervals of an optimiser step
+_BATCH_INTERVALS = 12  # intervals of an optimiser step
 _WARM_UP_STEPS = 30  # in which the learning rate rises
-_SOFTNESS = 0.01  # of the soft maximum, share of the mixture's largest utilisation
+_MAXIMUM_SOFTNESS = 0.01  # of the soft maximum, share of the mixture's largest utilisation
 _MAX_GRADIENT_NORM = 1.0
 _VALIDATION_INTERVALS = 3  # of each history that is held out
 _VALIDATE_EVERY = 200  # steps
@@ -57,7 +57,7 @@ class _Interval:
         mixture = torch.einsum("h,hdk->dk", torch.from_numpy(weights).to(decisions), decisions)
         scale = came.utilisation(mixture[None]).amax()
         utilisation = came.utilisation(model(inputs, decisions)[None])[0] / scale
-        return _SOFTNESS * torch.logsumexp(utilisation / _SOFTNESS, 0), utilisation.amax()
+        return _MAXIMUM_SOFTNESS * torch.logsumexp(utilisation / _MAXIMUM_SOFTNESS, 0), utilisation.amax()
 
 
 class HedgeTrainer:
@@ -133,11 +133,11 @@ class HedgeTrainer:
         )  # fmt: skip
         self.optimiser.zero_grad()
         total = 0.0
-        for _ in range(_BATCH):
+        for _ in range(_BATCH_INTERVALS):
             intervals = self._train[rng.integers(len(self._train))]
             soft, largest = intervals[rng.integers(len(intervals))].losses(self.model)
-            (soft / _BATCH).backward()
-            total += float(largest.detach()) / _BATCH
+            (soft / _BATCH_INTERVALS).backward()
+            total += float(largest.detach()) / _BATCH_INTERVALS
         clipped_step(self.optimiser, self.model, _MAX_GRADIENT_NORM, self.step)
         self.step += 1
         return total

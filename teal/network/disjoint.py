@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from teal.network.shortest import Graph, SearchScratch, best_first, walk_back
+from teal.network.shortest import Adjacency, SearchScratch, best_first, walk_back
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import kernel
 
@@ -48,7 +48,7 @@ class TwoSided(NamedTuple):
 
 
 @kernel
-def grow_tree(source: int, graph: Graph, banned: IntArray, ban: int, into: IntArray, queue: IntArray) -> None:
+def grow_tree(source: int, graph: Adjacency, banned: IntArray, ban: int, into: IntArray, queue: IntArray) -> None:
     """Paths of fewest hops from ``source`` without banned links.
 
     Args:
@@ -109,7 +109,7 @@ def _expand(
 
 @kernel
 def _meet(
-    source: int, target: int, graph: Graph, banned: IntArray, ban: int, mark: int, search: TwoSided, path: IntArray
+    source: int, target: int, graph: Adjacency, banned: IntArray, ban: int, mark: int, search: TwoSided, path: IntArray
 ) -> int:
     """Write a path of fewest hops without banned links into ``path``; its number of links, 0 if there is none.
 
@@ -136,7 +136,7 @@ def _meet(
 
 
 @kernel
-def _join(source: int, target: int, middle: int, into: IntArray, graph: Graph, path: IntArray) -> int:
+def _join(source: int, target: int, middle: int, into: IntArray, graph: Adjacency, path: IntArray) -> int:
     """Write the links from ``source`` to ``middle`` and on to ``target`` into ``path``; their number."""
     length = walk_back(source, middle, into[0], graph.tail, path)
     while middle != target:
@@ -147,7 +147,7 @@ def _join(source: int, target: int, middle: int, into: IntArray, graph: Graph, p
 
 
 @kernel
-def _most_disjoint(source: int, target: int, graph: Graph, max_paths: int) -> int:
+def _most_disjoint(source: int, target: int, graph: Adjacency, max_paths: int) -> int:
     """No more disjoint paths than links that leave the source or enter the target."""
     out_degree = graph.out_ptr[source + 1] - graph.out_ptr[source]
     return min(max_paths, out_degree, graph.in_ptr[target + 1] - graph.in_ptr[target])
@@ -158,7 +158,7 @@ def disjoint_by_hops(
     source: int,
     target: int,
     tree: IntArray,
-    graph: Graph,
+    graph: Adjacency,
     stamp: int,
     banned: IntArray,
     search: TwoSided,
@@ -186,7 +186,7 @@ def disjoint_by_hops(
 def disjoint_by_weight(
     source: int,
     target: int,
-    graph: Graph,
+    graph: Adjacency,
     weight: FloatArray,
     potential: FloatArray,
     stamp: int,

@@ -16,14 +16,14 @@ from teal.network.disjoint import (
     empty_paths,
     grow_tree,
 )
-from teal.network.shortest import Graph, make_scratch
+from teal.network.shortest import Adjacency, make_scratch
 from teal.network.trie import insert_path, sort_by_depth
 from teal.network.yen import yen
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.parallel import kernel, parallel_kernel, prange
 
 
-class Chunk(NamedTuple):
+class TargetChunk(NamedTuple):
     """What is searched: C sources and their demands.
 
     Attributes:
@@ -85,7 +85,9 @@ def finish(trie: _GrowingTrie, count: int, leaf: IntArray) -> int:
 
 
 @kernel
-def _source_by_hops(c: int, chunk: Chunk, graph: Graph, parent: IntArray, link: IntArray, leaf: IntArray) -> int:
+def _source_by_hops(
+    c: int, chunk: TargetChunk, graph: Adjacency, parent: IntArray, link: IntArray, leaf: IntArray
+) -> int:
     """The paths of one source by fewest hops; the number of its trie nodes or -1."""
     source, nodes = chunk.sources[c], len(graph.out_ptr) - 1
     tree, banned = np.empty(nodes, dtype=np.int32), np.full(len(graph.tail), -1, dtype=np.int32)
@@ -105,7 +107,9 @@ def _source_by_hops(c: int, chunk: Chunk, graph: Graph, parent: IntArray, link: 
 
 
 @kernel
-def _source_by_weight(c: int, chunk: Chunk, graph: Graph, parent: IntArray, link: IntArray, leaf: IntArray) -> int:
+def _source_by_weight(
+    c: int, chunk: TargetChunk, graph: Adjacency, parent: IntArray, link: IntArray, leaf: IntArray
+) -> int:
     """The same by least weight."""
     source, nodes = chunk.sources[c], len(graph.out_ptr) - 1
     scratch, into = make_scratch(nodes, len(graph.tail)), np.empty(nodes, dtype=np.int32)
@@ -121,7 +125,9 @@ def _source_by_weight(c: int, chunk: Chunk, graph: Graph, parent: IntArray, link
 
 
 @kernel
-def _source_by_yen(c: int, chunk: Chunk, graph: Graph, parent: IntArray, link: IntArray, leaf: IntArray) -> int:
+def _source_by_yen(
+    c: int, chunk: TargetChunk, graph: Adjacency, parent: IntArray, link: IntArray, leaf: IntArray
+) -> int:
     """The same by Yen's algorithm."""
     source, nodes = chunk.sources[c], len(graph.out_ptr) - 1
     scratch, into = make_scratch(nodes, len(graph.tail)), np.empty(nodes, dtype=np.int32)
@@ -140,7 +146,7 @@ def _source_by_yen(c: int, chunk: Chunk, graph: Graph, parent: IntArray, link: I
 # Three functions and not one with an argument: each is compiled only where it is used, which takes seconds.
 @parallel_kernel
 def search_by_hops(
-    chunk: Chunk, graph: Graph, parent: IntArray, link: IntArray, node_count: IntArray, leaf: IntArray
+    chunk: TargetChunk, graph: Adjacency, parent: IntArray, link: IntArray, node_count: IntArray, leaf: IntArray
 ) -> None:  # fmt: skip
     """Find the link-disjoint paths of fewest hops of a chunk of sources, and build their tries.
 
@@ -158,7 +164,7 @@ def search_by_hops(
 
 @parallel_kernel
 def search_by_weight(
-    chunk: Chunk, graph: Graph, parent: IntArray, link: IntArray, node_count: IntArray, leaf: IntArray
+    chunk: TargetChunk, graph: Adjacency, parent: IntArray, link: IntArray, node_count: IntArray, leaf: IntArray
 ) -> None:  # fmt: skip
     """The same of least weight."""
     for c in prange(len(chunk.sources)):
@@ -167,7 +173,7 @@ def search_by_weight(
 
 @parallel_kernel
 def search_yen(
-    chunk: Chunk, graph: Graph, parent: IntArray, link: IntArray, node_count: IntArray, leaf: IntArray
+    chunk: TargetChunk, graph: Adjacency, parent: IntArray, link: IntArray, node_count: IntArray, leaf: IntArray
 ) -> None:  # fmt: skip
     """The same for the K shortest loopless paths."""
     for c in prange(len(chunk.sources)):

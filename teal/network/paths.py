@@ -319,8 +319,8 @@ def _search(
                 targets = np.ascontiguousarray(pairs[first:last, 1])
                 with threads_for(len(pairs) * topology.num_links, least=_MIN_PARALLEL_VISITS):
                     searches[method](
-                        path_search.Chunk(chunk, ptr, targets, num_paths, link_weights, potential), graph, *further,
-                        parent, link, counts, leaf[first:last],
+                        path_search.TargetChunk(chunk, ptr, targets, num_paths, link_weights, potential), graph,
+                        *further, parent, link, counts, leaf[first:last],
                     )  # fmt: skip
                 room = room if (counts >= 0).all() else 2 * room
             offset = sum(map(len, parents))

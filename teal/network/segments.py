@@ -17,7 +17,7 @@ from teal.network.shortest import shortest_trees
 from teal.network.topology import Topology
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 
-_TIE = 1e-9  # relative: paths whose costs differ by less are of equal cost
+_EQUAL_COST_TOLERANCE = 1e-9  # relative: paths whose costs differ by less are of equal cost
 
 
 class Segment(NamedTuple):
@@ -57,7 +57,7 @@ class Igp:
         has_one = np.empty((nodes, nodes), dtype=bool)
         for s in range(nodes):
             distance = self._distance[s]
-            is_tight = distance[self._tail] + self._metric <= distance[self._head] * (1 + _TIE)
+            is_tight = distance[self._tail] + self._metric <= distance[self._head] * (1 + _EQUAL_COST_TOLERANCE)
             is_tight &= np.isfinite(distance[self._head])
             has_one[s] = np.bincount(self._head[is_tight], minlength=nodes) <= 1
         parent = np.where(into >= 0, self._tail[into], np.arange(nodes))  # of a root: itself
@@ -84,7 +84,7 @@ class Igp:
             while (
                 end < len(path)
                 and has_one[nodes[end + 1]]
-                and along[end + 1] - along[first] <= distance[nodes[end + 1]] * (1 + _TIE)
+                and along[end + 1] - along[first] <= distance[nodes[end + 1]] * (1 + _EQUAL_COST_TOLERANCE)
             ):
                 end += 1
             yield first, end

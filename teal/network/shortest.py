@@ -16,7 +16,7 @@ from teal.runtime.parallel import kernel, parallel_kernel, prange, threads_for
 _MIN_PARALLEL_VISITS = 1_000_000  # of links, by searches from all roots together
 
 
-class Graph(NamedTuple):
+class Adjacency(NamedTuple):
     """N nodes and E directed links.
 
     Attributes:
@@ -59,9 +59,9 @@ class SearchScratch(NamedTuple):
     heap_nodes: IntArray
 
 
-def make_graph(num_nodes: int, tail: IntArray, head: IntArray) -> Graph:
+def make_graph(num_nodes: int, tail: IntArray, head: IntArray) -> Adjacency:
     """The graph of links that lead from ``tail`` (E,) to ``head`` (E,)."""
-    return Graph(*_group_by_node(tail, num_nodes), *_group_by_node(head, num_nodes), tail, head)
+    return Adjacency(*_group_by_node(tail, num_nodes), *_group_by_node(head, num_nodes), tail, head)
 
 
 def _group_by_node(nodes: IntArray, num_nodes: int) -> tuple[IntArray, IntArray]:
@@ -132,7 +132,7 @@ def walk_back(source: int, target: int, into: IntArray, tail: IntArray, path: In
 def best_first(
     source: int,
     target: int,
-    graph: Graph,
+    graph: Adjacency,
     weight: FloatArray,
     potential: FloatArray,
     link_stamp: int,
@@ -180,7 +180,7 @@ def best_first(
 
 
 @parallel_kernel
-def _trees(roots: IntArray, graph: Graph, weight: FloatArray, distance: FloatArray, into: IntArray) -> None:
+def _trees(roots: IntArray, graph: Adjacency, weight: FloatArray, distance: FloatArray, into: IntArray) -> None:
     nodes, links = len(graph.out_ptr) - 1, len(graph.tail)
     for i in prange(len(roots)):
         scratch = make_scratch(nodes, links)

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from teal.network.disjoint import NO_STAMP, ZERO, FoundPaths, empty_paths, grow_tree
-from teal.network.path_search import Chunk, empty_trie, finish, insert
-from teal.network.shortest import Graph, SearchScratch, best_first, make_scratch, walk_back
+from teal.network.path_search import TargetChunk, empty_trie, finish, insert
+from teal.network.shortest import Adjacency, SearchScratch, best_first, make_scratch, walk_back
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import kernel, parallel_kernel, prange
 
@@ -92,7 +92,7 @@ def _crossed(path: IntArray, length: int, groups: Groups, seen: Int64Array, stam
 
 @kernel
 def _find(
-    source: int, target: int, chunk: Chunk, graph: Graph, groups: Groups, ban: int, scratch: SearchScratch,
+    source: int, target: int, chunk: TargetChunk, graph: Adjacency, groups: Groups, ban: int, scratch: SearchScratch,
     into: IntArray, memory: _Memory, paths: FoundPaths, k: int, stamp: int, crossed: Int64Array,
 ) -> int:  # fmt: skip
     """Find the cheapest path without banned links, as path ``k``; the number of groups in ``crossed``, -1: no path.
@@ -127,7 +127,7 @@ def _is_known(paths: FoundPaths, k: int) -> bool:
 
 @kernel
 def _source(
-    c: int, chunk: Chunk, graph: Graph, groups: Groups, penalty: FloatArray, parent: IntArray, link: IntArray,
+    c: int, chunk: TargetChunk, graph: Adjacency, groups: Groups, penalty: FloatArray, parent: IntArray, link: IntArray,
     leaf: IntArray,
 ) -> int:  # fmt: skip
     """The paths of one source; the number of its trie nodes or -1.
@@ -226,7 +226,7 @@ def _set_costs(
 
 @parallel_kernel
 def search_survivable(
-    chunk: Chunk, graph: Graph, groups: Groups, penalty: FloatArray, parent: IntArray, link: IntArray,
+    chunk: TargetChunk, graph: Adjacency, groups: Groups, penalty: FloatArray, parent: IntArray, link: IntArray,
     node_count: IntArray, leaf: IntArray,
 ) -> None:  # fmt: skip
     """Find the paths of a chunk of sources that survive failures of groups, and build their tries.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from teal.network.disjoint import FoundPaths
-from teal.network.shortest import Graph, SearchScratch, best_first, walk_back
+from teal.network.shortest import Adjacency, SearchScratch, best_first, walk_back
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.parallel import kernel
 
@@ -23,7 +23,7 @@ def _same_prefix(a: IntArray, b: IntArray, length: int) -> bool:
 def yen(
     source: int,
     target: int,
-    graph: Graph,
+    graph: Adjacency,
     weight: FloatArray,
     potential: FloatArray,
     stamp: int,

@@ -14,7 +14,7 @@ from teal.problem.scale import mean_capacity, mean_value
 
 RAW_LINK_FEATURES, RAW_PATH_FEATURES = 1, 1
 SCALED_LINK_FEATURES, SCALED_PATH_FEATURES = 3, 4
-_FLOOR = 1e-4  # x mean capacity: demands and capacities below it have nearly the same feature
+_FLOOR_SHARE = 1e-4  # x mean capacity: demands and capacities below it have nearly the same feature
 
 
 def hetero_data(problem: Problem, *, scaled: bool) -> HeteroData:
@@ -42,10 +42,10 @@ def hetero_data(problem: Problem, *, scaled: bool) -> HeteroData:
         return data
     live = problem.capacity > 0
     typical_capacity = mean_capacity(problem).clamp(min=1e-30)
-    log_utilisation = torch.where(live, (problem.full_path_utilisation + _FLOOR).log(), 0)
-    log_capacity = torch.where(live, (problem.capacity / typical_capacity).clamp(min=_FLOOR).log(), 0)
+    log_utilisation = torch.where(live, (problem.full_path_utilisation + _FLOOR_SHARE).log(), 0)
+    log_capacity = torch.where(live, (problem.capacity / typical_capacity).clamp(min=_FLOOR_SHARE).log(), 0)
     data["link"].x = torch.stack([log_capacity, log_utilisation, live.to(dtype)], -1)
-    size = (problem.demand / typical_capacity + _FLOOR).log()[..., None]
+    size = (problem.demand / typical_capacity + _FLOOR_SHARE).log()[..., None]
     tightest = ops.path_max(log_utilisation)[0]
     hops = data.path_degree / (data.path_degree.sum() / count).clamp(min=1e-30)
     features = [feature.expand(mask.shape) for feature in (size, tightest, data.value, hops)]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 CLAMP = 10.0  # largest absolute value of an action
-_HIDDEN = 24  # neurons of the policy's hidden layer
+_HIDDEN_NEURONS = 24  # neurons of the policy's hidden layer
 _LEAST_PROFIT = -3.0  # mean values: lower limit of a bounded profit
 
 
@@ -20,7 +20,7 @@ class Policy(nn.Module):
     def __init__(self, num_paths: int, width: int, *, linear: bool = False) -> None:
         super().__init__()
         inputs = num_paths * width
-        hidden = nn.Sequential(nn.Linear(inputs, _HIDDEN), nn.SiLU(), nn.Linear(_HIDDEN, num_paths))
+        hidden = nn.Sequential(nn.Linear(inputs, _HIDDEN_NEURONS), nn.SiLU(), nn.Linear(_HIDDEN_NEURONS, num_paths))
         self.net = nn.Linear(inputs, num_paths) if linear else hidden
 
     def forward(self, path: Tensor) -> Tensor:

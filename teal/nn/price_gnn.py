@@ -39,7 +39,7 @@ from teal.runtime.arrays import Float32Array
 _STATIC_FEATURES = 4  # features of a link that do not change from round to round
 _ROUND_FEATURES = 7  # features of a link that do
 _ALLOCATING_FEATURES = 2  # features of the bounding pass alone, from the result of the allocating pass
-_TINY = 1e-4  # added to utilisations and elasticities before their logarithm is taken
+_LOG_OFFSET = 1e-4  # added to utilisations and elasticities before their logarithm is taken
 # x output of the perceptron: change of the raw price, whose softplus is the price over the mean value.
 _PRICE_GAIN = 3.0
 _FIRST_RAW_PRICE = -4.0  # of all links, so that prices start near 0
@@ -164,7 +164,7 @@ class PriceGNN(nn.Module):
             return view.responses.at(weight.reshape(shape), sharpness, None if into is None else into.numpy())
 
         no_allocating_features = np.empty((len(raw_price), 0), np.float32)
-        constants = fused.Constants(_PRICE_GAIN, _TINY)
+        constants = fused.Constants(_PRICE_GAIN, _LOG_OFFSET)
         parameters = fused.parameters_of(self.update.cell, self.update.move)
         for round_index in range(num_rounds):
             sums = respond(self.log_temperature, round_index / num_rounds)
@@ -228,8 +228,8 @@ class _View:
         if self.can_be_fused:
             self.responses = Responses(problem.paths, problem.demand, problem.demand_value / self.mean_value)
         live, even_utilisation = self._live, self._even_utilisation()
-        size = (problem.capacity / mean_capacity(problem).clamp(min=1e-30)).clamp(min=_TINY).log()
-        features = [size, (even_utilisation + _TINY).log() / 2, torch.ones_like(size)]
+        size = (problem.capacity / mean_capacity(problem).clamp(min=1e-30)).clamp(min=_LOG_OFFSET).log()
+        features = [size, (even_utilisation + _LOG_OFFSET).log() / 2, torch.ones_like(size)]
         features = [torch.where(live, feature, 0) for feature in features]
         self.static = torch.stack([*features, torch.full_like(size, float(self._carries_all))], -1)  # (B, E, 4)
 
@@ -301,7 +301,7 @@ class _View:
                 (self.prices(raw_price) + 1e-3).log() / 3,
                 _log(response.utilisation),
                 torch.tanh(response.utilisation - 1),
-                (response.elasticity + _TINY).log(),
+                (response.elasticity + _LOG_OFFSET).log(),
                 torch.tanh(5 * newton_step),
                 torch.full_like(raw_price, round_index / num_rounds),
                 torch.full_like(raw_price, 2 / num_rounds),
@@ -311,4 +311,4 @@ class _View:
 
 
 def _log(utilisation: Tensor) -> Tensor:
-    return (utilisation + _TINY).log().clamp(-4, 4)
+    return (utilisation + _LOG_OFFSET).log().clamp(-4, 4)

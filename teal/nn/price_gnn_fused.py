@@ -16,7 +16,7 @@ from teal.pathops.response import FAILED_WEIGHT, exponentials
 from teal.runtime.arrays import BoolArray, Float32Array
 from teal.runtime.parallel import inlined_kernel, parallel_kernel, prange, threads_for
 
-_CHUNK = 64  # links in one parallel task
+_LINKS_PER_TASK = 64  # links in one parallel task
 # Multiply-adds for each element of ``memory``: 3 products of about 2 H elements at the default H = 32.  Sets the number
 # of threads.
 _OPERATIONS_PER_NUMBER = 200
@@ -131,12 +131,12 @@ def _update(
 ) -> None:
     rows, hidden, num_features = len(raw_price), memory.shape[1], len(parameters.by_feature)
     num_static, one = links.static.shape[1], np.float32(1)
-    for chunk in prange((rows + _CHUNK - 1) // _CHUNK):
+    for chunk in prange((rows + _LINKS_PER_TASK - 1) // _LINKS_PER_TASK):
         features = np.empty(num_features, dtype=np.float32)
         gates, of_memory = np.empty(3 * hidden, dtype=np.float32), np.empty(3 * hidden, dtype=np.float32)
         work, bits = np.empty(3 * hidden, dtype=np.float32), np.empty(3 * hidden, dtype=np.int32)
         inner, activated = np.empty(hidden, dtype=np.float32), np.empty(hidden, dtype=np.float32)
-        for row in range(chunk * _CHUNK, min(rows, (chunk + 1) * _CHUNK)):
+        for row in range(chunk * _LINKS_PER_TASK, min(rows, (chunk + 1) * _LINKS_PER_TASK)):
             load, elasticity = np.float32(0), np.float32(0)
             for block in range(len(sums)):
                 load += sums[block, 2 * row]

@@ -8,11 +8,11 @@ import torch
 
 from teal.errors import InputError
 from teal.network import PathSet
-from teal.pathops.base import Backend, PathOps
+from teal.pathops.base import OpsBackend, PathOps
 from teal.pathops.numba_backend import NumbaBackend
 from teal.pathops.torch_backend import TorchBackend
 
-__all__ = ["Backend", "NumbaBackend", "PathOps", "TorchBackend", "make_path_ops"]
+__all__ = ["NumbaBackend", "OpsBackend", "PathOps", "TorchBackend", "make_path_ops"]
 
 
 def make_path_ops(paths: PathSet, device: torch.device | str = "cpu", backend: str = "auto") -> PathOps:

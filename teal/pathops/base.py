@@ -26,7 +26,7 @@ from teal.runtime.shapes import Float, Int
 
 
 @runtime_checkable
-class Backend(Protocol):
+class OpsBackend(Protocol):
     """The three operations on plain tensors, without gradients; each module of this package has one implementation.
 
     Attributes:
@@ -53,7 +53,7 @@ class Backend(Protocol):
 
 class _PathSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, link_values: Tensor, backend: Backend) -> Tensor:
+    def forward(ctx: Any, link_values: Tensor, backend: OpsBackend) -> Tensor:
         ctx.backend = backend
         return backend.path_sum(link_values.contiguous())
 
@@ -64,7 +64,7 @@ class _PathSum(torch.autograd.Function):
 
 class _LinkSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, path_values: Tensor, backend: Backend) -> Tensor:
+    def forward(ctx: Any, path_values: Tensor, backend: OpsBackend) -> Tensor:
         ctx.backend = backend
         return backend.link_sum(path_values.contiguous())
 
@@ -75,7 +75,7 @@ class _LinkSum(torch.autograd.Function):
 
 class _PathMax(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, link_values: Tensor, backend: Backend) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, link_values: Tensor, backend: OpsBackend) -> tuple[Tensor, Tensor]:
         values, links = backend.path_max(link_values.contiguous())
         ctx.save_for_backward(links)
         ctx.num_links = link_values.shape[1]
@@ -107,7 +107,7 @@ class PathOps:
 
     counts_once = True
 
-    def __init__(self, paths: PathSet, backend: Backend, device: torch.device) -> None:
+    def __init__(self, paths: PathSet, backend: OpsBackend, device: torch.device) -> None:
         self.paths, self.backend, self.device = paths, backend, device
         self.mask = torch.from_numpy(paths.mask).to(device)  # (D, K), true where the demand has a k-th path
         self.hops = torch.from_numpy(paths.hops).to(device)  # (D, K), 0 where there is no path

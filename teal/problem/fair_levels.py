@@ -35,15 +35,23 @@ from teal.problem.bounds import finite_prices
 from teal.problem.problem import Problem
 from teal.runtime.shapes import Float
 
-WHOLE = 0.99  # share of a demand from which it counts as carried whole
-HELD = 1e-2  # share of the highest price of a demand of A above which a demand is held: less may be rounding
-_BELOW = 1e-3  # relative, by which rates of a level may be below it, for rounding; more would take in lower levels
-_NEAR = 0.05  # relative, by which a held rate may exceed theta t, where it was given capacity that was left over
-_HALVINGS = 60  # of an interval for theta
-_ROUNDING = 1e-9  # of the value of all capacity, by which sums may be wrong: rounding must not prove a growth below 1
-_TINY = 1e-300  # instead of 0 as a divisor
+WHOLE_SHARE = 0.99  # share of a demand from which it counts as carried whole
+HELD_PRICE_SHARE = (
+    1e-2  # share of the highest price of a demand of A above which a demand is held: less may be rounding
+)
+_LEVEL_TOLERANCE_BELOW = (
+    1e-3  # relative, by which rates of a level may be below it, for rounding; more would take in lower levels
+)
+_HELD_TOLERANCE_ABOVE = (
+    0.05  # relative, by which a held rate may exceed theta t, where it was given capacity that was left over
+)
+_GROWTH_HALVINGS = 60  # of an interval for theta
+_SUM_ROUNDING = (
+    1e-9  # of the value of all capacity, by which sums may be wrong: rounding must not prove a growth below 1
+)
+_LEAST_DIVISOR = 1e-300  # instead of 0 as a divisor
 _AT_ONCE = 16  # levels whose path prices are in memory at once
-_SHOWN = 8  # levels of a matrix in tables, those that hold most flow
+_MOST_SHOWN_LEVELS = 8  # levels of a matrix in tables, those that hold most flow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +141,7 @@ class _Row:
     def __init__(self, problem: Problem, rate: Tensor, weight: Tensor, level_prices: ProgramPrices | None) -> None:
         self._problem, self._rate, self._weight = problem, rate, weight
         self._demand = problem.routable_demand[0]
-        self.is_open = rate < WHOLE * self._demand
+        self.is_open = rate < WHOLE_SHARE * self._demand
         self.is_held = torch.zeros_like(self.is_open)
         self.limit = torch.maximum(self._demand, rate)
         self._levels: list[tuple[float, LevelGrowth]] = []  # flow that the level holds, and the level
@@ -141,7 +149,9 @@ class _Row:
             return
         for numbers in level_prices.level[0].isfinite().nonzero()[:, 0].split(_AT_ONCE):
             prices = finite_prices(level_prices.prices[0, numbers])
-            prices = prices / prices.amax(1, keepdim=True).clamp(min=_TINY)  # sums stay finite; bounds know no scale
+            prices = prices / prices.amax(1, keepdim=True).clamp(
+                min=_LEAST_DIVISOR
+            )  # sums stay finite; bounds know no scale
             cost = problem.cheapest_path_cost(problem.ops.path_sum(prices))
             value = (problem.capacity * prices).sum(1)
             for figures in zip(level_prices.level[0, numbers].tolist(), cost, value.tolist(), strict=True):
@@ -157,15 +167,17 @@ class _Row:
         """
         alone = self._alone(price, value)
         self.limit = torch.maximum(torch.minimum(self.limit, alone), self._rate)
-        self.is_held |= self.is_open & (alone <= (1 + _NEAR) * self._rate)
+        self.is_held |= self.is_open & (alone <= (1 + _HELD_TOLERANCE_ABOVE) * self._rate)
         granted = level * self._weight
-        at_least = members(self._rate / self._weight, level, self.is_open, _BELOW)
+        at_least = members(self._rate / self._weight, level, self.is_open, _LEVEL_TOLERANCE_BELOW)
         grows = at_least & self.is_open
         if not bool(grows.any()):
             return
         growth = growth_from(price, value, self._rate, at_least, granted, self._problem.demand[0])
         most = growth * granted
-        holds = grows & (price > HELD * price[grows].max()) & (self._rate <= (1 + _NEAR) * most)
+        holds = (
+            grows & (price > HELD_PRICE_SHARE * price[grows].max()) & (self._rate <= (1 + _HELD_TOLERANCE_ABOVE) * most)
+        )
         self.limit = torch.where(holds, torch.maximum(torch.minimum(self.limit, most), self._rate), self.limit)
         self.is_held |= holds
         self._levels.append((float(self._rate[holds].sum()), LevelGrowth(level, int(holds.sum()), growth)))
@@ -183,13 +195,13 @@ class _Row:
         above = weighted.sum() - weighted.cumsum(0)
         kept = torch.empty_like(below)
         kept[order] = below - paid + level * above  # of the others
-        most = (value * (1 + _ROUNDING) - kept) / price.clamp(min=_TINY)
+        most = (value * (1 + _SUM_ROUNDING) - kept) / price.clamp(min=_LEAST_DIVISOR)
         return torch.where(price > 0, torch.maximum(most, self._rate), torch.inf)
 
     @property
     def shown(self) -> tuple[LevelGrowth, ...]:
         """The levels that hold most flow, ascending."""
-        most = sorted(self._levels, key=lambda figures: -figures[0])[:_SHOWN]
+        most = sorted(self._levels, key=lambda figures: -figures[0])[:_MOST_SHOWN_LEVELS]
         return tuple(sorted((level for _, level in most), key=lambda level: level.level))
 
 
@@ -228,7 +240,7 @@ def growth_from(price: Tensor, value: float, rate: Tensor, grows: Tensor, grante
         rate, grows, granted: as of :func:`growth_bound`.
         demand: (D,) Gbit/s.
     """
-    room = value * (1 + _ROUNDING) - float(torch.where(grows, 0, rate * price).sum())
+    room = value * (1 + _SUM_ROUNDING) - float(torch.where(grows, 0, rate * price).sum())
     grows = grows & (price > 0)
     price, granted, demand = price[grows], granted[grows], demand[grows]
 
@@ -238,7 +250,7 @@ def growth_from(price: Tensor, value: float, rate: Tensor, grows: Tensor, grante
     low, high = 0.0, float((demand / granted).max()) if len(granted) else 0.0
     if cost(high) <= room:
         return math.inf
-    for _ in range(_HALVINGS):
+    for _ in range(_GROWTH_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if cost(middle) <= room else (low, middle)
     return high

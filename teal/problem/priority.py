@@ -40,10 +40,10 @@ from teal.runtime.arrays import AnyArray
 from teal.runtime.shapes import Float
 
 # Share of a bound's largest terms by which their sums may be wrong in float64; it is added to the bound.
-_ROUNDING = 1e-13
-_NOTHING = 1e-12  # share of a class's demand up to which a bound counts as 0: nothing of the class can be carried
+_SUM_ROUNDING = 1e-13
+_NO_FLOW_SHARE = 1e-12  # share of a class's demand up to which a bound counts as 0: nothing of the class can be carried
 _MOST_SAVED = 0.5  # share of the cost of a class's whole demand up to which what need not be carried is subtracted
-_GUESSES = 60  # halvings of a price in the search for the dearest demands; the last one takes all of them
+_PRICE_HALVINGS = 60  # halvings of a price in the search for the dearest demands; the last one takes all of them
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ class ClassFigures:
     @property
     def gap(self) -> Float[Tensor, "B C"]:
         """(bound - value) / bound of each class, at least 0; 0 where the bound is only rounding of the demand."""
-        return torch.where(self.bound > _NOTHING * self.demand, (self.bound - self.value) / self.bound, 0)
+        return torch.where(self.bound > _NO_FLOW_SHARE * self.demand, (self.bound - self.value) / self.bound, 0)
 
 
 def priority_problem(
@@ -216,7 +216,7 @@ def _class_terms(capacity_value: Tensor, demand: Sequence[Tensor], least: Sequen
     for number in range(len(demand) - 1):
         cost = _cost(demand[number], least[number], promised[:, number])
         bound, magnitude = bound - cost, magnitude + cost
-    return bound + _ROUNDING * magnitude
+    return bound + _SUM_ROUNDING * magnitude
 
 
 def _cost(demand: Tensor, price: Tensor, promised: Tensor) -> Tensor:
@@ -252,7 +252,7 @@ def _dearest(demand: Tensor, price: Tensor, volume: float) -> Tensor:
     if volume <= 0 or not len(demand):
         return demand.new_zeros(())
     threshold = float(price.detach().max())
-    for _ in range(_GUESSES):
+    for _ in range(_PRICE_HALVINGS):
         threshold /= 2
         chosen = price > threshold
         if float(demand[chosen].sum()) >= volume:

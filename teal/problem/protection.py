@@ -45,9 +45,11 @@ from teal.runtime.shapes import Bool, Float
 
 MAX_PATHS = 6  # K: vertices are enumerated, and sets of paths are bits of a 64-bit number
 _MOST_PAIRS = 100_000  # of nodes, for requests: promises for more would take the engine minutes
-_EXACT = 1e-9  # by which a vertex may miss a constraint, for rounding
+_VERTEX_TOLERANCE = 1e-9  # by which a vertex may miss a constraint, for rounding
 _NOTHING_LEFT = 1e-9  # share of a demand's splits up to which those that a group leaves are rounding
-_DIGITS = 9  # after the point, by which vertices are compared: their coordinates are ratios of small whole numbers
+_VERTEX_DIGITS = (
+    9  # after the point, by which vertices are compared: their coordinates are ratios of small whole numbers
+)
 _BASES_AT_ONCE = 20_000  # systems of equations in memory at once
 _GROUPS_AT_ONCE = 16  # whose failed paths are in memory at once
 
@@ -247,10 +249,10 @@ def _vertices(family: bytes, width: int) -> FloatArray:
     combinations = itertools.combinations(range(len(all_rows)), len(used))
     while len(chosen := np.array(list(itertools.islice(combinations, _BASES_AT_ONCE)), dtype=np.int64)):
         bases = all_rows[chosen]
-        is_regular = np.abs(np.linalg.det(bases)) >= _EXACT
+        is_regular = np.abs(np.linalg.det(bases)) >= _VERTEX_TOLERANCE
         points = np.linalg.solve(bases[is_regular], right[chosen[is_regular]][..., None])[..., 0]
-        is_inside = (points >= -_EXACT).all(1) & (points @ rows.T >= 1 - _EXACT).all(1)
-        parts.append(np.unique(points[is_inside].round(_DIGITS), axis=0))
+        is_inside = (points >= -_VERTEX_TOLERANCE).all(1) & (points @ rows.T >= 1 - _VERTEX_TOLERANCE).all(1)
+        parts.append(np.unique(points[is_inside].round(_VERTEX_DIGITS), axis=0))
     corners = np.maximum(np.unique(np.concatenate(parts), axis=0), 0)
     corners /= (corners @ rows.T).min(1, keepdims=True)  # what was rounded is a little too small, or too large
     whole = np.zeros((len(corners), width))

@@ -12,8 +12,8 @@ from torch import Tensor
 from teal.runtime.arrays import FloatArray
 
 _MOST_POINTS = 60  # that are tried; about ten are needed for one number
-_FARTHER, _MOST_ENDS = 8.0, 12  # x the end where the function still falls there, and how often
-_CLOSE = 1e-9  # share of the least value so far that another point may lie below it, at which the search ends
+_END_GROWTH, _MOST_ENDS = 8.0, 12  # x the end where the function still falls there, and how often
+_VALUE_TOLERANCE = 1e-9  # share of the least value so far that another point may lie below it, at which the search ends
 
 
 def least_points(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tensor:
@@ -47,14 +47,14 @@ def _on_a_line(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tensor:
     for _ in range(_MOST_ENDS):
         if not bool((slope_high < 0).any()):
             break
-        high = torch.where(slope_high < 0, _FARTHER * high, high)
+        high = torch.where(slope_high < 0, _END_GROWTH * high, high)
         at_high, slope_high = tangent(high)
     best, point = torch.minimum(at_low, at_high), torch.where(at_low <= at_high, low, high)
     for number in range(_MOST_POINTS):
         fall = slope_high - slope_low
         meeting = (at_low - at_high + slope_high * high - slope_low * low) / torch.where(fall > 0, fall, 1)
         least = at_low + slope_low * (meeting - low)  # of the two tangents: no point is below it
-        is_open = (slope_low < 0) & (slope_high > 0) & (best - least > _CLOSE * best.abs())
+        is_open = (slope_low < 0) & (slope_high > 0) & (best - least > _VALUE_TOLERANCE * best.abs())
         if not bool(is_open.any()):
             break
         # Tangents of one long edge and one short one creep: every third point is the middle.
@@ -74,7 +74,7 @@ def _on_a_line(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tensor:
 
 def _in_a_box(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tensor:
     """Of several numbers: the next point is where the largest of all tangents so far is least, by a small LP a row."""
-    ends = ends * _FARTHER**2
+    ends = ends * _END_GROWTH**2
     best, best_point = torch.full_like(ends[:, 0], torch.inf), torch.zeros_like(ends)
     tangents: list[list[tuple[FloatArray, float]]] = [[] for _ in ends]  # slope and value at 0 of each, by row
     point = torch.zeros_like(ends)
@@ -86,7 +86,7 @@ def _in_a_box(function: Callable[[Tensor], Tensor], ends: Tensor) -> Tensor:
         for row, planes in enumerate(tangents):
             planes.append((slope[row].cpu().numpy(), float(offset[row])))
             lowest, place = _least_of(planes, ends[row].cpu().numpy())
-            if float(best[row]) - lowest > _CLOSE * abs(float(best[row])):
+            if float(best[row]) - lowest > _VALUE_TOLERANCE * abs(float(best[row])):
                 is_open, following[row] = True, torch.from_numpy(place).to(point)
         if not is_open:
             break

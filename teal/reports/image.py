@@ -18,8 +18,8 @@ from teal.reports.chart import Chart, Series, Styles
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _DASHES = ("-", "--", ":", "-.")
-_WIDTH = 0.5  # points of a line in a file for a pixel on a page
-_PANEL = (5.5, 4.2)  # inches
+_POINTS_PER_PIXEL = 0.5  # points of a line in a file for a pixel on a page
+_PANEL_INCHES = (5.5, 4.2)  # inches
 _FORMATS = (".svg", ".pdf")
 
 
@@ -67,7 +67,7 @@ def _draw_series(axes: Axes, series: Series, styles: Styles, *, is_time: bool) -
             return axes.scatter(x, y, s=70, color=colour, marker=marker, edgecolors="black", linewidths=0.6, zorder=3)
         case _:
             (line,) = axes.plot(
-                x, y, styles.pick(name, _DASHES), color=colour, linewidth=_WIDTH * styles.width(name),
+                x, y, styles.pick(name, _DASHES), color=colour, linewidth=_POINTS_PER_PIXEL * styles.width(name),
                 marker=marker if series.kind == "marked" else None, markersize=5,
             )  # fmt: skip
             return line
@@ -81,7 +81,7 @@ def plot_panels(path: Path, rows: Sequence[tuple[str, Sequence[Chart]]]) -> None
         rows: name of each network, and its charts, as many for each.
     """
     columns = max(len(charts) for _, charts in rows)
-    figure = Figure(figsize=(_PANEL[0] * columns, _PANEL[1] * len(rows)), layout="constrained")
+    figure = Figure(figsize=(_PANEL_INCHES[0] * columns, _PANEL_INCHES[1] * len(rows)), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(len(rows), columns, squeeze=False)
     for line, (network, charts) in zip(panels, rows, strict=True):
@@ -114,7 +114,7 @@ def save_charts(
     check(folder, list(named))
     folder.mkdir(parents=True, exist_ok=True)
     for name, chart in named.items():
-        figure = Figure(figsize=_PANEL, layout="constrained")
+        figure = Figure(figsize=_PANEL_INCHES, layout="constrained")
         FigureCanvasAgg(figure)
         draw(figure.subplots(), chart, styles)
         figure.savefig(folder / name)

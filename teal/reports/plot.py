@@ -17,7 +17,7 @@ from teal.reports.image import plain_log_axis
 from teal.web.layout import positions
 
 _MOST_NAMES = 40  # nodes of a network whose names are drawn
-_OFFSET = 0.006  # share of the drawing's size by which the two directions of a cable are apart
+_OFFSET_SHARE = 0.006  # share of the drawing's size by which the two directions of a cable are apart
 
 
 def network(problem: Problem, allocation: Allocation | None = None, row: int = 0, ax: Axes | None = None) -> Axes:
@@ -37,7 +37,7 @@ def network(problem: Problem, allocation: Allocation | None = None, row: int = 0
     a, b = where[topology.link_source], where[topology.link_target]
     along = b - a
     normal = np.stack([along[:, 1], -along[:, 0]], 1) / np.maximum(np.hypot(*along.T), 1e-12)[:, None]
-    shift = _OFFSET * np.ptp(where, 0).max() * normal
+    shift = _OFFSET_SHARE * np.ptp(where, 0).max() * normal
     lines = LineCollection(np.stack([a + shift, b + shift], 1).tolist(), linewidths=1.8, zorder=1)
     if allocation is None:
         lines.set_color("#8a94a0")

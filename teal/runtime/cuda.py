@@ -145,7 +145,7 @@ def resident_blocks(device: torch.device) -> int:
     return _BLOCKS_PER_PROCESSOR * int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-class Graph:
+class LaunchGraph:
     """A sequence of kernel launches, recorded once as a CUDA graph and replayed without the host in between."""
 
     _recording_failed = False  # true once the driver has refused to record any graph in this process
@@ -158,7 +158,7 @@ class Graph:
         """
         self._work: Callable[[], None] | None = work
         self._graph: torch.cuda.CUDAGraph | None = None
-        if SIMULATED or Graph._recording_failed:
+        if SIMULATED or LaunchGraph._recording_failed:
             return
         work()
         collecting = gc.isenabled()
@@ -183,7 +183,7 @@ class Graph:
                     graph.capture_end()
             self._graph, self._work = graph, None  # no reference cycle, which would keep GPU memory until a collection
         except Exception as error:  # errors of torch, the driver or Numba
-            Graph._recording_failed = True
+            LaunchGraph._recording_failed = True
             warnings.warn(f"CUDA graphs cannot be recorded, kernels are launched one by one ({error})", stacklevel=2)
         torch.cuda.current_stream(device).wait_stream(side)
 

@@ -14,13 +14,15 @@ from teal.errors import InputError
 from teal.problem import Problem
 from teal.problem.churn import ChurnLimit, live_part
 
-_SAME = 1e-9  # share of a demand: what differs by less is rounding
-_ROUNDING = 1e-9  # of a link's capacity, by which the sum of kept flows may exceed it
+_EQUAL_SPLIT_TOLERANCE = 1e-9  # share of a demand: what differs by less is rounding
+_CAPACITY_TOLERANCE = 1e-9  # of a link's capacity, by which the sum of kept flows may exceed it
 
 
 def changes(problem: Problem, splits: Tensor, previous: Tensor) -> Tensor:
     """(B, D) true for demands above 0 whose splits differ from ``previous`` ones (see :func:`keep_within`)."""
-    return ((splits - live_part(problem.program, previous)).abs().amax(-1) > _SAME) & (problem.demand > 0)
+    return ((splits - live_part(problem.program, previous)).abs().amax(-1) > _EQUAL_SPLIT_TOLERANCE) & (
+        problem.demand > 0
+    )
 
 
 def keep_within(problem: Problem, splits: Tensor, previous: Tensor, share: float) -> Tensor:
@@ -47,7 +49,7 @@ def keep_within(problem: Problem, splits: Tensor, previous: Tensor, share: float
     is_kept = change <= share
     while True:
         mixed = torch.where(is_kept[..., None], kept, splits)
-        is_over = problem.loads(mixed.to(problem.demand)) > problem.capacity * (1 + _ROUNDING)
+        is_over = problem.loads(mixed.to(problem.demand)) > problem.capacity * (1 + _CAPACITY_TOLERANCE)
         on_full = problem.ops.path_max(is_over.to(problem.capacity))[0] > 0
         too_much = is_kept & (on_full & (kept > 0)).any(-1)
         if not bool(too_much.any()):

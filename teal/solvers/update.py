@@ -29,12 +29,12 @@ from teal.errors import SolverError
 from teal.runtime.arrays import FloatArray, Int64Array
 
 MAX_STEPS = 6
-_WHOLE = 1 - 1e-6  # rho from which nothing counts as shed
-_ROUNDING = 1e-9  # share of a capacity by which a link may be over it in a given allocation
+_WHOLE_SHARE = 1 - 1e-6  # rho from which nothing counts as shed
+_CAPACITY_TOLERANCE = 1e-9  # share of a capacity by which a link may be over it in a given allocation
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Paths:
+class NamedPaths:
     """P paths of D demands over E links.
 
     Attributes:
@@ -66,7 +66,7 @@ class Update:
         return len(self.flows) - 1
 
 
-def worst_utilisation(paths: Paths, before: FloatArray, after: FloatArray) -> float:
+def worst_utilisation(paths: NamedPaths, before: FloatArray, after: FloatArray) -> float:
     """Largest load over capacity of a link in any combination of old and new flows; infinite over a failed link."""
     load = paths.through @ np.maximum(before, after)
     live = paths.capacity > 0
@@ -75,7 +75,7 @@ def worst_utilisation(paths: Paths, before: FloatArray, after: FloatArray) -> fl
     return float((load[live] / paths.capacity[live]).max(initial=0.0))
 
 
-def plan_update(paths: Paths, before: FloatArray, after: FloatArray, max_steps: int = MAX_STEPS) -> Update:
+def plan_update(paths: NamedPaths, before: FloatArray, after: FloatArray, max_steps: int = MAX_STEPS) -> Update:
     """The fewest steps of a hitless update, or those that keep most.
 
     Args:
@@ -88,23 +88,23 @@ def plan_update(paths: Paths, before: FloatArray, after: FloatArray, max_steps: 
         SolverError: one of the two allocations overloads a link.
     """
     for name, flows in (("before", before), ("after", after)):
-        if worst_utilisation(paths, flows, flows) > 1 + _ROUNDING:
+        if worst_utilisation(paths, flows, flows) > 1 + _CAPACITY_TOLERANCE:
             raise SolverError(f"update: the allocation {name} the update overloads a link")
-    if worst_utilisation(paths, before, after) <= 1 + _ROUNDING:
+    if worst_utilisation(paths, before, after) <= 1 + _CAPACITY_TOLERANCE:
         return Update(np.stack([before, after]), 1.0)
     best: Update | None = None
     for steps in range(2, max_steps + 1):
         steps_found = _in_steps(paths, before, after, steps)
         if best is None or steps_found.kept > best.kept * (1 + 1e-6):
             best = steps_found
-        if steps_found.kept >= _WHOLE:
+        if steps_found.kept >= _WHOLE_SHARE:
             break
     if best is None:
         raise SolverError(f"update: not possible in {max_steps} step")
     return best
 
 
-def _in_steps(paths: Paths, before: FloatArray, after: FloatArray, steps: int) -> Update:
+def _in_steps(paths: NamedPaths, before: FloatArray, after: FloatArray, steps: int) -> Update:
     """The program of the module for s steps, solved, repaired and measured."""
     middle = _solved(paths, before, after, steps)
     if middle is None:
@@ -113,14 +113,14 @@ def _in_steps(paths: Paths, before: FloatArray, after: FloatArray, steps: int) -
     return Update(flows, _kept(paths, flows))
 
 
-def _by_demand(paths: Paths) -> sp.csr_array:
+def _by_demand(paths: NamedPaths) -> sp.csr_array:
     """(D, P) 1 where a path belongs to a demand."""
     count = len(paths.demand)
     demands = int(paths.demand.max(initial=-1)) + 1
     return sp.csr_array((np.ones(count), (paths.demand, np.arange(count))), shape=(demands, count))
 
 
-def _kept(paths: Paths, flows: FloatArray) -> float:
+def _kept(paths: NamedPaths, flows: FloatArray) -> float:
     """Rho of flows (s + 1, P), in float64."""
     carried = (_by_demand(paths) @ flows.T).T
     least = np.minimum(carried[0], carried[-1])
@@ -128,7 +128,7 @@ def _kept(paths: Paths, flows: FloatArray) -> float:
     return float(np.minimum(1.0, carried[1:-1, counts] / least[counts]).min(initial=1.0))
 
 
-def _within_capacities(paths: Paths, before: FloatArray, middle: FloatArray, after: FloatArray) -> FloatArray:
+def _within_capacities(paths: NamedPaths, before: FloatArray, middle: FloatArray, after: FloatArray) -> FloatArray:
     """``middle`` (s - 1, P) lowered until no combination of two steps overloads a link, whatever a solver's tolerance.
 
     A path gets the share that the most overloaded of its links allows; lowering a flow relieves all links.
@@ -144,7 +144,7 @@ def _within_capacities(paths: Paths, before: FloatArray, middle: FloatArray, aft
     return middle
 
 
-def _share(paths: Paths, room: FloatArray, flows: FloatArray) -> FloatArray:
+def _share(paths: NamedPaths, room: FloatArray, flows: FloatArray) -> FloatArray:
     """(P,) share of the flow of each path at which all loads are at most ``room`` (E,)."""
     load = paths.through @ flows
     of_link = np.where(load > room, room / np.where(load > 0, load, 1), 1.0)
@@ -154,7 +154,7 @@ def _share(paths: Paths, room: FloatArray, flows: FloatArray) -> FloatArray:
     return share
 
 
-def _solved(paths: Paths, before: FloatArray, after: FloatArray, steps: int) -> FloatArray | None:
+def _solved(paths: NamedPaths, before: FloatArray, after: FloatArray, steps: int) -> FloatArray | None:
     """(s - 1, P) flows between by the linear program; None if it was not solved.
 
     Variables are f_1 .. f_{s-1}, m_1 .. m_s, rho.  Solvers have absolute tolerances: flows are shares of the larger of

@@ -25,7 +25,9 @@ FILES = TABLE, SUMMARY, MANIFEST, PLOT, REPORT = (
     "next_interval.csv", "next_interval_summary.csv", "manifest.json", "next_interval.png", "report.html"
 )  # fmt: skip
 DEFAULT_HEDGES = ("mixture", "last", "peak", "saa12", "saa36", "saa144", "static")
-_WARM_UP = 100  # intervals before the measured ones, in which hedges and their limits see what they would have seen
+_WARM_UP_INTERVALS = (
+    100  # intervals before the measured ones, in which hedges and their limits see what they would have seen
+)
 
 
 def run_next_interval(config: EvaluateConfig, notify: Callable[[str], None]) -> list[NextSummary]:
@@ -67,7 +69,7 @@ def _run_network(
     selections[instance.topology.name] = selection_text(len(measured), instance, config)
     protocol = NextInterval(instance, hedges, lead=config.lead, lookback=config.lookback)
     with tqdm(total=len(measured), desc=instance.topology.name, unit="interval") as bar:
-        for interval in protocol.run(measured.tolist(), _WARM_UP):
+        for interval in protocol.run(measured.tolist(), _WARM_UP_INTERVALS):
             rows += interval
             bar.update()
     for hedge in hedges.values():

@@ -12,7 +12,7 @@ from tqdm import tqdm
 from teal.config import PlanConfig
 from teal.evaluation.instance import Instance, load_instance
 from teal.evaluation.plan import (
-    BLOCK,
+    BLOCK_MATRICES,
     NO_FAILURE,
     Failure,
     Outage,
@@ -84,9 +84,9 @@ def _sweep(
 ) -> list[Outage]:
     """Solve the parts of these failures that are missing; all outages so far."""
     done = {SweepPart(*entry["part"]) for entry in journal.entries("outages")}
-    firsts = range(0, len(rows), BLOCK)
+    firsts = range(0, len(rows), BLOCK_MATRICES)
     parts = {SweepPart(int(rows[first]), failure.name) for first in firsts for failure in failures}
-    with tqdm(total=len(parts), initial=len(parts & done), desc=what, unit=f"x {BLOCK} matrices") as bar:
+    with tqdm(total=len(parts), initial=len(parts & done), desc=what, unit=f"x {BLOCK_MATRICES} matrices") as bar:
         for part, part_outages in outages(instance, rows, config.gap, failures, done):
             journal.add("outages", {"part": part, "found": [vars(outage) for outage in part_outages]})
             bar.update()

@@ -15,10 +15,10 @@ from teal.formats.allocations import demands_of, read_allocation
 from teal.network import Topology
 from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import atomic_file, check_out_folder, remove_files
-from teal.solvers.update import Paths, Update, plan_update
+from teal.solvers.update import NamedPaths, Update, plan_update
 
 _PATTERN = "step-*.json"
-_SHOWN = 1e-9  # share of a path's largest flow below which it is left out of a step's file
+_LEAST_SHARE = 1e-9  # share of a path's largest flow below which it is left out of a step's file
 
 _Demand = tuple[str, str, str]  # router, target, class ("" for none)
 _Key = tuple[_Demand, tuple[int, ...]]  # demand, links of a path
@@ -41,7 +41,7 @@ def run_update(config: UpdateConfig) -> Update:
     rows = np.array([link for _, links in keys for link in links], dtype=np.int64)
     columns = np.repeat(np.arange(len(keys)), [len(links) for _, links in keys])
     through = sp.csr_array((np.ones(len(rows)), (rows, columns)), shape=(topology.num_links, len(keys)))
-    paths = Paths(through, np.array([number[demand] for demand, _ in keys], dtype=np.int64), topology.capacity)
+    paths = NamedPaths(through, np.array([number[demand] for demand, _ in keys], dtype=np.int64), topology.capacity)
     start, end = (np.array([flows.get(key, 0.0) for key in keys]) for flows in (before, after))
     update = plan_update(paths, start, end, config.max_steps)
     remove_files(config.out, earlier)
@@ -68,7 +68,7 @@ def _as_json(topology: Topology, keys: list[_Key], flows: FloatArray, update: Up
     carried: dict[_Demand, list[dict[str, Any]]] = {}
     for (demand, links), rate, most in zip(keys, flows.tolist(), largest.tolist(), strict=True):
         paths_of = carried.setdefault(demand, [])
-        if rate > _SHOWN * most:
+        if rate > _LEAST_SHARE * most:
             along = [nodes[topology.link_source[links[0]]], *(nodes[topology.link_target[link]] for link in links)]
             paths_of.append({"nodes": along, "links": [names[link] for link in links], "rate": rate})
     routers: dict[str, list[dict[str, Any]]] = {}

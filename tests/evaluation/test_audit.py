@@ -11,7 +11,7 @@ import torch
 
 import teal
 from teal.cli import main
-from teal.evaluation.audit import DemandSet, Generation, _groups, _patterns, audit, demand_set
+from teal.evaluation.audit import AllowedDemands, Generation, _groups, _patterns, audit, demand_set
 from teal.evaluation.instance import Instance
 from teal.formats.rows import read_csv
 from teal.network.rates import ArrayRates
@@ -75,7 +75,7 @@ def test_points_are_within_box_and_hose() -> None:
     assert allowed.sends is not None
     for own in rates:
         assert (np.bincount(instance.traffic.pairs[:, 0], own) <= allowed.sends * (1 + 1e-12)).all()
-    free = DemandSet(0 * allowed.low, allowed.high, allowed.pairs, allowed.sends, allowed.receives)
+    free = AllowedDemands(0 * allowed.low, allowed.high, allowed.pairs, allowed.sends, allowed.receives)
     for _ in range(20):
         point = free.within(allowed.high * rng.random(len(allowed.high)) * 3)
         assert (point <= allowed.high * (1 + 1e-12)).all()

@@ -55,7 +55,7 @@ def test_a_recording_is_what_the_mixture_decides(recorded: Path) -> None:
     np.testing.assert_allclose(recording.weights.sum(1), 1)
     row = int(recording.rows[0])
     last = make_hedge("last")
-    for known in range(row - hedge_samples._WARM_UP, row + 1):  # it goes on from its splits before
+    for known in range(row - hedge_samples._WARM_UP_INTERVALS, row + 1):  # it goes on from its splits before
         splits = last.allocate(Past(recording.problem, recording.traffic.part(0, known)))
     np.testing.assert_allclose(recording.decisions[0, 0], splits.numpy(), atol=1e-6)
     came = recording.problem.with_demand(torch.from_numpy(recording.traffic.read([row])))

@@ -10,14 +10,14 @@ import scipy.sparse as sp
 
 import teal
 from teal.errors import SolverError
-from teal.solvers.update import Paths, plan_update, worst_utilisation
+from teal.solvers.update import NamedPaths, plan_update, worst_utilisation
 from teal.testing import random_problem
 
 
-def _two_links(capacity: float = 1.0) -> Paths:
+def _two_links(capacity: float = 1.0) -> NamedPaths:
     """Two demands, each with one path over either of two links."""
     through = sp.csr_array(np.array([[1.0, 0, 1, 0], [0, 1, 0, 1]]))
-    return Paths(through, np.array([0, 0, 1, 1]), np.full(2, capacity))
+    return NamedPaths(through, np.array([0, 0, 1, 1]), np.full(2, capacity))
 
 
 def test_demands_that_change_places_by_hand() -> None:
@@ -46,7 +46,7 @@ def test_no_interleaving_of_an_update_overloads_a_link(name: str) -> None:
     flows = problem.flows(splits).numpy().reshape(4, -1)
     path, link = paths.incidences()
     through = sp.csr_array((np.ones(len(link)), (link, path)), shape=(topology.num_links, paths.leaf.size))
-    own = Paths(through, np.repeat(np.arange(paths.num_demands), paths.num_paths), topology.capacity)
+    own = NamedPaths(through, np.repeat(np.arange(paths.num_demands), paths.num_paths), topology.capacity)
     rng, steps = np.random.default_rng(0), 1
     for t in range(3):
         found = plan_update(own, flows[t], flows[t + 1])
@@ -65,7 +65,7 @@ def test_no_interleaving_of_an_update_overloads_a_link(name: str) -> None:
         np.testing.assert_array_equal(found.flows[-1], flows[t + 1])
 
 
-def _random_update(seed: int, scale: float) -> tuple[Paths, np.ndarray, np.ndarray]:
+def _random_update(seed: int, scale: float) -> tuple[NamedPaths, np.ndarray, np.ndarray]:
     """Two allocations of a random network that fill some of its links; one demand is a millionth of the others."""
     problem = random_problem(seed, nodes=6, density=0.5, batch=2, idle=0.0)
     demand = problem.demand * 3
@@ -76,7 +76,7 @@ def _random_update(seed: int, scale: float) -> tuple[Paths, np.ndarray, np.ndarr
     path, link = paths.incidences()
     through = sp.csr_array((np.ones(len(link)), (link, path)), shape=(problem.topology.num_links, paths.leaf.size))
     capacity = scale * problem.capacity[0].numpy()
-    own = Paths(through, np.repeat(np.arange(paths.num_demands), paths.num_paths), capacity)
+    own = NamedPaths(through, np.repeat(np.arange(paths.num_demands), paths.num_paths), capacity)
     return own, scale * flows[0], scale * flows[1]
 
 
@@ -98,7 +98,7 @@ def test_steps_fit_and_keep_what_they_say_at_any_magnitude(seed: int, scale: flo
 def test_a_tiny_link_beside_a_large_one_and_a_link_without_capacity() -> None:
     """Two demands change places on links of 1 Mbit/s; others on links of 400 Gbit/s, and a third link has failed."""
     through = sp.csr_array(np.array([[1.0, 0, 1, 0, 0, 0], [0, 1, 0, 1, 0, 0], [0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 0, 1]]))
-    paths = Paths(through, np.array([0, 0, 1, 1, 2, 2]), np.array([1e-3, 1e-3, 400.0, 0.0]))
+    paths = NamedPaths(through, np.array([0, 0, 1, 1, 2, 2]), np.array([1e-3, 1e-3, 400.0, 0.0]))
     before, after = np.array([6e-4, 0, 0, 6e-4, 100.0, 0]), np.array([0, 6e-4, 6e-4, 0, 300.0, 0])
     found = plan_update(paths, before, after)
     assert found.steps == 2

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-_STEP = 0.02  # change of p after an interval, per probability; larger follows drift faster, and swings more
-_SCORES = 200  # ratios that count
+_PROBABILITY_STEP = 0.02  # change of p after an interval, per probability; larger follows drift faster, and swings more
+_KEPT_RATIOS = 200  # ratios that count
 
 
 class ConformalLimit:
@@ -33,7 +33,7 @@ class ConformalLimit:
         if not 0 < level < 1:
             raise ValueError(f"a level in (0, 1), not {level}")
         self._level, self._now = level, level
-        self._scores: deque[float] = deque(maxlen=_SCORES)
+        self._scores: deque[float] = deque(maxlen=_KEPT_RATIOS)
 
     @property
     def limit(self) -> float:
@@ -61,11 +61,11 @@ class ConformalLimit:
             raise ValueError(f"not the state of a limit: {error}") from None
         if level != self._level or not 0 <= now <= 1 or not all(map(math.isfinite, scores)):
             raise ValueError("the state of another limit")
-        self._now, self._scores = now, deque(scores, maxlen=_SCORES)
+        self._now, self._scores = now, deque(scores, maxlen=_KEPT_RATIOS)
 
     def observe(self, score: float) -> None:
         """Take the ratio of an interval."""
         if math.isfinite(self.limit):
-            self._now += _STEP * (self._level - (score <= self.limit))
+            self._now += _PROBABILITY_STEP * (self._level - (score <= self.limit))
             self._now = min(max(self._now, 0.0), 1.0)
         self._scores.append(score)

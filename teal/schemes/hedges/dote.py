@@ -21,10 +21,10 @@ from teal.schemes.hedges.past import Past
 from teal.solvers import pdhg
 from teal.spec import Spec
 
-_BATCH = 32  # matrices of a step
+_BATCH_MATRICES = 32  # matrices of a step
 _LEARNING_RATE = 1e-3
-_HIDDEN = 128  # units of the two layers between input and output
-_VALIDATION = 0.1  # share of the known matrices, the newest, that chooses the weights
+_HIDDEN_UNITS = 128  # units of the two layers between input and output
+_VALIDATION_SHARE = 0.1  # share of the known matrices, the newest, that chooses the weights
 _CHECK_EVERY = 100  # steps between two validations
 _OPTIMUM_GAP = 1e-2  # of the optima that losses are divided by
 
@@ -79,10 +79,11 @@ class Dote:
         with torch.random.fork_rng():
             torch.manual_seed(0)
             self._network = nn.Sequential(
-                nn.Linear(inputs.shape[1], _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, _HIDDEN), nn.ReLU(),
-                nn.Linear(_HIDDEN, slots),
+                nn.Linear(inputs.shape[1], _HIDDEN_UNITS), nn.ReLU(),
+                nn.Linear(_HIDDEN_UNITS, _HIDDEN_UNITS), nn.ReLU(),
+                nn.Linear(_HIDDEN_UNITS, slots),
             )  # fmt: skip
-        count = max(1, round((1 - _VALIDATION) * len(targets)))
+        count = max(1, round((1 - _VALIDATION_SHARE) * len(targets)))
         penalty = self._penalty_weights(history)
         optimiser = torch.optim.Adam(self._network.parameters(), lr=_LEARNING_RATE)
         best, kept = np.inf, copy.deepcopy(self._network.state_dict())
@@ -99,7 +100,7 @@ class Dote:
                     score = float(losses(validation).mean())
                 if score < best:
                     best, kept = score, copy.deepcopy(self._network.state_dict())
-            rows = torch.randint(count, (min(_BATCH, count),), generator=generator)
+            rows = torch.randint(count, (min(_BATCH_MATRICES, count),), generator=generator)
             optimiser.zero_grad()
             losses(rows).mean().backward()
             optimiser.step()

@@ -15,9 +15,9 @@ from pathlib import Path
 from teal.schemes.hedges.dote import Dote, parse
 from teal.spec import Spec
 
-_SENSITIVITY = 0.03  # as in the authors' runs, where the penalty is scaled in another way
+_SENSITIVITY_WEIGHT = 0.03  # as in the authors' runs, where the penalty is scaled in another way
 
 
 def make(spec: Spec, model: Path | None) -> Dote:
     """``figret[:window=12,steps=2000,sensitivity=0.03]``."""
-    return parse(spec, _SENSITIVITY)
+    return parse(spec, _SENSITIVITY_WEIGHT)

@@ -23,9 +23,9 @@ from teal.schemes.hedges.past import Past
 from teal.spec import Spec
 
 _KINDS = ("ewma", "ridge", "day")
-_LAGS = 4  # matrices from which ridge regression forecasts the next one
-_RIDGE = 1e-3  # share of the mean square of a lag that is added to the normal equations
-_DAYS = 7  # days that count for ``day``
+_RIDGE_LAGS = 4  # matrices from which ridge regression forecasts the next one
+_RIDGE_SHARE = 1e-3  # share of the mean square of a lag that is added to the normal equations
+_MOST_DAYS = 7  # days that count for ``day``
 _DAY_S = 86_400  # seconds
 
 
@@ -53,21 +53,21 @@ class Forecast:
     def _ridge(self, past: Past) -> FloatArray:
         demand = past.last(past.most(self._window)).demand.numpy()
         lead, count = past.lead, len(demand)
-        if count < _LAGS + lead + 1:
+        if count < _RIDGE_LAGS + lead + 1:
             return demand[-1]
         relative = demand / np.maximum(demand.mean(0), 1e-300)
-        starts = np.arange(count - _LAGS - lead + 1)
-        lags = np.stack([relative[starts + lag] for lag in range(_LAGS)], -1).reshape(-1, _LAGS)
-        wanted = relative[starts + _LAGS - 1 + lead].reshape(-1)
+        starts = np.arange(count - _RIDGE_LAGS - lead + 1)
+        lags = np.stack([relative[starts + lag] for lag in range(_RIDGE_LAGS)], -1).reshape(-1, _RIDGE_LAGS)
+        wanted = relative[starts + _RIDGE_LAGS - 1 + lead].reshape(-1)
         squares = lags.T @ lags
-        squares += _RIDGE * np.trace(squares) / _LAGS * np.eye(_LAGS)
-        return np.maximum(0.0, np.linalg.solve(squares, lags.T @ wanted) @ demand[-_LAGS:])
+        squares += _RIDGE_SHARE * np.trace(squares) / _RIDGE_LAGS * np.eye(_RIDGE_LAGS)
+        return np.maximum(0.0, np.linalg.solve(squares, lags.T @ wanted) @ demand[-_RIDGE_LAGS:])
 
 
 def _of_days(past: Past) -> FloatArray:
     """Mean of the matrices at the target's time on earlier days."""
     age = (past.target - past.traffic.timestamps).astype("timedelta64[s]").astype(np.int64)
-    rows = np.flatnonzero((age % _DAY_S == 0) & (age <= _DAYS * _DAY_S))
+    rows = np.flatnonzero((age % _DAY_S == 0) & (age <= _MOST_DAYS * _DAY_S))
     demand = past.traffic.read(rows)
     demand = demand[demand.sum(1) > 0]  # the others are gaps
     return demand.mean(0) if len(demand) else past.last(1).demand[0].numpy()

@@ -24,7 +24,7 @@ from teal.spec import Spec
 
 MODEL = Path("hedge")  # the checkpoint that comes with Teal
 HISTORY = 144  # newest matrices that the model sees
-_LONG, _SHORT = 36, 12  # matrices in its sets of scenarios
+_LONG_WINDOW, _SHORT_WINDOW = 36, 12  # matrices in its sets of scenarios
 
 
 class Learned:
@@ -67,8 +67,10 @@ def model_inputs(
         weights: (H,) of the mixture.
         recent_losses: (H,) of the hedges, less that of the mixture.
     """
-    forecast = torch.from_numpy(Residual(_LONG).scenarios(recent.numpy(), lead))
-    scenarios = [part.to(torch.float32) for part in (recent[-1:], recent[-_SHORT:], recent[-_LONG:], forecast)]
+    forecast = torch.from_numpy(Residual(_LONG_WINDOW).scenarios(recent.numpy(), lead))
+    scenarios = [
+        part.to(torch.float32) for part in (recent[-1:], recent[-_SHORT_WINDOW:], recent[-_LONG_WINDOW:], forecast)
+    ]
     of_hedges = [torch.from_numpy(values).to(torch.float32) for values in (weights, recent_losses)]
     return gate_inputs(problem, recent.to(torch.float32), scenarios, decisions, *of_hedges)
 

@@ -41,11 +41,11 @@ DEFAULT = "last+peak12+saa12+saa144+residual36+residual144+residual288+static48"
 DEFAULT_LARGE = "last+peak12+saa12"  # on networks with more than _MANY_DEMANDS demands, where saa takes a second
 _MANY_DEMANDS = 100_000
 # Measured on Abilene, GEANT and a data-centre pod: from 2 to 10 the mean changes by 0.003, above it gets worse.
-_RATE = 5.0
-_SHARE = 0.005
-_WARM_UP = 48  # intervals of the past that are replayed before the first allocation
+_LEARNING_RATE = 5.0
+_FIXED_SHARE = 0.005
+_REPLAYED_INTERVALS = 48  # intervals of the past that are replayed before the first allocation
 _OPTIMUM_GAP = 1e-2  # of the optimum that utilisations are divided by
-_RECENT = 0.1  # weight of the newest interval in the mean of recent losses
+_NEWEST_WEIGHT = 0.1  # weight of the newest interval in the mean of recent losses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,9 +88,9 @@ class Mixture:
     def __init__(
         self,
         hedges: Mapping[str, Hedge] | Callable[[Past], Mapping[str, Hedge]],
-        rate: float = _RATE,
-        share: float = _SHARE,
-        warm_up: int = _WARM_UP,
+        rate: float = _LEARNING_RATE,
+        share: float = _FIXED_SHARE,
+        warm_up: int = _REPLAYED_INTERVALS,
     ) -> None:
         self._make = hedges if callable(hedges) else lambda past: hedges
         self._rate, self._share, self._warm_up = rate, share, warm_up
@@ -151,7 +151,7 @@ class Mixture:
         self._loss, self._losses = self._loss + loss, self._losses + losses
         self._squared_ranges += float(np.ptp(gradient)) ** 2
         self._intervals += 1
-        self.recent_losses += _RECENT * (losses - loss - self.recent_losses)
+        self.recent_losses += _NEWEST_WEIGHT * (losses - loss - self.recent_losses)
         moved = self.weights * np.exp(-self._rate * (gradient - gradient.min()))
         self.weights = (1 - self._share) * moved / moved.sum() + self._share / len(moved)
 
@@ -233,7 +233,7 @@ def make(spec: Spec, model: Path | None) -> Mixture:
     """``mixture[:of=auto,rate=5,share=0.005,warm-up=48]``, the hedges separated by plus signs; auto: by the network."""
     from teal.schemes.hedges.registry import make_hedge
 
-    options = spec.parse_options(of="auto", rate=_RATE, share=_SHARE, warm_up=_WARM_UP)
+    options = spec.parse_options(of="auto", rate=_LEARNING_RATE, share=_FIXED_SHARE, warm_up=_REPLAYED_INTERVALS)
     names = str(options["of"])
     for name, expected, good in (
         ("of", "each hedge once, none of them empty", _is_list(names)),

@@ -20,7 +20,7 @@ from teal.schemes.hedges.past import Past
 from teal.schemes.hedges.saa import SampleAverage
 from teal.spec import Spec
 
-_PRIOR = 8.0  # matrices that the autocorrelation of all demands counts for
+_PRIOR_MATRICES = 8.0  # matrices that the autocorrelation of all demands counts for
 
 
 class Residual:
@@ -49,7 +49,7 @@ class Residual:
         earlier, later = centred[:-lead], centred[lead:]
         product, square = (earlier * later).sum(0), (earlier**2).sum(0)
         shared = product.sum() / max(square.sum(), 1e-300)
-        prior = _PRIOR / count
+        prior = _PRIOR_MATRICES / count
         phi = np.clip((product + prior * shared * square) / np.maximum((1 + prior) * square, 1e-300), 0, 1)
         errors = (later - phi * earlier)[-self._window :]
         return np.maximum(0.0, mean + phi * centred[-1] + errors)

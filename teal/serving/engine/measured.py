@@ -15,14 +15,14 @@ from teal.runtime.arrays import Float32Array, FloatArray, Int64Array, IntArray
 from teal.runtime.storage import atomic_files
 from teal.serving.engine.errors import ServiceError, wrong
 
-MOST_MATRICES = 2_016  # three weeks of quarters of an hour
-_MOST_BYTES = 256 << 20  # of the matrices of a network, as float32; at least _LEAST are kept
-_LEAST = 16
+MOST_KEPT_MATRICES = 2_016  # three weeks of quarters of an hour
+_MOST_BYTES = 256 << 20  # of the matrices of a network, as float32; at least _LEAST_KEPT_MATRICES are kept
+_LEAST_KEPT_MATRICES = 16
 # That a time may be ahead of this machine's clock, for clocks that differ.  A matrix of the future would refuse all
 # that are measured until then.
-_FUTURE = np.timedelta64(600, "s")
+_MOST_FUTURE = np.timedelta64(600, "s")
 _SUFFIX = ".npy"
-_FORMAT = "%Y%m%dT%H%M%S"
+_TIME_FORMAT = "%Y%m%dT%H%M%S"
 
 
 class MeasuredMatrices:
@@ -39,7 +39,7 @@ class MeasuredMatrices:
 
     def __init__(self, folder: Path, num_demands: int) -> None:
         self.folder, self._num_demands = folder, num_demands
-        self.most = min(MOST_MATRICES, max(_LEAST, _MOST_BYTES // (4 * max(1, num_demands))))
+        self.most = min(MOST_KEPT_MATRICES, max(_LEAST_KEPT_MATRICES, _MOST_BYTES // (4 * max(1, num_demands))))
         self._rows: dict[np.datetime64, Float32Array] = {}
         self.dropped = 0
         self.version = 0
@@ -97,7 +97,7 @@ class MeasuredMatrices:
         newest = next(reversed(self._rows), None)
         if newest is not None and (times[0] < newest or (times[0] == newest and len(times) > 1)):
             raise ServiceError(409, "not_later", f"time: later than {newest}, the newest measured matrix")
-        if times[-1] > np.datetime64("now", "s") + _FUTURE:
+        if times[-1] > np.datetime64("now", "s") + _MOST_FUTURE:
             raise wrong(f"time: at most 10 minutes ahead of this service's clock, not {times[-1]}Z")
         if rates.shape[1] != self._num_demands or not self.folder.is_dir():
             raise ServiceError(409, "replaced", "the network was deleted or replaced")
@@ -162,7 +162,7 @@ def _interval_s(times: npt.NDArray[np.datetime64]) -> int:
 
 
 def _file_name(time: np.datetime64) -> str:
-    return f"{time.astype('datetime64[s]').item():{_FORMAT}}{_SUFFIX}"
+    return f"{time.astype('datetime64[s]').item():{_TIME_FORMAT}}{_SUFFIX}"
 
 
 def _time(file: Path) -> np.datetime64:

@@ -31,7 +31,7 @@ from teal.serving.engine.log import LOG
 from teal.serving.engine.measured import MeasuredMatrices
 from teal.solvers import pdhg
 
-LEVEL = 0.95  # probability with which the limit is to hold
+LIMIT_PROBABILITY = 0.95  # probability with which the limit is to hold
 _OPTIMUM_GAP = 1e-3  # certified, of the optimum that realised utilisation is divided by
 _MIXTURE, _LIMIT = "mixture.npz", "limit.json"
 
@@ -45,7 +45,8 @@ class NextAllocation:
         time: of the interval, if none is missing between.
         capacity: (E,) that they were made for.
         splits: (D, K) float64.
-        limit: of realised over optimal utilisation, to hold with probability :data:`LEVEL`; infinite until known.
+        limit: of realised over optimal utilisation, to hold with probability :data:`LIMIT_PROBABILITY`; infinite while
+            unknown.
         solve_s: seconds that it took.
     """
 
@@ -70,7 +71,7 @@ class NextInterval:
         self._name, self._pairs = name, pairs
         self.matrices = MeasuredMatrices(folder, len(pairs))
         self._hedge: Mixture | None = None
-        self._limit = ConformalLimit(LEVEL)
+        self._limit = ConformalLimit(LIMIT_PROBABILITY)
         self.latest: NextAllocation | None = None
         self.realised: float | None = None  # over optimal utilisation, in the last interval that was allocated for
 
@@ -179,7 +180,10 @@ class NextInterval:
             solve_ms=1e3 * latest.solve_s,
             batch=1,
         )
-        return answer, {"time": f"{latest.time}Z", "limit": {"level": LEVEL, "ratio": limit, "realised": self.realised}}
+        return answer, {
+            "time": f"{latest.time}Z",
+            "limit": {"level": LIMIT_PROBABILITY, "ratio": limit, "realised": self.realised},
+        }
 
 
 def _over_live_paths(problem: Problem, splits: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ class _Known(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
 
-class Node(_Known):
+class NodeSpec(_Known):
     """A node of node-link data."""
 
     id: _NodeId
@@ -67,7 +67,7 @@ class Node(_Known):
     lat: _Scalar = Field(default=None, description="Latitude, in place of pos.")
 
 
-class Link(_Known):
+class LinkSpec(_Known):
     """A link of node-link data."""
 
     source: _NodeId
@@ -76,7 +76,7 @@ class Link(_Known):
     latency: _Scalar = Field(default=None, description="ms.")
 
 
-class Graph(_Known):
+class GraphAttributes(_Known):
     """Attributes of the graph in node-link data."""
 
     capacity_unit: str = Field(default="Gbit/s", description="Of the links' capacities.")
@@ -86,9 +86,9 @@ class NodeLink(_Known):
     """Networkx node-link data; attributes that have no meaning here are dropped."""
 
     directed: bool = Field(default=False, description="False: each link stands for two, one in each direction.")
-    graph: Graph | None = None
-    nodes: list[Node] = Field(max_length=MOST_NODES)
-    links: list[Link] = Field(
+    graph: GraphAttributes | None = None
+    nodes: list[NodeSpec] = Field(max_length=MOST_NODES)
+    links: list[LinkSpec] = Field(
         max_length=MOST_LINKS, validation_alias=AliasChoices("links", "edges"), description="Or edges."
     )
 

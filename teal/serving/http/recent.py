@@ -13,15 +13,15 @@ from typing import Any
 from teal.serving.engine.backend import Found, Sent
 from teal.serving.engine.errors import ServiceError
 
-MOST = 1_000  # figures of allocations that are kept, of each network
+MOST_KEPT = 1_000  # figures of allocations that are kept, of each network
 # Whole answers that are kept, of all networks together; as many bytes again for those to requests with a key.
 MOST_BODIES, MOST_BODY_BYTES = 1_000, 64 << 20
 
 
 @dataclasses.dataclass
-class _Figures:
+class _KeptFigures:
     generation: str
-    allocations: deque[dict[str, Any]] = dataclasses.field(default_factory=lambda: deque(maxlen=MOST))
+    allocations: deque[dict[str, Any]] = dataclasses.field(default_factory=lambda: deque(maxlen=MOST_KEPT))
     utilisation: list[float] = dataclasses.field(default_factory=list)
 
 
@@ -37,7 +37,7 @@ class Recent:
     """What was answered lately by this process."""
 
     def __init__(self) -> None:
-        self._figures: dict[str, _Figures] = {}
+        self._figures: dict[str, _KeptFigures] = {}
         self._bodies: OrderedDict[tuple[str, str], Found] = OrderedDict()
         self._bytes = 0
         self._keyed_bytes = 0
@@ -83,7 +83,7 @@ class Recent:
         mine.answer.set_result(result)
         self._keyed_bytes += len(result.body)
         for oldest in list(self._keyed):
-            if len(self._keyed) <= MOST and self._keyed_bytes <= MOST_BODY_BYTES:
+            if len(self._keyed) <= MOST_KEPT and self._keyed_bytes <= MOST_BODY_BYTES:
                 break
             self._forget_key(oldest)
         return result, True
@@ -111,7 +111,7 @@ class Recent:
         if known is None or known.generation != answer.generation:
             if not new:
                 self._forget_bodies(network)
-            known = self._figures[network] = _Figures(answer.generation)
+            known = self._figures[network] = _KeptFigures(answer.generation)
         last = known.allocations[-1]["time"] if known.allocations else 0.0
         # Distinct times, so that nobody who asks for later ones misses any.
         known.allocations.append({"id": number, "time": max(time.time(), last + 1e-4), **answer.summary})

@@ -25,8 +25,8 @@ from teal.solvers.pdhg.dense import DenseEngine, Point, Scaling, start, total_va
 from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.result import PdhgState
 
-RANGE = 1e4  # largest over smallest capacity, and demand over smallest capacity
-_TINY = 1e-300  # instead of 0 as a divisor
+MAX_CAPACITY_RATIO = 1e4  # largest over smallest capacity, and demand over smallest capacity
+_LEAST_DIVISOR = 1e-300  # instead of 0 as a divisor
 
 
 def spans_decades(problem: Problem) -> Tensor:
@@ -35,8 +35,8 @@ def spans_decades(problem: Problem) -> Tensor:
     largest = torch.where(live, problem.capacity, 0).amax(1)
     smallest = torch.where(live, problem.capacity, torch.inf).amin(1)
     if not problem.demand.shape[1]:
-        return largest > RANGE * smallest
-    return (largest > RANGE * smallest) | (problem.demand.amax(1) > RANGE * smallest)
+        return largest > MAX_CAPACITY_RATIO * smallest
+    return (largest > MAX_CAPACITY_RATIO * smallest) | (problem.demand.amax(1) > MAX_CAPACITY_RATIO * smallest)
 
 
 def equilibrated_scaling(problem: Problem) -> Scaling:
@@ -54,10 +54,14 @@ def equilibrated_scaling(problem: Problem) -> Scaling:
     else:
         flow = torch.minimum(demand, scale[..., None] * bottleneck)
         carried = torch.minimum(problem.capacity, problem.ops.link_sum(flow) / scale)
-        dual_size = (carried / carried.amax(1, keepdim=True).clamp(min=_TINY)).clamp(min=1e-30)
-    largest_share = torch.where(demand > 0, flow / demand.clamp(min=_TINY), problem.path_mask.to(demand))
-    inverse_sum = problem.ops.path_sum(dual_size * problem.inverse_capacity) / largest_share.clamp(min=_TINY)
-    full = problem.ops.link_sum(problem.flows(largest_share)) * problem.inverse_capacity / dual_size.clamp(min=_TINY)
+        dual_size = (carried / carried.amax(1, keepdim=True).clamp(min=_LEAST_DIVISOR)).clamp(min=1e-30)
+    largest_share = torch.where(demand > 0, flow / demand.clamp(min=_LEAST_DIVISOR), problem.path_mask.to(demand))
+    inverse_sum = problem.ops.path_sum(dual_size * problem.inverse_capacity) / largest_share.clamp(min=_LEAST_DIVISOR)
+    full = (
+        problem.ops.link_sum(problem.flows(largest_share))
+        * problem.inverse_capacity
+        / dual_size.clamp(min=_LEAST_DIVISOR)
+    )
     full = full / load_scale
     return Scaling(
         objective_scale=scale,
@@ -70,7 +74,7 @@ def equilibrated_scaling(problem: Problem) -> Scaling:
 
 def _in_proportion(shares: Tensor) -> Tensor:
     """(B, D, K) ``shares`` scaled to a sum of 1 for each demand; 0 where all are 0."""
-    return shares / shares.sum(-1, keepdim=True).clamp(min=_TINY)
+    return shares / shares.sum(-1, keepdim=True).clamp(min=_LEAST_DIVISOR)
 
 
 class EquilibratedEngine(PlainEngine):

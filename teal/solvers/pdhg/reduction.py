@@ -15,17 +15,20 @@ from torch import Tensor
 
 from teal.problem import Problem, dual_bound
 from teal.problem.bounds import gap, usable_prices
-from teal.solvers.pdhg.equilibrated import RANGE
+from teal.solvers.pdhg.equilibrated import MAX_CAPACITY_RATIO
 from teal.solvers.projection import project
 from teal.solvers.result import PdhgResult, PdhgState, Stop
 
-_ORDINARY = (2.0**-20, 2.0**40)  # largest capacity (Gbit/s) and value of a Gbit/s between which units stay as they are
+_ORDINARY_MAGNITUDES = (
+    2.0**-20,
+    2.0**40,
+)  # largest capacity (Gbit/s) and value of a Gbit/s between which units stay as they are
 # Capacity over the largest one below which a link is closed: 2^-80 is 1e-24, far below every gap that float64 can
 # certify, and keeps 1 / capacity within the range of the engines.
-_CLOSED_BELOW = 2.0**-80
-_ROUNDING = 1e-14  # of a sum of prices along a path, over the largest value of a Gbit/s
-_SLACK = 1e-6  # of a target gap, for the rounding of value and bound
-_REFILL = 3  # rounds of the projection to the original program, which also hand out the capacity of closed links
+_CLOSED_CAPACITY_RATIO = 2.0**-80
+_PRICE_ROUNDING = 1e-14  # of a sum of prices along a path, over the largest value of a Gbit/s
+_GAP_ROUNDING = 1e-6  # of a target gap, for the rounding of value and bound
+_REFILL_ROUNDS = 3  # rounds of the projection to the original program, which also hand out the capacity of closed links
 
 
 def is_ordinary(problem: Problem) -> bool:
@@ -38,10 +41,10 @@ def is_ordinary(problem: Problem) -> bool:
     if not capacity.numel() or not demand.numel():
         return False
     smallest, largest, total = float(capacity.min()), float(capacity.max()), float(demand.sum(1).min())
-    low, high = _ORDINARY
+    low, high = _ORDINARY_MAGNITUDES
     return (
         low <= smallest
-        and max(largest, float(demand.max())) <= min(high, RANGE * smallest)
+        and max(largest, float(demand.max())) <= min(high, MAX_CAPACITY_RATIO * smallest)
         and largest <= total
         and (problem.price_set.on_simplex or low <= float(value.max()) <= high)
     )
@@ -64,7 +67,7 @@ class Reduction:
         demand_unit = self._unit  # of a balanced program, whose utilisations may have any scale, chosen separately
         if usable.price_set.on_simplex and usable.demand.shape[1]:
             demand_unit = _unit(usable.demand.amax(1))[:, None]
-        closing = (usable.capacity > 0) & (usable.capacity < _CLOSED_BELOW * largest[:, None])
+        closing = (usable.capacity > 0) & (usable.capacity < _CLOSED_CAPACITY_RATIO * largest[:, None])
         # In a balanced program such a link may be the only way of a demand, and then decides the optimum.
         self._closed = closing & (not usable.demand_set.carries_all)
         if (
@@ -99,7 +102,7 @@ class Reduction:
             splits, last_splits = reduced.splits, reduced.state.splits
         else:
             share = self._share()
-            splits, last_splits = project(exact, reduced.splits * share, _REFILL), reduced.state.splits * share
+            splits, last_splits = project(exact, reduced.splits * share, _REFILL_ROUNDS), reduced.state.splits * share
         prices = reduced.prices * self._price_unit()
         if not exact.price_set.on_simplex:
             prices = torch.where(self._closed, exact.demand_value.amax(), prices)
@@ -110,7 +113,7 @@ class Reduction:
         gaps = gap(exact, value, bound)
         # What the reduced program has and this one has not is lost to the range of the numbers.
         stopped_by = tuple(
-            Stop.ROUNDING if stop is Stop.GAP and not gap_here <= target_gap * (1 + _SLACK) else stop
+            Stop.ROUNDING if stop is Stop.GAP and not gap_here <= target_gap * (1 + _GAP_ROUNDING) else stop
             for stop, gap_here in zip(reduced.stopped_by, gaps.tolist(), strict=True)
         )
         return dataclasses.replace(
@@ -144,13 +147,13 @@ def _prices_of_all(problem: Problem, prices: Tensor) -> Tensor:
     profit = torch.where(exceeds[..., None], profit.clamp(min=0), 0).flatten(1)
     link = problem.ops.path_max(-problem.capacity)[1].clamp(min=0).flatten(1)
     # Twice the rounding of a sum of prices, so that the new profit is 0 and not just above it.
-    rise = profit + torch.where(profit > 0, _ROUNDING * problem.demand_value.amax(), 0)
+    rise = profit + torch.where(profit > 0, _PRICE_ROUNDING * problem.demand_value.amax(), 0)
     return prices + torch.zeros_like(prices).scatter_reduce(1, link, rise, "amax")
 
 
 def _unit(largest: Tensor) -> Tensor:
     """The power of two next to each entry; 1 for entries of an ordinary size, and for 0."""
-    lowest, highest = _ORDINARY
+    lowest, highest = _ORDINARY_MAGNITUDES
     exponent = torch.frexp(largest.to(torch.float64)).exponent.clamp(-1000, 1000)
     is_ordinary = ((largest >= lowest) & (largest <= highest)) | (largest <= 0)
     return torch.where(is_ordinary, 1.0, torch.ldexp(torch.ones_like(exponent, dtype=torch.float64), exponent))

@@ -26,7 +26,9 @@ from teal.problem.program import Program
 from teal.runtime.arrays import FloatArray
 
 MAX_COLUMNS = 20_000  # of all classes, up to which this is tried; HiGHS then takes seconds
-_SLACK = 1e-9  # share of V_j by which later programs may fall short of it, so that rounding makes none infeasible
+_PROMISE_SLACK = (
+    1e-9  # share of V_j by which later programs may fall short of it, so that rounding makes none infeasible
+)
 
 
 def exact_classes(program: Program, classes: DemandClasses) -> tuple[Tensor, Tensor] | None:
@@ -36,7 +38,7 @@ def exact_classes(program: Program, classes: DemandClasses) -> tuple[Tensor, Ten
         program: B = 1, in float64.
         classes: of its demands.
     """
-    lps = _Lps(program, classes)
+    lps = _ClassLps(program, classes)
     prices, flows = np.zeros((len(classes), len(lps.limit))), np.zeros(len(lps.column))
     for number in range(len(classes)):
         solved = lps.solve(number)
@@ -49,7 +51,7 @@ def exact_classes(program: Program, classes: DemandClasses) -> tuple[Tensor, Ten
     return torch.from_numpy(shares)[None].to(program.demand), torch.from_numpy(prices)[None].to(program.demand)
 
 
-class _Lps:
+class _ClassLps:
     """The linear programs of all classes, which share rows and columns.
 
     Args:
@@ -106,5 +108,5 @@ class _Lps:
         reached = float(flows[is_own].sum())
         if reached > 0:
             self._rows.append(sp.csr_array(-np.where(is_own, self._size / reached, 0)[None]))
-            self._right.append(np.array([_SLACK - 1]))
+            self._right.append(np.array([_PROMISE_SLACK - 1]))
         return flows, np.maximum(-solution.ineqlin.marginals[: len(self.limit)], 0) * volume * self._inverse

@@ -26,14 +26,17 @@ from teal.runtime.interruptible import Deadline, Steps
 from teal.runtime.shapes import Bool
 
 # Iterations where the caller gives none: on small networks, where they take 20 ms, the rates are closer with more.
-_SMALL, _ITERATIONS_SMALL, _ITERATIONS = 20_000, 150, 100  # paths up to which a network is small
+_SMALL_NETWORK_PATHS, _ITERATIONS_SMALL, _ITERATIONS = 20_000, 150, 100  # paths up to which a network is small
 # Exponent of levels in the division of a demand among its paths, in the first and the last iteration: sharp ones send a
 # demand over its best paths alone, as max-min fairness asks, but oscillate at first.
-_SHARPNESS = (5.0, 60.0)
-_GAMMA, _SLOWING = 0.3, 1 / 8  # first exponent of a level's change, and share of the iterations in which it halves
+_LEVEL_EXPONENTS = (5.0, 60.0)
+_FIRST_CHANGE_EXPONENT, _HALVING_SHARE = (
+    0.3,
+    1 / 8,
+)  # first exponent of a level's change, and share of the iterations in which it halves
 _MOST_CHANGE = 4.0  # of a link's utilisation, up or down, that an iteration answers
 _AVERAGED_FROM = 0.5  # share of the iterations before the average begins
-_TINY = 1e-30  # instead of 0 as a divisor
+_LEAST_DIVISOR = 1e-30  # instead of 0 as a divisor
 
 
 def require_shedding(scheme: str, objective: Objective) -> None:
@@ -51,7 +54,7 @@ def weights_of(problem: Problem, weight: Tensor | None) -> Tensor:
 
 def usual_iterations(problem: Problem) -> int:
     """Iterations over the levels of links that suit a network."""
-    return _ITERATIONS_SMALL if problem.paths.leaf.size <= _SMALL else _ITERATIONS
+    return _ITERATIONS_SMALL if problem.paths.leaf.size <= _SMALL_NETWORK_PATHS else _ITERATIONS
 
 
 def fair_flows(
@@ -66,7 +69,7 @@ def fair_flows(
         deadline: after which no further iteration begins; None for none.
     """
     weight = weights_of(problem, weight)
-    highest = (problem.demand / weight).amax(1, keepdim=True).clamp(min=_TINY)
+    highest = (problem.demand / weight).amax(1, keepdim=True).clamp(min=_LEAST_DIVISOR)
     level = highest.expand_as(problem.capacity)
     total, count, flows = torch.zeros_like(problem.even_splits), 0, problem.even_splits
     for number in range(iterations):
@@ -74,15 +77,15 @@ def fair_flows(
             return flows
         of_path = torch.where(problem.path_mask, -problem.ops.path_max(-level)[0], 0)
         best = of_path.amax(-1, keepdim=True)
-        sharpness = _SHARPNESS[0] * (_SHARPNESS[1] / _SHARPNESS[0]) ** (number / iterations)
-        share = torch.where(problem.path_mask, (of_path / best.clamp(min=_TINY)) ** sharpness, 0)
+        sharpness = _LEVEL_EXPONENTS[0] * (_LEVEL_EXPONENTS[1] / _LEVEL_EXPONENTS[0]) ** (number / iterations)
+        share = torch.where(problem.path_mask, (of_path / best.clamp(min=_LEAST_DIVISOR)) ** sharpness, 0)
         rate = torch.minimum(problem.demand, weight * best[..., 0])
-        flows = rate[..., None] * share / share.sum(-1, keepdim=True).clamp(min=_TINY)
+        flows = rate[..., None] * share / share.sum(-1, keepdim=True).clamp(min=_LEAST_DIVISOR)
         if number >= _AVERAGED_FROM * iterations:
             total, count = total + flows, count + 1
         utilisation = problem.ops.link_sum(flows) * problem.inverse_capacity
         change = utilisation.clamp(min=1 / _MOST_CHANGE, max=_MOST_CHANGE) ** (
-            -_GAMMA / (1 + number / (_SLOWING * iterations))
+            -_FIRST_CHANGE_EXPONENT / (1 + number / (_HALVING_SHARE * iterations))
         )
         level = torch.minimum(level * change, highest)
         yield

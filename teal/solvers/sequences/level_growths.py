@@ -14,13 +14,20 @@ from torch import Tensor
 
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
-from teal.problem.fair_levels import WHOLE, LevelGrowth, growth_bound, members
+from teal.problem.fair_levels import WHOLE_SHARE, LevelGrowth, growth_bound, members
 from teal.solvers import pdhg
 from teal.solvers.sequences.fairness import weights_of
 
-_TARGETS = (1.02, 1.1, 1.3, 2.0, 4.0, 16.0)  # theta of the programs whose prices are tried, until one is large enough
-_SAME = 1.02  # levels up to so many times the least of a group are one level
-_GAP, _ITERATIONS = 1e-3, 2000  # of the programs; wider gaps only give looser bounds
+_GROWTH_FACTORS = (
+    1.02,
+    1.1,
+    1.3,
+    2.0,
+    4.0,
+    16.0,
+)  # theta of the programs whose prices are tried, until one is large enough
+_SAME_LEVEL_RATIO = 1.02  # levels up to so many times the least of a group are one level
+_PROGRAM_GAP, _PROGRAM_ITERATIONS = 1e-3, 2000  # of the programs; wider gaps only give looser bounds
 
 
 def level_growths(
@@ -39,7 +46,7 @@ def level_growths(
     rate, demand = problem.flows(splits.to(problem.demand)).sum(-1)[0], problem.demand[0]
     weight = weights_of(problem, weight)[0]
     level = rate / weight
-    is_open = (rate < WHOLE * demand) & problem.routable[0]
+    is_open = (rate < WHOLE_SHARE * demand) & problem.routable[0]
     counts = is_open & (level > least)
     growths = []
     for start in _levels(level[counts], rate[counts], levels):
@@ -54,7 +61,7 @@ def _levels(level: Tensor, rate: Tensor, count: int) -> list[float]:
     ordered, order = level.sort()
     groups: list[tuple[float, float]] = []  # flow, level
     for level_here, flow in zip(ordered.tolist(), rate[order].tolist(), strict=True):
-        if groups and level_here <= groups[-1][1] * _SAME:
+        if groups and level_here <= groups[-1][1] * _SAME_LEVEL_RATIO:
             groups[-1] = groups[-1][0] + flow, groups[-1][1]
         else:
             groups.append((flow, level_here))
@@ -71,10 +78,10 @@ def _growth(problem: Problem, rate: Tensor, grows: Tensor, granted: Tensor) -> f
         granted: (D,) t w, Gbit/s.
     """
     least = math.inf
-    for target in _TARGETS:
+    for target in _GROWTH_FACTORS:
         rates = torch.where(grows, torch.minimum(target * granted, problem.demand[0]), rate)
         balanced = problem.balanced(ObjectiveName.MAX_LINK_UTILISATION, rates[None])
-        prices = pdhg.solve(balanced, gap=_GAP, max_iterations=_ITERATIONS).prices
+        prices = pdhg.solve(balanced, gap=_PROGRAM_GAP, max_iterations=_PROGRAM_ITERATIONS).prices
         least = min(least, growth_bound(problem, rate, grows, granted, prices))
         if least <= target:
             break

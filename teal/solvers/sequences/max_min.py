@@ -21,7 +21,7 @@ from teal.solvers.projection import project
 from teal.solvers.result import PdhgResult, PdhgState, Stop
 from teal.solvers.sequences.fairness import fair_flows, usual_iterations, weights_of
 from teal.solvers.sequences.task import Compute, PartOfTasks, Solve, Tasks, TimeShare
-from teal.solvers.sequences.water_filling import Filling, Level
+from teal.solvers.sequences.water_filling import Filling, HeldLevel
 
 # Of the target gap: that of each program.  Errors add up from level to level: with half of it, Germany50 at load 6 just
 # reached its target, with 0.3 the gap was a seventh of the target, in the same time.
@@ -29,8 +29,8 @@ _PROGRAM_SHARE = 0.3
 _GUESS_TIME = 0.25  # share of the deadline after which the first guess stops
 _FILLING_TIME = 0.8  # share of the deadline after which water-filling stops; the rest is for routing
 _GUESS_ITERATIONS = 20  # over levels of links, whose rates are a first guess of the levels of water-filling
-_REFILL = 6  # rounds in which unused capacity is given to demands below their rates
-_TINY = 1e-30  # instead of 0 as a divisor
+_REFILL_ROUNDS = 6  # rounds in which unused capacity is given to demands below their rates
+_LEAST_DIVISOR = 1e-30  # instead of 0 as a divisor
 
 
 def tasks(problem: Problem, gap: float, *, takes_steps: bool = False, weight: Tensor | None = None) -> Tasks:
@@ -64,7 +64,7 @@ def level_tasks(problem: Problem, gap: float, weight: Tensor | None = None, iter
     weight, plain = weights_of(problem, weight), _of_flows(problem)
     flows = yield Compute(partial(fair_flows, plain, weight, iterations or usual_iterations(plain)))
     target = flows.sum(-1)
-    start = PdhgState(flows / target[..., None].clamp(min=_TINY), torch.zeros_like(problem.capacity))
+    start = PdhgState(flows / target[..., None].clamp(min=_LEAST_DIVISOR), torch.zeros_like(problem.capacity))
     splits, routed = yield from _routed(plain, target, start, gap)
     return _result(problem, splits, None, weight, routed, gap)
 
@@ -133,11 +133,11 @@ def _routed(problem: Problem, target: Tensor, start: PdhgState | None, gap: floa
     """
     routed = yield Solve(problem.balanced(ObjectiveName.MAX_CONCURRENT_FLOW, target), gap, start)
     demand = problem.demand[..., None]
-    splits = torch.where(demand > 0, routed.splits * target[..., None] / demand.clamp(min=_TINY), 0)
-    return project(problem, splits, refill=_REFILL), routed
+    splits = torch.where(demand > 0, routed.splits * target[..., None] / demand.clamp(min=_LEAST_DIVISOR), 0)
+    return project(problem, splits, refill=_REFILL_ROUNDS), routed
 
 
-def _level_prices(problem: Problem, splits: Tensor, weight: Tensor, levels: list[list[Level]]) -> ProgramPrices:
+def _level_prices(problem: Problem, splits: Tensor, weight: Tensor, levels: list[list[HeldLevel]]) -> ProgramPrices:
     """The levels of the routed rates: of each, the least rate per weight of the demands that it holds."""
     level = problem.flows(splits).sum(-1) / weight
     of_rows = [

@@ -37,21 +37,21 @@ from teal.solvers.sequences.exact_classes import MAX_COLUMNS, exact_classes
 from teal.solvers.sequences.task import Compute, PartOfTasks, Progress, Solve, Tasks
 
 _SAFETY = 1.0  # of a program's target: the gap that a class needs, as estimated from demands or values
-_TIGHTER = 0.5  # x the target of a program that was not enough, at most
+_TARGET_SHRINKAGE = 0.5  # x the target of a program that was not enough, at most
 _LEAST_TARGET = 1e-7  # relative; float64 sums prove no less
 # The last program is to blame for what a class misses, and not r, if its gap is more than this share of the value that
 # the class would add.
-_BLAME = 0.25
-_RAISED = 4.0  # x r where r is to blame
+_UNSOLVED_SHARE = 0.25
+_RATIO_GROWTH = 4.0  # x r where r is to blame
 _MOST_ROUNDS = 12  # programs that are solved further
 # Share of a link's capacity below which what higher classes leave counts as nothing: remainders of rounding spread
 # the next program over many decades.
-_CLOSED_BELOW = 1e-6
+_CLOSED_CAPACITY_SHARE = 1e-6
 
 
 # Columns up to which classes under side conditions are solved by HiGHS at once: it takes a fifth of a second for 3,000,
 # a hundredth of the torch engines' time, and cannot pause.
-_EXACT_FIRST = 5_000
+_EXACT_FIRST_COLUMNS = 5_000
 
 
 class _Sequence:
@@ -133,13 +133,13 @@ class _Sequence:
         if number < self.count - 1 and not is_wide:
             last = self.last
             added = missing * class_weights(self.count - 1, self._ratio)[number]
-            is_converged = _BLAME * added > float(last.bound[row] - last.value[row])
+            is_converged = _UNSOLVED_SHARE * added > float(last.bound[row] - last.value[row])
             number = self.count - 1
             if is_converged:
-                self._ratio *= _RAISED
+                self._ratio *= _RATIO_GROWTH
         if self._target[number] <= _LEAST_TARGET:
             return False
-        tighter = max(_LEAST_TARGET, _TIGHTER * self._target[number])
+        tighter = max(_LEAST_TARGET, _TARGET_SHRINKAGE * self._target[number])
         self._target[number] = min(self._needed(number, figures.value), tighter)
         return (yield from self.solving(number, may_skip=True))
 
@@ -156,7 +156,7 @@ def tasks(problem: Problem, gap: float, *, takes_steps: bool = False) -> Tasks:
     """
     num_columns = problem.rewritten.program.columns.mask.numel()
     is_small = problem.demand.device.type == "cpu" and num_columns <= MAX_COLUMNS
-    if problem.conditions and is_small and num_columns <= _EXACT_FIRST:
+    if problem.conditions and is_small and num_columns <= _EXACT_FIRST_COLUMNS:
         splits, prices = torch.zeros_like(problem.even_splits), problem.capacity.new_zeros(
             problem.batch, len(problem.classes or ()), problem.topology.num_links
         )  # fmt: skip
@@ -247,5 +247,5 @@ def residual_tasks(problem: Problem, gap: float) -> Tasks:
         result = yield Solve(program, gap)
         splits[:, rows] = result.splits.to(splits)
         residual = (residual - program.loads(result.splits.to(program.demand))).clamp(min=0)
-        residual = torch.where(residual > _CLOSED_BELOW * problem.capacity, residual, 0)
+        residual = torch.where(residual > _CLOSED_CAPACITY_SHARE * problem.capacity, residual, 0)
     return dataclasses.replace(result, splits=splits)

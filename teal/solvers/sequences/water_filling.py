@@ -17,18 +17,18 @@ from torch import Tensor
 
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
-from teal.problem.fair_levels import HELD, WHOLE, growth_bound
+from teal.problem.fair_levels import HELD_PRICE_SHARE, WHOLE_SHARE, growth_bound
 from teal.runtime.shapes import Bool, Float
 from teal.solvers.result import PdhgState
 from teal.solvers.sequences.task import PartOfTasks, Progress, Solve, TimeShare
 
-_ABOVE = 1.02  # x the guess of a level: the first t
-_RAISED = 1.5  # x t where all rates fit and nothing bounds them
-_MOST_PROGRAMS, _ITERATIONS = 40, 1000  # of a level; of a program
+_FIRST_LEVEL_FACTOR = 1.02  # x the guess of a level: the first t
+_LEVEL_GROWTH = 1.5  # x t where all rates fit and nothing bounds them
+_MOST_PROGRAMS, _PROGRAM_ITERATIONS = 40, 1000  # of a level; of a program
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Level:
+class HeldLevel:
     """A level that was found.
 
     Attributes:
@@ -63,12 +63,12 @@ class Filling:
         self._is_open = problem.routable[0] & (self._demand > 0)
         self._level = 0.0
         self._state: PdhgState | None = None  # where the last program ended
-        self.levels: list[Level] = []
+        self.levels: list[HeldLevel] = []
 
     def tasks(self) -> PartOfTasks:
         """Find all levels, or those for which there is time; the gap of fair rates is not known before the end."""
         while bool(self._is_open.any()):  # each round closes a demand at least
-            rises = self._is_open & (self._guess < WHOLE * self._demand)
+            rises = self._is_open & (self._guess < WHOLE_SHARE * self._demand)
             start = float((self._guess / self._weight)[rises].min()) if bool(rises.any()) else self._highest
             prices = yield from self._raise(max(start, self._level))
             if self.is_late:
@@ -85,13 +85,13 @@ class Filling:
         granted = self._level * self._weight
         price = self._problem.cheapest_path_cost(self._problem.ops.path_sum(prices))[0]
         is_whole = self._is_open & (self._demand <= granted)
-        is_held = self._is_open & ~is_whole & (price > HELD * price[self._is_open].max())
+        is_held = self._is_open & ~is_whole & (price > HELD_PRICE_SHARE * price[self._is_open].max())
         if not bool((is_whole | is_held).any()):
             is_held = self._is_open
         self.rate = torch.where(is_whole, self._demand, torch.where(is_held, granted, self.rate))
         self._is_open = self._is_open & ~(is_whole | is_held)
         if bool(is_held.any()):
-            self.levels.append(Level(is_held, prices[0]))
+            self.levels.append(HeldLevel(is_held, prices[0]))
 
     @property
     def _highest(self) -> float:
@@ -101,12 +101,16 @@ class Filling:
     def _raise(self, start: float) -> PartOfTasks:
         """Find the next level, from a guess; the prices (1, E) that bound it, or None if all demands fit whole."""
         highest, slack = self._highest, 1 + 2 * self._gap
-        t, bound, best = min(max(_ABOVE * start, 1e-300), highest), math.inf, torch.zeros_like(self._problem.capacity)
+        t, bound, best = (
+            min(max(_FIRST_LEVEL_FACTOR * start, 1e-300), highest),
+            math.inf,
+            torch.zeros_like(self._problem.capacity),
+        )
         utilisation = 1.0
         for _ in range(_MOST_PROGRAMS):
             rates = torch.where(self._is_open, torch.minimum(t * self._weight, self._demand), self.rate)
             balanced = self._problem.balanced(ObjectiveName.MAX_LINK_UTILISATION, rates[None])
-            result = yield Solve(balanced, self._gap, self._state, self._time, True, _ITERATIONS)
+            result = yield Solve(balanced, self._gap, self._state, self._time, True, _PROGRAM_ITERATIONS)
             self.is_late = result is None
             if self.is_late:
                 break
@@ -125,6 +129,6 @@ class Filling:
             if not fits and bound >= t * (1 - self._gap / 2):
                 break
             after = bound if math.isfinite(bound) else t / utilisation
-            t = min(_RAISED * t, bound, highest) if fits else after
+            t = min(_LEVEL_GROWTH * t, bound, highest) if fits else after
         self._level = max(self._level, min(bound, t * slack) / max(1.0, utilisation))
         return best

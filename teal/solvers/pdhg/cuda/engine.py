@@ -89,8 +89,8 @@ class Buffers:
             link_node=backend.link_node,
         )
         self._link_arguments = (link_arrays, batch, backend.sources, shape.carries_all, backend.threads_per_link)
-        self._step = cuda.Graph(lambda: self._iterate(is_storing=False), device)
-        self._last_step = cuda.Graph(lambda: self._iterate(is_storing=True), device)
+        self._step = cuda.LaunchGraph(lambda: self._iterate(is_storing=False), device)
+        self._last_step = cuda.LaunchGraph(lambda: self._iterate(is_storing=True), device)
 
     def join(self) -> None:
         """Make the current stream wait for what an earlier solve did on another stream."""

@@ -19,7 +19,7 @@ from teal.solvers.pdhg.fused import kernels
 from teal.solvers.pdhg.fused.demand_value import of_problem
 from teal.solvers.pdhg.fused.passes import InMemory, Passes, PathPasses
 from teal.solvers.pdhg.fused.state import Control, Dual, ScaledProgram
-from teal.solvers.pdhg.samples.sample import Answer
+from teal.solvers.pdhg.samples.sample import SampleAnswer
 from teal.solvers.result import PdhgState
 
 MAX_LANES = 16  # largest number of matrices that are solved together; 16 float32 fill an AVX-512 register
@@ -171,7 +171,7 @@ class FusedEngine:
         dual.current[:], dual.anchor[:] = dual.stepped, dual.stepped
         dual.current_load[:], dual.anchor_load[:] = dual.stepped_load, dual.stepped_load
 
-    def respond(self, answers: Sequence[Answer], corrections: int = 0) -> None:
+    def respond(self, answers: Sequence[SampleAnswer], corrections: int = 0) -> None:
         """Go on from the response of all demands to the prices of a sample's solution.
 
         Args:
@@ -193,7 +193,7 @@ class FusedEngine:
             dual.stepped[:] *= self._of_links(self._program.inverse_scale)
         self._begin(is_repairing=self._problem.demand_set.carries_all)
 
-    def _respond(self, answer: Answer, lane: int, *, is_summing: bool) -> tuple[FloatArray, FloatArray]:
+    def _respond(self, answer: SampleAnswer, lane: int, *, is_summing: bool) -> tuple[FloatArray, FloatArray]:
         """One matrix's response, with loads and elasticities (E,) if asked for."""
         width = len(self._lanes)
         live = self._capacity[lane::width] > 0

@@ -28,7 +28,7 @@ MAX_BLOCKS = 64  # largest number of blocks; each has (E, L) loads of its own, w
 OPERATIONS_PER_ENTRY = 4  # scalar operations that a trie node or path takes in an iteration; sets the threads
 
 
-class Measured(NamedTuple):
+class ProgramSums(NamedTuple):
     """Constants of a program, summed over the demands.
 
     Attributes:
@@ -52,7 +52,7 @@ class Passes(Protocol):
     def compile(self, program: ScaledProgram, dual: Dual, control: Control) -> None:
         """Compile what :meth:`iterate` and :meth:`project_round` run, by calls that change nothing."""
 
-    def measure(self, inverse_capacity: FloatArray, cost: FloatArray) -> Measured:
+    def measure(self, inverse_capacity: FloatArray, cost: FloatArray) -> ProgramSums:
         """Compute the constants; the first pass.
 
         Args:
@@ -202,7 +202,7 @@ class PathPasses:
                 self._lanes,
             )  # fmt: skip
 
-    def measure(self, inverse_capacity: FloatArray, cost: FloatArray) -> Measured:
+    def measure(self, inverse_capacity: FloatArray, cost: FloatArray) -> ProgramSums:
         """See Passes."""
         width, blocks = len(self._lanes), len(self._block_ptr) - 1
         demands = len(self._live_demand) // width
@@ -221,7 +221,7 @@ class PathPasses:
         self._demands.demand[:] = self._live_demand
         self._demands.inverse_capacity_sum[:] = out.inverse_capacity_sum
         rates, h = self._live_demand.reshape(-1, width), out.inverse_capacity_sum.reshape(demands, -1)
-        return Measured(
+        return ProgramSums(
             out.full_load.sum(0), out.trial_load.sum(0), out.demand_value_sum.sum(0), rates.sum(0), (rates * h).sum(0)
         )
 

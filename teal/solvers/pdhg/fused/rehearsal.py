@@ -24,7 +24,7 @@ from teal.solvers.pdhg.fused.passes import InMemory, PathPasses, operations
 from teal.solvers.pdhg.samples.start import SampledStart, is_faster
 from teal.solvers.pdhg.search import Search
 
-_ITERATIONS = 8  # enough for a gap check, a restart and a refill
+_REHEARSED_ITERATIONS = 8  # enough for a gap check, a restart and a refill
 _ANY_SIZE = 1_000_000_000  # demands that a sample may be drawn from
 
 
@@ -73,7 +73,7 @@ def rehearse(
         state = None
         for _ in ("cold", "warm"):
             engine = FusedEngine(problem, state, dtype)
-            search = Search(problem, engine, 0.0, _ITERATIONS, None, time.perf_counter(), may_stall=False)
+            search = Search(problem, engine, 0.0, _REHEARSED_ITERATIONS, None, time.perf_counter(), may_stall=False)
             state = search.run(math.inf, warm=state is not None).state
         if is_sampled:
             sampled = SampledStart(problem, engine, 1e-2, num_demands=_ANY_SIZE)

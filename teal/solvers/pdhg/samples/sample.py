@@ -52,7 +52,7 @@ _NEVER_CERTAIN = 0.1  # x total demand over n: smaller demands are hardly ever c
 _DAMPING, _LONGEST_STEP = 0.8, 0.3  # of Newton's steps; the second over the mean value of a demanded Gbit/s
 _SHARPEST = 1e20  # q at most: q times a profit is float32
 _REJECTED = np.float32(80)  # a step whose exponent is this much larger than that of every path carries nothing
-_PASSES = 8  # over the demands, in which the set of certain demands settles
+_MOST_PASSES = 8  # over the demands, in which the set of certain demands settles
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ class Sample:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Answer:
+class SampleAnswer:
     """What the solution of a sample says to all demands of its matrix.
 
     Attributes:
@@ -86,7 +86,7 @@ class Answer:
     kept: Int64Array
     kept_splits: AnyArray
 
-    def corrected(self, link_load: FloatArray, elasticity: FloatArray, capacity: FloatArray) -> Answer:
+    def corrected(self, link_load: FloatArray, elasticity: FloatArray, capacity: FloatArray) -> SampleAnswer:
         """The same after one Newton step of the prices.
 
         Args:
@@ -100,13 +100,13 @@ class Answer:
         return dataclasses.replace(self, prices=np.where(elasticity > 0, prices, self.prices))
 
 
-def no_answer(problem: Problem) -> Answer:
+def no_answer(problem: Problem) -> SampleAnswer:
     """The answer of a matrix without demand: prices of 0."""
     nothing, splits = np.zeros(0, np.int64), np.zeros((0, problem.paths.num_paths))
-    return Answer(np.zeros(problem.topology.num_links), 1.0, nothing, splits)
+    return SampleAnswer(np.zeros(problem.topology.num_links), 1.0, nothing, splits)
 
 
-def answer(sample: Sample, splits: Tensor, prices: Tensor) -> Answer:
+def answer(sample: Sample, splits: Tensor, prices: Tensor) -> SampleAnswer:
     """The answer of a solved sample.
 
     Args:
@@ -124,7 +124,9 @@ def answer(sample: Sample, splits: Tensor, prices: Tensor) -> Answer:
         )
     size = TEMPERATURE * optimum_scale / total if total > 0 else 0.0
     sharpness = min(1 / size, _SHARPEST) if size > 0 else 1.0
-    return Answer(sample_prices, sharpness, sample.demands[sample.is_certain], splits[0].numpy()[sample.is_certain])
+    return SampleAnswer(
+        sample_prices, sharpness, sample.demands[sample.is_certain], splits[0].numpy()[sample.is_certain]
+    )
 
 
 def draw(problem: Problem, size: int, row: int = 0) -> Sample:
@@ -198,7 +200,7 @@ def _factor(demand: FloatArray, size: int) -> float:
     all_large = _NEVER_CERTAIN * total / size
     large = demand[demand > all_large]
     factor, threshold = size / total, total / size
-    for _ in range(_PASSES):
+    for _ in range(_MOST_PASSES):
         if threshold < all_large:
             large, all_large = demand, 0.0
         rest, certain = total, 0

@@ -20,11 +20,11 @@ from teal.solvers.pdhg.samples import sample
 from teal.solvers.pdhg.search import LARGE_WORK, Search
 from teal.solvers.result import Starter
 
-# Expected size of the first sample over the number of links, for a target gap of _COARSEST; measured on Kdl, ASN and
-# world (docs/engine.md).  Samples grow with one over the root of the target, as the error of an average does.
+# Expected size of the first sample over the number of links, for a target gap of _COARSEST_GAP; measured on Kdl, ASN
+# and world (docs/engine.md).  Samples grow with one over the root of the target, as the error of an average does.
 _DEMANDS_PER_LINK = 4
-_FINEST, _COARSEST = 1e-3, 1e-2  # target gaps between which the sample's size follows the target
-GROWTH = 8  # from one sample to the next: a third of the error of an average
+_FINEST_GAP, _COARSEST_GAP = 1e-3, 1e-2  # target gaps between which the sample's size follows the target
+SAMPLE_GROWTH = 8  # from one sample to the next: a third of the error of an average
 MAX_SHARE = 0.25  # of all demands; a larger sample saves too little
 SAMPLE_GAP = 0.5  # x target gap: that of the sample's own solution
 # Smallest target gap for which the first sample is solved by a starter instead of iterations: a model's prices are good
@@ -57,13 +57,13 @@ class SampledStart:
         draw: Callable[[int, int], sample.Sample] | None = None,
         num_demands: int | None = None,
     ) -> None:
-        self._problem, self._engine, self._gap = problem, engine, max(gap, _FINEST)
+        self._problem, self._engine, self._gap = problem, engine, max(gap, _FINEST_GAP)
         self._draw = draw or functools.partial(sample.draw, problem)
         self._num_demands = problem.paths.num_demands if num_demands is None else num_demands
         self._size = first_size(problem.paths, gap)
         is_useful = gap >= _STARTER_FROM_GAP and self._size >= _STARTER_FROM_SHARE * self._num_demands
         self._starter = starter if is_useful and not problem.demand_set.carries_all else None
-        self._answers: list[sample.Answer] = []
+        self._answers: list[sample.SampleAnswer] = []
 
     def respond(self, unfinished: Tensor, deadline: Deadline) -> Steps[bool]:
         """Put the engine at the response to the next sample; false, without effect, where that would be too large.
@@ -75,8 +75,8 @@ class SampledStart:
         problem, size = self._problem, self._size
         if size > MAX_SHARE * self._num_demands:
             return False
-        self._size = GROWTH * size
-        answers: list[sample.Answer] = []
+        self._size = SAMPLE_GROWTH * size
+        answers: list[sample.SampleAnswer] = []
         for row in range(problem.batch):
             if self._answers and not bool(unfinished[row]):
                 answers.append(self._answers[row])
@@ -94,7 +94,9 @@ class SampledStart:
         self._engine.respond(answers)
         return True
 
-    def _solve(self, drawn: sample.Sample, start: sample.Answer | None, deadline: Deadline) -> Steps[sample.Answer]:
+    def _solve(
+        self, drawn: sample.Sample, start: sample.SampleAnswer | None, deadline: Deadline
+    ) -> Steps[sample.SampleAnswer]:
         """Iterate until the deadline at most, from the prices of another sample if there is one."""
         begin = time.perf_counter()
         engine = FusedEngine(drawn.problem, None, torch.float32)
@@ -122,11 +124,11 @@ def _start(drawn: sample.Sample, starter: Starter) -> tuple[Tensor, Tensor]:
 
 def first_size(paths: PathSet, gap: float) -> int:
     """Expected number of demands in the first sample for a target ``gap``."""
-    accuracy = min(max(gap, _FINEST), _COARSEST)
-    return int(_DEMANDS_PER_LINK * paths.num_links * math.sqrt(_COARSEST / accuracy))
+    accuracy = min(max(gap, _FINEST_GAP), _COARSEST_GAP)
+    return int(_DEMANDS_PER_LINK * paths.num_links * math.sqrt(_COARSEST_GAP / accuracy))
 
 
-def is_faster(paths: PathSet, gap: float = _COARSEST) -> bool:
+def is_faster(paths: PathSet, gap: float = _COARSEST_GAP) -> bool:
     """Whether a start from samples takes less time than iterations with all demands."""
     is_large = paths.trie.num_nodes + paths.leaf.size > LARGE_WORK
     return is_large and first_size(paths, gap) <= MAX_SHARE * paths.num_demands

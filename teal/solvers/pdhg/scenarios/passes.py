@@ -10,7 +10,7 @@ from teal.runtime.arrays import Float32Array, FloatArray, Int64Array
 from teal.runtime.parallel import threads_for
 from teal.solvers.pdhg.fused import certificates, kernels
 from teal.solvers.pdhg.fused.demand_value import one_step
-from teal.solvers.pdhg.fused.passes import MAX_BLOCKS, MIN_BLOCK_WORK, Measured, make_scratch, operations
+from teal.solvers.pdhg.fused.passes import MAX_BLOCKS, MIN_BLOCK_WORK, ProgramSums, make_scratch, operations
 from teal.solvers.pdhg.fused.state import Control, Dual, ScaledProgram
 from teal.solvers.pdhg.samples import sample
 from teal.solvers.pdhg.scenarios import kernels as scenario_kernels
@@ -44,7 +44,7 @@ class ScenarioPasses:
         """See Passes."""
         self._step(self._block_ptr[:1], is_restarting=False)
 
-    def measure(self, inverse_capacity: FloatArray, cost: FloatArray) -> Measured:
+    def measure(self, inverse_capacity: FloatArray, cost: FloatArray) -> ProgramSums:
         """See Passes."""
         problem, groups, lanes, width = self._problem, self._groups, self._lanes, len(self._lanes)
         demands, blocks = problem.paths.num_demands, len(self._block_ptr) - 1
@@ -80,7 +80,7 @@ class ScenarioPasses:
             is_live=self._path_rows(problem.path_mask[:1].to(torch.float64).numpy()),
         )
         one = np.ones(1)
-        return Measured(full.reshape(-1), trial.reshape(-1), 0 * one, total.sum() * one, (total * h).sum() * one)
+        return ProgramSums(full.reshape(-1), trial.reshape(-1), 0 * one, total.sum() * one, (total * h).sum() * one)
 
     def _path_rows(self, values: FloatArray) -> FloatArray:
         """(1, D, K) as (P,)."""

@@ -279,7 +279,7 @@ class SampledScenarios:
         problem, size = self._problem, self._size
         if size > sampled_start.MAX_SHARE * problem.paths.num_demands:
             return False
-        self._size = sampled_start.GROWTH * size
+        self._size = sampled_start.SAMPLE_GROWTH * size
         begin = time.perf_counter()
         demand = problem.demand.to(torch.float64)
         chosen, chance = sample.choose(demand.mean(0).numpy(), size)

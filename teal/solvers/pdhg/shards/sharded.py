@@ -33,10 +33,10 @@ from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.samples import sample
 from teal.solvers.pdhg.samples.start import SampledStart
 from teal.solvers.pdhg.search import LAST_REFILL, Search
-from teal.solvers.pdhg.shards.shards import Allocated, Backend, OneProcess, ShardDemands, ShardPasses
+from teal.solvers.pdhg.shards.shards import Allocated, OneProcess, ShardBackend, ShardDemands, ShardPasses
 from teal.solvers.result import ProgressCallback, Stop
 
-_MEMORY = 1 << 30  # bytes of state that one process keeps in memory; more is mapped, one shard at a time
+_STATE_BYTES = 1 << 30  # bytes of state that one process keeps in memory; more is mapped, one shard at a time
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ class ShardedProblem:
         self, topology: Topology, pairs: IntArray, demand: FloatArray, objective: Objective | None = None, *,
         num_shards: int, search: PathSearch | None = None, capacity: FloatArray | None = None,
         weight: FloatArray | None = None,
-        backend: Callable[[Topology, PathSearch, list[ShardDemands], bool], Backend] | None = None,
+        backend: Callable[[Topology, PathSearch, list[ShardDemands], bool], ShardBackend] | None = None,
         report: Callable[[int, int], None] = lambda done, count: None,
     ) -> None:  # fmt: skip
         pairs = np.ascontiguousarray(pairs, dtype=np.int32)
@@ -119,7 +119,7 @@ class ShardedProblem:
             for part in parts
         ]
         arguments = topology, self._search, shards, self.objective.rules.carries_all
-        self.backend: Backend = backend(*arguments) if backend else OneProcess(*arguments, _MEMORY, report)
+        self.backend: ShardBackend = backend(*arguments) if backend else OneProcess(*arguments, _STATE_BYTES, report)
         self.network = self._network(capacity)
 
     def __enter__(self) -> ShardedProblem:

@@ -22,7 +22,7 @@ from teal.runtime.arrays import AnyArray, Float32Array, FloatArray, Int64Array, 
 from teal.runtime.storage import ScratchFolder, require_disk
 from teal.solvers.pdhg.fused import kernels
 from teal.solvers.pdhg.fused.demand_value import one_step
-from teal.solvers.pdhg.fused.passes import Arrays, InMemory, Measured, PathPasses, make_scratch
+from teal.solvers.pdhg.fused.passes import Arrays, InMemory, PathPasses, ProgramSums, make_scratch
 from teal.solvers.pdhg.fused.state import Control, Dual, ScaledProgram
 
 _BYTES_PER_PATH = 40  # of the passes over a shard: splits in float32, flows and requests in float64
@@ -166,7 +166,7 @@ class ShardWorker:
         return passes
 
 
-class Backend(Protocol):
+class ShardBackend(Protocol):
     """Hands calls to the shards; see :class:`ShardWorker` for the methods.
 
     Attributes:
@@ -212,19 +212,19 @@ class OneProcess:
             raise
 
     def total(self, name: str, *shared: Any, each: Sequence[tuple[Any, ...]] | None = None, **options: Any) -> Any:
-        """See Backend."""
+        """See ShardBackend."""
         return self._worker.total(name, shared, each or [()] * self.num_shards, options)
 
     def subsets(self, demands: Sequence[Int64Array]) -> list[PathSet]:
-        """See Backend."""
+        """See ShardBackend."""
         return [self._worker.subset(index, numbers) for index, numbers in enumerate(demands)]
 
     def apply(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """See Backend."""
+        """See ShardBackend."""
         return [self._worker.apply(index, function, arguments) for index in range(self.num_shards)]
 
     def close(self) -> None:
-        """See Backend."""
+        """See ShardBackend."""
         self._state.close()
 
 
@@ -238,7 +238,7 @@ class ShardPasses:
         num_paths: K.
     """
 
-    def __init__(self, backend: Backend, first: Int64Array, num_links: int, num_paths: int) -> None:
+    def __init__(self, backend: ShardBackend, first: Int64Array, num_links: int, num_paths: int) -> None:
         self._backend, self._first, self._no_splits = backend, first, np.zeros((1, 0, num_paths))
         self._scratch = make_scratch(num_links, 1, 1, np.float32)
         self.rounds = 0  # of calls to all shards
@@ -250,9 +250,9 @@ class ShardPasses:
         self.rounds += 1
         return self._backend.total(name, *shared, each=each, **options)
 
-    def measure(self, inverse_capacity: FloatArray, cost: FloatArray) -> Measured:
+    def measure(self, inverse_capacity: FloatArray, cost: FloatArray) -> ProgramSums:
         """See Passes."""
-        return Measured(*self._total("measure", inverse_capacity, cost))
+        return ProgramSums(*self._total("measure", inverse_capacity, cost))
 
     def put_splits(self, splits: FloatArray) -> None:
         """See Passes.

@@ -83,7 +83,7 @@ def test_the_response_equals_its_formula(
     kept = np.flatnonzero(rng.random(problem.paths.num_demands) < 0.1)
     kept_splits = np.where(problem.ops.mask.numpy()[kept], 0.125, 0.0)
     prices = rng.random((lanes, problem.topology.num_links))
-    answers = [sample.Answer(prices[lane], 3.0, kept, kept_splits) for lane in range(lanes)]
+    answers = [sample.SampleAnswer(prices[lane], 3.0, kept, kept_splits) for lane in range(lanes)]
     engine.respond(answers)
     actual = engine.state().splits
     has_demand = (problem.demand > 0) & problem.routable

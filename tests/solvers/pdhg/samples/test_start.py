@@ -18,7 +18,7 @@ from teal.runtime.interruptible import Deadline, Steps, complete
 from teal.solvers import pdhg
 from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.samples import start as sampled_start
-from teal.solvers.pdhg.samples.sample import Answer
+from teal.solvers.pdhg.samples.sample import SampleAnswer
 from teal.solvers.pdhg.samples.start import SampledStart, first_size, is_faster
 
 
@@ -66,7 +66,9 @@ def test_samples_grow_until_they_are_too_large() -> None:
     unfinished, sizes = torch.ones(1, dtype=torch.bool), []
     while complete(start.respond(unfinished, Deadline())):
         sizes.append(start._size)
-    assert sizes == [first_size(problem.paths, 1e-2) * sampled_start.GROWTH ** (i + 1) for i in range(len(sizes))]
+    assert sizes == [
+        first_size(problem.paths, 1e-2) * sampled_start.SAMPLE_GROWTH ** (i + 1) for i in range(len(sizes))
+    ]
     assert len(sizes) >= 1
 
 
@@ -119,7 +121,7 @@ def test_matrices_without_demand_and_without_links_are_answered_too(objective: O
 
 def test_newton_steps_bring_loads_to_capacities() -> None:
     """One link of 1 Gbit/s, demand 2 of value 1: half is carried where exp(q (1 - p)) = 1, so at p = 1."""
-    answer = Answer(np.array([0.9]), 4.0, np.zeros(0, np.int64), np.zeros((0, 1)))
+    answer = SampleAnswer(np.array([0.9]), 4.0, np.zeros(0, np.int64), np.zeros((0, 1)))
     for _ in range(40):
         share = 1 / (1 + np.exp(-answer.sharpness * (1 - answer.prices)))
         answer = answer.corrected(2 * share, answer.sharpness * 2 * share * (1 - share), np.ones(1))
