@@ -9,6 +9,7 @@ import contextlib
 import functools
 import importlib
 import os
+import pickle
 import sys
 import threading
 import types
@@ -143,7 +144,28 @@ def limit_threads(count: int) -> None:
 
 def kernel(function: _F) -> _F:
     """Compile a kernel that runs on one thread."""
-    return cast(_F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+    return cast(_F, _compiled(function))
+
+
+def _compiled(function: Callable[..., Any], **options: Any) -> Any:
+    """Numba's function, cached on disk.
+
+    A cache file that an earlier version of Teal left may name classes that are gone.  It is then treated as empty, and
+    written anew; Numba itself would raise.
+    """
+    dispatcher = numba.njit(cache=True, nogil=True, error_model="numpy", **options)(function)
+    file = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
+    if file is not None:
+        load_index = file._load_index
+
+        def load_index_or_nothing() -> Any:
+            try:
+                return load_index()
+            except (AttributeError, ImportError, EOFError, pickle.UnpicklingError):
+                return {}
+
+        file._load_index = load_index_or_nothing
+    return dispatcher
 
 
 def inlined_kernel(function: _F) -> _F:
@@ -159,7 +181,7 @@ class _ParallelKernel:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.py_func = function
-        self._on_all = numba.njit(cache=True, nogil=True, parallel=True, error_model="numpy")(function)
+        self._on_all = _compiled(function, parallel=True)
         self.alone = kernel(_renamed(function))
         functools.update_wrapper(self, function)
 
