@@ -103,12 +103,15 @@ class PathOps:
 
     Attributes:
         counts_once: whether a Gbit/s on a column puts 1 Gbit/s, or nothing, on each row.
+        is_over_paths: whether the columns are the paths of ``column_paths``, and the rows its links.
+        column_paths: ``paths``, unless a side condition made others of them.
     """
 
-    counts_once = True
+    counts_once = is_over_paths = True
 
     def __init__(self, paths: PathSet, backend: OpsBackend, device: torch.device) -> None:
         self.paths, self.backend, self.device = paths, backend, device
+        self.column_paths = paths
         self.mask = torch.from_numpy(paths.mask).to(device)  # (D, K), true where the demand has a k-th path
         self.hops = torch.from_numpy(paths.hops).to(device)  # (D, K), 0 where there is no path
 
@@ -152,5 +155,5 @@ class PathOps:
         Args:
             num_rows: E.
         """
-        path, link = self.paths.incidences()
+        path, link = self.column_paths.incidences()
         return sp.csr_array((np.ones(len(path)), (link, path)), shape=(num_rows, self.mask.numel()))

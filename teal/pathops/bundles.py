@@ -22,10 +22,11 @@ class BundleOps(PathOps):
         weight: (D, J, K), >= 0; a bundle without any weight does not exist.
     """
 
-    counts_once = False
+    counts_once = is_over_paths = False
 
     def __init__(self, ops: PathOps, weight: Tensor) -> None:
-        self.paths, self.backend, self.device = ops.paths, ops.backend, ops.device
+        self.paths = self.column_paths = ops.paths
+        self.backend, self.device = ops.backend, ops.device
         self.ops, self.weight = ops, weight.to(ops.device)
         self.mask = (self.weight > 0).any(-1)
         self.hops = torch.einsum("djk,dk->dj", (self.weight > 0).to(ops.hops.dtype), ops.hops)

@@ -11,47 +11,28 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from teal.network.moves import with_moves
 from teal.pathops.base import PathOps
 
 
-class TwiceOps(PathOps):
-    """Every column of ``ops`` twice: K first ones, then the same K again.
+class MoveOps(PathOps):
+    """Every path twice, to stay on it and to move onto it; what moves is on one row more, the last one.
+
+    Column 2 k is path k of ``ops`` to stay on, column 2 k + 1 the same to move onto.  It is a path set itself
+    (:func:`teal.network.moves.with_moves`), so that engines over paths take it as any other.
 
     Args:
-        ops: over K columns.
+        ops: over the paths.
     """
 
     def __init__(self, ops: PathOps) -> None:
-        self.paths, self.backend, self.device, self.ops = ops.paths, ops.backend, ops.device, ops
-        self.mask, self.hops = ops.mask.repeat(1, 2), ops.hops.repeat(1, 2)
-        self.counts_once = ops.counts_once
-
-    def path_sum(self, link_values: Tensor) -> Tensor:
-        """See PathOps."""
-        once = self.ops.path_sum(link_values)
-        return torch.cat([once, once], 2)
-
-    def link_sum(self, path_values: Tensor) -> Tensor:
-        """See PathOps."""
-        first, second = path_values.chunk(2, 2)
-        return self.ops.link_sum(first + second)
-
-    def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
-        """See PathOps."""
-        values, links = self.ops.path_max(link_values)
-        return torch.cat([values, values], -1), torch.cat([links, links], -1)
+        paths = with_moves(ops.paths)
+        super().__init__(paths, type(ops.backend)(paths, ops.device), ops.device)  # type: ignore[call-arg]
+        self.paths = ops.paths
 
     def of_paths(self, path_values: Tensor) -> Tensor:
         """See PathOps."""
-        return self.ops.of_paths(path_values).repeat(1, 2)
-
-    def incidence(self, num_rows: int) -> sp.csr_array:
-        """See PathOps."""
-        once, width = self.ops.incidence(num_rows).tocoo(), self.ops.mask.shape[1]
-        demand, column = np.divmod(once.coords[1], width)
-        first = demand * 2 * width + column
-        entries = np.tile(once.data, 2), (np.tile(once.coords[0], 2), np.concatenate([first, first + width]))
-        return sp.csr_array(entries, shape=(num_rows, self.mask.numel()))
+        return path_values.repeat_interleave(2, -1)
 
 
 class AddedRowOps(PathOps):
@@ -62,11 +43,11 @@ class AddedRowOps(PathOps):
         coefficient: (D, K) >= 0, of a Gbit/s of each column.
     """
 
-    counts_once = False
+    counts_once = is_over_paths = False
 
     def __init__(self, ops: PathOps, coefficient: Tensor) -> None:
         self.paths, self.backend, self.device, self.ops = ops.paths, ops.backend, ops.device, ops
-        self.mask, self.hops = ops.mask, ops.hops
+        self.column_paths, self.mask, self.hops = ops.paths, ops.mask, ops.hops
         self.coefficient = torch.where(ops.mask, coefficient.to(ops.device), 0)
 
     def path_sum(self, link_values: Tensor) -> Tensor:

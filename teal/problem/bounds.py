@@ -122,15 +122,17 @@ def _all_paths_profit(problem: Problem, weight: Tensor, demand: Tensor) -> float
     """
     paths, topology = problem.paths, problem.topology
     sources, source_row = np.unique(paths.pairs[:, 0], return_inverse=True)
-    value, link_weight, of_best = problem.demand_value.cpu(), weight.cpu().numpy(), problem.demand_set.of_best
-    total, demand = 0.0, demand.cpu()
+    order = np.argsort(source_row, kind="stable")  # demands of classes are sorted class by class
+    source_row, targets = source_row[order], paths.pairs[order, 1]
+    value, link_weight, of_best = problem.demand_value.cpu()[order], weight.cpu().numpy(), problem.demand_set.of_best
+    total, demand = 0.0, demand.cpu()[order]
     for first in range(0, len(sources), _SOURCES_AT_A_TIME):
         chunk = slice(*np.searchsorted(source_row, [first, first + _SOURCES_AT_A_TIME]))  # demands of these sources
         distance, _ = shortest_trees(
             topology.num_nodes, topology.link_source, topology.link_target, link_weight,
             sources[first : first + _SOURCES_AT_A_TIME],
         )  # fmt: skip
-        least = torch.from_numpy(distance[source_row[chunk] - first, paths.pairs[chunk, 1]])
+        least = torch.from_numpy(distance[source_row[chunk] - first, targets[chunk]])
         profit = torch.where(least.isfinite(), value[chunk] - least, 0)
         total += float((demand[chunk] * of_best(profit)).sum())
     return total

@@ -30,7 +30,7 @@ from torch import Tensor
 from teal.config.option import Option
 from teal.errors import InputError
 from teal.pathops import PathOps
-from teal.pathops.columns import TwiceOps
+from teal.pathops.columns import MoveOps
 from teal.problem.condition import Condition, Rewritten, Wish
 from teal.problem.demand_sets import Capped
 from teal.problem.program import Program
@@ -105,22 +105,22 @@ class ChurnLimit(Condition):
         """See Condition.
 
         Raises:
-            InputError: a program with a value in steps, or whose columns are not paths.
+            InputError: a program whose columns are not paths.
         """
         if isinstance(program.demand_set, Capped) or program.columns.mask.shape != self.previous.shape[1:]:
             raise InputError("churn", "program", "one over paths", "one that another condition rewrote")
-        kept, twice = self.kept(program), TwiceOps(program.columns)
-        is_moved = torch.cat([torch.zeros_like(twice.ops.mask), twice.ops.mask], -1)
-        largest = torch.cat([kept, program.live.to(kept)], -1)
+        kept = self.kept(program)
         doubled = dataclasses.replace(
-            program, columns=twice, value=program.value.repeat(1, 2), demand_set=Capped(largest)
-        ).with_row(is_moved.to(program.demand), self.budget(program))
+            program, columns=MoveOps(program.columns), value=program.value.repeat_interleave(2, -1),
+            demand_set=Capped(_interleaved(kept, program.live.to(kept))),
+            limit=torch.cat([program.limit, self.budget(program)[:, None]], 1),
+        )  # fmt: skip
 
         def shares(splits: Tensor) -> Tensor:
             stays = torch.minimum(splits, kept.to(splits))
-            return torch.cat([stays, splits - stays], -1)
+            return _interleaved(stays, splits - stays)
 
-        return Rewritten(doubled, lambda both: sum(both.chunk(2, -1)), shares, shares(kept))  # type: ignore[arg-type,return-value]
+        return Rewritten(doubled, lambda both: both.unflatten(-1, (-1, 2)).sum(-1), shares, shares(kept))
 
     def violation(self, program: Program, splits: Tensor) -> Tensor:
         """See Condition: what moves beyond the budget, as a share of the routable demand."""
@@ -140,6 +140,11 @@ class ChurnLimit(Condition):
     def on_paths(self, ops: PathOps, num_links: int) -> ChurnLimit:
         """See Condition."""
         raise InputError("with_paths", "churn", "none: its splits in force are over the old paths", "a limit")
+
+
+def _interleaved(stay: Tensor, move: Tensor) -> Tensor:
+    """(B, D, 2 K) values of columns, of (B, D, K) of those to stay on and of those to move onto."""
+    return torch.stack([stay, move], -1).flatten(-2)
 
 
 def live_part(program: Program, previous: Tensor) -> Float[Tensor, "B D K"]:

@@ -20,7 +20,7 @@ from teal.pathops import PathOps
 from teal.problem.program import Program
 
 LinkGroups = Sequence[Sequence[int]]  # numbers of the links of each group
-RULES = ("capacity", "demand", "sign", "mask")  # of the validator, beside those of the conditions
+VALIDATOR_RULES = ("capacity", "demand", "sign", "mask")  # of the validator, beside those of the conditions
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -191,8 +191,9 @@ def together(objective: Objective, conditions: Sequence[Condition], new: Conditi
     """
     for one, others in ((new, conditions), *((one, (new,)) for one in conditions)):
         if expected := one.refuses(objective, others):
-            raise InputError(one.name, "problem", expected, ", ".join(other.name for other in others) or objective.name)
-    if new.name in (*RULES, *(one.name for one in conditions)):
+            actual = ", ".join((objective.name, *(other.name for other in others)))
+            raise InputError(one.name, "problem", expected, actual)
+    if new.name in (*VALIDATOR_RULES, *(one.name for one in conditions)):
         raise InputError(new.name, "name", "one that no rule and no other condition has", new.name)
     changing = [one.name for one in conditions if one.changes_columns]
     if new.changes_columns and changing:

@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from teal.problem.condition import RULES
+from teal.problem.condition import VALIDATOR_RULES
 from teal.problem.problem import Problem
 
 TOLERANCE = 1e-6  # share of a capacity or a demand by which a rule may be broken, for rounding
@@ -41,7 +41,7 @@ class Violations:
     @property
     def by_rule(self) -> dict[str, Tensor]:
         """(B,) by each rule, by its name."""
-        return {rule: getattr(self, rule) for rule in RULES} | self.conditions
+        return {rule: getattr(self, rule) for rule in VALIDATOR_RULES} | self.conditions
 
 
 def check_shape(problem: Problem, splits: Tensor) -> None:

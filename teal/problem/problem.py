@@ -359,7 +359,8 @@ class Problem:
         program, added = self.rewritten.program, self.rewritten.program.limit.shape[1] - self.capacity.shape[1]
         largest = program.demand_set.largest if isinstance(program.demand_set, Capped) else None
         over = dataclasses.replace(
-            self.to(torch.float64), ops=program.columns, capacity=program.limit, largest_share=largest, conditions=(),
+            self.to(torch.float64), ops=program.columns, paths=program.columns.column_paths, capacity=program.limit,
+            largest_share=largest, conditions=(),
             link_cost=torch.cat([self.link_cost.to(torch.float64), program.limit.new_zeros(added)]),
         )  # fmt: skip
         is_same = torch.equal(program.demand, over.demand) and torch.allclose(program.value, over.path_value)

@@ -134,10 +134,13 @@ def better(problem: Problem, first: PdhgResult, second: PdhgResult) -> PdhgResul
     is_tighter = sense * first.bound < sense * second.bound
     value = torch.where(is_better, first.value, second.value)
     bound = torch.where(is_tighter, first.bound, second.bound)
+    splits = torch.where(is_better[:, None, None], first.splits, second.splits)
+    prices = torch.where(is_tighter[:, None], first.prices, second.prices)
     return dataclasses.replace(
         second,
-        splits=torch.where(is_better[:, None, None], first.splits, second.splits),
-        prices=torch.where(is_tighter[:, None], first.prices, second.prices),
+        splits=splits,
+        prices=prices,
+        state=PdhgState(splits, prices),
         value=value,
         bound=bound,
         gap=certified_gap(problem, value, bound),

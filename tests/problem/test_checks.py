@@ -46,7 +46,6 @@ _FAIR = dataclasses.replace(_PLAIN, objective=Objective(ObjectiveName.MAX_MIN))
     [
         (lambda: pdhg.solve(_FAIR, warm_start=_STATE), "warm_start"),
         (lambda: pdhg.solve(_priority(2), warm_start=_STATE), "warm_start"),
-        (lambda: pdhg.solve(_churn(), engine="fused"), "engine"),
         (lambda: pdhg.solve(_PLAIN.with_protection(), engine="fused"), "engine"),
         (lambda: pdhg.solve(_PLAIN, deadline=math.nan), "deadline"),
         (lambda: pdhg.solve(_PLAIN, max_iterations=-1), "max_iterations"),

@@ -92,3 +92,16 @@ def test_the_value_is_within_the_gap_of_the_lps_optimum(name: str, load: float, 
     np.testing.assert_allclose(teal.dual_bound(limited, found.prices), found.bound, rtol=1e-3)
     warm = teal.solve(limited, gap=1e-3, warm_start=found)
     assert warm.iterations <= found.iterations
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_engines_find_the_same_optimum_under_a_limit(seed: int) -> None:
+    problem = _limited(seed, 0.05)
+    fused, plain = (teal.solve(problem, gap=1e-4, engine=engine) for engine in ("fused", "plain"))
+    for result in (fused, plain):
+        assert bool((teal.violations(problem, result.splits).largest <= 1e-9).all())
+        assert bool((result.gap <= 1e-4).all())
+    assert bool((fused.value <= plain.bound * (1 + 1e-9)).all())
+    assert bool((plain.value <= fused.bound * (1 + 1e-9)).all())
+    with pytest.raises(InputError, match="no compiled engine"):
+        teal.solve(random_problem(seed).with_protection(), engine="fused")

@@ -76,7 +76,7 @@ def test_slices_change_nothing_but_when_the_answer_is_there(
         other.times.slice_s = 300.0
         whole, one = _slices(other, chunks[0])
         monkeypatch.setattr(served.times, "slice_s", 0.0)  # each slice ends after an iteration
-        monkeypatch.setattr(served.times, "note_overrun", lambda seconds: None)
+        monkeypatch.setattr(served.times, "note_overrun", lambda seconds, slice_s: None)
         parts, many = _slices(served, chunks[1])
         assert (one, parts.status) == (1, whole.status)
         assert many > 5
@@ -93,7 +93,7 @@ def _promising(served: Served) -> Wanted:
 
 def test_a_run_that_a_link_failure_interrupts_begins_anew(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served.times, "slice_s", 0.0)
-    monkeypatch.setattr(served.times, "note_overrun", lambda seconds: None)
+    monkeypatch.setattr(served.times, "note_overrun", lambda seconds, slice_s: None)
 
     async def work() -> None:
         request = _request(served, 1, 300.0, gap=1e-4)
@@ -121,10 +121,10 @@ def test_a_request_that_nobody_waits_for_is_left_within_an_iteration(served: Ser
 
 def test_slices_are_as_long_as_what_cannot_pause(served: Served) -> None:
     before = served.times.slice_s
-    served.times.note_overrun(3 * before)
+    served.times.note_overrun(3 * before, before)
     assert served.times.slice_s == 3 * before, "as long as an iteration took"
-    for _ in range(3):
-        served.times.note_overrun(0.0)
+    for _ in range(4):
+        served.times.note_overrun(0.0, before)
     assert served.times.slice_s == before, "it was slowed down by something else"
 
 

@@ -305,13 +305,13 @@ def test_the_least_work_of_a_program_counts_what_it_takes() -> None:
     plain, network = Wanted(teal.ObjectiveName.TOTAL_FLOW), b4_served()
     ops, topology = network.network(plain).ops, network.topology
     promises = Protection.of(ops, topology.num_links, topology.cables())
-    assert (plain.least_work, plain.is_resumable) == (1.0, True)
+    assert (plain.assumed_work, plain.is_resumable) == (1.0, True)
     for other in (
         Wanted(teal.ObjectiveName.MAX_MIN),
         Wanted(teal.ObjectiveName.TOTAL_FLOW, conditions=(promises,)),
         Wanted(teal.ObjectiveName.PRIORITY, limits=(np.inf, np.inf)),
     ):
-        assert other.least_work > 1
+        assert other.assumed_work > 1
         assert not other.is_resumable
 
 

@@ -1,4 +1,4 @@
-"""How long the engine takes at least for an answer on a network, and how long it cannot pause: as measured so far."""
+"""How long the engine usually takes for an answer on a network, and how long it cannot pause: as measured so far."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ SLICE_S = 0.5  # seconds that the engine works on a request before others may co
 _MAX_SLICE_S = 60.0  # seconds
 _NEWEST_SHARE = 0.2  # weight of the newest measurement in the usual time
 _FIXED_SHARE = 0.4  # share of the time for one matrix that a batch takes once, until it is measured; 0.4 on GEANT
-_MAX_FIXED_SHARE = 0.95
+_MAX_FIXED_SHARE = 0.95  # so that more matrices always count as more work
+_SLICE_DECAY = 0.7  # of the length of a slice after one that was not longer, so that one slow iteration is forgotten
 
 
 class LeastTimes:
@@ -47,7 +48,7 @@ class LeastTimes:
 
         Where none was measured for this kind, the time without further wishes is multiplied.
         """
-        return self._usual.get(wanted.kind, self._plain_s * wanted.least_work) * self._work(matrices)
+        return self._usual.get(wanted.kind, self._plain_s * wanted.assumed_work) * self._work(matrices)
 
     def shortest_s(self, matrices: int, wanted: Wanted) -> float:
         """The same, of the shortest time that was measured; 0 if none was."""
@@ -63,6 +64,12 @@ class LeastTimes:
         self._usual[wanted.kind] = usual + _NEWEST_SHARE * (of_one - usual)
         self._shortest[wanted.kind] = min(of_one, self._shortest.get(wanted.kind, of_one))
 
-    def note_overrun(self, seconds: float) -> None:
-        """Take note of how much longer than a slice the engine worked, because it could not pause."""
-        self.slice_s = min(_MAX_SLICE_S, max(SLICE_S, self.slice_s / 2, seconds))
+    def note_overrun(self, seconds: float, slice_s: float) -> None:
+        """Take note of how long the engine worked, where that is longer than its slice because it could not pause.
+
+        Args:
+            seconds: that it worked.
+            slice_s: that it was given.
+        """
+        unpaused = seconds if seconds > slice_s else 0.0
+        self.slice_s = min(_MAX_SLICE_S, max(SLICE_S, _SLICE_DECAY * self.slice_s, unpaused))

@@ -2,17 +2,16 @@
 
 A request is cut into chunks of as many matrices as the engine solves together, and the engine works on a chunk for one
 slice of time at most, less where a request arrives.  Whatever it computes pauses at the end of an iteration and goes on
-later; a chunk has an equal
-share of what is left of its request's time.  Between two slices
+later; a chunk has an equal share of what is left of its request's time.  Between two slices
 
-- the chunk whose request has the earliest deadline comes next, if in that order some request would else be late, even
-  with the least work that an answer takes;
+- the chunk whose request has the earliest deadline comes next, if in that order some request would else be late, by
+  the usual times of answers;
 - otherwise the client comes next that the engine has worked for least.  Clients have equal shares of the engine's time
   for as long as they have requests here (start-time fair queueing, Goyal et al. 1996).
 
-A request that could not be answered by its deadline and a slice, or that would make another one late, is refused when
-it arrives, and so is one for which its client would need more than three quarters of the time until its deadline.  So
-every request is answered by its deadline plus a slice, or refused at once, whatever others ask for.
+A request that, by usual times, could not be answered by its deadline, a slice and a batch, or that would make another
+one as late, is refused when it arrives, and so is one for which its client would need more than three quarters of the
+time until its deadline.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Waiting:
         client: whom it counts for.
         rates: (B, D) Gbit/s.
         options: as they were sent.
-        program: of the request, or of the network.
+        wanted: objective, classes and side conditions.
         gap: certified, to stop at.
         arrived: time.perf_counter() of its arrival.
         deadline: likewise, of its deadline.
@@ -137,8 +136,9 @@ class Queue:
     def lateness(self, new: Waiting, now: float) -> float:
         """Seconds by which a request would miss its deadline and a slice, with ``new``; 0 or less: none would.
 
-        With the least work for all requests, in the order of deadlines, from ``now``; the least work of one batch is
-        left as a margin.  Of the time until a deadline, the requests of one client may need three quarters.
+        By the usual times of all requests, in the order of deadlines, from ``now``; a request may be late by a slice
+        and the usual time of a batch.  Of the time until a deadline the requests of one client may need
+        three quarters.
         """
         work: dict[Waiting, float] = {new: new.served.times.usual_s(len(new.rates), new.wanted)}
         for chunk in [*self._taken, *self._chunks]:
@@ -157,7 +157,7 @@ class Queue:
         return latest
 
     def slack(self, now: float) -> float:
-        """Seconds that the engine may work on what it has taken before the least work for the others must begin."""
+        """Seconds that the engine may work on what it has taken before the others must begin, by their usual times."""
         at, least = now, math.inf
         for chunk in self._chunks:
             served = chunk.request.served

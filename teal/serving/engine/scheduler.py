@@ -149,7 +149,7 @@ def solve_slice(
     least_s = 0.0
     if not run.advance(slice_s, should_pause):
         if is_unwanted() or may_pause():
-            served.times.note_overrun(time.perf_counter() - begin - slice_s)
+            served.times.note_overrun(time.perf_counter() - begin, slice_s)
             return [None] * len(together)
         finish_begin = time.perf_counter()
         run.finish()
@@ -160,7 +160,7 @@ def solve_slice(
     seconds = time.perf_counter() - begin
     if least_s and None not in answers:
         served.times.note(sum(sizes), wanted, least_s)
-    served.times.note_overrun(seconds - slice_s)
+    served.times.note_overrun(seconds, slice_s)
     return answers
 
 

@@ -21,9 +21,9 @@ from teal.serving.engine.answer import plain
 from teal.serving.engine.errors import wrong
 from teal.serving.engine.requests import NetworkSpec, Options
 
-# The least work for a matrix under max_min or a side condition, in that for one without such wishes, until it is
-# measured on the network; on GEANT, UsCarrier and Kdl it is 2 to 6.
-_LEAST_WORK = 6.0
+# Work for a matrix under max_min or a side condition, in that for a matrix without: assumed until it is measured on
+# the network; on GEANT, UsCarrier and Kdl it was 2 to 6.
+_ASSUMED_WORK = 6.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,11 +60,10 @@ class Wanted:
         return len(self.limits), name, *(condition.name for condition in self.conditions)
 
     @property
-    def least_work(self) -> float:
-        """The least work for a matrix, in that of a program without further wishes."""
-        if self.limits:
-            return float(len(self.limits))
-        return _LEAST_WORK if self.conditions or not self.is_resumable else 1.0
+    def assumed_work(self) -> float:
+        """Work for a matrix, in that for one without classes and conditions, until it is measured."""
+        is_fair = not self.limits and Objective(self.objective).rules.is_sequence
+        return max(1, len(self.limits)) * (_ASSUMED_WORK if self.conditions or is_fair else 1.0)
 
     def problem(self, network: Problem, rates: FloatArray) -> Problem:
         """The problem of matrices.
@@ -157,7 +156,7 @@ def wanted_by(
 def single_program(objective: str) -> Wanted:
     """An objective alone, and total_flow in place of a sequence of programs.
 
-    For the next interval, since max_min needs demands that are known; and as the unit of :attr:`Wanted.least_work`.
+    For answers about the next interval, whose demands max_min would need; and to measure the unit of work.
     """
     name = ObjectiveName(objective)
     return Wanted(ObjectiveName.TOTAL_FLOW if Objective(name).rules.is_sequence else name)

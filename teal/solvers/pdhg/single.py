@@ -9,7 +9,6 @@ from collections.abc import Callable
 import torch
 
 from teal.errors import InputError
-from teal.pathops import PathOps
 from teal.problem import Problem
 from teal.runtime.interruptible import Deadline, Steps
 from teal.solvers.pdhg.engine import PdhgEngine
@@ -25,14 +24,14 @@ _FLOAT64_BELOW_GAP = 1e-5  # target gap below which float32 splits are too coars
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
-    """When to stop.
+class SearchOptions:
+    """How one program is solved.
 
     Attributes:
         gap: target.
         deadline: of all matrices.
         max_iterations: largest number of iterations.
-        report: called after each full gap check between iterations; None for nobody.
+        report: called after each full gap check between iterations; None for no call.
         starter: see :func:`solve`.
     """
 
@@ -43,8 +42,8 @@ class Limits:
     starter: Starter | None
 
 
-def _solving_plain(
-    problem: Problem, state: PdhgState | None, limits: Limits, engine: str, dtype: torch.dtype | None
+def _solving_unconditioned(
+    problem: Problem, state: PdhgState | None, limits: SearchOptions, engine: str, dtype: torch.dtype | None
 ) -> Steps[PdhgResult]:
     """One program without conditions: reduced where it is not ordinary."""
     if is_ordinary(problem):
@@ -55,7 +54,7 @@ def _solving_plain(
 
 
 def solving_single(
-    problem: Problem, state: PdhgState | None, limits: Limits, engine: str, dtype: torch.dtype | None
+    problem: Problem, state: PdhgState | None, limits: SearchOptions, engine: str, dtype: torch.dtype | None
 ) -> Steps[PdhgResult]:
     """The solution of one program.
 
@@ -67,23 +66,23 @@ def solving_single(
     """
     if problem.conditions:
         return (yield from _solving_rewritten(problem, state, limits, engine, dtype))
-    return (yield from _solving_plain(problem, state, limits, engine, dtype))
+    return (yield from _solving_unconditioned(problem, state, limits, engine, dtype))
 
 
 def _solving_rewritten(
-    problem: Problem, state: PdhgState | None, limits: Limits, engine: str, dtype: torch.dtype | None
+    problem: Problem, state: PdhgState | None, limits: SearchOptions, engine: str, dtype: torch.dtype | None
 ) -> Steps[PdhgResult]:
     """The program that the side conditions make, over its own columns and rows; the result is over paths and links."""
     rewritten, over, links = problem.rewritten, problem.over_columns, problem.topology.num_links
-    if over.largest_share is not None:
-        dtype = torch.float64  # shares of columns are differences of splits, and a budget is small beside capacities
+    if not over.ops.is_over_paths:
+        dtype = torch.float64  # coefficients and limits of added rows may be small beside capacities
     columns = None
     if state is not None:
         prices = over.program.completed(state.prices.to(over.capacity))
         columns = PdhgState(rewritten.shares(state.splits.to(over.demand)), prices)
     elif rewritten.start is not None:
         columns = PdhgState(rewritten.start, torch.zeros_like(over.capacity))
-    result = yield from _solving_plain(over, columns, dataclasses.replace(limits, starter=None), engine, dtype)
+    result = yield from _solving_unconditioned(over, columns, dataclasses.replace(limits, starter=None), engine, dtype)
     splits, prices = rewritten.splits(result.splits), result.prices[:, :links]
     last = PdhgState(rewritten.splits(result.state.splits), result.state.prices[:, :links])
     return dataclasses.replace(result, splits=splits, prices=prices, state=last)
@@ -97,7 +96,7 @@ def iteration_dtype(gap: float, dtype: torch.dtype | None) -> torch.dtype:
 def _solving_reduced(
     problem: Problem,
     state: PdhgState | None,
-    limits: Limits,
+    limits: SearchOptions,
     engine: str,
     dtype: torch.dtype | None,
     *,
@@ -143,7 +142,7 @@ def _solving_reduced(
 def _solving_parts(
     problem: Problem,
     state: PdhgState | None,
-    limits: Limits,
+    limits: SearchOptions,
     name: str,
     dtype: torch.dtype,
     *,
@@ -160,7 +159,7 @@ def _solving_parts(
         begin, part_deadline = time.perf_counter(), limits.deadline.share(part.batch / (problem.batch - first))
         engine = make_engine(part, part_state, dtype)
         sampled = None
-        if may_sample and name == "auto" and isinstance(engine, FusedEngine) and is_faster(part.paths, limits.gap):
+        if may_sample and isinstance(engine, FusedEngine) and starts_from_samples(part, limits.gap, name):
             sampled = SampledStart(part, engine, limits.gap, limits.starter)
         search = Search(
             part, engine, limits.gap, limits.max_iterations, limits.report, begin=begin, may_stall=may_stall,
@@ -175,16 +174,26 @@ def _engine(problem: Problem, name: str, dtype: torch.dtype) -> tuple[Callable[.
     """The engine's class, and how many matrices it solves at once."""
     if name == "equilibrated":
         return EquilibratedEngine, MAX_LANES
-    # Kernels know paths and links; other columns and rows are the torch engines'.
-    takes_kernels = type(problem.ops) is PathOps and problem.largest_share is None
-    has_cuda_engine = problem.ops.backend.name == "cuda" and takes_kernels
-    may_be_plain = not takes_kernels or (not has_cuda_engine and problem.ops.device.type != "cpu")
-    if name == "plain" or (name == "auto" and may_be_plain):
-        return PlainEngine, MAX_LANES
-    if not has_cuda_engine:
-        if problem.ops.device.type != "cpu":
-            raise InputError("solve", "engine", f"plain, the only one on {problem.ops.device} without numba-cuda", name)
-        return FusedEngine, MAX_LANES
-    from teal.solvers.pdhg.cuda.engine import CudaEngine, lanes
+    if name != "plain":
+        if FusedEngine.accepts(problem):
+            return FusedEngine, MAX_LANES
+        if problem.ops.backend.name == "cuda":
+            from teal.solvers.pdhg.cuda.engine import CudaEngine, lanes
 
-    return CudaEngine, lanes(problem, dtype)
+            if CudaEngine.accepts(problem):
+                return CudaEngine, lanes(problem, dtype)
+        if name == "fused":
+            raise InputError("solve", "engine", "plain or equilibrated: no compiled engine takes this program", name)
+    return PlainEngine, MAX_LANES
+
+
+def starts_from_samples(problem: Problem, gap: float, engine: str) -> bool:
+    """Whether the search for one program without conditions starts from samples of the demands.
+
+    Args:
+        problem: B matrices.
+        gap: target.
+        engine: as of :func:`teal.solvers.pdhg.solve`.
+    """
+    takes_samples = engine == "auto" and problem.largest_share is None and FusedEngine.accepts(problem)
+    return takes_samples and is_faster(problem.paths, gap)

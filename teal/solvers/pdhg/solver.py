@@ -18,9 +18,9 @@ from teal.problem.bounds import usable_prices
 from teal.problem.prox import project_box
 from teal.runtime.interruptible import Deadline, Steps, complete, quietly
 from teal.solvers.pdhg.equilibrated import spans_decades
+from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.fused.rehearsal import rehearse_for
-from teal.solvers.pdhg.samples.start import is_faster
-from teal.solvers.pdhg.single import Limits, iteration_dtype, solving_single
+from teal.solvers.pdhg.single import SearchOptions, iteration_dtype, solving_single, starts_from_samples
 from teal.solvers.result import PdhgResult, PdhgState, ProgressCallback, Starter
 from teal.solvers.sequences import max_min, priority
 from teal.solvers.sequences.task import Tasks, carrying_out
@@ -84,7 +84,7 @@ def solve(
             iteration stops on the gap of the equivalent largest utilisation.
         deadline: seconds from now.  Setting up and one gap check (two after a warm start) are done in any case, for
             each part of the batch.
-        max_iterations: largest number of iterations.
+        max_iterations: largest number of iterations of a program; under priority and max_min there are several.
         warm_start: an earlier result or its state, or splits (B, D, K) and prices (B, E) from anywhere: those of the
             matrix before, of the same matrix before a failure, or of a model.  Not under priority and max_min.
         starter: such as a PriceGNN.  On networks so large that the engine starts from a sample of the demands, it
@@ -93,7 +93,7 @@ def solve(
         engine: fused (CPU, and GPU with numba-cuda), plain (any device), equilibrated (any device; for magnitudes that
             span many decades), or auto: the faster of the first two that runs here, and equilibrated where magnitudes
             span more than four decades or where the gap stops shrinking, unless the network is large.  Under side
-            conditions auto is plain in the place of fused, and fused may not be named.
+            conditions whose columns are not paths (promises, added rows) auto is plain in the place of fused.
         dtype: of the splits during the iteration; None for float32, or float64 where ``gap`` is below 1e-5 and, with
             auto, where float32 stalls.
         report: called after each full gap check between iterations, and under priority and max_min after each program;
@@ -179,8 +179,6 @@ class _Settings:
                 if value is not None:
                     expected = f"none: {problem.objective.name} takes more than one program"
                     raise InputError("solve", name, expected, "one")
-        if problem.conditions and self.engine == "fused":
-            raise InputError("solve", "engine", "another one: fused takes no side conditions", repr(self.engine))
 
 
 def _solving(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps[PdhgResult]:
@@ -194,9 +192,10 @@ def _solving(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps
         )  # fmt: skip
         return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
     state, starter = _starting_state(problem, settings.warm_start), settings.starter
-    if state is None and starter is not None and (problem.conditions or not is_faster(problem.paths, settings.gap)):
+    is_sampled = not problem.conditions and starts_from_samples(problem, settings.gap, engine)
+    if state is None and starter is not None and not is_sampled:
         state = _starting_state(problem, starter.start(problem))
-    limits = Limits(settings.gap, deadline, settings.max_iterations, settings.report, starter)
+    limits = SearchOptions(settings.gap, deadline, settings.max_iterations, settings.report, starter)
     result = yield from solving_single(problem, state, limits, engine, dtype)
     return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
 
@@ -208,14 +207,15 @@ def prepare(problem: Problem, *, gap: float = 1e-2, engine: str = "auto", dtype:
         problem: B matrices.
         gap, engine, dtype: as of :func:`solve`.
     """
-    if problem.conditions:
-        if (largest := problem.over_columns.largest_share) is not None:
-            project_box(torch.zeros_like(largest), largest, torch.ones_like(largest))
-    elif problem.ops.device.type == "cpu" and problem.batch and engine in ("auto", "fused"):
+    over = problem.over_columns if problem.conditions else problem
+    if over.largest_share is not None:
+        first = over.largest_share[:1, :1]
+        project_box(torch.zeros_like(first), first, torch.ones_like(first))
+    if problem.batch and engine in ("auto", "fused") and FusedEngine.accepts(over):
         rehearse_for(
-            problem.paths, problem.batch, gap, iteration_dtype(gap, dtype),
-            carries_all=problem.objective.rules.carries_all or problem.objective.name == ObjectiveName.MAX_MIN,
-            same_capacity=bool((problem.capacity == problem.capacity[:1]).all()),
+            over.paths, over.batch, gap, iteration_dtype(gap, dtype),
+            carries_all=over.objective.rules.carries_all or over.objective.name == ObjectiveName.MAX_MIN,
+            same_capacity=bool((over.capacity == over.capacity[:1]).all()),
         )  # fmt: skip
 
 

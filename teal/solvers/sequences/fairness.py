@@ -8,10 +8,10 @@ Gallager, Data Networks, 6.5.2).  The iteration keeps a level r[e] for each link
     r[e] <- r[e] (load[e] / c[e])^-gamma,         gamma falling.
 
 A link that is overloaded lowers the level of all demands for which it is the bottleneck, a link with room raises it,
-so that at a fixed point every demand below its rate crosses on each of its best paths a full link where nobody has a
-higher level: the condition of a bottleneck.  One iteration is a scan for the least level along the paths and one for
-the loads.  The rates of the later iterations are averaged; they may overload links by a few per cent, which
-:mod:`teal.solvers.sequences.max_min` removes.
+so that at a fixed point every demand that is not carried whole crosses on each of its best paths a full link where
+nobody has a higher level: the condition of a bottleneck. One iteration is a scan for the least level along the paths
+and one for the loads. The rates of the later iterations are averaged; they may overload links by a few per cent,
+which :mod:`teal.solvers.sequences.max_min` removes.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def fair_flows(
     total, count, flows = torch.zeros_like(problem.even_splits), 0, problem.even_splits
     for number in range(iterations):
         if number and deadline is not None and deadline.is_over:
-            return flows
+            return total / count if count else flows
         of_path = torch.where(problem.path_mask, -problem.ops.path_max(-level)[0], 0)
         best = of_path.amax(-1, keepdim=True)
         sharpness = _LEVEL_EXPONENTS[0] * (_LEVEL_EXPONENTS[1] / _LEVEL_EXPONENTS[0]) ** (number / iterations)
@@ -104,7 +104,7 @@ def is_bottlenecked(
     Args:
         problem: B matrices.
         splits: (B, D, K).
-        weight: as of :func:`max_min`.
+        weight: as of :func:`weights_of`.
         tolerance: relative.
     """
     problem = problem.to(torch.float64)

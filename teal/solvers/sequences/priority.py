@@ -36,14 +36,13 @@ from teal.solvers.sequences.class_rows import ClassRows, class_weights
 from teal.solvers.sequences.exact_classes import MAX_COLUMNS, exact_classes
 from teal.solvers.sequences.task import Compute, PartOfTasks, Progress, Solve, Tasks
 
-_SAFETY = 1.0  # of a program's target: the gap that a class needs, as estimated from demands or values
 _TARGET_SHRINKAGE = 0.5  # x the target of a program that was not enough, at most
 _LEAST_TARGET = 1e-7  # relative; float64 sums prove no less
 # The last program is to blame for what a class misses, and not r, if its gap is more than this share of the value that
 # the class would add.
 _UNSOLVED_SHARE = 0.25
 _RATIO_GROWTH = 4.0  # x r where r is to blame
-_MOST_ROUNDS = 12  # programs that are solved further
+_MOST_RESOLVES = 12  # programs that are solved again after the first pass over all classes
 # Share of a link's capacity below which what higher classes leave counts as nothing: remainders of rounding spread
 # the next program over many decades.
 _CLOSED_CAPACITY_SHARE = 1e-6
@@ -82,7 +81,7 @@ class _Sequence:
         weighted = (values[:, : number + 1] * values.new_tensor(class_weights(number, self._ratio))).sum(1)
         share = torch.where(weighted > 0, values[:, number] / weighted.clamp(min=1e-300), 1.0)
         positive = share[share > 0]
-        return max(_LEAST_TARGET, self._gap * _SAFETY * float(positive.min())) if len(positive) else self._gap
+        return max(_LEAST_TARGET, self._gap * float(positive.min())) if len(positive) else self._gap
 
     def solving(self, number: int, *, may_skip: bool) -> PartOfTasks:
         """Solve the program of a class to its target, from its last result if there is one; false if it was skipped."""
@@ -129,15 +128,18 @@ class _Sequence:
         row = int(figures.gap[:, number].argmax())
         carried = self._rows.carried(number, self._result(number).splits)[row, number]
         missing = float(figures.bound[row, number] - figures.value[row, number])
-        is_wide = float(figures.bound[row, number] - carried) > missing / 2  # else the last program carries too little
-        if number < self.count - 1 and not is_wide:
+        is_bound_loose = (
+            float(figures.bound[row, number] - carried) > missing / 2
+        )  # else the last program carries too little
+        was_raised = False
+        if number < self.count - 1 and not is_bound_loose:
             last = self.last
             added = missing * class_weights(self.count - 1, self._ratio)[number]
-            is_converged = _UNSOLVED_SHARE * added > float(last.bound[row] - last.value[row])
+            was_raised = _UNSOLVED_SHARE * added > float(last.bound[row] - last.value[row])
             number = self.count - 1
-            if is_converged:
+            if was_raised:
                 self._ratio *= _RATIO_GROWTH
-        if self._target[number] <= _LEAST_TARGET:
+        if self._target[number] <= _LEAST_TARGET and not was_raised:
             return False
         tighter = max(_LEAST_TARGET, _TARGET_SHRINKAGE * self._target[number])
         self._target[number] = min(self._needed(number, figures.value), tighter)
@@ -169,7 +171,7 @@ def tasks(problem: Problem, gap: float, *, takes_steps: bool = False) -> Tasks:
     for number in range(sequence.count):
         yield from sequence.solving(number, may_skip=False)
     figures = sequence.figures()
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MOST_RESOLVES):
         widest = float(figures.gap.max())
         yield Progress(widest)
         if widest <= gap or not (yield from sequence.improving(figures)):

@@ -23,8 +23,9 @@ from teal.solvers.result import PdhgState
 from teal.solvers.sequences.task import PartOfTasks, Progress, Solve, TimeShare
 
 _FIRST_LEVEL_FACTOR = 1.02  # x the guess of a level: the first t
-_LEVEL_GROWTH = 1.5  # x t where all rates fit and nothing bounds them
-_MOST_PROGRAMS, _PROGRAM_ITERATIONS = 40, 1000  # of a level; of a program
+_MOST_TRIAL_RISE = 1.5  # x t at most, after a t at which all rates fit
+_MOST_PROGRAMS = 40  # of a level; Dinkelbach's iteration takes a few
+_PROGRAM_ITERATIONS = 1000  # of a program, at most: its bound is then used as it is
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -106,7 +107,7 @@ class Filling:
             math.inf,
             torch.zeros_like(self._problem.capacity),
         )
-        utilisation = 1.0
+        utilisation, solved_t = 1.0, t
         for _ in range(_MOST_PROGRAMS):
             rates = torch.where(self._is_open, torch.minimum(t * self._weight, self._demand), self.rate)
             balanced = self._problem.balanced(ObjectiveName.MAX_LINK_UTILISATION, rates[None])
@@ -114,7 +115,7 @@ class Filling:
             self.is_late = result is None
             if self.is_late:
                 break
-            self._state, utilisation = result.state, float(result.value)
+            self._state, utilisation, solved_t = result.state, float(result.value), t
             fits = utilisation <= slack
             limit = t * growth_bound(self._problem, self.rate, self._is_open, t * self._weight, result.prices)
             if fits and limit < t / slack:  # rounding: what fits cannot be impossible
@@ -129,6 +130,6 @@ class Filling:
             if not fits and bound >= t * (1 - self._gap / 2):
                 break
             after = bound if math.isfinite(bound) else t / utilisation
-            t = min(_LEVEL_GROWTH * t, bound, highest) if fits else after
-        self._level = max(self._level, min(bound, t * slack) / max(1.0, utilisation))
+            t = min(_MOST_TRIAL_RISE * t, bound, highest) if fits else after
+        self._level = max(self._level, min(bound, solved_t * slack) / max(1.0, utilisation))
         return best

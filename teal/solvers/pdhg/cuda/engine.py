@@ -121,6 +121,11 @@ class CudaEngine(DenseEngine):
     Setting up and gap checks are torch over the path operations.  Memory: see :func:`dense.bytes_needed`.
     """
 
+    @staticmethod
+    def accepts(problem: Problem) -> bool:
+        """Whether the kernels can solve the program: paths without caps, on a GPU with numba-cuda."""
+        return problem.ops.is_over_paths and problem.largest_share is None and problem.ops.backend.name == "cuda"
+
     def __init__(self, problem: Problem, state: PdhgState | None, dtype: torch.dtype) -> None:
         exact = problem.solved.to(torch.float64)
         backend = cast(CudaBackend, problem.ops.backend)

@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from teal.network.packed import PathScan
+from teal.network.packed import MAX_PATHS, PathScan
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.lanes import fill, larger, load, narrow, store, where_above, widen
 from teal.runtime.parallel import kernel, parallel_kernel, prange
-from teal.solvers.pdhg.fused.demand_value import DemandValue, value_lost, value_profit
+from teal.solvers.pdhg.fused.demand_value import DemandValue, capped_profit, value_lost, value_profit
 from teal.solvers.pdhg.fused.kernels import FAILED_PRICE, flows_up, prices_down
 from teal.solvers.pdhg.fused.simplex import Lanes
 from teal.solvers.projection import MIN_SPLIT_SUM
@@ -146,7 +146,11 @@ def _certify_block(  # type: ignore[no-untyped-def]
     flows, loads, profits, lanes,
 ):  # fmt: skip
     width, several_values, has_steps = len(lanes), len(demand_value.first) > 1, len(demand_value.drop) > 1
-    drop, end = demand_value.drop, demand_value.end
+    drop, end, cap, has_caps = demand_value.drop, demand_value.end, demand_value.cap, len(demand_value.cap) > 0
+    path_profit, is_used, of_lanes = (
+        np.empty(MAX_PATHS * width if has_caps else 0), np.empty(MAX_PATHS if has_caps else 0, np.bool_),
+        np.empty(width),
+    )  # fmt: skip
     path_price, flow = np.zeros(max_slots * width), np.empty(max_slots * width)
     one = fill(1.0, lanes)
     zero, live_profit, tiny = one - one, fill(_LIVE_PROFIT, lanes), fill(MIN_SPLIT_SUM, lanes)
@@ -165,7 +169,15 @@ def _certify_block(  # type: ignore[no-untyped-def]
                 profit = value - load(path_price, scan.end_node[k], lanes)
                 is_live = where_above(profit, live_profit, one, zero)
                 best_profit, live_paths = larger(best_profit, profit), live_paths + is_live
-                total = total + is_live * widen(load(splits, k, lanes))
+                share = widen(load(splits, k, lanes))
+                if has_caps:
+                    store(path_profit, k - p, profit)
+                    most = load(cap, k, lanes)
+                    share = where_above(share, most, most, share)
+                total = total + is_live * share
+            if has_caps:
+                capped_profit(path_profit, cap, p, scan.path_count[d], lanes, is_used, of_lanes)
+                best_profit = load(of_lanes, 0, lanes)
             if has_steps:
                 best_profit = value_profit(drop, end, d, best_profit, value, lanes)
             profit_sum = profit_sum + where_above(best_profit, live_profit, rate * best_profit, zero)
@@ -178,7 +190,11 @@ def _certify_block(  # type: ignore[no-untyped-def]
             for k in range(p, p + scan.path_count[d]):
                 node = scan.end_node[k]
                 is_live = where_above(value - load(path_price, node, lanes), live_profit, one, zero)
-                split = is_live * (widen(load(splits, k, lanes)) * scale + even)
+                share = widen(load(splits, k, lanes))
+                if has_caps:
+                    most = load(cap, k, lanes)
+                    share = where_above(share, most, most, share)
+                split = is_live * (share * scale + even)
                 sent = rate * split
                 if is_repairing:
                     store(splits, k, narrow(where_above(rate, zero, split, zero), splits))
@@ -237,7 +253,7 @@ def _project_block(  # type: ignore[no-untyped-def]
     loads, requested_loads, values, lanes,
 ):  # fmt: skip
     width, several_values, has_steps = len(lanes), len(demand_value.first) > 1, len(demand_value.drop) > 1
-    drop, end = demand_value.drop, demand_value.end
+    drop, end, cap, has_caps = demand_value.drop, demand_value.end, demand_value.cap, len(demand_value.cap) > 0
     path_ratio, path_unused = np.zeros(max_slots * width), np.empty(max_slots * width)
     flow, requested_flow = np.empty(max_slots * width), np.empty(max_slots * width)
     one = fill(1.0, lanes)
@@ -267,7 +283,11 @@ def _project_block(  # type: ignore[no-untyped-def]
                 store(flows, k, sent)
                 store(flow, node, sent)
                 total = total + sent
-                demand_unused = demand_unused + load(path_unused, node, lanes)
+                room = load(path_unused, node, lanes)
+                if has_caps:
+                    most = larger(load(cap, k, lanes) * load(demand, d, lanes) - sent, zero)
+                    room = where_above(room, most, most, room)
+                demand_unused = demand_unused + room
             valued = total
             if has_steps:
                 valued = total - value_lost(drop, end, d, total, load(demand, d, lanes), lanes)
@@ -277,7 +297,11 @@ def _project_block(  # type: ignore[no-untyped-def]
                 share = unserved / larger(demand_unused, tiny)
                 for k in range(p, p + scan.path_count[d]):
                     node = scan.end_node[k]
-                    request = load(path_unused, node, lanes) * where_above(share, one, one, share)
+                    room = load(path_unused, node, lanes)
+                    if has_caps:
+                        most = larger(load(cap, k, lanes) * load(demand, d, lanes) - load(flows, k, lanes), zero)
+                        room = where_above(room, most, most, room)
+                    request = room * where_above(share, one, one, share)
                     store(requests, k, request)
                     store(requested_flow, node, request)
             p += scan.path_count[d]

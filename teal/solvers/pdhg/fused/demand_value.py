@@ -4,7 +4,7 @@ See :mod:`teal.problem.steps`.
 """
 
 # mypy cannot see through Numba's types.
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,misc"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,misc,assignment"
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from teal.problem import Problem
 from teal.runtime.arrays import AnyArray, FloatArray
 from teal.runtime.lanes import fill, larger, load, where_above
-from teal.runtime.parallel import inlined_kernel
+from teal.runtime.parallel import inlined_kernel, kernel
 from teal.solvers.pdhg.fused.simplex import LOWEST, simplex_shift
 
 
@@ -28,20 +28,22 @@ class DemandValue(NamedTuple):
         first: (D,) value of a Gbit/s of each demand in the first step, or (1,) if it is the same for all.
         drop: (C,) 1 - level: by which a Gbit/s is worth less in a step, as a share of ``first``.
         end: (D, C, L) share of the demand at which each step ends; (0,) for one step.
+        cap: (P, L) largest share of its demand on each path; (0,) where each path may carry all of it.
     """
 
     first: AnyArray
     drop: AnyArray
     end: AnyArray
+    cap: AnyArray
 
     def astype(self, real: Any) -> DemandValue:
         """The same in another type."""
-        return DemandValue(self.first.astype(real), self.drop.astype(real), self.end.astype(real))
+        return DemandValue(*(part.astype(real) for part in self))
 
 
 def one_step(value: FloatArray) -> DemandValue:
     """Values (D,) or (1,) that do not fall."""
-    return DemandValue(value, np.zeros(1), np.zeros(0))
+    return DemandValue(value, np.zeros(1), np.zeros(0), np.zeros(0))
 
 
 def of_problem(problem: Problem, rows_of: Callable[[Tensor], FloatArray]) -> DemandValue:
@@ -52,7 +54,7 @@ def of_problem(problem: Problem, rows_of: Callable[[Tensor], FloatArray]) -> Dem
     steps = problem.steps
     if steps is None:
         return one_step(value)
-    return DemandValue(value, 1 - steps.level.numpy().astype(np.float64), rows_of(steps.end.flatten(1)))
+    return DemandValue(value, 1 - steps.level.numpy().astype(np.float64), rows_of(steps.end.flatten(1)), np.zeros(0))
 
 
 @inlined_kernel
@@ -135,3 +137,78 @@ def step_shift_of_two(drop, end, d, x, y, value, lanes):
         of_step = larger(larger(mean - half * stop, most - stop), value * fill(drop[c], lanes))
         shift = where_above(shift, of_step, of_step, shift)
     return shift
+
+
+@kernel
+def capped_profit(profit, cap, first, n, lanes, is_used, out):
+    """Part of a demand whose paths have caps in the dual bound, per Gbit/s: the best paths first, up to their caps.
+
+    Args:
+        profit: (K, L) of its n paths.
+        cap: (P, L) as of DemandValue.
+        first: number of its first path.
+        n: number of paths.
+        lanes: of length L.
+        is_used: (K,) memory.
+        out: receives (L,).
+    """
+    width, count = len(lanes), np.int64(n)
+    for lane in range(width):
+        left, total = 1.0, 0.0
+        is_used[:count] = False
+        while left > 0:
+            best, most = np.int64(-1), 0.0
+            for k in range(count):
+                if not is_used[k] and profit[k * width + lane] > most:
+                    best, most = k, profit[k * width + lane]
+            if best < 0:
+                break
+            is_used[best] = True
+            taken = min(left, cap[(first + best) * width + lane])
+            total += taken * most
+            left -= taken
+        out[lane] = total
+
+
+@kernel
+def capped_shift(moved, cap, first, n, lanes, out):
+    """The least t >= 0 for which the sum of max(0, min(cap, moved - t)) is at most 1.
+
+    The sum is linear between the 2 n values of t at which an entry reaches a bound; of these, the two between which it
+    falls to 1 give t.
+
+    Args:
+        moved: (K, L) splits of its n paths after a gradient step.
+        cap, first, n, lanes: as of :func:`capped_profit`.
+        out: receives (L,) t.
+    """
+    width, count = len(lanes), np.int64(n)
+    for lane in range(width):
+        at = first * width + lane
+        low, high, low_sum = 0.0, np.inf, _capped_sum(moved, cap, at, count, width, lane, 0.0)
+        if low_sum > 1:
+            for i in range(2 * count):
+                k = i % count
+                t = moved[k * width + lane] - (0.0 if i < count else cap[at + k * width])
+                if low < t < high:
+                    total = _capped_sum(moved, cap, at, count, width, lane, t)
+                    if total > 1:
+                        low, low_sum = t, total
+                    else:
+                        high = t
+            falling = 0
+            for k in range(count):  # the entries that fall between the two
+                row = moved[k * width + lane]
+                if row - cap[at + k * width] <= low and row >= high:
+                    falling += 1
+            low = low + (low_sum - 1) / falling if falling > 0 else high
+        out[lane] = low
+
+
+@kernel
+def _capped_sum(moved, cap, at, count, width, lane, t):
+    """Sum of max(0, min(cap, moved - t)) of one lane."""
+    total = 0.0
+    for k in range(count):
+        total += max(0.0, min(cap[at + k * width], moved[k * width + lane] - t))
+    return total

@@ -15,8 +15,8 @@ from torch import Tensor
 from teal.problem import Problem
 from teal.runtime.arrays import AnyArray, FloatArray
 from teal.solvers.pdhg.engine import guess_dual, initial_primal_weight
-from teal.solvers.pdhg.fused import kernels
-from teal.solvers.pdhg.fused.demand_value import of_problem
+from teal.solvers.pdhg.fused import certificates, kernels
+from teal.solvers.pdhg.fused.demand_value import DemandValue, of_problem
 from teal.solvers.pdhg.fused.passes import InMemory, Passes, PathPasses
 from teal.solvers.pdhg.fused.state import Control, Dual, ScaledProgram
 from teal.solvers.pdhg.samples.sample import SampleAnswer
@@ -38,6 +38,11 @@ class FusedEngine:
         dtype: of the splits in the iteration, float32 or float64; gap checks are in float64.
         passes: over paths that are not those of ``problem``, which then has no demands and B = 1.
     """
+
+    @staticmethod
+    def accepts(problem: Problem) -> bool:
+        """Whether the kernels can solve the program: columns that are paths, on the CPU."""
+        return problem.ops.is_over_paths and problem.ops.device.type == "cpu"
 
     def __init__(
         self, problem: Problem, state: PdhgState | None, dtype: torch.dtype, passes: Passes | None = None
@@ -71,11 +76,21 @@ class FusedEngine:
         same_capacity = bool((problem.capacity == problem.capacity[:1]).all())  # h of all matrices is the same then
         passes = PathPasses(
             problem.paths.packed, problem.paths.num_paths, problem.batch, self._lanes,
-            (0,) if same_capacity else self._lanes, of_problem(problem, self._rows_of), problem.demand_set.carries_all,
+            (0,) if same_capacity else self._lanes, self._demand_value(), problem.demand_set.carries_all,
             _NUMPY_DTYPE[dtype], InMemory(),
         )  # fmt: skip
         passes.put_demand(problem.demand.numpy())
         return passes
+
+    def _demand_value(self) -> DemandValue:
+        """Values and caps of the demands."""
+        problem = self._problem
+        value, largest, packed = of_problem(problem, self._rows_of), problem.largest_share, problem.paths.packed
+        if largest is None:
+            return value
+        cap = np.zeros(packed.num_paths * len(self._lanes))
+        certificates.pack_splits(packed.scan, largest.to(torch.float64).contiguous().numpy(), cap, self._lanes)
+        return value._replace(cap=cap)
 
     def _rows_of(self, values: Tensor) -> FloatArray:
         """(B, n) as flat rows of lanes, (n * L,); lanes past B repeat the first matrix (their demands are set to 0)."""

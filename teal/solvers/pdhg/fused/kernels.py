@@ -25,7 +25,14 @@ from teal.solvers.pdhg.engine import (
     RESTART_NECESSARY,
     RESTART_SUFFICIENT,
 )
-from teal.solvers.pdhg.fused.demand_value import DemandValue, step_shift, step_shift_of_two, value_profit
+from teal.solvers.pdhg.fused.demand_value import (
+    DemandValue,
+    capped_profit,
+    capped_shift,
+    step_shift,
+    step_shift_of_two,
+    value_profit,
+)
 from teal.solvers.pdhg.fused.simplex import LOWEST, Lanes, dual_simplex, simplex_shift
 from teal.solvers.pdhg.fused.state import Control, DemandRows, Dual, Primal, ScaledProgram, Scratch
 
@@ -58,7 +65,8 @@ def _iterate_block(  # type: ignore[no-untyped-def]
     """The primal step and Halpern's average for the demands of one block of sources; arguments as of ``step``."""
     real = scratch.price.dtype.type
     width, h_per_matrix = len(lanes), len(h_lanes) > 1
-    several_values, has_steps = len(value.first) > 1, len(value.drop) > 1
+    several_values, has_steps, has_caps = len(value.first) > 1, len(value.drop) > 1, len(value.cap) > 0
+    cap = value.cap
     # Locals: Numba counts a reference to each array that is read from a tuple inside a loop, and threads share counts.
     point, anchor, stepped = primal.current, primal.anchor, primal.stepped
     rates, inverse_sums, first_value, drop, end = (
@@ -66,11 +74,13 @@ def _iterate_block(  # type: ignore[no-untyped-def]
     )  # fmt: skip
     node_ptr, demand_ptr, path_ptr = scan.node_ptr, scan.demand_ptr, scan.path_ptr
     parent, link, end_node, path_count, price = scan.parent, scan.link, scan.end_node, scan.path_count, scratch.price
-    path_price, flow, moved_splits = (
-        np.empty(max_slots * width, scratch.price.dtype),
-        np.empty(max_slots * width, scratch.price.dtype),
-        np.empty(_MAX_PATHS_OF_DEMAND * width, scratch.price.dtype),
-    )
+    path_price, flow = np.empty(max_slots * width, price.dtype), np.empty(max_slots * width, price.dtype)
+    # Of the paths of a demand: splits after the gradient step; with caps also profits, which of them are taken, and a
+    # number a lane.
+    moved_splits, profits = np.empty(_MAX_PATHS_OF_DEMAND * width, price.dtype), np.empty(
+        _MAX_PATHS_OF_DEMAND * width if has_caps else 0, price.dtype
+    )  # fmt: skip
+    is_used, of_lanes = np.empty(_MAX_PATHS_OF_DEMAND, np.bool_), np.empty(width, price.dtype)
     one, half, floor = fill(real(1), lanes), fill(real(0.5), lanes), fill(floor, lanes)
     zero = one - one
     inverse_scale, inverse_weight = load(inverse_scale, 0, lanes), load(scratch.inverse_weight, 0, lanes)
@@ -97,7 +107,16 @@ def _iterate_block(  # type: ignore[no-untyped-def]
             h = load(inverse_sums, d, lanes) if h_per_matrix else fill(inverse_sums[d], lanes)
             primal_step, metric = inverse_weight / h, demand * h
             scaled_step = scaled_value * primal_step
-            if n == 1:
+            if has_caps:
+                for k in range(n):
+                    g = scaled_value - load(path_price, end_node[p + k], lanes)
+                    store(profits, k, g)
+                    store(moved_splits, k, load(point, p + k, lanes) + primal_step * g)
+                capped_profit(profits, cap, p, n, lanes, is_used, of_lanes)
+                best_profit = load(of_lanes, 0, lanes)
+                capped_shift(moved_splits, cap, p, n, lanes, of_lanes)
+                shift = load(of_lanes, 0, lanes)
+            elif n == 1:
                 g = scaled_value - load(path_price, end_node[p], lanes)
                 x = load(point, p, lanes) + primal_step * g
                 store(moved_splits, 0, x)
@@ -132,6 +151,9 @@ def _iterate_block(  # type: ignore[no-untyped-def]
             profit_sum = profit_sum + where_above(demand, zero, demand * best_profit, zero)
             for k in range(n):
                 old, new = load(point, p, lanes), larger(load(moved_splits, k, lanes) - shift, zero)
+                if has_caps:
+                    most = load(cap, p, lanes)
+                    new = where_above(new, most, most, new)
                 start = load(anchor, p, lanes)
                 store(flow, end_node[p], demand * new)
                 step_distance = step_distance + metric * (new - old) * (new - old)

@@ -62,7 +62,7 @@ def test_shards_are_certified_and_feasible(
 ) -> None:
     problem = random_problem(seed, objective=objective, nodes=9, batch=1, failed=failed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sharded, "_MEMORY", memory)
+        patch.setattr(sharded, "_STATE_BYTES", memory)
         with _shards(problem, count) as shards:
             result = shards.solve(gap=1e-3)
             splits = np.concatenate(shards.apply(_splits))
@@ -107,7 +107,7 @@ def test_samples_do_not_depend_on_the_number_of_shards() -> None:
 @pytest.mark.system
 @pytest.mark.parametrize("memory", [0, 1 << 30])
 def test_a_second_search_starts_anew(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharded, "_MEMORY", memory)
+    monkeypatch.setattr(sharded, "_STATE_BYTES", memory)
     problem = random_problem(8, nodes=9, batch=1)
     with _shards(problem, 3) as shards:
         first, second = shards.solve(gap=1e-4), shards.solve(gap=1e-4)
@@ -115,7 +115,7 @@ def test_a_second_search_starts_anew(memory: int, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_state_on_disk_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharded, "_MEMORY", 0)
+    monkeypatch.setattr(sharded, "_STATE_BYTES", 0)
 
     def states() -> list[Path]:
         return list(cache_dir("shards").glob(".state-*"))
