@@ -9,7 +9,7 @@ is mended: the program of the class, if its bound is wide; the last program, if 
 r, if the last program is solved so closely that it must be r.
 
 Classes whose volumes differ by many decades are beyond the accuracy of one weighted program: on small networks their
-programs are then solved by HiGHS (:mod:`teal.solvers.sequences.exact_classes`).
+programs are then solved by HiGHS (:mod:`teal.solvers.exact`).
 
 The residual form is simpler: each class gets an allocation of its own on the capacity that higher classes left, and
 these stay where they are.  docs/operating.md has what that costs.
@@ -30,10 +30,10 @@ from teal.pathops import make_path_ops
 from teal.problem import Problem, ProgramPrices
 from teal.problem.priority import ClassFigures, by_class, class_figures
 from teal.runtime.interruptible import Deadline, Steps
+from teal.solvers.exact import MAX_COLUMNS, exact_classes
 from teal.solvers.projection import project
 from teal.solvers.result import PdhgResult, PdhgState, Stop
 from teal.solvers.sequences.class_rows import ClassRows, class_weights
-from teal.solvers.sequences.exact_classes import MAX_COLUMNS, exact_classes
 from teal.solvers.sequences.task import Compute, PartOfTasks, Progress, Solve, Tasks
 
 _TARGET_SHRINKAGE = 0.5  # x the target of a program that was not enough, at most

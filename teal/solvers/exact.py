@@ -1,4 +1,4 @@
-"""Priority classes of one matrix by linear programs, solved exactly: beyond a first-order method's accuracy.
+"""Programs of one matrix by HiGHS: small ones, and priority classes beyond a first-order method's accuracy.
 
 A first-order method solves the weighted program of :mod:`teal.solvers.sequences.priority` to an accuracy relative to
 all of its value, of which a class of a millionth of the volume is a millionth. The program of class c here has that
@@ -14,6 +14,8 @@ that variables are shares of what a demand can have, and rows shares of their ri
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import scipy.sparse as sp
 import torch
@@ -23,12 +25,26 @@ from torch import Tensor
 from teal.network import DemandClasses
 from teal.problem.demand_sets import Capped
 from teal.problem.program import Program
-from teal.runtime.arrays import FloatArray
+from teal.runtime.arrays import FloatArray, IntArray
 
 MAX_COLUMNS = 20_000  # of all classes, up to which this is tried; HiGHS then takes seconds
 _PROMISE_SLACK = (
     1e-9  # share of V_j by which later programs may fall short of it, so that rounding makes none infeasible
 )
+
+
+def exact_program(program: Program, seconds: float) -> tuple[Tensor, Tensor] | None:
+    """Shares (1, D, J) and prices (1, R) of the optimum of one program; None if it was not solved in time.
+
+    Args:
+        program: B = 1, in float64.
+        seconds: that HiGHS may take.
+    """
+    lps = _ExactLps(program, np.zeros(program.demand.shape[1], int))
+    solved = lps.solve(0, seconds)
+    if solved is None:
+        return None
+    return lps.shares(solved[0]), torch.from_numpy(solved[1])[None].to(program.demand)
 
 
 def exact_classes(program: Program, classes: DemandClasses) -> tuple[Tensor, Tensor] | None:
@@ -38,24 +54,23 @@ def exact_classes(program: Program, classes: DemandClasses) -> tuple[Tensor, Ten
         program: B = 1, in float64.
         classes: of its demands.
     """
-    lps = _ClassLps(program, classes)
+    lps = _ExactLps(program, classes.of_demand, is_ordered=True)
     prices, flows = np.zeros((len(classes), len(lps.limit))), np.zeros(len(lps.column))
     for number in range(len(classes)):
         solved = lps.solve(number)
         if solved is None:
             return None
         flows, prices[number] = solved
-    demand = program.demand[0].cpu().numpy()
-    shares = np.zeros(tuple(program.live.shape[1:]))
-    shares.reshape(-1)[lps.column] = flows / demand[lps.demand_of]
-    return torch.from_numpy(shares)[None].to(program.demand), torch.from_numpy(prices)[None].to(program.demand)
+    return lps.shares(flows), torch.from_numpy(prices)[None].to(program.demand)
 
 
-class _ClassLps:
-    """The linear programs of all classes, which share rows and columns.
+class _ExactLps:
+    """The linear program of one matrix, or those of all classes, which share rows and columns.
 
     Args:
-        program, classes: as of :func:`exact_classes`.
+        program: B = 1, in float64.
+        class_of_demand: (D,) number of the class of each demand.
+        is_ordered: whether flow counts instead of value, and higher classes keep theirs.
 
     Attributes:
         limit: (R,) of the rows, Gbit/s.
@@ -63,7 +78,8 @@ class _ClassLps:
         demand_of: (n,) demand of each.
     """
 
-    def __init__(self, program: Program, classes: DemandClasses) -> None:
+    def __init__(self, program: Program, class_of_demand: IntArray, *, is_ordered: bool = False) -> None:
+        self._program = program
         self.limit, demand = program.limit[0].cpu().numpy(), program.demand[0].cpu().numpy()
         live = program.live[0].cpu().numpy()
         bottleneck = -program.columns.path_max(-program.limit)[0][0].cpu().numpy()
@@ -77,7 +93,9 @@ class _ClassLps:
         self.demand_of = self.column // live.shape[1]
         self._size = unit[self.demand_of]
         self._upper = largest.reshape(-1)[self.column] / self._size
-        self._class_of = classes.of_demand[self.demand_of]
+        self._class_of = class_of_demand[self.demand_of]
+        value = program.value.expand(live.shape).cpu().numpy().reshape(-1)[self.column]
+        self._value = np.ones(len(self.column)) if is_ordered else value
         self._inverse = np.where(self.limit > 0, 1 / np.where(self.limit > 0, self.limit, 1), 0)
         rows = program.columns.incidence(len(self.limit))[:, self.column]
         ones = np.ones(len(self.column))
@@ -88,10 +106,16 @@ class _ClassLps:
         self._rows = [sp.csr_array(scaled), served]
         self._right = [np.ones(len(self.limit)), np.where(unit > 0, demand / np.where(unit > 0, unit, 1), 1)]
 
-    def solve(self, number: int) -> tuple[FloatArray, FloatArray] | None:
+    def shares(self, flows: FloatArray) -> Tensor:
+        """(1, D, J) of flows (n,), Gbit/s."""
+        demand, shares = self._program.demand[0].cpu().numpy(), np.zeros(tuple(self._program.live.shape[1:]))
+        shares.reshape(-1)[self.column] = flows / demand[self.demand_of]
+        return torch.from_numpy(shares)[None].to(self._program.demand)
+
+    def solve(self, number: int, seconds: float = math.inf) -> tuple[FloatArray, FloatArray] | None:
         """Flows (n,), Gbit/s, and prices (R,) of the program of a class, after those of the higher ones.
 
-        None if it was not solved.
+        None if it was not solved, or not in so many seconds.
         """
         is_own = self._class_of == number
         volume = max(float(self._size[is_own].sum()), np.finfo(float).tiny)
@@ -99,8 +123,9 @@ class _ClassLps:
         if not len(self.column):
             return np.zeros(0), np.zeros(len(self.limit))
         solution = linprog(
-            -np.where(is_own, self._size / volume, 0), sp.vstack(self._rows, format="csr"),
+            -np.where(is_own, self._size * self._value / volume, 0), sp.vstack(self._rows, format="csr"),
             np.concatenate(self._right), bounds=bounds, method="highs",
+            options={"time_limit": seconds} if math.isfinite(seconds) else {},
         )  # fmt: skip
         if solution.status != 0:
             return None
