@@ -15,8 +15,8 @@ import torch
 from timing import matrix_by_matrix
 
 import teal
+from teal.solvers.level_growths import level_growths
 from teal.solvers.sequences.fairness import fairness, is_bottlenecked
-from teal.solvers.sequences.level_growths import level_growths
 
 SCHEMES = ("max-min", "max-min:form=filling", "adaptive-waterfiller", "geometric-binner", "pdhg", "ecmp")
 _LEAST = 1e-4  # share of the largest capacity below which differences of rates do not count, as in the paper

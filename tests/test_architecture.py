@@ -96,6 +96,12 @@ def test_the_modules_of_a_room_with_an_order_import_only_earlier_ones() -> None:
                     assert parts[2] in order[:number], f"{room}/{name}.py imports {imported}"
 
 
+def test_the_engines_side_of_the_service_knows_no_http_and_sequences_know_no_engine() -> None:
+    for room, hidden in (("serving/engine", "teal.serving.http"), ("solvers/sequences", "teal.solvers.pdhg")):
+        for file in (ROOT / "teal" / room).glob("*.py"):
+            assert not any(name.startswith(hidden) for name in _imports(file)), file
+
+
 def test_the_top_of_the_package_is_small() -> None:
     listed = subprocess.run(["git", "ls-files", "teal"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:

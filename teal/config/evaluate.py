@@ -79,7 +79,7 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
     next_interval: bool = False
     """Measure allocations for matrices that nobody knows yet instead: a scheme is given the matrices before, and its
     splits carry the next one.  Use with --objective max_link_utilisation; --scheme mixture, last, saa36, peak12,
-    static, residual36, forecast, average, or any other scheme, which then acts on the last matrix.  Takes consecutive
+    static, residual36, or any other scheme, which then acts on the last matrix.  Takes consecutive
     matrices, the first --limit of the split."""
     lead: int = 1
     """For --next-interval: intervals from the newest known matrix to the one that is allocated for."""

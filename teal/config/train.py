@@ -18,7 +18,7 @@ class TrainConfig(InstanceConfig):
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "training": (
-            "learner", "next_interval", "lead", "time_budget", "max_steps", "seed", "batch_size", "learning_rate",
+            "learner", "time_budget", "max_steps", "seed", "batch_size", "learning_rate",
             "augment", "workers",
         ),
         "validation": ("validate_every", "validation_matrices", "patience", "decay_after"),
@@ -29,11 +29,6 @@ class TrainConfig(InstanceConfig):
     """Folder for the checkpoint, the state to resume from, and the TensorBoard log."""
     learner: Literal["direct", "coma"] = "direct"
     """direct (gradient of the feasible-flow surrogate) or coma (COMA*, the paper's multi-agent policy gradient)."""
-    next_interval: bool = False
-    """Train to allocate for an interval that is not measured yet: the model is given a matrix, and its splits carry the
-    one LEAD intervals later.  Use with --objective max_link_utilisation, and evaluate with --next-interval."""
-    lead: int = 1
-    """For --next-interval: intervals from the matrix that is given to the one that is allocated for."""
     time_budget: str = "10m"
     """Time after which training stops: 90s, 10m, 1h30m.  Time before a resume counts."""
     max_steps: int = 0
@@ -83,7 +78,7 @@ class TrainConfig(InstanceConfig):
         require(self, "protect", "nothing: models know no promises", not self.protect)
         seconds(self.time_budget)
         counts = ("batch_size", "width", "layers", "samples", "episodes", "validate_every", "validation_matrices")
-        for field in (*counts, "patience", "decay_after", "lead"):
+        for field in (*counts, "patience", "decay_after"):
             require(self, field, "a whole number of at least 1", getattr(self, field) >= 1)
         for field in ("max_steps", "micro_batch", "seed", "workers"):
             require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)

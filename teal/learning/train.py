@@ -19,7 +19,7 @@ from teal.learning import run_state
 from teal.learning.coma import Exploration, coma_loss
 from teal.learning.direct import direct_loss
 from teal.learning.loop import Stopwatch, train_until
-from teal.learning.losses import bound_loss, has_demand, reward, total_demand_value
+from teal.learning.losses import bound_loss, has_demand, total_demand_value
 from teal.learning.noise import Noise, RowStreams
 from teal.learning.peers import Peers, SingleProcess
 from teal.network import Split, TrafficMatrices
@@ -103,10 +103,9 @@ class Trainer:
     ) -> None:
         self.peers = peers or SingleProcess()
         self.problem, self.traffic, self.config = problem.to(torch.float32), traffic, config
-        self._lead = config.lead if config.next_interval else 0
-        self.split = Split(*(rows[rows >= self._lead] for rows in split))
+        self.split = split
         if not all(map(len, self.split)):
-            raise InputError(traffic.name, "", f"training and validation matrices after the first {self._lead}", "none")
+            raise InputError(traffic.name, "", "training and validation matrices", "none")
         self.budget_s = seconds(config.time_budget)
         torch.manual_seed(config.seed)
         shape = FlowGnnConfig(problem.paths.num_paths, config.layers, config.width, config.form)
@@ -116,7 +115,7 @@ class Trainer:
         self._saved_score = -math.inf  # of the checkpoint on disk; one after the last step may exceed state.best
         self.card = checkpoint.FlowGnnCard(
             shape, str(problem.objective.name), problem.objective.epsilon, problem.topology.name,
-            problem.topology.content_key(), config.learner, config.seed, lead=self._lead,
+            problem.topology.content_key(), config.learner, config.seed,
         )  # fmt: skip
         self._validation_rows = spread(self.split.validation, config.validation_matrices)
         self._micro_batch = config.micro_batch or self._fitting_micro_batch()
@@ -188,11 +187,10 @@ class Trainer:
         for begin in range(0, len(own_rows), self._micro_batch):
             part = own_rows[begin : begin + self._micro_batch]
             noise = RowStreams(self.config.seed, self.state.step, part.tolist(), self.problem.demand.device)
-            problem = self.problem.with_demand(self._augmented(part - self._lead, noise))
+            problem = self.problem.with_demand(self._augmented(part, noise))
             means, prices = self.model(problem)
-            carried = self._carried(part) if self._lead else problem
-            is_counted = has_demand(problem) & has_demand(carried)
-            both = self._policy_loss(carried, means, noise), bound_loss(problem, prices)
+            is_counted = has_demand(problem)
+            both = self._policy_loss(problem, means, noise), bound_loss(problem, prices)
             losses = torch.stack([torch.where(is_counted, loss, 0).sum() for loss in both]) / len(rows)
             losses.sum().backward()
             loss_sums += losses.detach().cpu()
@@ -210,8 +208,8 @@ class Trainer:
             return demand
         return demand * torch.exp(self.config.augment * noise.normal(demand) - self.config.augment**2 / 2)
 
-    def _carried(self, rows: Int64Array) -> Problem:
-        """The matrices that the splits carry."""
+    def _measured(self, rows: Int64Array) -> Problem:
+        """The matrices of these rows, as they were measured."""
         return self.problem.with_demand(torch.as_tensor(self.traffic.read(rows)).to(self.problem.demand))
 
     def _policy_loss(self, problem: Problem, means: Tensor, noise: Noise) -> Tensor:
@@ -272,24 +270,17 @@ class Trainer:
         """Mean score of the validation matrices; higher is better.
 
         A matrix's score is the allocation's value over the value of all demand; of max_concurrent_flow the least share
-        carried; of max_link_utilisation minus the largest utilisation.  With --next-interval, of the matrix that the
-        splits carry, where each path's flow is divided by its worst over-utilisation.  Measured with FlowGnnScheme as
-        users run it, in float64 and with the default repair.
+        carried; of max_link_utilisation minus the largest utilisation.  Measured with FlowGnnScheme as users run it, in
+        float64 and with the default repair.
         """
         scheme, sums = FlowGnnScheme(self.model.eval(), card=self.card), torch.zeros(2, dtype=torch.float64)
         own_rows = self._validation_rows[self.peers.rank :: self.peers.size]
         for begin in range(0, len(own_rows), self._micro_batch):
             rows = own_rows[begin : begin + self._micro_batch]
-            problem = self._carried(rows - self._lead).to(torch.float64)
-            splits = scheme.solve(problem).splits
-            if self._lead:
-                problem = self._carried(rows).to(torch.float64)
-            if not problem.objective.maximises_value:
-                value = problem.value(splits)
-            elif self._lead:  # what exceeds a capacity is lost
-                value = reward(problem, splits)
-            else:
-                value = problem.value(splits) / total_demand_value(problem)
+            problem = self._measured(rows).to(torch.float64)
+            value = problem.value(scheme.solve(problem).splits)
+            if problem.objective.maximises_value:
+                value = value / total_demand_value(problem)
             sums[0] += float(problem.objective.rules.sense * value.sum())
             sums[1] += len(rows)
         self.model.train()

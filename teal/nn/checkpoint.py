@@ -56,7 +56,6 @@ class FlowGnnCard:
         step: optimiser steps of these weights.
         train_s: seconds of training of these weights.
         validation: mean validation score of these weights (share of the demand's value, or minus theta).
-        lead: intervals from the matrix that it is given to the one that its splits carry; 0 for the same matrix.
         format: of the folder.
     """
 
@@ -70,7 +69,6 @@ class FlowGnnCard:
     step: int = 0
     train_s: float = 0.0
     validation: float = float("-inf")
-    lead: int = 0
     format: int = FORMAT
 
 

@@ -61,7 +61,7 @@ class LevelGrowth:
     Attributes:
         level: rate per weight; Gbit/s where weights are 1.
         demands: number of demands that it holds; of
-            :func:`teal.solvers.sequences.level_growths.level_growths`, of all in A.
+            :func:`teal.solvers.level_growths.level_growths`, of all in A.
         growth: certified bound on theta; infinite if none was found.
     """
 

@@ -267,9 +267,8 @@ class Problem:
     @property
     def weighted(self) -> Problem:
         """Under priority the one program whose values order the classes (:data:`teal.objectives.CLASS_RATIO`)."""
-        if self.objective.name != ObjectiveName.PRIORITY:
-            return self
-        return dataclasses.replace(self, objective=Objective(ObjectiveName.WEIGHTED_FLOW), classes=None)
+        weighted = dataclasses.replace(self, objective=Objective(ObjectiveName.WEIGHTED_FLOW), classes=None)
+        return weighted if self.objective.name == ObjectiveName.PRIORITY else self
 
     @property
     def solved(self) -> Problem:

@@ -97,13 +97,10 @@ class FlowGnnScheme:
         begin = time.perf_counter()
         splits, prices = (v.to(torch.float64) for v in self.start(problem))
         problem = problem.to(torch.float64)
-        repair = self.config.repair
-        if repair == "auto":
-            repair = "none" if self._card is not None and self._card.lead else "admm"
-        match repair:
+        match self.config.repair:
             case "none":
                 splits = project(problem, splits, self.config.refill)
-            case "admm":
+            case "auto" | "admm":
                 splits, prices = self._by_admm(problem, splits, prices)
             case _:  # PDHG checks the model's own splits first, and returns the best that it has checked
                 asked = self.config.iterations

@@ -27,7 +27,6 @@ from teal.nn.checkpoint import check_fits, load_flow_gnn, save_flow_gnn
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.schemes.flow_gnn import FlowGnnScheme
-from teal.solvers import pdhg
 from teal.testing import assert_feasible
 
 
@@ -307,30 +306,3 @@ def test_a_model_for_another_k_or_objective_is_refused(tmp_path: Path) -> None:
         check_fits(card, tmp_path, 3, Objective())
     with pytest.raises(InputError, match="max_link_utilisation"):
         check_fits(card, tmp_path, 4, Objective(ObjectiveName.MAX_LINK_UTILISATION))
-
-
-def test_a_model_for_the_next_interval_learns_where_traffic_goes_next(tmp_path: Path) -> None:
-    """Two matrices in turn: the model is given one and must serve the other."""
-    trainer = _trainer(
-        tmp_path, ObjectiveName.MAX_LINK_UTILISATION, next_interval=True, max_steps=60, batch_size=16, augment=0.0,
-        learning_rate=1e-2,
-    )  # fmt: skip
-    rng = np.random.default_rng(0)
-    base = trainer.traffic.read([0])[0]
-    two = np.stack([base * rng.lognormal(0, 1.5, len(base)) for _ in range(2)])
-    swapped = dataclasses.replace(trainer.traffic, rates=ArrayRates(np.tile(two, (20, 1))), scale=1.0)
-    trainer.traffic = swapped
-    before = trainer.score()
-    trainer.train(tmp_path, progress=False)
-    model, card = load_flow_gnn(tmp_path)
-    assert card.lead == 1
-    scheme = FlowGnnScheme(model, card=card)
-    optimum = pdhg.solve(trainer.problem.with_demand(torch.from_numpy(two)).to(torch.float64), gap=1e-3)
-    ratios, acting_on_seen = [], []
-    for seen, comes in ((0, 1), (1, 0)):
-        problem = trainer.problem.with_demand(torch.from_numpy(two[[seen]])).to(torch.float64)
-        after = problem.with_demand(torch.from_numpy(two[[comes]]))
-        ratios.append(float(after.value(scheme.solve(problem).splits) / optimum.value[comes]))
-        acting_on_seen.append(float(after.value(optimum.splits[[seen]]) / optimum.value[comes]))
-    assert trainer.state.best > before
-    assert np.mean(ratios) - 1 < 0.5 * (np.mean(acting_on_seen) - 1)

@@ -17,10 +17,8 @@ from teal.spec import Spec, parse_spec
 
 ENTRY_POINTS = "teal.hedges"  # group of the package entry points
 _BUILT_IN = (
-    "average",
     "dote",
     "figret",
-    "forecast",
     "last",
     "learned",
     "mixture",

@@ -19,8 +19,6 @@ def test_all_names_make_hedges_that_allocate_all_demand() -> None:
     for name in [
         *hedge_names(),
         "saa5",
-        "forecast:kind=ridge",
-        "forecast:kind=day",
         "peak:spread=0.7",
         "lp-all",
         "ecmp",
@@ -45,9 +43,8 @@ def test_a_name_may_end_with_its_window() -> None:
     [
         ("nothing", "nothing"), ("saa0", "window"), ("saa:tail=2", "tail"), ("saa:gap=0", "gap"),
         ("peak:spread=2", "spread"),
-        ("forecast:kind=fortune", "kind"), ("mixture:of=last+last", "of"), ("mixture:of=nothing", "nothing"),
+        ("mixture:of=last+last", "of"), ("mixture:of=nothing", "nothing"),
         ("mixture:rate=0", "rate"), ("static:window=0", "window"), ("residual:fit=0", "fit"),
-        ("average:window=0", "window"),
         ("last:window=3", "window"),
     ],
 )  # fmt: skip

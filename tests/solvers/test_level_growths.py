@@ -13,7 +13,7 @@ from scipy.optimize import linprog
 
 import teal
 from teal.problem.fair_levels import growth_bound
-from teal.solvers.sequences.level_growths import level_growths
+from teal.solvers.level_growths import level_growths
 from teal.testing import make_topology, random_problem
 from tests.explicit import explicit_paths
 
