@@ -16,6 +16,7 @@ from teal.serving.engine.arrow import from_arrow, last_splits, to_arrow
 from teal.serving.engine.backend import Found, Sent
 from teal.serving.engine.errors import ServiceError, wrong
 from teal.serving.engine.matrices import all_pairs, checked, from_triples, in_classes
+from teal.serving.engine.media import ARROW, JSON
 from teal.serving.engine.named import named, splits_of
 from teal.serving.engine.requests import (
     AllocationRequest,
@@ -26,7 +27,6 @@ from teal.serving.engine.requests import (
     parsed,
 )
 from teal.serving.engine.served import Served
-from teal.serving.http.media import ARROW, JSON
 
 MOST_NUMBERS = 1 << 26  # splits, or utilisations, of an answer; 268 MB as float32
 _MOST_JSON = 500_000  # splits of a dense answer in JSON, or utilisations of any

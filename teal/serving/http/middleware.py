@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from teal.serving.engine.errors import ServiceError, overloaded
 from teal.serving.engine.log import LOG
-from teal.serving.http.media import ARROW, JSON, media_type
+from teal.serving.engine.media import ARROW, JSON, media_type
 from teal.serving.http.metrics import Metrics
 
 BODY_S = 30.0  # seconds in which a body must arrive: a stalled one holds a connection

@@ -17,6 +17,7 @@ from teal.serving.engine.backend import Backend, Sent
 from teal.serving.engine.beside import beside
 from teal.serving.engine.errors import ServiceError, overloaded, places_of_one
 from teal.serving.engine.log import LOG
+from teal.serving.engine.media import ARROW, JSON, media_type
 from teal.serving.engine.requests import (
     AllocationRequest,
     LinkChanges,
@@ -39,7 +40,6 @@ from teal.serving.engine.responses import (
     RecentAllocations,
     Routes,
 )
-from teal.serving.http.media import ARROW, JSON, media_type
 from teal.serving.http.metrics import Metrics
 from teal.serving.http.recent import Recent
 
