@@ -85,7 +85,7 @@ class _Lps:
         self._value = program.value.expand(live.shape).cpu().numpy().reshape(-1)[self._column]
         largest = np.ones(len(self._column))
         if isinstance(program.demand_set, Capped):
-            largest = program.demand_set.largest[0].cpu().numpy().reshape(-1)[self._column]
+            largest = program.demand_set.max_share[0].cpu().numpy().reshape(-1)[self._column]
         self._upper = largest * demand[self._demand_of] / self._unit
         self._reached: list[float] = []
         self._flow, self.seconds = np.zeros(len(self._column)), 0.0

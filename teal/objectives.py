@@ -65,10 +65,10 @@ class Rules:
         sense: 1.0 if a larger value is better, -1.0 if a smaller one is.
         is_sequence: whether it is a sequence of programs, each with a bound of its own.
         needs_weight: whether every demand must have a weight.
-        may_promise: whether its flows may be promises that survive failures.
+        allows_protection: whether its flows may be promises that survive failures.
         unit: of its value, as printed after a number.
-        measure: what tables and plots show of its value; None where they show the satisfied demand, in per cent.
-        loss: what tables call a share of the value that is lost.
+        measure_label: what tables and plots show of its value; None where they show the satisfied demand, in per cent.
+        loss_label: what tables call a share of the value that is lost.
     """
 
     carries_all: bool = False
@@ -77,10 +77,10 @@ class Rules:
     sense: float = 1.0
     is_sequence: bool = False
     needs_weight: bool = False
-    may_promise: bool = False
+    allows_protection: bool = False
     unit: str = " Gbit/s"
-    measure: str | None = None
-    loss: str = "lost"
+    measure_label: str | None = None
+    loss_label: str = "lost"
 
     def demand_value(self, weight: FloatArray | None, demands: int) -> FloatArray:
         """(D,) value of one Gbit/s of each demand.
@@ -108,7 +108,7 @@ class Rules:
             return value
         return value - (problem.demand * problem.demand_value * problem.steps.lost(splits.sum(-1))).sum(1)
 
-    def joined(self, values: list[float], largest_utilisation: float) -> float:
+    def value_of_parts(self, values: list[float], largest_utilisation: float) -> float:
         """Value of an allocation whose demands are divided into parts.
 
         Args:
@@ -161,7 +161,7 @@ class _Utilisation(Rules):
     def value(self, problem: Any, splits: Any) -> Any:
         return problem.utilisation(splits).amax(1)
 
-    def joined(self, values: list[float], largest_utilisation: float) -> float:
+    def value_of_parts(self, values: list[float], largest_utilisation: float) -> float:
         return largest_utilisation
 
     def from_score(self, score: Any) -> Any:
@@ -175,7 +175,7 @@ class _Concurrent(_Utilisation):
         share = splits.sum(-1).masked_fill(~(problem.routable & (problem.demand > 0)), np.inf)
         return share.amin(1).clamp(max=1)
 
-    def joined(self, values: list[float], largest_utilisation: float) -> float:
+    def value_of_parts(self, values: list[float], largest_utilisation: float) -> float:
         return min([1.0, *values])
 
     def from_score(self, score: Any) -> Any:
@@ -183,21 +183,21 @@ class _Concurrent(_Utilisation):
 
 
 _RULES: dict[str, Rules] = {
-    ObjectiveName.TOTAL_FLOW: Rules(may_promise=True),
-    ObjectiveName.WEIGHTED_FLOW: _Weighted(needs_weight=True, may_promise=True),
+    ObjectiveName.TOTAL_FLOW: Rules(allows_protection=True),
+    ObjectiveName.WEIGHTED_FLOW: _Weighted(needs_weight=True, allows_protection=True),
     ObjectiveName.LATENCY_PENALISED_FLOW: _LatencyPenalised(),
     ObjectiveName.MAX_LINK_UTILISATION: _Utilisation(
         carries_all=True,
         may_shed=False,
         sense=-1.0,
         unit="",
-        measure="largest link utilisation",
-        loss="utilisation up by",
+        measure_label="largest link utilisation",
+        loss_label="utilisation up by",
     ),
     ObjectiveName.MAX_CONCURRENT_FLOW: _Concurrent(
-        carries_all=True, solved_as=ObjectiveName.MAX_LINK_UTILISATION, unit="", measure="least share carried"
+        carries_all=True, solved_as=ObjectiveName.MAX_LINK_UTILISATION, unit="", measure_label="least share carried"
     ),
-    ObjectiveName.PRIORITY: _Weighted(is_sequence=True, needs_weight=True, may_promise=True),
+    ObjectiveName.PRIORITY: _Weighted(is_sequence=True, needs_weight=True, allows_protection=True),
     ObjectiveName.MAX_MIN: _MaxMin(is_sequence=True),
 }
 SINGLE_PROGRAMS = tuple(name for name in ObjectiveName if not _RULES[name].is_sequence)
@@ -255,7 +255,7 @@ class Objective:
         return self.rules.may_shed
 
     def demand_value(self, weight: AnyArray | None, demands: int) -> FloatArray:
-        """(D,) value of one Gbit/s of each demand: its weight, else 1; 0 for the programs that carry all demand.
+        """(D,) value of one Gbit/s of each demand: its weight where it counts, else 1; 0 if all demand is carried.
 
         Raises:
             InputError: weighted_flow or priority without weights; a weight of 0 under max_min.

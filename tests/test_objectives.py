@@ -33,7 +33,7 @@ class HopPenalised(Rules):
         return np.full(len(latency), _HOP_COST)
 
 
-def calm_tasks(problem: Problem, gap: float, *, takes_steps: bool) -> Tasks:
+def calm_tasks(problem: Problem, gap: float, *, knows_value_steps: bool) -> Tasks:
     """The largest flow; then its rates at the least utilisation of the fullest link."""
     flow = dataclasses.replace(problem, objective=teal.Objective())
     largest = yield Solve(flow, gap / 2)

@@ -38,9 +38,8 @@ _PATTERN_SHARES = (0.5, 0.2, 0.1, 0.05, 0.02)  # of the largest rate, which dist
 _BELOW_ROUND_SHARE = 1e-6  # relative, by which a share is below a round number, which may be a threshold of the scheme
 _CHANGE_GROWTH, _CHANGE_SHRINKAGE = 1.5, 0.93  # of the share of demands that change, after a success and a failure
 _FIRST_SHARE, _MOST = 0.1, 0.5  # of the demands that change at first, and at most
-_LEAST_RATE_SHARE = (
-    1e-9  # of the largest demand, instead of 0: POP assigns the demands above 0, which thus stay the same
-)
+# Share of the largest demand, instead of a rate of 0: POP assigns the demands above 0, which thus stay the same.
+_LEAST_RATE_SHARE = 1e-9
 _GROUPED_SHARE, _VALUE_DECADES = (
     0.5,
     3.0,

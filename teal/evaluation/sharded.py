@@ -220,7 +220,7 @@ def _report(
     objective, load = network.objective, torch.from_numpy(np.sum([part.load for part in parts], axis=0))[None]
     largest_utilisation = float(network.utilisation_of(load).amax())
     violation = max(float(overload(network, load)), *(part.violation for part in parts))
-    value = objective.rules.joined([part.value for part in parts], largest_utilisation)
+    value = objective.rules.value_of_parts([part.value for part in parts], largest_utilisation)
     links_part = _links_part(network, torch.from_numpy(result.prices)[None], most=math.inf)
     bound, bound_all_paths = (
         float(from_score(network, torch.tensor(links_part + sum(profits), dtype=torch.float64)))

@@ -25,8 +25,8 @@ class Figures:
         value: the objective: Gbit/s of value, largest link utilisation, or least share of a demand that is carried;
             under priority the flow of all classes; under max_min the flow.
         satisfied_demand: share of all demand that is carried; 1 if there is no demand.
-        bound: certified bound on the optimum, by the prices of the scheme; under max_min the flow if every demand had
-            its limit (see :mod:`teal.problem.fair_levels`).
+        bound: certified bound on the optimum, by the prices of the scheme; under max_min the sum of the most that each
+            demand could have (see :mod:`teal.problem.fair_levels`).
         gap: how far the optimum may be: (bound - value) / bound, or (value - bound) / value for a minimum.
         max_link_utilisation: largest load / capacity.
         max_violation: largest violation of any rule (see :mod:`teal.problem.feasibility`), of infeasible

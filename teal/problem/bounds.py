@@ -80,11 +80,11 @@ def _bounds(problem: Problem, prices: Tensor, scales: Tensor) -> Tensor:
         return from_score(problem, program.bounds_along(prices, scales).amin(0))
     # Rows beyond the links have prices that nobody gave: they are found for the prices themselves, multiplied with
     # them, and found again for the best multiple.
-    full = program.completed(prices)
+    full = program.with_added_prices(prices)
     bounds = program.bounds_along(full, scales)
     if len(scales) > 1:
         best = scales.to(full)[bounds.argmin(0)][:, None]
-        bounds = torch.cat([bounds, program.bound(program.completed(best * prices))[None]])
+        bounds = torch.cat([bounds, program.bound(program.with_added_prices(best * prices))[None]])
     return from_score(problem, bounds.amin(0))
 
 

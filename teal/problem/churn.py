@@ -31,7 +31,7 @@ from teal.config.option import Option
 from teal.errors import InputError
 from teal.pathops import PathOps
 from teal.pathops.columns import MoveOps
-from teal.problem.condition import Condition, Rewritten, Wish
+from teal.problem.condition import Condition, ConditionRequest, Rewritten
 from teal.problem.demand_sets import Capped
 from teal.problem.program import Program
 from teal.runtime.shapes import Float
@@ -50,7 +50,7 @@ class ChurnLimit(Condition):
     share: float
     name: ClassVar[str] = "churn"
     changes_columns: ClassVar[bool] = True
-    counts_from_previous: ClassVar[bool] = True
+    needs_previous: ClassVar[bool] = True
     option: ClassVar[Option | None] = Option(
         "max_churn",
         "Share of the demand that may be on other paths than in the answer that the parameter previous of the address "
@@ -60,10 +60,10 @@ class ChurnLimit(Condition):
     )
 
     @classmethod
-    def asked(cls, wish: Wish) -> ChurnLimit:
+    def asked(cls, request: ConditionRequest) -> ChurnLimit:
         """See Condition."""
-        assert wish.previous is not None
-        return cls(wish.previous[None], wish.value)
+        assert request.previous is not None
+        return cls(request.previous[None], request.value)
 
     def figures(self, program: Program, splits: Tensor) -> dict[str, Tensor]:
         """See Condition: the share of the demand that moves."""

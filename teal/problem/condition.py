@@ -57,22 +57,22 @@ class Rewritten:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Wish:
+class ConditionRequest:
     """What a request says of a condition.
 
     Attributes:
         value: of the option.
-        prepared: see :meth:`Condition.prepared`.
+        network_data: see :meth:`Condition.prepare`.
         previous: (D, K) splits in force; None if the request names none.
-        copies: blocks of demands, one a class, that each have the pairs of the network.
-        has_own_paths: whether a block may use other paths than the others.
+        num_classes: of demands, each with all pairs of the network; 1 without classes.
+        has_latency_limits: whether a class may use fewer paths than others.
     """
 
     value: Any
-    prepared: Mapping[str, Any]
+    network_data: Mapping[str, Any]
     previous: Tensor | None
-    copies: int
-    has_own_paths: bool
+    num_classes: int
+    has_latency_limits: bool
 
 
 class Condition:
@@ -86,20 +86,20 @@ class Condition:
         name: in messages, options and figures; each once in a problem, and no rule of the validator.
         changes_columns: whether the columns of the rewritten program are others; such conditions rewrite first.
         option: by which a request to the service asks for it; None for none.
-        counts_from_previous: whether a request must name the splits in force beside the option.
-        leads_back: whether splits of paths say which shares of the rewritten columns they came from.
+        needs_previous: whether a request must name the splits in force beside the option.
+        splits_determine_shares: whether splits of paths say which shares of the rewritten columns they came from.
         allows_rounding: whether splits that keep it do so after rounding to whole-number weights.
     """
 
     name: ClassVar[str]
     changes_columns: ClassVar[bool] = False
     option: ClassVar[Option | None] = None
-    counts_from_previous: ClassVar[bool] = False
-    leads_back: ClassVar[bool] = True
+    needs_previous: ClassVar[bool] = False
+    splits_determine_shares: ClassVar[bool] = True
     allows_rounding: ClassVar[bool] = True
 
     @classmethod
-    def prepared(cls, network: PathOps, num_links: int, groups: Mapping[str, LinkGroups]) -> dict[str, Any]:
+    def prepare(cls, network: PathOps, num_links: int, groups: Mapping[str, LinkGroups]) -> dict[str, Any]:
         """What requests need that takes time to compute, once for a network; {} for nothing.
 
         Args:
@@ -113,7 +113,7 @@ class Condition:
         return {}
 
     @classmethod
-    def asked(cls, wish: Wish) -> Self:
+    def asked(cls, request: ConditionRequest) -> Self:
         """The condition, for B = 1, that a request asks for by its option.
 
         Raises:

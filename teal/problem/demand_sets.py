@@ -133,13 +133,13 @@ class Stepped(_ByBestColumn):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Capped:
-    """{0 <= w <= largest, sum w <= 1}: the support is a knapsack, filled in the order of the profits.
+    """{0 <= w <= max_share, sum w <= 1}: the support is a knapsack, filled in the order of the profits.
 
     Attributes:
-        largest: (B, D, J) share that each column may carry.
+        max_share: (B, D, J) of its demand that each column may carry.
     """
 
-    largest: Float[Tensor, "B D J"]
+    max_share: Float[Tensor, "B D J"]
 
     uses_best_column, carries_all = False, False
 
@@ -149,22 +149,22 @@ class Capped:
 
     def support(self, profit: Tensor, live: Tensor) -> Tensor:
         """See DemandSet."""
-        order, taken = self.filled(torch.where(live, profit, -torch.inf))
+        order, taken = self.knapsack(torch.where(live, profit, -torch.inf))
         ordered = profit.gather(-1, order)
         return (torch.where(taken > 0, ordered.clamp(min=0), 0) * taken).sum(-1)
 
-    def filled(self, profit: Tensor) -> tuple[Tensor, Tensor]:
+    def knapsack(self, profit: Tensor) -> tuple[Tensor, Tensor]:
         """(B, D, J) columns in the order of falling profit, and the share that each takes of what is left.
 
         Args:
             profit: (B, D, J), -inf for columns that may not be used.
         """
         order = profit.argsort(dim=-1, descending=True, stable=True)
-        room = torch.where(profit > -torch.inf, self.largest.to(profit), 0).gather(-1, order)
+        room = torch.where(profit > -torch.inf, self.max_share.to(profit), 0).gather(-1, order)
         before = room.cumsum(-1) - room
         return order, torch.minimum(room, (1 - before).clamp(min=0))
 
     def project(self, point: Tensor, live: Tensor, slope: Tensor | None, step: Tensor) -> Tensor:
         """See DemandSet."""
-        largest = torch.where(live, self.largest.to(point), 0)
+        largest = torch.where(live, self.max_share.to(point), 0)
         return project_box(point, largest, torch.ones_like(point) if slope is None else slope)

@@ -36,19 +36,15 @@ from teal.problem.problem import Problem
 from teal.runtime.shapes import Float
 
 WHOLE_SHARE = 0.99  # share of a demand from which it counts as carried whole
-HELD_PRICE_SHARE = (
-    1e-2  # share of the highest price of a demand of A above which a demand is held: less may be rounding
-)
-_LEVEL_TOLERANCE_BELOW = (
-    1e-3  # relative, by which rates of a level may be below it, for rounding; more would take in lower levels
-)
-_HELD_TOLERANCE_ABOVE = (
-    0.05  # relative, by which a held rate may exceed theta t, where it was given capacity that was left over
-)
+# Share of the highest price of a demand of A above which a demand is held: less may be rounding.
+HELD_PRICE_SHARE = 1e-2
+# Relative, by which rates of a level may be below it, for rounding; more would take in lower levels.
+_LEVEL_TOLERANCE_BELOW = 1e-3
+# Relative, by which a held rate may exceed theta t, where it was given capacity that was left over.
+_HELD_TOLERANCE_ABOVE = 0.05
 _GROWTH_HALVINGS = 60  # of an interval for theta
-_SUM_ROUNDING = (
-    1e-9  # of the value of all capacity, by which sums may be wrong: rounding must not prove a growth below 1
-)
+# Of the value of all capacity, by which sums may be wrong: rounding must not prove a growth below 1.
+_SUM_ROUNDING = 1e-9
 _LEAST_DIVISOR = 1e-300  # instead of 0 as a divisor
 _AT_ONCE = 16  # levels whose path prices are in memory at once
 _MOST_SHOWN_LEVELS = 8  # levels of a matrix in tables, those that hold most flow

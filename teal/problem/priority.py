@@ -171,7 +171,7 @@ def class_bound(problem: Problem, number: int, promised: Tensor, prices: Tensor 
         offered, price = offers(program, column_price)
         return [offered[:, rows].flatten(1) for rows in blocks], [price[:, rows].flatten(1) for rows in blocks]
 
-    prices = program.completed(
+    prices = program.with_added_prices(
         finite_prices(prices), lambda row_value, price: _class_terms(row_value, *parts(price), promised)
     )
     return bound_of_class((program.limit * prices).sum(1), *parts(program.columns.path_sum(prices)), promised)
@@ -190,7 +190,7 @@ def offers(program: Program, price: Tensor) -> tuple[Tensor, Tensor]:
         least = torch.where(program.live, price, torch.inf).amin(-1, keepdim=True)
         is_routable = least.isfinite()
         return torch.where(is_routable, program.demand[..., None], 0), torch.where(is_routable, least, 0)
-    order, share = program.demand_set.filled(torch.where(program.live, -price, -torch.inf))
+    order, share = program.demand_set.knapsack(torch.where(program.live, -price, -torch.inf))
     return program.flows(share), torch.where(share > 0, price.gather(-1, order), 0)
 
 

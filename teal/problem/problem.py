@@ -356,7 +356,7 @@ class Problem:
     def over_columns(self) -> Problem:
         """The rewritten program as a problem without conditions, for engines: columns are its paths, rows its links."""
         program, added = self.rewritten.program, self.rewritten.program.limit.shape[1] - self.capacity.shape[1]
-        largest = program.demand_set.largest if isinstance(program.demand_set, Capped) else None
+        largest = program.demand_set.max_share if isinstance(program.demand_set, Capped) else None
         over = dataclasses.replace(
             self.to(torch.float64), ops=program.columns, paths=program.columns.column_paths, capacity=program.limit,
             largest_share=largest, conditions=(),

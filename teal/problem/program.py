@@ -116,7 +116,7 @@ class Program:
         support = self.demand_set.support(self.value - scale * column_price, self.live)
         return _proven(self.price_set.support(row_value) + (self.demand * support).sum(1))
 
-    def completed(self, prices: Tensor, bound: RowBound | None = None) -> Tensor:
+    def with_added_prices(self, prices: Tensor, bound: RowBound | None = None) -> Tensor:
         """(B, R) prices of all rows: those given for the first ones, and for the others those that prove most.
 
         Any price proves a bound, and the bound is convex in each, so that the least of a few points is good.

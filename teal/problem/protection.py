@@ -38,7 +38,7 @@ from teal.errors import InputError
 from teal.objectives import Objective, ObjectiveName
 from teal.pathops import PathOps
 from teal.pathops.bundles import BundleOps
-from teal.problem.condition import Condition, LinkGroups, Rewritten, Wish
+from teal.problem.condition import Condition, ConditionRequest, LinkGroups, Rewritten
 from teal.problem.program import Program
 from teal.runtime.arrays import BoolArray, FloatArray
 from teal.runtime.shapes import Bool, Float
@@ -47,9 +47,8 @@ MAX_PATHS = 6  # K: vertices are enumerated, and sets of paths are bits of a 64-
 _MOST_PAIRS = 100_000  # of nodes, for requests: promises for more would take the engine minutes
 _VERTEX_TOLERANCE = 1e-9  # by which a vertex may miss a constraint, for rounding
 _NOTHING_LEFT = 1e-9  # share of a demand's splits up to which those that a group leaves are rounding
-_VERTEX_DIGITS = (
-    9  # after the point, by which vertices are compared: their coordinates are ratios of small whole numbers
-)
+# Digits after the point, by which vertices are compared: their coordinates are ratios of small whole numbers.
+_VERTEX_DIGITS = 9
 _BASES_AT_ONCE = 20_000  # systems of equations in memory at once
 _GROUPS_AT_ONCE = 16  # whose failed paths are in memory at once
 
@@ -70,7 +69,7 @@ class Protection(Condition):
     bundles: Float[Tensor, "D J K"]
     name: ClassVar[str] = "protection"
     changes_columns: ClassVar[bool] = True
-    leads_back: ClassVar[bool] = False  # which bundles reserved a path is not known
+    splits_determine_shares: ClassVar[bool] = False  # which bundles reserved a path is not known
     allows_rounding: ClassVar[bool] = False
     option: ClassVar[Option | None] = Option(
         "protect",
@@ -80,7 +79,7 @@ class Protection(Condition):
     )
 
     @classmethod
-    def prepared(cls, network: PathOps, num_links: int, groups: Mapping[str, LinkGroups]) -> dict[str, Any]:
+    def prepare(cls, network: PathOps, num_links: int, groups: Mapping[str, LinkGroups]) -> dict[str, Any]:
         """See Condition: the promises of each word."""
         if network.mask.shape[1] > MAX_PATHS or len(network.mask) > _MOST_PAIRS:
             expected = f"at most {MAX_PATHS} paths a demand (num_paths) and {_MOST_PAIRS:,} pairs of nodes"
@@ -88,14 +87,14 @@ class Protection(Condition):
         return {word: cls.of(network, num_links, links) for word, links in groups.items() if links}
 
     @classmethod
-    def asked(cls, wish: Wish) -> Protection:
+    def asked(cls, request: ConditionRequest) -> Protection:
         """See Condition."""
-        if wish.value not in wish.prepared:
+        if request.value not in request.network_data:
             raise InputError("protect", "", "a network that was registered with groups", "one without groups")
-        if wish.has_own_paths:
+        if request.has_latency_limits:
             raise InputError("protect", "", "no latency_limits_ms", "limits")
-        whole: Protection = wish.prepared[wish.value]
-        return whole if wish.copies == 1 else whole.repeated(wish.copies)
+        whole: Protection = request.network_data[request.value]
+        return whole if request.num_classes == 1 else whole.repeated(request.num_classes)
 
     @classmethod
     def of(cls, ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]) -> Protection:
@@ -131,8 +130,8 @@ class Protection(Condition):
 
     def refuses(self, objective: Objective, others: Sequence[Condition]) -> str:
         """See Condition."""
-        if not objective.rules.may_promise:
-            promises = [name for name in ObjectiveName if Objective(name).rules.may_promise]
+        if not objective.rules.allows_protection:
+            promises = [name for name in ObjectiveName if Objective(name).rules.allows_protection]
             return f"{', '.join(promises)}, not {objective.name}"
         # What is sent is in the ratio of reservations: other rules speak of what is sent, rows of what is reserved.
         return f"no further condition, such as {others[0].name}" if others else ""

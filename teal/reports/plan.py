@@ -20,7 +20,7 @@ _MAX_FAILURES = 25  # rows of the plot
 
 def render_plan(outages: Sequence[Outage], worst: int, objective: Objective) -> list[Table]:
     """A table of the ``worst`` cases, and one of as many failures of each kind."""
-    change = objective.rules.loss
+    change = objective.rules.loss_label
     cases = Table(title=f"worst cases of {len(outages):,}", title_justify="left")
     for column in ("failure", "at", change, "stranded", "satisfied", "gap"):
         cases.add_column(column, justify="left" if column in ("failure", "at") else "right")
@@ -62,6 +62,6 @@ def plot_plan(path: Path, outages: Sequence[Outage], objective: Objective) -> No
     shown = np.unique(np.linspace(0, len(columns) - 1, 7).round().astype(int)).tolist()
     indices = list(columns)
     axes.set_xticks(shown, [times[indices[i]].replace("T", "\n") for i in shown], fontsize="small")
-    figure.colorbar(image, ax=axes, label=f"{objective.rules.loss} (%)", pad=0.01)
+    figure.colorbar(image, ax=axes, label=f"{objective.rules.loss_label} (%)", pad=0.01)
     axes.set_title(f"the {len(rows)} failures that cost most, over {len(columns)} matrices", fontsize="medium")
     figure.savefig(path, dpi=140)

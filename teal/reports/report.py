@@ -102,7 +102,7 @@ def _section(record: Record, title: str, rows: list[Row]) -> Section:
 def _line(summary: Summary, objective: str, classes: list[str], *, is_compared: bool) -> tuple[str, list[Cell]]:
     """A line of the table; the first cell is the satisfied demand in percent or, of other objectives, their value."""
     satisfied = {one.name: one.satisfied_demand for one in summary.classes}
-    is_share = Quality.of(objective).objective.rules.measure is None
+    is_share = Quality.of(objective).objective.rules.measure_label is None
     quality = 100 * summary.satisfied_demand if is_share else summary.value
     cells = [
         ("-" if math.isnan(quality) else f"{quality:.2f}" if is_share else f"{quality:.4g}", quality),

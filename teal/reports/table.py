@@ -193,16 +193,16 @@ class Quality:
     def of(cls, name: str) -> Quality:
         """The quality for the objective ``name``."""
         objective = Objective(name)
-        return cls(objective, objective.rules.measure or "satisfied demand (%)")
+        return cls(objective, objective.rules.measure_label or "satisfied demand (%)")
 
     def of_row(self, row: Row) -> float:
         """The number for a row."""
-        return row.value if self.objective.rules.measure else 100 * row.satisfied_demand
+        return row.value if self.objective.rules.measure_label else 100 * row.satisfied_demand
 
 
 def render(summaries: list[Summary], objective: str, title: str, *, wide: bool) -> Table:
     """The table for a terminal: quality, share of the optimum, gap, time; or all columns."""
-    measure = Objective(objective).rules.measure
+    measure = Objective(objective).rules.measure_label
     table = Table(title=escape(f"{title}; objective: {objective}"), title_justify="left")
     table.add_column("scheme", no_wrap=wide, overflow="fold")
     columns: dict[str, Callable[[Summary], str]] = {

@@ -28,9 +28,8 @@ from teal.problem.program import Program
 from teal.runtime.arrays import FloatArray, IntArray
 
 MAX_COLUMNS = 20_000  # of all classes, up to which this is tried; HiGHS then takes seconds
-_PROMISE_SLACK = (
-    1e-9  # share of V_j by which later programs may fall short of it, so that rounding makes none infeasible
-)
+# Share of V_j by which later programs may fall short of it, so that rounding makes none infeasible.
+_PROMISE_SLACK = 1e-9
 
 
 def exact_program(program: Program, seconds: float) -> tuple[Tensor, Tensor] | None:
@@ -86,7 +85,7 @@ class _ExactLps:
         carried = np.where(live, bottleneck, 0)
         largest = np.full(live.shape, np.inf)  # Gbit/s; a bound that a row implies would take the row's dual variable
         if isinstance(program.demand_set, Capped):
-            largest = demand[:, None] * program.demand_set.largest[0].cpu().numpy()
+            largest = demand[:, None] * program.demand_set.max_share[0].cpu().numpy()
             carried = np.minimum(carried, largest)
         unit = np.minimum(demand, carried.sum(1))  # Gbit/s that a demand can have
         self.column = np.flatnonzero((live & (unit > 0)[:, None]).reshape(-1))

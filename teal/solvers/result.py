@@ -50,7 +50,7 @@ class Stop(StrEnum):
 
     GAP = "gap"  # the target gap is certified
     DEADLINE = "deadline"
-    ITERATIONS = "iterations"  # the largest number of them
+    ITERATIONS = "iterations"  # the largest number of them; of a sequence also where no program helps any more
     ROUNDING = "rounding"  # the gap was reached in a reduced program, and lost to the range of numbers in this one
     STALLED = "stalled"  # the gap no longer shrinks; only where another engine goes on
 
@@ -65,7 +65,7 @@ class PdhgResult:
 
     Attributes:
         splits: (B, D, K) share of the demand on each path; feasible.
-        prices: (B, E) value per Gbit/s; 1/(Gbit/s) for a balanced objective.
+        prices: (B, E) value per Gbit/s; 1/(Gbit/s) where all demand is carried, and under max_min.
         value: (B,) objective of the splits.
         bound: (B,) limit of the objective that the prices prove: upper for a maximum, lower for a minimum.
         gap: (B,) certified gap between value and bound; infinite if either is no number.

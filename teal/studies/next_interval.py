@@ -25,9 +25,8 @@ FILES = TABLE, SUMMARY, MANIFEST, PLOT, REPORT = (
     "next_interval.csv", "next_interval_summary.csv", "manifest.json", "next_interval.png", "report.html"
 )  # fmt: skip
 DEFAULT_HEDGES = ("mixture", "last", "peak", "saa12", "saa36", "saa144", "static")
-_WARM_UP_INTERVALS = (
-    100  # intervals before the measured ones, in which hedges and their limits see what they would have seen
-)
+# Intervals before the measured ones, in which hedges and their limits see what they would have seen.
+_WARM_UP_INTERVALS = 100
 
 
 def run_next_interval(config: EvaluateConfig, notify: Callable[[str], None]) -> list[NextSummary]:

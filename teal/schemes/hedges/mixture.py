@@ -42,7 +42,7 @@ DEFAULT_LARGE = "last+peak12+saa12"  # on networks with more than _MANY_DEMANDS 
 _MANY_DEMANDS = 100_000
 # Measured on Abilene, GEANT and a data-centre pod: from 2 to 10 the mean changes by 0.003, above it gets worse.
 _LEARNING_RATE = 5.0
-_FIXED_SHARE = 0.005
+_REDISTRIBUTED_WEIGHT = 0.005  # of each interval, evenly among the hedges, so that one that fell behind can come back
 _REPLAYED_INTERVALS = 48  # intervals of the past that are replayed before the first allocation
 _OPTIMUM_GAP = 1e-2  # of the optimum that utilisations are divided by
 _NEWEST_WEIGHT = 0.1  # weight of the newest interval in the mean of recent losses
@@ -89,7 +89,7 @@ class Mixture:
         self,
         hedges: Mapping[str, Hedge] | Callable[[Past], Mapping[str, Hedge]],
         rate: float = _LEARNING_RATE,
-        share: float = _FIXED_SHARE,
+        share: float = _REDISTRIBUTED_WEIGHT,
         warm_up: int = _REPLAYED_INTERVALS,
     ) -> None:
         self._make = hedges if callable(hedges) else lambda past: hedges
@@ -233,7 +233,9 @@ def make(spec: Spec, model: Path | None) -> Mixture:
     """``mixture[:of=auto,rate=5,share=0.005,warm-up=48]``, the hedges separated by plus signs; auto: by the network."""
     from teal.schemes.hedges.registry import make_hedge
 
-    options = spec.parse_options(of="auto", rate=_LEARNING_RATE, share=_FIXED_SHARE, warm_up=_REPLAYED_INTERVALS)
+    options = spec.parse_options(
+        of="auto", rate=_LEARNING_RATE, share=_REDISTRIBUTED_WEIGHT, warm_up=_REPLAYED_INTERVALS
+    )
     names = str(options["of"])
     for name, expected, good in (
         ("of", "each hedge once, none of them empty", _is_list(names)),

@@ -30,18 +30,18 @@ class LeastTimes:
         self._plain_s = 0.0  # without further wishes
         self._fixed_share = _FIXED_SHARE
 
-    def calibrate(self, wanted: Wanted, one: float, batch: float | None) -> None:
+    def calibrate(self, wanted: Wanted, one_s: float, batch_s: float | None) -> None:
         """Take the times without further wishes.
 
         Args:
             wanted: without classes and conditions.
-            one: seconds for one matrix.
-            batch: for MAX_LANES matrices; None if they were not timed.
+            one_s: seconds for one matrix.
+            batch_s: for MAX_LANES matrices; None if they were not timed.
         """
-        self._plain_s = self._usual[wanted.kind] = self._shortest[wanted.kind] = one
-        if batch is not None:
-            each = (batch - one) / (MAX_LANES - 1)
-            self._fixed_share = min(_MAX_FIXED_SHARE, max(0.0, 1 - each / one))
+        self._plain_s = self._usual[wanted.kind] = self._shortest[wanted.kind] = one_s
+        if batch_s is not None:
+            each = (batch_s - one_s) / (MAX_LANES - 1)
+            self._fixed_share = min(_MAX_FIXED_SHARE, max(0.0, 1 - each / one_s))
 
     def usual_s(self, matrices: int, wanted: Wanted) -> float:
         """Seconds that the engine usually takes for so many matrices.

@@ -71,20 +71,20 @@ class Chunk:
     Attributes:
         request: that they belong to.
         rows: which of its matrices.
-        end: when the chunk's share of the request's time is over; 0 before its first slice.
-        began: when its first slice began.
+        end_time: by time.perf_counter(), when its share of the request's time is over; 0 before its first slice.
+        begin_time: by time.perf_counter(), when its first slice began.
         run: that computes it, together with other chunks; None before its first slice and between two runs.
-        place: its rows in the run.
+        run_rows: its rows in the run.
         capacity: (E,) Gbit/s of the run, which is begun anew where they have changed.
         state: where its last run ended; None before.
     """
 
     request: Waiting
     rows: slice
-    end: float = 0.0
-    began: float = 0.0
+    end_time: float = 0.0
+    begin_time: float = 0.0
     run: Run[Solved] | None = None
-    place: slice = dataclasses.field(default_factory=lambda: slice(0))
+    run_rows: slice = dataclasses.field(default_factory=lambda: slice(0))
     capacity: FloatArray | None = None
     state: PdhgState | None = None
 

@@ -168,18 +168,18 @@ def _begun(served: Served, together: list[Chunk], starter: Starter | None, begin
     """A run of chunks, with the capacities in force."""
     at, capacity = 0, served.capacity
     for chunk in together:
-        if not chunk.end:
-            chunk.began = begin
-            chunk.end = begin + (chunk.request.deadline - begin) / max(1, chunk.request.chunks)
-        chunk.place = slice(at, at + chunk.size)
-        at = chunk.place.stop
+        if not chunk.end_time:
+            chunk.begin_time = begin
+            chunk.end_time = begin + (chunk.request.deadline - begin) / max(1, chunk.request.chunks)
+        chunk.run_rows = slice(at, at + chunk.size)
+        at = chunk.run_rows.stop
     states = [chunk.state for chunk in together if chunk.state is not None]
     start = None
     if states:
         start = PdhgState(torch.cat([s.splits for s in states]), torch.cat([s.prices for s in states]))
     rates = np.concatenate([chunk.request.rates[chunk.rows] for chunk in together])
     first = together[0].request
-    job = Job(rates, first.wanted, first.gap, min(chunk.end for chunk in together))
+    job = Job(rates, first.wanted, first.gap, min(chunk.end_time for chunk in together))
     run = served.begin(job, starter, start)
     for chunk in together:
         chunk.run, chunk.capacity = run, capacity
@@ -201,16 +201,16 @@ def _answer(
     solved, request = run.result, chunk.request
     may_go_on = (
         request.wanted.is_resumable
-        and Stop.DEADLINE in solved.stopped_by[chunk.place]
-        and time.perf_counter() < chunk.end
+        and Stop.DEADLINE in solved.stopped_by[chunk.run_rows]
+        and time.perf_counter() < chunk.end_time
         and request.deadline > begin
         and may_pause()
     )
     chunk.run = None
     if may_go_on:
-        chunk.state = solved.state.rows(chunk.place)
+        chunk.state = solved.state.rows(chunk.run_rows)
         return None
-    options, waited = request.options, chunk.began - request.arrived
+    options, waited = request.options, chunk.begin_time - request.arrived
     return served.answer(
-        solved, chunk.place, request.gap, options.entries, waited, options.classes, solve_s=run.seconds
+        solved, chunk.run_rows, request.gap, options.entries, waited, options.classes, solve_s=run.seconds
     )

@@ -36,7 +36,7 @@ from teal.serving.engine.wanted import (
     in_columns,
     level_lines,
     named_lines,
-    prepared,
+    prepare_conditions,
     single_program,
     wanted_by,
     without_demand,
@@ -226,7 +226,7 @@ class Served:
         Args:
             groups: numbers of the links of each group that fails together.
         """
-        self._ready = prepared(self.network(Wanted(ObjectiveName.TOTAL_FLOW)), groups)
+        self._ready = prepare_conditions(self.network(Wanted(ObjectiveName.TOTAL_FLOW)), groups)
 
     def warm_up(self, objective: ObjectiveName) -> None:
         """Solve a matrix that nobody asked for: packs the trie, and measures the least work of an answer."""

@@ -14,7 +14,7 @@ from teal.network import PathSet, Topology
 from teal.network.classes import DemandClasses, class_paths, latency_limits, within_limit
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import FairFigures, Problem
-from teal.problem.condition import Condition, LinkGroups, Wish
+from teal.problem.condition import Condition, ConditionRequest, LinkGroups
 from teal.problem.offers import OFFERS
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.serving.engine.answer import plain
@@ -51,7 +51,7 @@ class Wanted:
     def is_resumable(self) -> bool:
         """Whether a search can start from the splits and prices with which an earlier one ended."""
         is_sequence = self.limits or Objective(self.objective).rules.is_sequence
-        return not is_sequence and all(condition.leads_back for condition in self.conditions)
+        return not is_sequence and all(condition.splits_determine_shares for condition in self.conditions)
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -86,7 +86,7 @@ class Wanted:
         return by_name
 
 
-def prepared(network: Problem, groups: LinkGroups) -> dict[str, Any]:
+def prepare_conditions(network: Problem, groups: LinkGroups) -> dict[str, Any]:
     """What the conditions need that takes time to compute, by the name of their option.
 
     A condition that this network cannot have is the error that says so.
@@ -99,7 +99,7 @@ def prepared(network: Problem, groups: LinkGroups) -> dict[str, Any]:
     ready: dict[str, Any] = {}
     for name, kind in OFFERS.items():
         try:
-            ready[name] = kind.prepared(network.ops, network.topology.num_links, of_words)
+            ready[name] = kind.prepare(network.ops, network.topology.num_links, of_words)
         except InputError as error:
             ready[name] = error
     return ready
@@ -115,7 +115,7 @@ def wanted_by(
         options: that were sent.
         spec: of the network.
         topology, paths: of the network.
-        ready: of the network, see :func:`prepared`.
+        ready: of the network, see :func:`prepare_conditions`.
         previous: (D, K) splits in force, or those of each class; None if the request names none.
 
     Raises:
@@ -124,13 +124,13 @@ def wanted_by(
     limits = tuple(latency_limits(options.classes, options.latency_limits_ms)) if options.classes else ()
     wanted = Wanted(options.objective_name(spec.objective), limits)
     asked = {name: value for name in OFFERS if (value := getattr(options, name)) is not None}
-    from_previous = [name for name, kind in OFFERS.items() if kind.counts_from_previous]
+    from_previous = [name for name, kind in OFFERS.items() if kind.needs_previous]
     if (previous is None) == bool(set(from_previous) & set(asked)):
         names = " or ".join(from_previous)
         raise wrong(f"{names}: goes with the parameter previous of the address, the id of the answer in force")
-    copies, splits = max(1, len(limits)), None
+    num_classes, splits = max(1, len(limits)), None
     if previous is not None:
-        if len(previous) != copies * paths.num_demands:
+        if len(previous) != num_classes * paths.num_demands:
             raise wrong("previous: an answer with as many classes as this request")
         order = columns(topology, paths, wanted)
         splits = torch.from_numpy(previous if order is None else np.take_along_axis(previous, order, axis=1))
@@ -142,7 +142,9 @@ def wanted_by(
         try:
             if isinstance(of_network, InputError):
                 raise of_network
-            conditions[name] = kind.asked(Wish(value, of_network, splits, copies, bool(np.isfinite(limits).any())))
+            conditions[name] = kind.asked(
+                ConditionRequest(value, of_network, splits, num_classes, bool(np.isfinite(limits).any()))
+            )
         except InputError as error:
             raise wrong(str(error)) from None
     for name, condition in conditions.items():

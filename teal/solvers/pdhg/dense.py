@@ -31,7 +31,7 @@ class Scaling:
             ``largest_share``.
         full_path_utilisation: (B, E) m.
         load_scale: (B, 1) by which utilisations are divided: S where prices lie on the simplex, else 1.
-        largest_share: (B, D, K) share of its demand that a path carries at most; 1 where that is not known.
+        largest_share: (B, D, K) share of its demand that a path carries at most, for the equilibrated engine; else 1.
     """
 
     objective_scale: Tensor
@@ -183,7 +183,7 @@ class DenseEngine:
 
 
 def bytes_needed(paths: PathSet, dtype: torch.dtype) -> int:
-    """Estimated GPU memory to solve one matrix; the path set itself takes its own once in addition."""
+    """Estimated GPU memory to solve one matrix; the memory of the path set comes on top, once."""
     size, slots, nodes = dtype.itemsize, paths.leaf.size, paths.trie.num_nodes
     iteration = size * (3 * slots + nodes + 2 * paths.num_demands)
     return iteration + _CHECK_BYTES * slots + 8 * (nodes + 2 * paths.num_demands) + _LINK_BYTES * paths.num_links

@@ -84,7 +84,7 @@ class Reduction:
                 demand_value=exact.demand_value / self._value_unit,
                 link_cost=exact.link_cost / self._value_unit,
             )
-        # Then what fits the reduced program fits the original one, whose capacities are at least as large.
+        # If capacities alone were reduced, what fits the reduced program fits the original one too.
         self._only_capacity = self.problem is usable and usable.demand is original.demand
 
     def reduced(self, state: PdhgState | None) -> PdhgState | None:
@@ -111,7 +111,7 @@ class Reduction:
         value, bound = exact.value(splits), dual_bound(exact, prices)
         state = PdhgState(last_splits, reduced.state.prices * self._price_unit())
         gaps = gap(exact, value, bound)
-        # What the reduced program has and this one has not is lost to the range of the numbers.
+        # A gap that was reached in the reduced program and not here is lost to rounding.
         stopped_by = tuple(
             Stop.ROUNDING if stop is Stop.GAP and not gap_here <= target_gap * (1 + _GAP_ROUNDING) else stop
             for stop, gap_here in zip(reduced.stopped_by, gaps.tolist(), strict=True)

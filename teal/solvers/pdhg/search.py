@@ -19,23 +19,24 @@ from teal.solvers.result import PdhgResult, PdhgState, ProgressCallback, Stop
 
 _FIRST_CHECK = 6  # iterations after which the first full gap check is made at the latest; easy programs need no more
 _CHECK_GROWTH = 2.0  # x iterations done at the last full gap check: the latest next one, so that checks stay few
-_CHECK_SPACING = 1.25  # x iterations done at the last full gap check: the earliest next one, which costs 2 iterations
+_CHECK_SPACING = 1.25  # x iterations done at the last full gap check: none is made earlier, since it costs 2 iterations
 _CHECK_WHEN_WITHIN = 1.6  # x target gap: a check is made early if newest bound and last known value are this close
-LARGE_WORK = 500_000  # trie nodes + path slots of one matrix; above it a CPU tests the bound after every iteration
-_ITERATIONS_PER_TEST = (
-    4  # iterations between two tests of the bound below that and on GPUs, where a test costs as much as these
-)
+# Trie nodes and path slots of one matrix above which an iteration takes longer than a test of its bound on a CPU, and
+# the equilibrated engine too long to be of use.
+LARGE_WORK = 500_000
+# Iterations between two tests of the bound on GPUs, and on a CPU up to LARGE_WORK, where a test costs as much as these.
+_ITERATIONS_PER_TEST = 4
 _CHECK_COST = 2.0  # iterations: cost of a full gap check, assumed until one has been timed
 _LAST_CHECK_COST = 3.0  # full gap checks: cost of the last one, which also runs LAST_REFILL rounds
 # Rounds that hand unused capacity to unserved demand, in the last check only: in every check they take longer than
 # the iterations that they save.
 LAST_REFILL = 3
-_REFILLABLE_GAPS = 2.0  # x target gap: of a warm start, up to which refilling may be all that is missing
-_MOST_WARM_START_GAPS = 3.0  # x target gap: a warm start with a wider gap gives way to samples
+_REFILLABLE_GAP_FACTOR = 2.0  # x target gap: of a warm start, up to which refilling may be all that is missing
+_WARM_START_GAP_FACTOR = 3.0  # x target gap: a warm start with a wider gap gives way to samples
 # After samples, iterations to the next full gap check: so many for each target gap that is left.  A check with refill
 # costs 7 iterations on Kdl, and without it the value lags 10 iterations behind.
-_ITERATIONS_PER_GAP, _LEAST_STEPS, _MOST_STEPS = 6, 4, 24
-_SAMPLING_GAPS = 3.5  # x target gap: within it, iterations take less time than a larger sample
+_ITERATIONS_PER_GAP, _LEAST_ITERATIONS_TO_CHECK, _MOST_ITERATIONS_TO_CHECK = 6, 4, 24
+_SAMPLING_GAP_FACTOR = 3.5  # x target gap: within it, iterations take less time than a larger sample
 _SAMPLE_TIME = 0.3  # share of the remaining time that the sample's solution may take
 # A search has stalled if, after at least _STALL_AFTER iterations, a _STALL_SPAN-fold increase of their number has not
 # brought the widest gap below _STALL_GAP times what it was; even PDHG's worst case is proportional to 1 / iterations.
@@ -117,10 +118,10 @@ class Search:
         iteration_s, check_s = 0.0, 0.0  # seconds of an iteration and of a check, 0 until they are timed
         if warm:
             check_s, last_check, next_check = self._check(), 0, 1
-            if not (self._is_refilled or self._all_within(self.bound) or self._is_beyond(_REFILLABLE_GAPS)):
+            if not (self._is_refilled or self._all_within(self.bound) or self._is_beyond(_REFILLABLE_GAP_FACTOR)):
                 self._check(LAST_REFILL)
         refill = 0  # rounds in full gap checks between iterations
-        if self._max_iterations > 0 and (not warm or self._is_beyond(_MOST_WARM_START_GAPS)):
+        if self._max_iterations > 0 and (not warm or self._is_beyond(_WARM_START_GAP_FACTOR)):
             sampled_check_s = yield from self._start_from_samples(deadline)
             if sampled_check_s:
                 check_s, last_check, next_check, refill = sampled_check_s, 0, self._after_samples(0), LAST_REFILL
@@ -162,7 +163,7 @@ class Search:
         Returns the seconds of the last sample's gap check; 0 if there was no sample.
         """
         check_s = 0.0
-        while self._sampled is not None and self._is_beyond(_SAMPLING_GAPS):
+        while self._sampled is not None and self._is_beyond(_SAMPLING_GAP_FACTOR):
             remaining = deadline.left - _LAST_CHECK_COST * check_s
             if remaining <= 0:
                 break
@@ -181,7 +182,9 @@ class Search:
         """Iterations at the next full gap check of a start from samples, whose bound is good and value is not."""
         widest = float(self._gaps(self.bound).max())
         steps = _ITERATIONS_PER_GAP * widest / max(self._target_gap, 1e-300)
-        return done + int(min(_MOST_STEPS, max(_LEAST_STEPS, steps)))  # in this order NaN counts as few
+        return done + int(
+            min(_MOST_ITERATIONS_TO_CHECK, max(_LEAST_ITERATIONS_TO_CHECK, steps))
+        )  # in this order NaN counts as few
 
     def _is_beyond(self, factor: float) -> bool:
         """Whether a gap is wider than ``factor`` times the target."""

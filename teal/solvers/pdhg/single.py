@@ -85,7 +85,7 @@ def _solving_rewritten(
         dtype = torch.float64  # coefficients and limits of added rows may be small beside capacities
     columns = None
     if state is not None:
-        prices = over.program.completed(state.prices.to(over.capacity))
+        prices = over.program.with_added_prices(state.prices.to(over.capacity))
         columns = PdhgState(rewritten.shares(state.splits.to(over.demand)), prices)
     elif rewritten.start is not None:
         columns = PdhgState(rewritten.start, torch.zeros_like(over.capacity))

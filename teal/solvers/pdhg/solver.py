@@ -33,13 +33,13 @@ WarmStart = tuple[Tensor, Tensor] | PdhgState | PdhgResult
 class MakeTasks(Protocol):
     """Makes the tasks of an objective that is a sequence of programs."""
 
-    def __call__(self, problem: Problem, gap: float, *, takes_steps: bool) -> Tasks:
+    def __call__(self, problem: Problem, gap: float, *, knows_value_steps: bool) -> Tasks:
         """The tasks.
 
         Args:
             problem: B matrices.
             gap: target.
-            takes_steps: whether programs may have values that fall in steps (:mod:`teal.problem.steps`).
+            knows_value_steps: whether programs may have values that fall in steps (:mod:`teal.problem.steps`).
         """
         ...
 
@@ -49,7 +49,7 @@ _SEQUENCES: dict[str, MakeTasks] = {ObjectiveName.PRIORITY: priority.tasks, Obje
 
 def tasks_of(problem: Problem, gap: float) -> Tasks:
     """The tasks of a problem whose objective is a sequence of programs, for a solver that takes no steps of value."""
-    return _SEQUENCES[problem.objective.name](problem, gap, takes_steps=False)
+    return _SEQUENCES[problem.objective.name](problem, gap, knows_value_steps=False)
 
 
 def register_sequence(name: str, make_tasks: MakeTasks) -> None:
@@ -186,7 +186,7 @@ def _solving(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps
     begin, engine, dtype = time.perf_counter(), settings.engine, settings.dtype
     if make_tasks := _SEQUENCES.get(problem.objective.name):
         result = yield from carrying_out(
-            make_tasks(problem, settings.gap, takes_steps=_knows_steps(problem, engine)),
+            make_tasks(problem, settings.gap, knows_value_steps=_knows_steps(problem, engine)),
             partial(solving, engine=engine, dtype=dtype),
             deadline=deadline, max_iterations=settings.max_iterations, report=settings.report,
         )  # fmt: skip

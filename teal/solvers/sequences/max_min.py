@@ -33,13 +33,13 @@ _REFILL_ROUNDS = 6  # rounds in which unused capacity is given to demands below 
 _LEAST_DIVISOR = 1e-30  # instead of 0 as a divisor
 
 
-def tasks(problem: Problem, gap: float, *, takes_steps: bool = False, weight: Tensor | None = None) -> Tasks:
+def tasks(problem: Problem, gap: float, *, knows_value_steps: bool = False, weight: Tensor | None = None) -> Tasks:
     """The tasks of a max-min fair allocation by water-filling, certified to ``gap``.
 
     Args:
         problem: B matrices.
         gap: target; of each program 0.3 of it.
-        takes_steps: whether programs may have values that fall in steps, of which there are none.
+        knows_value_steps: whether programs may have values that fall in steps, of which there are none.
         weight: (D,) or (B, D) w, above 0; None for those of max_min, 1 each under another objective.
     """
     problem = problem.to(torch.float64)

@@ -59,13 +59,13 @@ class _Sequence:
     Args:
         problem: B matrices under priority.
         gap: target of every class.
-        takes_steps: whether programs may have values that fall in steps.
+        knows_value_steps: whether programs may have values that fall in steps.
     """
 
-    def __init__(self, problem: Problem, gap: float, *, takes_steps: bool) -> None:
+    def __init__(self, problem: Problem, gap: float, *, knows_value_steps: bool) -> None:
         assert problem.classes is not None
         self.problem, self.count, self._gap = problem, len(problem.classes), gap
-        self._rows = ClassRows(problem, may_merge=takes_steps)
+        self._rows = ClassRows(problem, may_merge=knows_value_steps)
         self._results: list[PdhgResult | None] = [None] * self.count
         self._ratio = CLASS_RATIO
         demand = by_class(problem, problem.routable_demand)
@@ -146,7 +146,7 @@ class _Sequence:
         return (yield from self.solving(number, may_skip=True))
 
 
-def tasks(problem: Problem, gap: float, *, takes_steps: bool = False) -> Tasks:
+def tasks(problem: Problem, gap: float, *, knows_value_steps: bool = False) -> Tasks:
     """The tasks of a lexicographic allocation of every matrix, each class certified to ``gap``.
 
     The program of each class is solved in any case.
@@ -154,7 +154,7 @@ def tasks(problem: Problem, gap: float, *, takes_steps: bool = False) -> Tasks:
     Args:
         problem: B matrices under priority.
         gap: target of every class: (bound - value) / bound.
-        takes_steps: whether programs may have values that fall in steps, so that the classes of a pair are one row.
+        knows_value_steps: whether programs may have values that fall in steps, so that the classes of a pair are a row.
     """
     num_columns = problem.rewritten.program.columns.mask.numel()
     is_small = problem.demand.device.type == "cpu" and num_columns <= MAX_COLUMNS
@@ -167,7 +167,7 @@ def tasks(problem: Problem, gap: float, *, takes_steps: bool = False) -> Tasks:
         if float(exact[2].gap.max()) <= gap:
             splits, prices, figures = exact
             return _result(splits, prices, figures, gap)
-    sequence = _Sequence(problem, gap, takes_steps=takes_steps)
+    sequence = _Sequence(problem, gap, knows_value_steps=knows_value_steps)
     for number in range(sequence.count):
         yield from sequence.solving(number, may_skip=False)
     figures = sequence.figures()

@@ -20,12 +20,12 @@ class TimeShare:
     """The time of some tasks together, counted from when the first of them begins.
 
     Attributes:
-        fraction: of the time that is then left to ``whole``.
-        whole: None for that of the sequence.
+        fraction: of the time that is then left to ``enclosing``.
+        enclosing: the time of which it is a part; None for that of the sequence.
     """
 
     fraction: float
-    whole: TimeShare | None = None
+    enclosing: TimeShare | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,11 +54,11 @@ class Compute:
     """A computation other than a program; its answer is what the computation returns.
 
     Attributes:
-        steps: makes it, from the deadline that it asks.
+        begin: makes the computation, which obeys the deadline that it is given.
         time: as of :class:`Solve`.
     """
 
-    steps: Callable[[Deadline], Steps[Any]]
+    begin: Callable[[Deadline], Steps[Any]]
     time: TimeShare | None = None
 
 
@@ -99,7 +99,7 @@ def carrying_out(
         tasks: of the sequence.
         solve: for one program.
         deadline: of the sequence; None for none.
-        max_iterations: of a program whose task names none.
+        max_iterations: of each program, at most.
         report: called with the iterations of all programs and the gap of each :class:`Progress`.
     """
     whole, iterations, answer, was_skipped = deadline or Deadline(), 0, None, False
@@ -109,7 +109,7 @@ def carrying_out(
         if time is None:
             return whole
         if time not in deadlines:
-            deadlines[time] = until(time.whole).share(time.fraction)
+            deadlines[time] = until(time.enclosing).share(time.fraction)
         return deadlines[time]
 
     while True:
@@ -127,7 +127,7 @@ def carrying_out(
             continue
         end_of_task = until(task.time)
         if isinstance(task, Compute):
-            answer = yield from task.steps(end_of_task)
+            answer = yield from task.begin(end_of_task)
         elif task.may_skip and end_of_task.is_over:
             was_skipped = True
         else:
