@@ -79,7 +79,7 @@ def test_slices_change_nothing_but_when_the_answer_is_there(
         monkeypatch.setattr(served.times, "note_overrun", lambda seconds, slice_s: None)
         parts, many = _slices(served, chunks[1])
         assert (one, parts.status) == (1, whole.status)
-        assert many > 5
+        assert many > (1 if wanted.conditions else 5), "promises are solved at once, which cannot pause within a matrix"
         np.testing.assert_array_equal(parts.splits, whole.splits)
         np.testing.assert_array_equal(parts.bound, whole.bound)
 

@@ -42,7 +42,8 @@ class FusedEngine:
     @staticmethod
     def accepts(problem: Problem) -> bool:
         """Whether the kernels can solve the program: columns that are paths, on the CPU."""
-        return problem.ops.is_over_paths and problem.ops.device.type == "cpu"
+        is_on_cpu = problem.ops.device.type == "cpu" and problem.ops.backend.name != "cuda"  # which may be simulated
+        return problem.ops.is_over_paths and is_on_cpu
 
     def __init__(
         self, problem: Problem, state: PdhgState | None, dtype: torch.dtype, passes: Passes | None = None
