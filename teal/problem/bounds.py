@@ -160,5 +160,5 @@ def relative_gap(value: Tensor, bound: Tensor, sense: float) -> Tensor:
         bound: (B,).
         sense: 1.0 if larger values are better, -1.0 if smaller ones are.
     """
-    largest = torch.fmax(value, bound)
-    return torch.where(largest > 0, sense * (bound - value) / largest, 0)
+    high, low = (bound, value) if sense > 0 else (value, bound)
+    return torch.where(high > 0, (high - low) / high, 0)

@@ -203,11 +203,11 @@ class Search:
 
     def _tighter(self, bound: Tensor) -> Tensor:
         """(B,) the tighter of the best bound and ``bound``."""
-        return torch.where(self._is_above(self.bound, bound), bound, self.bound)
+        return torch.minimum(self.bound, bound) if self._sense > 0 else torch.maximum(self.bound, bound)
 
     def _is_above(self, first: Tensor, second: Tensor) -> Tensor:
         """(B,) where ``first`` is the better value, or the wider bound."""
-        return self._sense * first > self._sense * second
+        return first > second if self._sense > 0 else first < second
 
     def _gaps(self, bound: Tensor) -> Tensor:
         """(B,) gaps between the best values and ``bound``; infinite before the first check.
