@@ -15,7 +15,7 @@ from torch import Tensor
 from teal.problem import Problem
 from teal.runtime.arrays import AnyArray, FloatArray
 from teal.solvers.pdhg.engine import guess_dual, initial_primal_weight
-from teal.solvers.pdhg.fused import certificates, kernels
+from teal.solvers.pdhg.fused import kernels
 from teal.solvers.pdhg.fused.demand_value import DemandValue, of_problem
 from teal.solvers.pdhg.fused.passes import InMemory, Passes, PathPasses
 from teal.solvers.pdhg.fused.state import Control, Dual, ScaledProgram
@@ -86,12 +86,11 @@ class FusedEngine:
     def _demand_value(self) -> DemandValue:
         """Values and caps of the demands."""
         problem = self._problem
-        value, largest, packed = of_problem(problem, self._rows_of), problem.largest_share, problem.paths.packed
+        value, largest = of_problem(problem, self._rows_of), problem.largest_share
         if largest is None:
             return value
-        cap = np.zeros(packed.num_paths * len(self._lanes))
-        certificates.pack_splits(packed.scan, largest.to(torch.float64).contiguous().numpy(), cap, self._lanes)
-        return value._replace(cap=cap)
+        # Paths in the order of scans: demand by demand, those that exist.
+        return value._replace(cap=self._rows_of(largest.to(torch.float64)[:, problem.ops.mask]))
 
     def _rows_of(self, values: Tensor) -> FloatArray:
         """(B, n) as flat rows of lanes, (n * L,); lanes past B repeat the first matrix (their demands are set to 0)."""

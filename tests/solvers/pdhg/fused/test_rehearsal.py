@@ -39,10 +39,13 @@ def _compiled() -> dict[str, int]:
 @pytest.mark.parametrize("batch", [1, 3, 17])
 @pytest.mark.parametrize("gap", [1e-2, 1e-6])
 @pytest.mark.parametrize("failed", [0, 2])
+@pytest.mark.parametrize("has_caps", [False, True])
 def test_a_solve_compiles_nothing_that_was_not_rehearsed(
-    objective: ObjectiveName, batch: int, gap: float, failed: int
+    objective: ObjectiveName, batch: int, gap: float, failed: int, has_caps: bool
 ) -> None:
     problem = random_problem(3, objective=objective, batch=batch, failed=failed)
+    if has_caps and objective is ObjectiveName.TOTAL_FLOW:
+        problem = problem.with_churn_limit(problem.even_splits, 0.1)
     prepare(problem, gap=gap)
     before = _compiled()
     assert len(before) > 10
