@@ -1,4 +1,4 @@
-"""One declaration of an option, from which request models, clients' tables and documents are made."""
+"""One declaration of an option, from which the fields of request models are made."""
 
 from __future__ import annotations
 

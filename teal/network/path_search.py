@@ -62,11 +62,11 @@ def empty_trie(parent: IntArray, link: IntArray) -> _GrowingTrie:
 
 
 @kernel
-def insert(paths: FoundPaths, count_found: int, trie: _GrowingTrie, count: int, leaf: IntArray) -> int:
+def insert(paths: FoundPaths, num_found: int, trie: _GrowingTrie, count: int, leaf: IntArray) -> int:
     """Put the paths of a demand into the trie; the new number of nodes, -1 where there is no room (from then on)."""
     for k in range(len(leaf)):
         leaf[k] = -1
-        if k < count_found and count >= 0:
+        if k < num_found and count >= 0:
             end, count = insert_path(
                 paths.links[k], paths.length[k], trie.parent, trie.link, trie.first_child, trie.next_sibling, count
             )  # fmt: skip

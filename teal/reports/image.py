@@ -19,7 +19,7 @@ from teal.reports.chart import Chart, Series, Styles
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _DASHES = ("-", "--", ":", "-.")
 _POINTS_PER_PIXEL = 0.5  # points of a line in a file for a pixel on a page
-_PANEL_INCHES = (5.5, 4.2)  # inches
+_PANEL_INCHES = (5.5, 4.2)  # width and height of one plot
 _FORMATS = (".svg", ".pdf")
 
 

@@ -71,8 +71,9 @@ def improve(
     for number in range(max_rounds):
         result = solve(problem, gap=max(target / 3, widest_gap / 2), warm_start=state)
         bound = all_paths_bound(problem, result.prices)
-        is_tighter = sense * bound < sense * (best_bound if best_bound is not None else sense * torch.inf)
-        best_bound = bound if best_bound is None else torch.where(is_tighter, bound, best_bound)
+        if best_bound is not None:
+            bound = torch.where(sense * bound < sense * best_bound, bound, best_bound)
+        best_bound = bound
         gaps = gap(problem, result.value, best_bound)
         widest_gap = float(gaps.max())
         is_last = widest_gap <= target or number == max_rounds - 1

@@ -55,6 +55,11 @@ class Stop(StrEnum):
     STALLED = "stalled"  # the gap no longer shrinks; only where another engine goes on
 
 
+def stops_of_sequence(gaps: Tensor, target: float) -> tuple[Stop, ...]:
+    """What ended a sequence of programs, by the certified gaps (B,) of its allocation."""
+    return tuple(Stop.GAP if gap <= target else Stop.ITERATIONS for gap in gaps.tolist())
+
+
 # Called with the iterations done and the widest gap of the matrices that are being solved together.
 ProgressCallback = Callable[[int, float], None]
 

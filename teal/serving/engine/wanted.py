@@ -50,7 +50,7 @@ class Wanted:
     @property
     def is_resumable(self) -> bool:
         """Whether a search can start from the splits and prices with which an earlier one ended."""
-        is_sequence = self.limits or Objective(self.objective).rules.is_sequence
+        is_sequence = bool(self.limits) or Objective(self.objective).rules.is_sequence
         return not is_sequence and all(condition.splits_determine_shares for condition in self.conditions)
 
     @property
@@ -62,7 +62,7 @@ class Wanted:
     @property
     def assumed_work(self) -> float:
         """Work for a matrix, in that for one without classes and conditions, until it is measured."""
-        is_fair = not self.limits and Objective(self.objective).rules.is_sequence
+        is_fair = Objective(self.objective).rules.is_sequence and not self.limits
         return max(1, len(self.limits)) * (_ASSUMED_WORK if self.conditions or is_fair else 1.0)
 
     def problem(self, network: Problem, rates: FloatArray) -> Problem:

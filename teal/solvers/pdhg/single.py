@@ -50,34 +50,34 @@ class SearchOptions:
 
 
 def _solving_unconditioned(
-    problem: Problem, state: PdhgState | None, limits: SearchOptions, engine: str, dtype: torch.dtype | None
+    problem: Problem, state: PdhgState | None, options: SearchOptions, engine: str, dtype: torch.dtype | None
 ) -> Steps[PdhgResult]:
     """One program without conditions: reduced where it is not ordinary."""
     if is_ordinary(problem):
-        return (yield from _solving_reduced(problem, state, limits, engine, dtype, may_span_decades=False))
+        return (yield from _solving_reduced(problem, state, options, engine, dtype, may_span_decades=False))
     reduction = Reduction(problem)
-    result = yield from _solving_reduced(reduction.problem, reduction.reduced(state), limits, engine, dtype)
-    return reduction.result(result, limits.gap)
+    result = yield from _solving_reduced(reduction.problem, reduction.reduced(state), options, engine, dtype)
+    return reduction.result(result, options.gap)
 
 
 def solving_single(
-    problem: Problem, state: PdhgState | None, limits: SearchOptions, engine: str, dtype: torch.dtype | None
+    problem: Problem, state: PdhgState | None, options: SearchOptions, engine: str, dtype: torch.dtype | None
 ) -> Steps[PdhgResult]:
     """The solution of one program.
 
     Args:
         problem: B matrices under an objective that is a single program.
         state: to start from; None for nothing.
-        limits: when to stop.
+        options: how to solve it.
         engine, dtype: as of :func:`teal.solvers.pdhg.solve`.
     """
     if problem.conditions:
-        return (yield from _solving_rewritten(problem, state, limits, engine, dtype))
-    return (yield from _solving_unconditioned(problem, state, limits, engine, dtype))
+        return (yield from _solving_rewritten(problem, state, options, engine, dtype))
+    return (yield from _solving_unconditioned(problem, state, options, engine, dtype))
 
 
 def _solving_rewritten(
-    problem: Problem, state: PdhgState | None, limits: SearchOptions, engine: str, dtype: torch.dtype | None
+    problem: Problem, state: PdhgState | None, options: SearchOptions, engine: str, dtype: torch.dtype | None
 ) -> Steps[PdhgResult]:
     """The program that the side conditions make, over its own columns and rows; the result is over paths and links."""
     rewritten, over, links = problem.rewritten, problem.over_columns, problem.topology.num_links
@@ -89,8 +89,10 @@ def _solving_rewritten(
         columns = PdhgState(rewritten.shares(state.splits.to(over.demand)), prices)
     elif rewritten.start is not None:
         columns = PdhgState(rewritten.start, torch.zeros_like(over.capacity))
-    options = dataclasses.replace(limits, starter=None)
-    result = yield from _solving_exactly(over, options) if _is_small(over, engine) else _nothing()
+    options = dataclasses.replace(options, starter=None)
+    result: PdhgResult | None = None
+    if _is_small(over, engine):
+        result = yield from _solving_exactly(over, options)
     if result is None:
         result = yield from _solving_unconditioned(over, columns, options, engine, dtype)
     splits, prices = rewritten.splits(result.splits), result.prices[:, :links]
@@ -104,11 +106,6 @@ def _is_small(problem: Problem, engine: str) -> bool:
     if engine != "auto" or is_over_paths or not on_cpu:
         return False
     return problem.batch * int(problem.ops.mask.sum()) <= _EXACT_COLUMNS
-
-
-def _nothing() -> Steps[PdhgResult | None]:
-    yield from ()
-    return None
 
 
 def _solving_exactly(problem: Problem, options: SearchOptions) -> Steps[PdhgResult | None]:
@@ -145,16 +142,16 @@ def iteration_dtype(gap: float, dtype: torch.dtype | None) -> torch.dtype:
 def _solving_reduced(
     problem: Problem,
     state: PdhgState | None,
-    limits: SearchOptions,
+    options: SearchOptions,
     engine: str,
     dtype: torch.dtype | None,
     *,
     may_span_decades: bool = True,
 ) -> Steps[PdhgResult]:
     """Solve each matrix by the engine that suits it, then those that stalled by another one."""
-    real = iteration_dtype(limits.gap, dtype)
+    real = iteration_dtype(options.gap, dtype)
     if engine != "auto":
-        return (yield from _solving_parts(problem, state, limits, engine, real))
+        return (yield from _solving_parts(problem, state, options, engine, real))
     is_small = problem.paths.trie.num_nodes + problem.paths.leaf.size <= LARGE_WORK and problem.steps is None
     # The equilibrated engine takes long above that size, and knows no steps; a stall of float32 may still be mended.
     fallback = "equilibrated" if is_small else "auto" if real is torch.float32 and dtype is None else ""
@@ -162,25 +159,25 @@ def _solving_reduced(
         spans_decades(problem).cpu() if is_small and may_span_decades else torch.zeros(problem.batch, dtype=torch.bool)
     )
     if bool(is_wide.all()) and problem.batch:
-        return (yield from _solving_parts(problem, state, limits, "equilibrated", real))
+        return (yield from _solving_parts(problem, state, options, "equilibrated", real))
     if not bool(is_wide.any()):
-        result = yield from _solving_parts(problem, state, limits, "auto", real, may_stall=bool(fallback))
+        result = yield from _solving_parts(problem, state, options, "auto", real, may_stall=bool(fallback))
     else:
         groups = [(~is_wide).nonzero()[:, 0], is_wide.nonzero()[:, 0]]
         parts: list[PdhgResult] = []
         for rows, name in zip(groups, ("auto", "equilibrated"), strict=True):
             left = problem.batch - sum(len(part.value) for part in parts)
-            part_limits = dataclasses.replace(limits, deadline=limits.deadline.share(len(rows) / left))
+            part_options = dataclasses.replace(options, deadline=options.deadline.share(len(rows) / left))
             part_state = None if state is None else state.rows(rows)
             part = yield from _solving_parts(
-                problem.rows(rows), part_state, part_limits, name, real, may_stall=bool(fallback and name == "auto")
+                problem.rows(rows), part_state, part_options, name, real, may_stall=bool(fallback and name == "auto")
             )
             parts.append(part)
         result = merged(parts).rows(torch.cat(groups).argsort())
     stalled = torch.tensor([stop is Stop.STALLED for stop in result.stopped_by], dtype=torch.bool).nonzero()[:, 0]
     if not len(stalled):
         return result
-    rest = dataclasses.replace(limits, max_iterations=max(0, limits.max_iterations - result.iterations))
+    rest = dataclasses.replace(options, max_iterations=max(0, options.max_iterations - result.iterations))
     earlier = result.rows(stalled)
     second = yield from _solving_parts(
         problem.rows(stalled), earlier.state, rest, fallback, torch.float64, may_sample=False
@@ -191,7 +188,7 @@ def _solving_reduced(
 def _solving_parts(
     problem: Problem,
     state: PdhgState | None,
-    limits: SearchOptions,
+    options: SearchOptions,
     name: str,
     dtype: torch.dtype,
     *,
@@ -205,13 +202,13 @@ def _solving_parts(
         rows = slice(first, first + lanes)
         part = problem.rows(rows)
         part_state = None if state is None else state.rows(rows)
-        begin, part_deadline = time.perf_counter(), limits.deadline.share(part.batch / (problem.batch - first))
+        begin, part_deadline = time.perf_counter(), options.deadline.share(part.batch / (problem.batch - first))
         engine = make_engine(part, part_state, dtype)
         sampled = None
-        if may_sample and isinstance(engine, FusedEngine) and starts_from_samples(part, limits.gap, name):
-            sampled = SampledStart(part, engine, limits.gap, limits.starter)
+        if may_sample and isinstance(engine, FusedEngine) and starts_from_samples(part, options.gap, name):
+            sampled = SampledStart(part, engine, options.gap, options.starter)
         search = Search(
-            part, engine, limits.gap, limits.max_iterations, limits.report, begin=begin, may_stall=may_stall,
+            part, engine, options.gap, options.max_iterations, options.report, begin=begin, may_stall=may_stall,
             sampled=sampled,
         )  # fmt: skip
         results.append((yield from search.solving(part_deadline, warm=part_state is not None)))

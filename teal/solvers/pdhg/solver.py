@@ -195,8 +195,8 @@ def _solving(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps
     is_sampled = not problem.conditions and starts_from_samples(problem, settings.gap, engine)
     if state is None and starter is not None and not is_sampled:
         state = _starting_state(problem, starter.start(problem))
-    limits = SearchOptions(settings.gap, deadline, settings.max_iterations, settings.report, starter)
-    result = yield from solving_single(problem, state, limits, engine, dtype)
+    options = SearchOptions(settings.gap, deadline, settings.max_iterations, settings.report, starter)
+    result = yield from solving_single(problem, state, options, engine, dtype)
     return dataclasses.replace(result, solve_s=time.perf_counter() - begin)
 
 

@@ -18,7 +18,7 @@ from teal.problem import Problem, ProgramPrices
 from teal.problem.bounds import gap as certified_gap
 from teal.problem.fair_levels import fair_figures
 from teal.solvers.projection import project
-from teal.solvers.result import PdhgResult, PdhgState, Stop
+from teal.solvers.result import PdhgResult, PdhgState, stops_of_sequence
 from teal.solvers.sequences.fairness import fair_flows, usual_iterations, weights_of
 from teal.solvers.sequences.task import Compute, PartOfTasks, Solve, Tasks, TimeShare
 from teal.solvers.sequences.water_filling import Filling, HeldLevel
@@ -27,8 +27,8 @@ from teal.solvers.sequences.water_filling import Filling, HeldLevel
 # from the rates of the first.  Errors add up from level to level: with 0.5 Germany50 at load 6 just reached its target
 # of 1%, with 0.3 its gap was a seventh of it in the same time, and B4 missed a target of 0.1% three times over.
 _PROGRAM_SHARES = (0.3, 0.05)
-_GUESS_TIME = 0.25  # share of the deadline after which the first guess stops
-_FILLING_TIME = 0.8  # share of the deadline after which water-filling stops; the rest is for routing
+_GUESS_TIME = 0.25  # share of the time left to the sequence after which the first guess stops
+_FILLING_TIME = 0.8  # share of the time then left after which water-filling stops; the rest is for routing
 _GUESS_ITERATIONS = 20  # over levels of links, whose rates are a first guess of the levels of water-filling
 _REFILL_ROUNDS = 6  # rounds in which unused capacity is given to demands below their rates
 _LEAST_DIVISOR = 1e-30  # instead of 0 as a divisor
@@ -106,7 +106,7 @@ def _result(
     return dataclasses.replace(
         routed, splits=splits, state=PdhgState(splits, routed.prices), value=value, bound=bound, gap=gaps,
         program_prices=prices, fair=figures,
-        stopped_by=tuple(Stop.GAP if reached <= gap else Stop.ITERATIONS for reached in gaps.tolist()),
+        stopped_by=stops_of_sequence(gaps, gap),
     )  # fmt: skip
 
 

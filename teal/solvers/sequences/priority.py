@@ -32,7 +32,7 @@ from teal.problem.priority import ClassFigures, by_class, class_figures
 from teal.runtime.interruptible import Deadline, Steps
 from teal.solvers.exact import MAX_COLUMNS, exact_classes
 from teal.solvers.projection import project
-from teal.solvers.result import PdhgResult, PdhgState, Stop
+from teal.solvers.result import PdhgResult, PdhgState, stops_of_sequence
 from teal.solvers.sequences.class_rows import ClassRows, class_weights
 from teal.solvers.sequences.task import Compute, PartOfTasks, Progress, Solve, Tasks
 
@@ -128,9 +128,8 @@ class _Sequence:
         row = int(figures.gap[:, number].argmax())
         carried = self._rows.carried(number, self._result(number).splits)[row, number]
         missing = float(figures.bound[row, number] - figures.value[row, number])
-        is_bound_loose = (
-            float(figures.bound[row, number] - carried) > missing / 2
-        )  # else the last program carries too little
+        # Where the bound is not loose, the last program carries too little of the class.
+        is_bound_loose = float(figures.bound[row, number] - carried) > missing / 2
         was_raised = False
         if number < self.count - 1 and not is_bound_loose:
             last = self.last
@@ -189,7 +188,7 @@ def _result(splits: Tensor, prices: Tensor, figures: ClassFigures, gap: float) -
     return PdhgResult(
         splits=splits, prices=prices[:, -1], value=figures.value.sum(1), bound=figures.bound.sum(1), gap=gaps,
         iterations=0, solve_s=0.0, state=PdhgState(splits, prices[:, -1]),
-        stopped_by=tuple(Stop.GAP if widest <= gap else Stop.ITERATIONS for widest in gaps.tolist()),
+        stopped_by=stops_of_sequence(gaps, gap),
         program_prices=ProgramPrices(prices), classes=figures,
     )  # fmt: skip
 
