@@ -14,6 +14,7 @@ from teal.formats.graphml import read_graphml
 from teal.formats.node_link import read_node_link, topology_to_node_link
 from teal.formats.npz import read_npz, write_npz
 from teal.formats.records import parse_attributes
+from teal.formats.repetita import TOPOLOGY_SUFFIX, demand_files, read_repetita_topology, read_repetita_traffic
 from teal.formats.sndlib import is_sndlib, read_sndlib_topology, read_sndlib_traffic
 from teal.formats.tables import read_table, write_table
 from teal.formats.units import gbps_per_unit
@@ -24,8 +25,12 @@ __all__ = ["TRAFFIC_SUFFIXES", "is_named", "load_topology", "load_traffic", "sav
 
 TRAFFIC_SUFFIXES = (".npz", ".csv", ".parquet")
 BUILT_IN = {"b4": "data/b4.json"}
-_EXPECTED_TOPOLOGY = "a .json, .graphml or SNDlib .xml file, topohub:GROUP/NAME, or one of: " + ", ".join(BUILT_IN)
-_EXPECTED_TRAFFIC = "an SNDlib .tgz or folder, a .npz, .csv or .parquet file, or gravity:seed=0,count=200,load=4"
+_EXPECTED_TOPOLOGY = (
+    "a .json, .graphml, SNDlib .xml or Repetita .graph file, topohub:GROUP/NAME, or one of: " + ", ".join(BUILT_IN)
+)
+_EXPECTED_TRAFFIC = (
+    "an SNDlib .tgz or folder, a .npz, .csv, .parquet or Repetita .demands file, or gravity:seed=0,count=200,load=4"
+)
 
 
 def is_named(text: str) -> bool:
@@ -37,7 +42,8 @@ def load_topology(text: Any, default_capacity: float | None = None, attributes: 
     """The topology of a file or name, or of a networkx graph.
 
     Args:
-        text: a node-link ``.json``, ``.graphml`` or SNDlib ``.xml`` file; ``topohub:GROUP/NAME``; ``b4``; or a graph.
+        text: a node-link ``.json``, ``.graphml``, SNDlib ``.xml`` or Repetita ``.graph`` file; ``topohub:GROUP/NAME``;
+            ``b4``; or a graph.
         default_capacity: Gbit/s for links whose file gives none; None to refuse such files.
         attributes: names of the attributes of links in a .json or .graphml file, such as ``capacity=bandwidth``.
 
@@ -62,6 +68,8 @@ def load_topology(text: Any, default_capacity: float | None = None, attributes: 
             return read_graphml(path, default_capacity, names)
         case ".xml" if is_sndlib(path):
             return read_sndlib_topology(path, default_capacity)
+        case suffix if suffix == TOPOLOGY_SUFFIX:
+            return read_repetita_topology(path)
     raise InputError(text, "topology", _EXPECTED_TOPOLOGY, f"another kind of file ({path.suffix or 'no suffix'})")
 
 
@@ -71,7 +79,8 @@ def load_traffic(
     """The traffic matrices of a file, folder or name, or of a pandas frame, over the nodes of ``topology``.
 
     Args:
-        text: an SNDlib archive (.tgz or folder); a .npz, .csv or .parquet file; ``gravity:...``; or a frame.
+        text: an SNDlib archive (.tgz or folder); a .npz, .csv, .parquet or Repetita .demands file (or a pattern,
+            ``rf1221.*.demands``); ``gravity:...``; or a frame.
         topology: the network.
         progress: show bars.
         unit: of the rates in a .csv, .parquet or .npz file, such as ``Mbit/s``; "" for Gbit/s.
@@ -88,12 +97,15 @@ def load_traffic(
     if class_order and path.suffix.lower() not in (".csv", ".parquet"):
         raise InputError("--class-order", "", f"nothing for {text}, which has no classes", ",".join(class_order))
     is_archive = path.is_dir() or (path.name.lower().endswith((".tgz", ".tar.gz", ".tar")) and path.is_file())
-    if unit and (is_archive or text.partition(":")[0] == "gravity"):
+    repetita = demand_files(text)
+    if unit and (repetita or is_archive or text.partition(":")[0] == "gravity"):
         raise InputError("--traffic-unit", "", f"nothing for {text}, which has a unit of its own", repr(unit))
     if text.partition(":")[0] == "gravity":
         return gravity.generate_traffic(text, topology, progress)
     if is_archive:
         return read_sndlib_traffic(path, topology, progress)
+    if repetita:
+        return read_repetita_traffic(repetita, topology)
     if not path.is_file():
         raise InputError(text, "traffic", _EXPECTED_TRAFFIC, "no such file or name")
     factor = gbps_per_unit(unit, "--traffic-unit") if unit else 1.0

@@ -2,8 +2,8 @@
 
 Nodes have an ``id`` (any scalar, converted to a string) and perhaps ``pos`` ([longitude, latitude]) or ``lon`` and
 ``lat``; a node without a valid position has none.  Links (key ``links`` or ``edges``) have ``source``, ``target``,
-``capacity`` and perhaps ``latency`` in ms.  Capacities are in Gbit/s unless the ``graph`` object has a
-``capacity_unit``.  Without ``"directed": true`` each link stands for two, one in each direction.
+``capacity`` and perhaps ``latency`` in ms and an IGP ``metric``.  Capacities are in Gbit/s unless the ``graph`` object
+has a ``capacity_unit``.  Without ``"directed": true`` each link stands for two, one in each direction.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ def topology_from_node_link(
                 else number(capacity, where, f"{field}: {names.capacity}") * gbps_per_file_unit,
                 number(link[names.latency], where, f"{field}: {names.latency}") if names.latency in link else None,
                 f"{field} ({link['source']}->{link['target']})",
-                tuple(str(key) for key in link if key not in ("source", "target", "key", names.latency)),
+                tuple(str(key) for key in link if key not in ("source", "target", "key", "metric", names.latency)),
+                number(link["metric"], where, f"{field}: metric") if "metric" in link else None,
             )
         )
     return topology_from_records(
@@ -116,8 +117,10 @@ def topology_to_node_link(topology: Topology) -> dict[str, Any]:
         nodes.append({"id": name, "pos": [x, y]} if has_position else {"id": name})
     ends = zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
     capacity_and_latency = zip(topology.capacity.tolist(), topology.latency.tolist(), strict=True)
-    links = [
+    links: list[dict[str, Any]] = [
         {"source": names[s], "target": names[t], "capacity": capacity, "latency": latency}
         for (s, t), (capacity, latency) in zip(ends, capacity_and_latency, strict=True)
     ]
+    if topology.metric is not None:
+        links = [{**link, "metric": metric} for link, metric in zip(links, topology.metric.tolist(), strict=True)]
     return {"directed": True, "multigraph": True, "nodes": nodes, "links": links}

@@ -12,6 +12,7 @@ from teal.errors import InputError
 from teal.formats.units import fibre_latency_ms, gbps_per_unit, great_circle_km
 from teal.network import Topology
 
+_MOST_METRIC = 2**32 - 1  # IGP metrics are of at most 32 bits
 _DEFAULT_LATENCY_MS = 1.0  # of a link whose latency and coordinates are unknown
 
 
@@ -26,6 +27,7 @@ class LinkRecord:
         latency: ms; None to derive it from the coordinates.
         field: its place in the file, for messages.
         others: names of its other attributes, for messages.
+        metric: IGP metric; None if the file has none.
     """
 
     source: str
@@ -34,6 +36,7 @@ class LinkRecord:
     latency: float | None
     field: str
     others: tuple[str, ...] = ()
+    metric: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +87,7 @@ def topology_from_records(
 
     An undirected link becomes two directed ones of the full capacity each.  A link from a node to
     itself is dropped and noted.  A link without latency gets light's time through fibre along the
-    great circle where both ends have coordinates, else 1 ms.
+    great circle where both ends have coordinates, else 1 ms.  Metrics are kept where every link has one.
 
     Args:
         name: of the network.
@@ -97,13 +100,15 @@ def topology_from_records(
         notes: of the topology, to which those about dropped links and assumed capacities are added.
 
     Raises:
-        InputError: an unknown node; a missing, zero, negative or NaN capacity.
+        InputError: an unknown node; a missing, zero, negative or NaN capacity; a metric that is no whole number above
+            0, or one on some of the links only.
     """
     index = {node: i for i, node in enumerate(nodes)}
     positions = list(nodes.values())
     ends: list[tuple[int, int]] = []
     capacity: list[float] = []
     latency: list[float] = []
+    metrics: list[float | None] = []
     loops = assumed = 0
     for record in links:
         for field in ("source", "target"):
@@ -138,11 +143,20 @@ def topology_from_records(
             ends.append(pair)
             capacity.append(link_capacity)
             latency.append(delay)
+            metrics.append(_checked_metric(record, where))
     if not directed and (both := _both_directions(ends)):
         notes += (
             f'{both} pairs of nodes have links in both directions in a file without "directed": true; each was read '
             "as a cable of its own, so that these capacities may count twice.",
         )
+    metric = None
+    if any(value is not None for value in metrics):
+        if None in metrics:
+            a, b = ends[metrics.index(None)]
+            raise InputError(
+                where, "metric", "one on every link, or on none", f"none on {list(nodes)[a]}->{list(nodes)[b]}"
+            )
+        metric = np.array(metrics, dtype=np.int64)
     if loops:
         notes += (f"{loops} links from a node to itself were dropped.",)
     if assumed:
@@ -159,7 +173,16 @@ def topology_from_records(
         coordinates=np.array([point or unknown for point in positions], dtype=np.float64).reshape(-1, 2),
         origin=where,
         notes=notes,
+        metric=metric,
     )
+
+
+def _checked_metric(record: LinkRecord, where: str) -> float | None:
+    """The metric of a record; InputError unless it is a whole number from 1 to _MOST_METRIC."""
+    value = record.metric
+    if value is not None and not (float(value).is_integer() and 0 < value <= _MOST_METRIC):
+        raise InputError(where, f"{record.field}: metric", f"a whole number from 1 to {_MOST_METRIC}", value)
+    return value
 
 
 def _both_directions(ends: list[tuple[int, int]]) -> int:

@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from teal.errors import InputError
-from teal.runtime.arrays import BoolArray, FloatArray, IntArray
+from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.storage import content_key
 
 
@@ -29,6 +29,7 @@ class Topology:
         link_target: (E,) index of the node where it ends.
         capacity: (E,) Gbit/s; 0 means that the link has failed.
         latency: (E,) ms, one-way propagation delay; positive, so that shortest paths have no loops.
+        metric: (E,) IGP metric, a whole number above 0; None where unknown.  Candidate paths do not depend on it.
         coordinates: (N, 2) longitude and latitude in degrees (or x and y in any unit), only for drawing; NaN where
             unknown.
         origin: the file or name that the topology was read from, for messages.
@@ -47,6 +48,7 @@ class Topology:
     coordinates: FloatArray
     origin: str = ""
     notes: tuple[str, ...] = ()
+    metric: Int64Array | None = None
 
     def __post_init__(self) -> None:
         where = self.origin or self.name
@@ -77,8 +79,14 @@ class Topology:
         self._require(finite, "capacity", "a finite capacity >= 0", self.capacity)
         positive = np.isfinite(self.latency) & (self.latency > 0)
         self._require(positive, "latency", "a finite latency > 0", self.latency)
+        if self.metric is not None:
+            if self.metric.shape != (links,):
+                raise InputError(where, "metric", f"shape {(links,)}", self.metric.shape)
+            self._require(self.metric > 0, "metric", "an IGP metric > 0", self.metric)
 
-    def _require(self, good: BoolArray, field: str, expected: str, values: FloatArray | None = None) -> None:
+    def _require(
+        self, good: BoolArray, field: str, expected: str, values: FloatArray | Int64Array | None = None
+    ) -> None:
         if not good.all():
             bad = int(np.argmin(good))
             actual = self.link_name(bad) if values is None else values[bad]

@@ -1,0 +1,157 @@
+"""Repetita (Gay, Schaus & Vissicchio, 2017): a ``.graph`` file for a network, a ``.demands`` file for a matrix.
+
+A ``.graph`` file lists ``label x y`` for each node, and ``label src dest weight bw delay`` for each directed link: node
+numbers, IGP metric, capacity in kbit/s, delay in microseconds.  A ``.demands`` file lists ``label src dest bw``: node
+numbers of its network, kbit/s.  Several demands of one pair are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from glob import glob
+from pathlib import Path
+
+import numpy as np
+
+from teal.errors import InputError
+from teal.formats.rate_store import RateArray, RateFile, make_rates
+from teal.formats.records import LinkRecord, number, topology_from_records
+from teal.formats.units import gbps_per_unit
+from teal.network import Topology, TrafficMatrices
+from teal.runtime.arrays import FloatArray
+from teal.runtime.storage import content_key, file_key
+
+TOPOLOGY_SUFFIX, TRAFFIC_SUFFIX = ".graph", ".demands"
+_GBPS_PER_UNIT = gbps_per_unit("kbit/s", "Repetita")
+_MS_PER_UNIT = 1e-3  # delays are in microseconds
+_LEAST_DELAY = 1  # microseconds; files round shorter delays to 0, and a latency must be above 0
+# The files have no times: matrix i of several gets this time plus i intervals.
+_FIRST_TIME, _INTERVAL_S = np.datetime64("2024-01-01T00:00:00", "s"), 300
+
+
+def read_repetita_topology(path: Path) -> Topology:
+    """Read a network with its IGP metrics.
+
+    Raises:
+        InputError: another kind of file, a field that is no number, or what :func:`topology_from_records` refuses.
+    """
+    where = str(path)
+    nodes: dict[str, tuple[float, float] | None] = {}
+    links: list[LinkRecord] = []
+    names: list[str] = []
+    for section, line, parts in _lines(path, {"NODES": 3, "EDGES": 6}):
+        field = f"line {line}"
+        if section == "NODES":
+            if parts[0] in nodes:
+                raise InputError(where, field, "distinct node names", f"{parts[0]!r} twice")
+            x, y = (number(text, where, f"{field}: {axis}") for text, axis in zip(parts[1:], "xy", strict=True))
+            nodes[parts[0]] = (x, y)
+            names.append(parts[0])
+            continue
+        source, target = (_node(text, names, where, field) for text in parts[1:3])
+        metric, capacity, delay = (
+            number(text, where, f"{field}: {what}")
+            for text, what in zip(parts[3:], ("weight", "bw", "delay"), strict=True)
+        )
+        latency = max(delay, _LEAST_DELAY) * _MS_PER_UNIT
+        links.append(LinkRecord(
+            names[source], names[target], capacity * _GBPS_PER_UNIT, latency, f"{field} ({parts[0]})", metric=metric
+        ))  # fmt: skip
+    if all(point == (0.0, 0.0) for point in nodes.values()):  # as in the files of Rocketfuel
+        nodes = dict.fromkeys(nodes)
+    return topology_from_records(path.stem, where, nodes, links, directed=True)
+
+
+def demand_files(text: str) -> list[Path]:
+    """The files that ``text``, a ``.demands`` file or a pattern such as ``rf1221.*.demands``, names; [] for none."""
+    if not text.endswith(TRAFFIC_SUFFIX):
+        return []
+    path = Path(text).expanduser()
+    return [path] if path.is_file() else [Path(name) for name in sorted(glob(str(path)))]
+
+
+def read_repetita_traffic(files: list[Path], topology: Topology) -> TrafficMatrices:
+    """Read one matrix a file, in the order of ``files``, as consecutive intervals of 5 minutes.
+
+    Raises:
+        InputError: another kind of file, a node number that the network does not have, or a rate that is negative or
+            no finite number.
+    """
+    matrices = [_read_matrix(path, topology) for path in files]
+    pairs = sorted(set().union(*matrices))
+    if not pairs:
+        raise InputError(str(files[0]), "DEMANDS", "demands between different nodes", "none")
+    column = {pair: number for number, pair in enumerate(pairs)}
+    key = content_key(*(file_key(path) for path in files), topology.node_names)
+
+    def fill(store: RateFile | RateArray) -> None:
+        for row, matrix in enumerate(matrices):
+            rates: FloatArray = np.zeros(len(pairs))
+            rates[[column[pair] for pair in matrix]] = list(matrix.values())
+            store.write(row, rates[None])
+
+    return TrafficMatrices(
+        name=files[0].stem.split(".")[0],
+        pairs=np.array(pairs, dtype=np.int32),
+        timestamps=_FIRST_TIME + np.arange(len(files)) * np.timedelta64(_INTERVAL_S, "s"),
+        rates=make_rates((len(files), len(pairs)), key, fill),
+        interval_s=_INTERVAL_S,
+        key=key,
+        origin=str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more",
+    )
+
+
+def _read_matrix(path: Path, topology: Topology) -> dict[tuple[int, int], float]:
+    """Gbit/s of each pair of nodes in a file."""
+    where, rates = str(path), dict[tuple[int, int], float]()
+    for _, line, parts in _lines(path, {"DEMANDS": 4}):
+        field = f"line {line}"
+        source, target = (_node(text, topology.node_names, where, field) for text in parts[1:3])
+        rate = number(parts[3], where, f"{field}: bw")
+        if not (np.isfinite(rate) and rate >= 0):
+            raise InputError(where, f"{field}: bw", "a finite rate >= 0", rate)
+        if source != target:
+            rates[source, target] = rates.get((source, target), 0.0) + rate * _GBPS_PER_UNIT
+    return rates
+
+
+def _node(text: str, names: list[str] | tuple[str, ...], where: str, field: str) -> int:
+    """The number of a node."""
+    if not text.isdecimal() or int(text) >= len(names):
+        raise InputError(where, field, f"a node number in 0..{len(names) - 1}", repr(text))
+    return int(text)
+
+
+def _lines(path: Path, fields: dict[str, int]) -> Iterator[tuple[str, int, list[str]]]:
+    """Section, line number and fields of every entry.
+
+    Args:
+        path: of the file.
+        fields: number of fields of an entry, by the name of its section; the file has these sections in this order.
+
+    Raises:
+        InputError: no text in UTF-8, another section, another number of fields, or fewer entries than announced.
+    """
+    where, wanted, left, section, is_header = str(path), list(fields), 0, "", False
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise InputError(where, "", "a text file in UTF-8", str(error)) from None
+    for line, text in enumerate(lines, start=1):
+        parts = text.split()
+        if not parts:
+            continue
+        if is_header:  # names of the columns
+            is_header = False
+        elif left:
+            if len(parts) != fields[section]:
+                raise InputError(where, f"line {line}", f"{fields[section]} fields", len(parts))
+            yield section, line, parts
+            left -= 1
+        else:
+            expected = f"{wanted[0]} and a number of entries" if wanted else "nothing more"
+            if not wanted or len(parts) != 2 or parts[0] != wanted[0] or not parts[1].isdecimal():
+                raise InputError(where, f"line {line}", expected, repr(text[:80]))
+            section, left, is_header = wanted.pop(0), int(parts[1]), True
+    if left or wanted:
+        raise InputError(where, section or wanted[0], f"{left} more entries" if left else wanted[0], "the end")
