@@ -24,6 +24,7 @@ from .problem import (
 from .reports import plot
 from .schemes import Follower, Scheme, make_scheme, register_scheme, scheme_names
 from .schemes.hedges import Hedge, Past, hedge_names, make_hedge, register_hedge
+from .solvers.candidates import ChosenPaths, choose_paths
 from .solvers.pdhg import PdhgResult, PdhgState, Starter, solve
 from .solvers.pdhg.scenarios.solver import ScenarioResult, solve_scenarios
 from .solvers.pdhg.shards.sharded import ShardedProblem, ShardedResult
@@ -34,6 +35,7 @@ __version__: str
 __all__ = [
     "Allocation",
     "Assessment",
+    "ChosenPaths",
     "ClassFigures",
     "Figures",
     "Follower",
@@ -63,6 +65,7 @@ __all__ = [
     "Violations",
     "all_paths_bound",
     "assess",
+    "choose_paths",
     "compute_paths",
     "dual_bound",
     "hedge_names",

@@ -64,6 +64,8 @@ class Rules:
         may_shed: whether an allocation may carry a demand in part; loads must then stay within capacities.
         sense: 1.0 if a larger value is better, -1.0 if a smaller one is.
         is_sequence: whether it is a sequence of programs, each with a bound of its own.
+        paths_for: the single program for which candidate paths are chosen; None for the objective itself, or total_flow
+            for a sequence of programs.
         needs_weight: whether every demand must have a weight.
         allows_protection: whether its flows may be promises that survive failures.
         unit: of its value, as printed after a number.
@@ -76,6 +78,7 @@ class Rules:
     may_shed: bool = True
     sense: float = 1.0
     is_sequence: bool = False
+    paths_for: ObjectiveName | None = None
     needs_weight: bool = False
     allows_protection: bool = False
     unit: str = " Gbit/s"
@@ -198,7 +201,7 @@ _RULES: dict[str, Rules] = {
         carries_all=True, solved_as=ObjectiveName.MAX_LINK_UTILISATION, unit="", measure_label="least share carried"
     ),
     ObjectiveName.PRIORITY: _Weighted(is_sequence=True, needs_weight=True, allows_protection=True),
-    ObjectiveName.MAX_MIN: _MaxMin(is_sequence=True),
+    ObjectiveName.MAX_MIN: _MaxMin(is_sequence=True, paths_for=ObjectiveName.MAX_LINK_UTILISATION),
 }
 SINGLE_PROGRAMS = tuple(name for name in ObjectiveName if not _RULES[name].is_sequence)
 

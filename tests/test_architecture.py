@@ -36,8 +36,8 @@ ORDERS = {
         "fair_levels", "assessment",
     ),
     "evaluation": (
-        "calibration", "instance", "cases", "online", "comparison", "rows", "runner", "evaluate", "race", "plan",
-        "audit", "solve", "sharded", "allocate", "next_interval", "warm_up",
+        "calibration", "path_sets", "instance", "cases", "online", "comparison", "rows", "runner", "evaluate", "race",
+        "plan", "audit", "solve", "sharded", "allocate", "next_interval", "warm_up",
     ),
 }  # fmt: skip
 MAX_TOP_LEVEL_ENTRIES = 26

@@ -173,8 +173,8 @@ def _write_bad_files(folder: Path) -> None:
         ),
         ("evaluate --topology b4 --traffic gravity --scheme teal --model nowhere", "nowhere: model.json"),
         (
-            "evaluate --topology b4 --traffic gravity --num-paths 3 --scheme teal --model K4",
-            "K: expected a model for 3",
+            "evaluate --topology b4 --traffic gravity --objective max_link_utilisation --scheme teal --model K4",
+            "objective: expected a model for max_link_utilisation",
         ),
         ("evaluate --topology b4 --traffic gravity --fail 1,99", "node: expected a node"),
         ("evaluate --topology b4 --traffic gravity --fail 1", "two node names"),

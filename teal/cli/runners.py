@@ -266,14 +266,14 @@ def improve(config: ImproveConfig, notify: Notify) -> int:
     return EXIT_OK
 
 
-def paths(config: PathsConfig, _: Notify) -> int:
+def paths(config: PathsConfig, notify: Notify) -> int:
     from teal.studies.paths import run_compute
 
-    topology, paths = run_compute(config)
+    topology, paths = run_compute(config, notify)
     count = paths.mask.sum(1)
     print(f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} links, {paths.num_demands:,} demands")
     print(f"paths: {int(count.sum()):,}; longest {int(paths.hops.max())} links")
-    for k in range(config.num_paths + 1):
+    for k in range(paths.num_paths + 1):
         print(f"  demands with {k} paths: {int((count == k).sum()):,}")
     print(f"pairs of a path and a link: {paths.num_incidences:,}; nodes of the path trie: {paths.trie.num_nodes:,}")
     if config.out:

@@ -50,7 +50,7 @@ class Network:
         state: computing (its paths), ready, or failed.
         generation: changes when the name is registered again.
         objective, gap: of allocations that do not say otherwise.
-        num_paths, path_method, path_weight: of the candidate paths.
+        num_paths, max_paths, path_method, path_weight: of the candidate paths.
         paths_share: while computing, share of the sources that have their paths.
         paths_estimated_s: estimate of the time for all paths, s; None if none was made.
         error: why it failed; None if it did not.
@@ -64,7 +64,8 @@ class Network:
     generation: str
     objective: str
     gap: float
-    num_paths: int
+    num_paths: int | Literal["auto"]
+    max_paths: int
     path_method: str
     path_weight: str
     paths_share: float = 0.0

@@ -61,6 +61,7 @@ class AllocateConfig(InstanceConfig):
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
+        super().__post_init__()
         require(self, "gap", "a number in [0, 1)", 0 <= self.gap < 1)
         require(self, "entries", "0 to 255", 0 <= self.entries <= 255)
         require(self, "min_split", "a number in [0, 1)", 0 <= self.min_split < 1)

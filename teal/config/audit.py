@@ -47,6 +47,7 @@ class AuditConfig(InstanceConfig):
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
+        super().__post_init__()
         require(self, "box", "a number of at least 0", self.box >= 0)
         require(self, "scheme", "at least one", bool(self.scheme))
         require(self, "up_to", "a number of at least 0", self.up_to >= 0)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from typing import Literal
 
 from teal.errors import InputError
-from teal.network.paths import PathMethod, PathWeight
+from teal.network.paths import FIRST_PATHS, PathMethod, PathWeight
 from teal.objectives import SINGLE_PROGRAMS, ObjectiveName
+
+_MOST_PATHS = 255  # of a demand, in the layout that kernels read
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PathConfig:
     """Candidate paths."""
 
-    num_paths: int = 4
-    """K, largest number of candidate paths of a demand."""
+    num_paths: int | Literal["auto"] = "auto"
+    """K, largest number of candidate paths of a demand; or auto: from 4 a demand on, paths are added for some training
+    matrices until little is lost against all paths of the network."""
     path_method: PathMethod = PathMethod.DISJOINT
     """edge-disjoint (a shortest path, then one without the links of the first, ...), yen (K shortest loopless), or
     survivable (paths of which some survive the failure of any one cable or group, wherever the network allows it)."""
@@ -25,6 +29,20 @@ class PathConfig:
     path_groups: Path | None = None
     """For survivable: a .csv (group,source,target), .json or .graphml file of groups of cables that fail together.
     Default: every cable is a group of its own."""
+    path_gap: float = 0.01
+    """With --num-paths auto: certified gap to the optimum over all paths, at which no more paths are added."""
+    max_paths: int = 8
+    """With --num-paths auto: paths of a demand at most; those that carry most in some training matrix are kept."""
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number out of its range."""
+        require(self, "path_gap", "a number in (0, 1)", 0 < self.path_gap < 1)
+        require(self, "max_paths", f"1 to {_MOST_PATHS}", 1 <= self.max_paths <= _MOST_PATHS)
+
+    @property
+    def first_paths(self) -> int:
+        """Paths of a demand before any are chosen."""
+        return FIRST_PATHS if self.num_paths == "auto" else self.num_paths
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,9 +113,10 @@ class NetworkConfig(TrafficFileConfig):
     """A network and its traffic."""
 
     topology: str
-    """A node-link .json, .graphml or SNDlib .xml file, topohub:GROUP/NAME[,capacity=GBPS], or b4."""
+    """A node-link .json, .graphml, SNDlib .xml or Repetita .graph file, topohub:GROUP/NAME[,capacity=GBPS], or b4."""
     traffic: str
-    """An SNDlib archive (.tgz or folder), a .npz, .csv or .parquet file, or gravity:seed=0,count=200,load=4: COUNT
+    """An SNDlib archive (.tgz or folder), a .npz, .csv, .parquet or Repetita .demands file (or a quoted pattern of
+    those, "net.*.demands", a matrix each), or gravity:seed=0,count=200,load=4: COUNT
     generated matrices whose mean demand is LOAD times that with which shortest paths just fill the busiest link."""
 
 

@@ -98,6 +98,7 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range, or settings that do not go together."""
+        super().__post_init__()
         for field in ("limit", "seed"):
             require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
         require(self, "draws", "a whole number of at least 1", self.draws >= 1)

@@ -133,8 +133,9 @@ def _option_lines(field: dataclasses.Field[Any], kind: Any, text: str, width: in
 
 def _metavar(kind: Any, *, is_required: bool) -> str:
     """What stands for the value of an option of this type."""
-    if isinstance(kind, types.UnionType):
-        kind = next(part for part in typing.get_args(kind) if part is not type(None))
+    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
+        parts = [part for part in typing.get_args(kind) if part is not type(None)]
+        return "|".join(_metavar(part, is_required=is_required) for part in parts)
     repeats = typing.get_origin(kind) is tuple
     if repeats:
         kind = typing.get_args(kind)[0]

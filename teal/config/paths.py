@@ -15,7 +15,8 @@ class PathsConfig(PathConfig, TopologyFileConfig):
     topology: str
     """As in train."""
     traffic: str | None = None
-    """As in train: paths only for the pairs that it has.  Default: all pairs."""
+    """As in train: paths only for the pairs that it has, chosen for its training matrices.  Default: all pairs, chosen
+    for generated matrices.  Chosen are paths of the least largest link utilisation."""
     out: Path | None = None
     """Write the paths, node by node, to this .csv file."""
     overwrite: bool = False
@@ -30,6 +31,8 @@ class ImproveConfig(InstanceConfig):
     each demand the path of best reduced profit under the link prices.
     """
 
+    num_paths: int = 4
+    """K, largest number of candidate paths of a demand before any are added."""
     matrices: int = 4
     """Number of training matrices to find paths for, evenly spread; 1 to 16."""
     gap: float = 0.01
@@ -43,6 +46,7 @@ class ImproveConfig(InstanceConfig):
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
+        super().__post_init__()
         require_one_program(self, "for new paths")
         require(self, "matrices", "1 to 16", 1 <= self.matrices <= 16)
         require(self, "gap", "a number in (0, 1)", 0 < self.gap < 1)

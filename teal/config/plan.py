@@ -52,6 +52,7 @@ class PlanConfig(InstanceConfig):
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
+        super().__post_init__()
         require(self, "max_pairs", "a whole number of at least 0", self.max_pairs >= 0)
         require(self, "limit", "a whole number of at least 0", self.limit >= 0)
         require(self, "worst", "a whole number of at least 1", self.worst >= 1)

@@ -6,6 +6,7 @@ import dataclasses
 import ipaddress
 import os
 from pathlib import Path
+from typing import Literal
 
 from teal.config.base import require, seconds
 from teal.errors import InputError
@@ -24,8 +25,8 @@ class ServeConfig:
 
     topology: str = ""
     """A network to register at the start, under the name default: b4, topohub:GROUP/NAME, or a file as in train."""
-    num_paths: int = 4
-    """K, the number of candidate paths of a demand, at most, of that network."""
+    num_paths: int | Literal["auto"] = "auto"
+    """K, the number of candidate paths of a demand, at most, of that network; auto: chosen for generated matrices."""
     objective: str = "total_flow"
     """Objective of that network, unless a request has another one."""
     model: str = "auto"
@@ -63,7 +64,7 @@ class ServeConfig:
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range, or an open address without a token."""
         require(self, "port", "1 to 65535", 0 < self.port < 65536)
-        require(self, "num_paths", "1 to 32", 1 <= self.num_paths <= 32)
+        require(self, "num_paths", "auto, or 1 to 32", self.num_paths == "auto" or 1 <= self.num_paths <= 32)
         for field in ("replicas", "ingresses", "max_waiting", "max_networks", "max_connections", "max_body"):
             require(self, field, "a whole number of at least 1", getattr(self, field) >= 1)
         seconds(self.max_path_time, "--max-path-time")

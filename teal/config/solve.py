@@ -17,7 +17,7 @@ class SolveConfig(InstanceConfig):
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "matrix": ("index", "fail"),
         "calm": ("previous", "max_churn", "keep_within"),
-        "when to stop": ("gap", "deadline", "max_iterations"),
+        "when to stop": ("gap", "over_all_paths", "deadline", "max_iterations"),
         "large networks": ("carrying", "shards", "workers"),
         "output": ("out", "entries", "min_split", "json", "overwrite"),
         "for experts": ("model", "epsilon", "device"),
@@ -27,6 +27,9 @@ class SolveConfig(InstanceConfig):
     """Number of the matrix, counted from 0."""
     gap: float = 0.01
     """Certified gap at which to stop: (bound - value) / bound."""
+    over_all_paths: bool = False
+    """Add candidate paths, from the present prices, until the gap to the optimum over all paths of the network is at
+    most --gap.  The paths are added for this matrix alone."""
     deadline: str = ""
     """Time after which to stop with the best so far: 500ms, 5s, 1m.  Default: none."""
     max_iterations: int = 10_000
@@ -65,6 +68,7 @@ class SolveConfig(InstanceConfig):
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
+        super().__post_init__()
         require(self, "index", "a whole number of at least 0", self.index >= 0)
         require(self, "gap", "a number in [0, 1)", 0 <= self.gap < 1)
         require(self, "max_iterations", "a whole number of at least 0", self.max_iterations >= 0)
@@ -77,6 +81,11 @@ class SolveConfig(InstanceConfig):
         require(self, "previous", "together with --max-churn or --keep-within", (self.previous is not None) == is_calm)
         require(self, "max_churn", "nothing with --protect", self.max_churn is None or not self.protect)
         require(self, "keep_within", "0 with --protect", not (self.keep_within and self.protect))
+        if self.over_all_paths:
+            require_one_program(self, "with --over-all-paths")
+            require(self, "over_all_paths", "no --previous", self.previous is None)
+            require(self, "over_all_paths", "no --latency-limits", not self.latency_limits)
+            require(self, "over_all_paths", "no --shards and --workers", not self.is_sharded)
         require_exact_splits(self, self.entries, self.min_split)
         for field in ("entries", "min_split"):
             require(self, field, "0 with --previous", self.previous is None or not getattr(self, field))

@@ -74,6 +74,7 @@ class TrainConfig(InstanceConfig):
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
+        super().__post_init__()
         require(self, "objective", "one that a model can learn", self.objective is not ObjectiveName.MAX_MIN)
         require(self, "protect", "nothing: models know no promises", not self.protect)
         seconds(self.time_budget)

@@ -14,18 +14,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from teal.config import CandidateConfig, InstanceConfig, PathConfig, ProgramConfig, assignments
+from teal.config import InstanceConfig, assignments
 from teal.errors import InputError
 from teal.evaluation.calibration import calibration_factor
+from teal.evaluation.path_sets import candidate_paths, chosen_paths, of_classes
 from teal.formats import load_topology, load_traffic
 from teal.formats.groups import failing_links
-from teal.network import PathMethod, PathSet, Split, Topology, TrafficMatrices, compute_paths
-from teal.network.classes import class_paths
-from teal.network.path_file import load_paths
+from teal.network import PathSet, Split, Topology, TrafficMatrices
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.protection import Protection
-from teal.runtime.arrays import FloatArray, IntArray
+from teal.runtime.arrays import FloatArray
 from teal.runtime.device import pick_device
 from teal.runtime.storage import atomic_file, cache_dir, content_key
 from teal.spec import parse_spec
@@ -92,16 +91,22 @@ def load_instance(
     traffic = select(traffic)
     split = traffic.split()
     begin = time.perf_counter()
-    paths = paths_of_traffic(config, topology, traffic)
+    pairs = traffic.pairs if traffic.classes is None else np.unique(traffic.pairs, axis=0)
+    first = candidate_paths(config, topology, pairs)
+    if config.calibrate is not None:  # over these paths, so that the demands do not depend on a choice for them
+        factor = _cached_calibration(
+            topology, of_classes(config, topology, traffic, first), traffic, split, config.calibrate
+        )
+        notify(f"demands x {factor:.6g}: the optimum satisfies {config.calibrate:g} of the median training matrix")
+        traffic = traffic.scaled(factor)
+    weight = given_weights(config, topology, traffic, notify)
+    if config.paths is None:
+        first = chosen_paths(config, topology, traffic, first, objective, weight, notify)
+    paths = of_classes(config, topology, traffic, first)
     paths_s = time.perf_counter() - begin
     path_count = paths.mask.sum(1)
     without = int((path_count == 0).sum())
     notify(f"{int(path_count.sum()):,} paths, {paths.trie.num_nodes:,} trie nodes, {without} demands without a path")
-    if config.calibrate is not None:
-        factor = _cached_calibration(topology, paths, traffic, split, config.calibrate)
-        notify(f"demands x {factor:.6g}: the optimum satisfies {config.calibrate:g} of the median training matrix")
-        traffic = traffic.scaled(factor)
-    weight = given_weights(config, topology, traffic, notify)
     instance = Instance(topology, traffic, paths, objective, weight, split, device, paths_s)
     return with_protection(instance, config.protect, notify) if config.protect else instance
 
@@ -147,21 +152,6 @@ def load_network(config: InstanceConfig, notify: Callable[[str], None]) -> tuple
     return topology, traffic
 
 
-def paths_of_traffic(config: ProgramConfig, topology: Topology, traffic: TrafficMatrices) -> PathSet:
-    """Candidate paths of all demands, within the latency limits of their classes.
-
-    Raises:
-        InputError: see :func:`candidate_paths`; limits of unknown classes, or without classes.
-    """
-    limits = assignments(config.latency_limits, "--latency-limits")
-    if traffic.classes is None:
-        if limits:
-            raise InputError("--latency-limits", "", "traffic with classes", "none")
-        return candidate_paths(config, topology, traffic.pairs)
-    pairs = np.unique(traffic.pairs, axis=0)
-    return class_paths(candidate_paths(config, topology, pairs), topology, traffic.pairs, traffic.classes, limits)
-
-
 def given_weights(
     config: InstanceConfig, topology: Topology, traffic: TrafficMatrices, notify: Callable[[str], None]
 ) -> FloatArray | None:
@@ -196,37 +186,6 @@ def _weights_of_classes(config: InstanceConfig, traffic: TrafficMatrices) -> Flo
             "--class-weights", "", f"a number above 0 for each of {', '.join(names)}", config.class_weights
         )
     return np.array([weight_of[name] for name in names])[traffic.classes.of_demand]
-
-
-def path_groups(config: PathConfig, topology: Topology) -> list[list[int]] | None:
-    """Numbers of the links of each group that survivable paths survive; None for cables.
-
-    Raises:
-        InputError: see :func:`teal.formats.groups.load_groups`; a file without survivable paths.
-    """
-    if config.path_groups is None:
-        return None
-    if config.path_method is not PathMethod.SURVIVABLE:
-        raise InputError("--path-groups", "", "--path-method survivable", config.path_method.value)
-    return failing_links(str(config.path_groups), topology)
-
-
-def candidate_paths(config: CandidateConfig, topology: Topology, pairs: IntArray) -> PathSet:
-    """The paths that ``config`` names, computed or read, for ``pairs``.
-
-    Raises:
-        InputError: a file of paths for other pairs or another network.
-    """
-    if config.paths is None:
-        return compute_paths(
-            topology, pairs, num_paths=config.num_paths, method=config.path_method, weight=config.path_weight,
-            groups=path_groups(config, topology), progress=True,
-        )  # fmt: skip
-    paths = load_paths(config.paths, topology)
-    if not np.array_equal(paths.pairs, pairs):
-        expected = f"paths of the traffic's {len(pairs):,} pairs"
-        raise InputError(str(config.paths), "pairs", expected, f"those of {len(paths.pairs):,} others")
-    return paths
 
 
 def failed_links(topology: Topology, names: tuple[str, ...]) -> list[int]:

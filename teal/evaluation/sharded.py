@@ -120,7 +120,7 @@ def solve_sharded(
     weight = given_weights(config, topology, traffic, notify)
     demand = traffic.read([0 if config.carrying else config.index])[0]
     capacity = capacity_in_force(config, topology, notify)
-    search = PathSearch(config.num_paths, config.path_method, config.path_weight)
+    search = PathSearch(config.first_paths, config.path_method, config.path_weight)
     count = max(config.shards, config.workers)
     begin = time.perf_counter()
     with contextlib.ExitStack() as stack:

@@ -14,7 +14,8 @@ from torch import Tensor
 from teal.config import SolveConfig, seconds
 from teal.errors import InputError
 from teal.evaluation.instance import failed_links, load_instance
-from teal.formats.allocations import finite_only, read_allocation, read_splits
+from teal.evaluation.path_sets import RoundsProgress, describe_gap_over_all_paths, proven
+from teal.formats.allocations import finite_only, read_allocation, read_splits, with_stored_paths
 from teal.network import Topology, TrafficMatrices
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Allocation, Assessment, Figures, Problem, Status, all_paths_bound, assess
@@ -22,8 +23,10 @@ from teal.problem.assessment import FIGURES
 from teal.problem.bounds import gap
 from teal.problem.churn import share_moved
 from teal.runtime.arrays import FloatArray
+from teal.runtime.interruptible import Deadline, complete
 from teal.runtime.memory import describe
 from teal.schemes.price_gnn import starter_for
+from teal.solvers.columns import improving
 from teal.solvers.pdhg import Stop, prepare, solve, takes_warm_start
 from teal.solvers.pdhg.dense import bytes_needed
 from teal.solvers.small_changes import changes, keep_within
@@ -32,6 +35,7 @@ from teal.spec import parse_spec
 
 # Satisfied demand and largest utilisation below which units are more likely wrong than networks so loaded.
 _LEAST_SATISFIED, _LEAST_UTILISATION = 0.01, 0.001
+_MOST_ROUNDS = 1_000  # of column generation; it ends long before where nothing is left to add
 _REPORT_EVERY_S = 2.0  # seconds between two progress messages
 # What ended a search, for messages.
 STOPPED_BY = {
@@ -49,7 +53,8 @@ class SolveFigures(Figures):
 
     Attributes:
         objective: the program.
-        gap_all_paths: certified gap to the optimum over all paths of the network, by the same prices.
+        gap_all_paths: certified gap to the optimum over all paths of the network, by the same prices; NaN where these
+            prove nothing over all paths.
         iterations: of PDHG.
         build_s: seconds for paths, problem and model.
         solve_s: seconds to solve.
@@ -128,8 +133,9 @@ class SolveFigures(Figures):
             lines += self._level_lines()
         elif self.classes:
             lines += self._class_lines()
-        elif not lines and not math.isnan(self.gap_all_paths):
-            lines.append(f"gap to the optimum over all paths {100 * self.gap_all_paths:.3f}%")
+        elif not lines:
+            unknown = " (--over-all-paths finds prices that do)" if math.isnan(self.gap_all_paths) else ""
+            lines.append(describe_gap_over_all_paths(self.gap_all_paths) + unknown)
         return lines
 
     def _class_lines(self) -> list[str]:
@@ -179,11 +185,16 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
     instance = load_instance(config, notify, select=lambda traffic: selected(config, traffic))
     begin = time.perf_counter()
     capacity = capacity_in_force(config, instance.topology, notify)
+    stored, where = None, str(config.previous)
+    if config.previous is not None:
+        stored = read_allocation(config.previous)
+        if not config.latency_limits:  # a path in force may be longer than a limit
+            in_use = with_stored_paths(stored, instance.topology, instance.paths, where, instance.traffic.classes)
+            instance = dataclasses.replace(instance, paths=in_use)
     row = 0 if config.carrying else config.index
     problem = instance.problem(instance.traffic.read([row]), capacity=capacity)
     in_force = None
-    if config.previous is not None:
-        stored, where = read_allocation(config.previous), str(config.previous)
+    if stored is not None:
         in_force = torch.from_numpy(read_splits(stored, instance.topology, problem.paths, where, problem.classes))
         if config.max_churn is not None:
             problem = problem.with_churn_limit(in_force, config.max_churn)
@@ -195,19 +206,29 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
         notify(f"{problem.ops.device}: {needs}")
     else:
         _ = problem.paths.packed  # computed here, so that its time counts as building
-    model = starter_for(config.model, problem.paths)
+    model = None if config.over_all_paths else starter_for(config.model, problem.paths)
     build_s = instance.paths_s + time.perf_counter() - begin
     prepare(problem, gap=config.gap)
     deadline = seconds(config.deadline) if config.deadline else math.inf
     begin = time.perf_counter()
-    result = solve(
-        problem,
-        gap=config.gap,
-        deadline=deadline,
-        starter=model if takes_warm_start(problem) else None,
-        max_iterations=config.max_iterations,
-        report=SolveProgress(notify),
-    )
+    if config.over_all_paths:
+        last = complete(improving(
+            problem, target=config.gap, max_rounds=_MOST_ROUNDS, max_iterations=config.max_iterations,
+            deadline=Deadline.after(deadline), report=RoundsProgress(notify, _REPORT_EVERY_S),
+        ))  # fmt: skip
+        added = int(last.paths.mask.sum()) - int(problem.path_mask.sum())
+        notify(f"{added:,} paths added, at most {last.paths.num_paths} a demand")
+        problem, result, target_gap = problem.with_paths(last.paths), last.result, last.gap_all_paths
+    else:
+        result = solve(
+            problem,
+            gap=config.gap,
+            deadline=deadline,
+            starter=model if takes_warm_start(problem) else None,
+            max_iterations=config.max_iterations,
+            report=SolveProgress(notify),
+        )
+        target_gap = result.gap
     solve_s = time.perf_counter() - begin
     splits = installable(problem, result.splits, config.min_split, config.entries)
     if splits is not result.splits:
@@ -222,8 +243,10 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
         changed = int(changes(problem, splits, in_force).sum())
     assessment = assess(problem, Allocation.of_batch(splits, result.prices, solve_s, result.program_prices))
     begin, gap_all_paths = time.perf_counter(), math.nan
-    if not problem.objective.rules.is_sequence and not problem.conditions:
-        gap_all_paths = float(gap(problem, result.value, all_paths_bound(problem, result.prices))[0])
+    if config.over_all_paths:
+        gap_all_paths = proven(float(target_gap[0]))
+    elif not problem.objective.rules.is_sequence and not problem.conditions:
+        gap_all_paths = proven(float(gap(problem, result.value, all_paths_bound(problem, result.prices))[0]))
     bound_s = time.perf_counter() - begin
     return SolveReport(
         problem=problem,
@@ -235,7 +258,7 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
         solve_s=solve_s,
         bound_s=bound_s,
         status=assessment.status[0].value,
-        reached=bool(result.gap[0] <= config.gap),
+        reached=bool(target_gap[0] <= config.gap),
         stopped_by=STOPPED_BY[result.stopped_by[0]],
         moved_share=moved_share,
         changed=changed,

@@ -32,6 +32,7 @@ import numpy.typing as npt
 from teal.errors import InputError
 from teal.formats.rows import columns_of
 from teal.network import DemandClasses, PathSet, Topology
+from teal.network.extension import with_more_paths
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.storage import atomic_file
 
@@ -226,13 +227,48 @@ def read_splits(
     Raises:
         InputError: another format; demands with classes where there are none, or the other way round.
     """
+    splits = np.zeros(paths.leaf.shape)
+    for d, stored in _stored_paths(allocation, topology, paths, where, classes):
+        candidates = {tuple(paths.links_of(d, k)): k for k in range(paths.num_paths) if paths.leaf[d, k] >= 0}
+        for links, split in stored.items():
+            if links in candidates:
+                splits[d, candidates[links]] = split
+    return splits
+
+
+def with_stored_paths(
+    allocation: dict[str, Any], topology: Topology, paths: PathSet, where: str, classes: DemandClasses | None = None
+) -> PathSet:
+    """``paths`` and those of an allocation that are none of them yet; arguments as of :func:`read_splits`.
+
+    Paths over links that the network does not have are left out.
+    """
+    missing: dict[int, list[tuple[int, ...]]] = {}
+    for d, stored in _stored_paths(allocation, topology, paths, where, classes):
+        candidates = {tuple(paths.links_of(d, k)) for k in range(paths.num_paths)}
+        if new := [links for links in stored if links not in candidates and min(links, default=-1) >= 0]:
+            missing[d] = new
+    while missing:  # one path of each demand at a time
+        added = [missing[d].pop() if d in missing else () for d in range(paths.num_demands)]
+        missing = {d: left for d, left in missing.items() if left}
+        ptr = np.cumsum([0, *map(len, added)])
+        paths = with_more_paths(paths, ptr, np.array([link for links in added for link in links], dtype=np.int32))
+    return paths
+
+
+def _stored_paths(
+    allocation: dict[str, Any], topology: Topology, paths: PathSet, where: str, classes: DemandClasses | None
+) -> Iterator[tuple[int, dict[tuple[int, ...], float]]]:
+    """Each demand's number, and the splits of its stored paths by their links, -1 for a link that there is not.
+
+    Arguments and errors are those of :func:`read_splits`.
+    """
     number = {name: link for link, name in enumerate(topology.link_names())}
     node = topology.node_index()
     names = ["" if classes is None else classes.names[c] for c in (
         np.zeros(len(paths.pairs), int) if classes is None else classes.of_demand
     )]  # fmt: skip
     demand_of = {(int(s), int(t), name): d for d, ((s, t), name) in enumerate(zip(paths.pairs, names, strict=True))}
-    splits = np.zeros(paths.leaf.shape)
     try:
         for router, demands in allocation["routers"].items():
             for demand in demands:
@@ -240,16 +276,16 @@ def read_splits(
                     expected = "an allocation with classes" if classes is not None else "an allocation without classes"
                     raise InputError(where, "class", expected, demand.get("class", "none"))
                 d = demand_of.get((node.get(router, -1), node.get(demand["target"], -1), demand.get("class", "")))
-                if d is None:
-                    continue
-                candidates = {tuple(paths.links_of(d, k)): k for k in range(paths.num_paths) if paths.leaf[d, k] >= 0}
-                for path in demand["paths"]:
-                    k = candidates.get(tuple(number.get(link, -1) for link in path["links"]))
-                    if k is not None:
-                        splits[d, k] = path["split"]
+                if d is not None:
+                    yield (
+                        d,
+                        {
+                            tuple(number.get(link, -1) for link in path["links"]): path["split"]
+                            for path in demand["paths"]
+                        },
+                    )
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(where, "", "what teal solve --out X.json writes", repr(error)) from None
-    return splits
 
 
 def finite_only(figures: Mapping[str, Any]) -> dict[str, Any]:

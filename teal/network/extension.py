@@ -1,4 +1,4 @@
-"""Adding paths to a path set, as column generation does."""
+"""Path sets made from another one: with more paths, as column generation adds them, or with some of its paths only."""
 
 from __future__ import annotations
 
@@ -15,72 +15,142 @@ from teal.runtime.storage import content_key
 def with_more_paths(paths: PathSet, ptr: Int64Array, links: IntArray) -> PathSet:
     """``paths`` with one more path for each demand that is given one which it does not have yet.
 
+    Tries of sources without a new path are copied as they are.
+
     Args:
         paths: of D demands.
         ptr: (D + 1,) the new path of demand d is ``links[ptr[d]:ptr[d + 1]]``; none if that is empty.
         links: link numbers from source to target.
     """
     trie, max_paths = paths.trie, min(paths.num_paths + 1, MAX_PATHS)
-    # Nodes that the largest source needs if the new paths share no prefix.
-    capacity = int(np.diff(trie.source_ptr).max(initial=0)) + int(np.diff(ptr[paths.demand_ptr]).max(initial=0))
+    demand_ptr, source_ptr = paths.demand_ptr.astype(np.int64), trie.source_ptr.astype(np.int64)
+    # Room for each source's nodes if its new paths share no prefix.
+    room = np.concatenate([[0], np.cumsum(np.diff(source_ptr) + np.diff(ptr[demand_ptr]))])
     leaf = np.full((paths.num_demands, max_paths), -1, dtype=np.int32)
-    sources = len(trie.source_ptr) - 1
-    source_parents, source_links, source_ptr = [], [], np.zeros(sources + 1, dtype=np.int64)
-    scratch = np.empty((4, capacity + 1), dtype=np.int32)
-    for s in range(sources):
-        first, last = trie.source_ptr[s], trie.source_ptr[s + 1]
-        demands = slice(paths.demand_ptr[s], paths.demand_ptr[s + 1])
-        count = _rebuild_source(
-            np.where(trie.parent[first:last] >= 0, trie.parent[first:last] - first, -1).astype(np.int32),
-            trie.link[first:last], np.where(paths.leaf[demands] >= 0, paths.leaf[demands] - first, -1).astype(np.int32),
-            ptr[demands.start : demands.stop + 1], links, leaf[demands], scratch,
-        )  # fmt: skip
-        offset = source_ptr[s]
-        source_parents.append(np.where(scratch[0, :count] >= 0, scratch[0, :count] + offset, -1).astype(np.int32))
-        source_links.append(scratch[1, :count].copy())
-        leaf[demands] = np.where(leaf[demands] >= 0, leaf[demands] + offset, -1)
-        source_ptr[s + 1] = offset + count
+    leaf[:, : paths.num_paths] = paths.leaf
+    parent, link = np.empty((2, int(room[-1])), dtype=np.int32)
+    count = np.zeros(len(source_ptr) - 1, dtype=np.int64)
+    _extend(trie.parent, trie.link, source_ptr, demand_ptr, ptr, links, room, parent, link, leaf, count)
+    new_ptr = np.concatenate([[0], np.cumsum(count)])
+    _close_gaps(room, new_ptr, demand_ptr, parent, link, leaf)
     used_columns = int((leaf >= 0).sum(1).max(initial=1))
     leaf = np.ascontiguousarray(leaf[:, : max(used_columns, paths.num_paths)])
-    new_trie = Trie(np.concatenate(source_parents), np.concatenate(source_links), source_ptr.astype(np.int32))
-    key = content_key(paths.key, leaf, new_trie.parent, new_trie.link)
-    return PathSet(paths.pairs, leaf, new_trie, paths.demand_ptr, paths.num_links, key, paths.topology_key)
+    new_trie = Trie(parent[: new_ptr[-1]].copy(), link[: new_ptr[-1]].copy(), new_ptr.astype(np.int32))
+    return _path_set(paths, leaf, new_trie)
+
+
+def with_columns(paths: PathSet, columns: IntArray) -> PathSet:
+    """``paths`` with some of its paths, in another order.
+
+    Args:
+        paths: of D demands, K paths each.
+        columns: (D, J) number in 0..K - 1 of each path that is kept, -1 for none; none stands before a number.
+    """
+    chosen = np.take_along_axis(paths.leaf, np.maximum(columns, 0).astype(np.int64), 1)
+    leaf = np.where(columns >= 0, chosen, -1).astype(np.int32)
+    trie = paths.trie
+    is_used = _nodes_of(trie.parent, leaf)
+    before = np.concatenate([[0], np.cumsum(is_used)])  # used nodes before each node
+    parent = trie.parent[is_used]
+    new_trie = Trie(
+        np.where(parent >= 0, before[parent], -1).astype(np.int32), trie.link[is_used],
+        before[trie.source_ptr].astype(np.int32),
+    )  # fmt: skip
+    return _path_set(paths, np.where(leaf >= 0, before[leaf], -1).astype(np.int32), new_trie)
+
+
+def first_columns(paths: PathSet, count: int) -> PathSet:
+    """The first ``count`` paths of each demand; K is ``count``, also where no demand has so many."""
+    columns = np.where(paths.mask, np.arange(paths.num_paths), -1)[:, :count]
+    return with_columns(paths, np.pad(columns, ((0, 0), (0, count - columns.shape[1])), constant_values=-1))
+
+
+def _path_set(paths: PathSet, leaf: IntArray, trie: Trie) -> PathSet:
+    key = content_key(paths.key, leaf, trie.parent, trie.link)
+    return PathSet(paths.pairs, leaf, trie, paths.demand_ptr, paths.num_links, key, paths.topology_key)
 
 
 @kernel
-def _rebuild_source(
-    old_parent: IntArray,
-    old_link: IntArray,
-    old_leaf: IntArray,
-    ptr: Int64Array,
-    links: IntArray,
-    leaf: IntArray,
-    scratch: IntArray,
-) -> int:
-    """Build one source's trie anew with its old and new paths in ``scratch``; the number of its nodes."""
-    parent, link, first_child, next_sibling = scratch[0], scratch[1], scratch[2], scratch[3]
-    first_child[0] = -1
-    path = np.empty(len(old_parent) + 1, dtype=np.int32)
-    count = 0
-    for d in range(len(old_leaf)):
-        k = 0
-        while k < old_leaf.shape[1] and old_leaf[d, k] >= 0:
-            length, node = 0, old_leaf[d, k]
-            while node >= 0:
-                path[length] = old_link[node]
-                node = old_parent[node]
-                length += 1
-            for i in range(length // 2):
-                path[i], path[length - 1 - i] = path[length - 1 - i], path[i]
-            leaf[d, k], count = insert_path(path, length, parent[:-1], link, first_child, next_sibling, count)
-            k += 1
-        new_path = links[ptr[d] : ptr[d + 1]]
-        if len(new_path) and k < leaf.shape[1]:
-            end, count = insert_path(new_path, len(new_path), parent[:-1], link, first_child, next_sibling, count)
+def _extend(  # type: ignore[no-untyped-def]
+    old_parent, old_link, source_ptr, demand_ptr, ptr, links, room, parent, link, leaf, count
+) -> None:
+    """Write each source's trie with its new paths to ``parent`` and ``link`` from ``room[source]`` on.
+
+    Args:
+        old_parent: (T,) of the trie.
+        old_link: (T,) of the trie.
+        source_ptr: (S + 1,) of the trie.
+        demand_ptr: (S + 1,) of the path set.
+        ptr: (D + 1,) of :func:`with_more_paths`.
+        links: of :func:`with_more_paths`.
+        room: (S + 1,) places of each source's nodes.
+        parent: (room[-1],) receives local node numbers.
+        link: (room[-1],) receives link numbers.
+        leaf: (D, K') node numbers of the old trie; receives local ones.
+        count: (S,) receives the number of nodes of each source.
+    """
+    for s in range(len(count)):
+        first, nodes, begin = source_ptr[s], source_ptr[s + 1] - source_ptr[s], room[s]
+        for i in range(nodes):
+            above = old_parent[first + i]
+            parent[begin + i] = above - first if above >= 0 else -1
+            link[begin + i] = old_link[first + i]
+        for d in range(demand_ptr[s], demand_ptr[s + 1]):
+            for k in range(leaf.shape[1]):
+                if leaf[d, k] >= 0:
+                    leaf[d, k] -= first
+        count[s] = nodes
+        if ptr[demand_ptr[s]] == ptr[demand_ptr[s + 1]]:
+            continue
+        its_parent, its_link = parent[begin : room[s + 1]], link[begin : room[s + 1]]
+        first_child = np.full(len(its_parent) + 1, -1, dtype=np.int32)
+        next_sibling = np.full(len(its_parent), -1, dtype=np.int32)
+        for i in range(nodes):
+            next_sibling[i] = first_child[its_parent[i] + 1]
+            first_child[its_parent[i] + 1] = i
+        for d in range(demand_ptr[s], demand_ptr[s + 1]):
+            new_path = links[ptr[d] : ptr[d + 1]]
+            if len(new_path) == 0:
+                continue
+            k = 0
+            while k < leaf.shape[1] and leaf[d, k] >= 0:
+                k += 1
+            if k == leaf.shape[1]:
+                continue
+            end, count[s] = insert_path(
+                new_path, len(new_path), its_parent, its_link, first_child, next_sibling, count[s]
+            )
             is_known = False
             for j in range(k):
                 is_known = is_known or leaf[d, j] == end
             if not is_known:
                 leaf[d, k] = end
-    sort_by_depth(parent[:count], link[:count], leaf)
-    return count
+        sort_by_depth(its_parent[: count[s]], its_link[: count[s]], leaf[demand_ptr[s] : demand_ptr[s + 1]])
+
+
+@kernel
+def _close_gaps(room, source_ptr, demand_ptr, parent, link, leaf) -> None:  # type: ignore[no-untyped-def]
+    """Move the tries of all sources together and turn local node numbers into those of the whole; in place."""
+    for s in range(len(source_ptr) - 1):
+        first = source_ptr[s]
+        for i in range(source_ptr[s + 1] - first):
+            above = parent[room[s] + i]
+            parent[first + i] = above + first if above >= 0 else -1
+            link[first + i] = link[room[s] + i]
+        for d in range(demand_ptr[s], demand_ptr[s + 1]):
+            for k in range(leaf.shape[1]):
+                if leaf[d, k] >= 0:
+                    leaf[d, k] += first
+
+
+@kernel
+def _nodes_of(parent, leaf):  # type: ignore[no-untyped-def]
+    """(T,) whether a node is on one of the paths that end in ``leaf`` (D, J)."""
+    is_used = np.zeros(len(parent), dtype=np.bool_)
+    for d in range(leaf.shape[0]):
+        for k in range(leaf.shape[1]):
+            node = leaf[d, k]
+            while node >= 0 and not is_used[node]:
+                is_used[node] = True
+                node = parent[node]
+    return is_used

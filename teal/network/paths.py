@@ -46,6 +46,8 @@ _POTENTIAL_MARGIN = 1e-9  # relative; keeps A*'s potential a lower bound in spit
 
 _Named = TypeVar("_Named", bound=StrEnum)
 
+FIRST_PATHS = 4  # edge-disjoint paths of a demand, from which a choice for some matrices begins
+
 
 class PathMethod(StrEnum):
     """How the K paths of a demand are chosen."""
@@ -67,7 +69,7 @@ def compute_paths(
     topology: Topology,
     pairs: IntArray | None = None,
     *,
-    num_paths: int = 4,
+    num_paths: int = FIRST_PATHS,
     method: PathMethod | str = PathMethod.DISJOINT,
     weight: PathWeight | str = PathWeight.HOPS,
     groups: Sequence[Sequence[int]] | None = None,
@@ -106,7 +108,7 @@ def compute_paths(
     check_pairs(topology, pairs)
     request = _request(topology, num_paths, method, weight, groups)
     key = request.key(pairs)
-    file = _cache_file(key) if cache else None
+    file = cache_file(key) if cache else None
     if file is not None and file.exists():
         try:
             return load_paths(file, topology)
@@ -170,12 +172,14 @@ def estimated_seconds(
     return seconds + max(0.0, seconds - earlier_s) / max(1, count / 2) * (len(pairs) - count)
 
 
-def forget(paths: PathSet) -> None:
-    """Delete what :func:`compute_paths` has kept on disk of these paths, if anything."""
-    _cache_file(paths.key).unlink(missing_ok=True)
+def forget(key: str) -> None:
+    """Delete what :func:`compute_paths` or :func:`teal.choose_paths` has kept on disk of the paths of a key, if any."""
+    for suffix in (".npz", ".json"):
+        cache_file(key).with_suffix(suffix).unlink(missing_ok=True)
 
 
-def _cache_file(key: str) -> Path:
+def cache_file(key: str) -> Path:
+    """Where paths of a content key are kept on disk."""
     return cache_dir("paths") / f"{key}.npz"
 
 

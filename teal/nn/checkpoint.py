@@ -251,11 +251,9 @@ def _load_weights(model: nn.Module, folder: Path, weights_hash: str) -> None:
         raise InputError(str(weights), "", "finite weights", "infinite or NaN ones")
 
 
-def check_fits(card: FlowGnnCard, folder: Path, num_paths: int, objective: Objective) -> None:
-    """Raise InputError unless the model of ``card`` is for K = ``num_paths`` and this objective."""
+def check_fits(card: FlowGnnCard, folder: Path, objective: Objective) -> None:
+    """Raise InputError unless the model of ``card`` is for this objective."""
     where = str(folder / MODEL_CARD)
-    if card.model.num_paths != num_paths:
-        raise InputError(where, "K", f"a model for {num_paths} paths a demand", f"one for {card.model.num_paths}")
     if card.objective != objective.name:
         raise InputError(where, "objective", f"a model for {objective.name}", f"one for {card.objective}")
     if objective.name is ObjectiveName.LATENCY_PENALISED_FLOW and card.epsilon != objective.epsilon:

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from teal.errors import InputError
+from teal.network import PathSet
+from teal.network.extension import first_columns
 from teal.nn.checkpoint import FlowGnnCard, check_fits, load_flow_gnn
 from teal.nn.teal_model import TealModel
 from teal.problem import Allocation, Problem, scaled_dual_bound
@@ -66,13 +68,14 @@ class FlowGnnScheme:
     ) -> None:
         self.model, self.config = model, config or FlowGnnSchemeConfig()
         self._card, self._folder = card, folder
+        self._first: tuple[PathSet, PathSet] | None = None  # paths of a problem, and the first K of each demand
 
     @torch.no_grad()
     def solve(self, problem: Problem) -> Allocation:
         """Allocate every matrix of ``problem``; the time is divided evenly among them.
 
         Raises:
-            InputError: the checkpoint is for another K or objective.
+            InputError: the checkpoint is for another objective.
         """
         with threads_for(problem.path_mask.numel() * self.model.config.width, torch_too=True):
             return self._solve(problem)
@@ -81,15 +84,23 @@ class FlowGnnScheme:
     def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
         """The model's splits (B, D, K) and prices (B, E), before any repair.
 
+        A model for J paths a demand splits over the first J of more paths, which carry most in a chosen set.
+
         Raises:
-            InputError: the checkpoint is for another K or objective.
+            InputError: the checkpoint is for another objective.
         """
         if self._card is not None:
-            check_fits(self._card, self._folder, problem.paths.num_paths, problem.objective)
+            check_fits(self._card, self._folder, problem.objective)
             self.model.to(problem.demand.device)
+        all_paths, count = problem.paths, self.model.config.num_paths
+        if all_paths.num_paths != count:
+            if self._first is None or self._first[0] is not all_paths:
+                self._first = all_paths, first_columns(all_paths, count)
+            problem = problem.with_paths(self._first[1])
         in_model_type = problem.to(self.model.dtype)
         means, prices = self.model(in_model_type)
-        return self.model.splits(means, in_model_type), prices
+        splits = self.model.splits(means, in_model_type)
+        return torch.nn.functional.pad(splits, (0, all_paths.num_paths - count)), prices
 
     def _solve(self, problem: Problem) -> Allocation:
         if problem.demand.is_cuda:

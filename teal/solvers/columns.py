@@ -20,7 +20,10 @@ from teal.network.path_set import PathSet
 from teal.network.shortest import shortest_trees
 from teal.problem import Problem, all_paths_bound
 from teal.problem.bounds import gap, link_weights
-from teal.solvers.pdhg import PdhgResult, PdhgState, solve
+from teal.runtime.arrays import Int64Array, IntArray
+from teal.runtime.interruptible import Deadline, Steps, complete
+from teal.runtime.parallel import kernel
+from teal.solvers.pdhg import PdhgResult, PdhgState, Stop, solving
 
 _SKIPPED_SHARE = 0.1  # of the target gap: what all paths that a round leaves out may be worth together
 _TIE_WEIGHT = 1e-6  # x the largest price, added per link: of equally cheap paths the one with fewer links is taken
@@ -33,7 +36,7 @@ class ColumnRound:
 
     Attributes:
         paths: the path set that was solved with.
-        result: the solution over these paths.
+        result: the solution over these paths; its iterations are those of all rounds so far.
         bound_all_paths: (B,) best bound so far on the optimum over all paths.
         gap_all_paths: (B,) certified gap to the optimum over all paths.
         added: number of paths that the next round has more.
@@ -53,6 +56,19 @@ def improve(
     max_rounds: int = 30,
     report: Callable[[ColumnRound], None] | None = None,
 ) -> ColumnRound:
+    """:func:`improving` without a pause and without a deadline."""
+    return complete(improving(problem, target=target, max_rounds=max_rounds, report=report))
+
+
+def improving(
+    problem: Problem,
+    *,
+    target: float,
+    max_rounds: int = 30,
+    max_iterations: int = 10_000,
+    deadline: Deadline | None = None,
+    report: Callable[[ColumnRound], None] | None = None,
+) -> Steps[ColumnRound]:
     """Add paths until the allocation over them is within ``target`` of the optimum over all paths.
 
     Each round solves to a third of the target, or to half of the gap to the optimum over all paths while that is
@@ -62,27 +78,35 @@ def improve(
         problem: B matrices; the added paths serve all of them.
         target: gap_all_paths at which to stop, of every matrix.
         max_rounds: number of rounds, at most.
+        max_iterations: of a round, at most.
+        deadline: after which no further round begins, and a round ends early; None for none.
         report: called after each round.
     """
+    end = deadline or Deadline()
     state: PdhgState | None = None
     sense = problem.objective.rules.sense
     best_bound: Tensor | None = None
-    widest_gap, last = _FIRST_GAP, None
+    widest_gap, last, iterations = _FIRST_GAP, None, 0
     for number in range(max_rounds):
-        result = solve(problem, gap=max(target / 3, widest_gap / 2), warm_start=state)
+        result = yield from solving(
+            problem, gap=max(target / 3, widest_gap / 2), warm_start=state, deadline=end, max_iterations=max_iterations
+        )
+        iterations += result.iterations
+        result = dataclasses.replace(result, iterations=iterations)
         bound = all_paths_bound(problem, result.prices)
         if best_bound is not None:
             bound = torch.where(sense * bound < sense * best_bound, bound, best_bound)
         best_bound = bound
         gaps = gap(problem, result.value, best_bound)
         widest_gap = float(gaps.max())
-        is_last = widest_gap <= target or number == max_rounds - 1
+        is_last = widest_gap <= target or number == max_rounds - 1 or end.is_over
         paths = problem.paths if is_last else _with_best_paths(problem, result, target)
         added = int(paths.mask.sum()) - int(problem.paths.mask.sum())
         last = ColumnRound(problem.paths, result, best_bound, gaps, added)
         if report is not None:
             report(last)
-        if is_last or (not added and float(result.gap.max()) <= target / 3):
+        is_solved = float(result.gap.max()) <= target / 3 or any(stop is not Stop.GAP for stop in result.stopped_by)
+        if is_last or (not added and is_solved):
             break
         state = result.state
         if added:
@@ -129,15 +153,40 @@ def _add_for_matrix(problem: Problem, prices: Tensor, target_value: float, paths
     if problem.demand_set.carries_all:
         limit = np.where(problem.routable[0].cpu().numpy(), cheapest, -np.inf)
         demand = demand / max(float(problem.capacity_value(prices)[0]), 1e-300)
-    gain = np.where(np.isfinite(shortest), demand * (limit - shortest), -np.inf)
+    both_finite = np.isfinite(shortest) & np.isfinite(limit)
+    gain = demand * np.subtract(limit, shortest, out=np.zeros_like(shortest), where=both_finite)
     chosen = np.flatnonzero(gain > _SKIPPED_SHARE * target_value / len(demand))
-    links = [np.zeros(0, np.int32)]
+    if not len(chosen):
+        return paths
+    ptr, links = _paths_in_trees(chosen, pairs, source_row, into, tail)
+    return with_more_paths(paths, ptr, links)
+
+
+@kernel
+def _paths_in_trees(  # type: ignore[no-untyped-def]
+    chosen, pairs, source_row, into, tail
+) -> tuple[Int64Array, IntArray]:
+    """The shortest paths of some demands: pointers (D + 1,) into an array of links, and that array.
+
+    Args:
+        chosen: (n,) numbers of the demands, ascending.
+        pairs: (D, 2) source and target of each demand.
+        source_row: (D,) row of each demand's source in ``into``.
+        into: (S, N) link into each node on a shortest path from each source.
+        tail: (E,) node where each link starts.
+    """
     ptr = np.zeros(len(pairs) + 1, dtype=np.int64)
-    for d in chosen.tolist():
-        path, node, tree = [], int(pairs[d, 1]), into[source_row[d]]
+    for d in chosen:
+        node = pairs[d, 1]
         while node != pairs[d, 0]:
-            path.append(tree[node])
-            node = int(tail[tree[node]])
-        links.append(np.array(path[::-1], dtype=np.int32))
-        ptr[d + 1] = len(path)
-    return with_more_paths(paths, np.cumsum(ptr), np.concatenate(links)) if len(chosen) else paths
+            node = tail[into[source_row[d], node]]
+            ptr[d + 1] += 1
+    ptr = np.cumsum(ptr)
+    links = np.empty(ptr[-1], dtype=np.int32)
+    for d in chosen:
+        node, place = pairs[d, 1], ptr[d + 1]
+        while node != pairs[d, 0]:
+            place -= 1
+            links[place] = into[source_row[d], node]
+            node = tail[into[source_row[d], node]]
+    return ptr, links

@@ -10,16 +10,20 @@ from typing import NamedTuple
 import numpy as np
 
 from teal.config import ImproveConfig, PathsConfig
-from teal.evaluation.instance import load_instance, path_groups
+from teal.evaluation.instance import load_instance
+from teal.evaluation.path_sets import chosen_paths, first_paths
 from teal.formats import load_topology, load_traffic
-from teal.network import PathSet, Topology, compute_paths
+from teal.network import PathSet, Topology
 from teal.network.path_file import save_paths
 from teal.network.traffic import spread
+from teal.objectives import Objective, ObjectiveName
 from teal.runtime.storage import atomic_file, check_out_file
 from teal.solvers.columns import ColumnRound, improve
 
+_GENERATED = "gravity:seed=0,count=8"  # matrices for which paths are chosen where no traffic is given
 
-def run_compute(config: PathsConfig) -> tuple[Topology, PathSet]:
+
+def run_compute(config: PathsConfig, notify: Callable[[str], None]) -> tuple[Topology, PathSet]:
     """Compute the paths and, if there is an output file, write them node by node.
 
     Raises:
@@ -28,11 +32,12 @@ def run_compute(config: PathsConfig) -> tuple[Topology, PathSet]:
     if config.out:
         check_out_file(config.out, (".csv",), overwrite=config.overwrite)
     topology = load_topology(config.topology, config.default_capacity, config.attributes)
-    pairs = load_traffic(config.traffic, topology, progress=True).pairs if config.traffic else None
-    paths = compute_paths(
-        topology, pairs, num_paths=config.num_paths, method=config.path_method, weight=config.path_weight,
-        groups=path_groups(config, topology), progress=True,
-    )  # fmt: skip
+    traffic = load_traffic(config.traffic, topology, progress=True) if config.traffic else None
+    paths = first_paths(config, topology, None if traffic is None else np.unique(traffic.pairs, axis=0))
+    if config.num_paths == "auto":
+        objective = Objective(ObjectiveName.MAX_LINK_UTILISATION)  # which no scale of the demands changes
+        traffic = traffic or load_traffic(_GENERATED, topology, progress=True)
+        paths = chosen_paths(config, topology, traffic, paths, objective, None, notify)
     if config.out:
         with atomic_file(config.out) as temporary:
             _write_csv(temporary, topology, paths)

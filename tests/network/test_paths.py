@@ -203,6 +203,6 @@ def test_forgotten_paths_leave_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setenv("TEAL_CACHE_DIR", str(tmp_path))
     paths = compute_paths(load_topology("b4"))
     assert len(list(tmp_path.rglob("*.npz"))) == 1
-    forget(paths)
+    forget(paths.key)
     assert not list(tmp_path.rglob("*.npz"))
-    forget(paths)
+    forget(paths.key)

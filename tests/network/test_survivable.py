@@ -118,8 +118,10 @@ def test_groups_are_part_of_the_cache_key_and_of_the_settings(tmp_path: Path) ->
     file = tmp_path / "groups.csv"
     file.write_text("group,source,target\none,1,2\none,1,3\n")
     with pytest.raises(InputError, match="survivable"):
-        run_compute(PathsConfig(topology="b4", path_groups=file))
-    _, paths = run_compute(PathsConfig(topology="b4", path_groups=file, path_method=PathMethod.SURVIVABLE))
+        run_compute(PathsConfig(topology="b4", num_paths=4, path_groups=file), print)
+    _, paths = run_compute(
+        PathsConfig(topology="b4", num_paths=4, path_groups=file, path_method=PathMethod.SURVIVABLE), print
+    )
     one = [*topology.find_links("1", "2"), *topology.find_links("1", "3")]
     expected = compute_paths(topology, method=PathMethod.SURVIVABLE, groups=[one], cache=False)
     np.testing.assert_array_equal(paths.leaf, expected.leaf)

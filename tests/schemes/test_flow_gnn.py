@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from teal.network.extension import first_columns
 from teal.nn.flow_gnn_config import FORMS, FlowGnnConfig
 from teal.nn.teal_model import TealModel
 from teal.objectives import SINGLE_PROGRAMS, ObjectiveName
@@ -44,6 +45,21 @@ def test_teal_with_any_weights_is_feasible_and_certified(
     assert all(status is Status.FEASIBLE for status in measured.status)
     assert torch.isfinite(measured.value).all()
     assert (measured.gap >= -1e-9).all(), "no allocation is better than the bound"
+
+
+@pytest.mark.parametrize("model_paths", [2, 6])
+def test_a_model_for_another_number_of_paths_uses_the_first_ones(model_paths: int) -> None:
+    problem = random_problem(3, num_paths=4)
+    splits, _ = FlowGnnScheme(_model(model_paths), FlowGnnSchemeConfig(repair="none")).start(problem)
+    assert splits.shape == problem.path_mask.shape
+    assert not splits[..., model_paths:].any()
+    same = random_problem(3, num_paths=4).with_paths(first_columns(problem.paths, model_paths))
+    expected, _ = FlowGnnScheme(_model(model_paths), FlowGnnSchemeConfig(repair="none")).start(same)
+    both = min(model_paths, 4)
+    torch.testing.assert_close(splits[..., :both], expected[..., :both])
+    allocation = FlowGnnScheme(_model(model_paths), FlowGnnSchemeConfig(repair="pdhg", gap=1e-3)).solve(problem)
+    assert_feasible(problem, allocation)
+    assert (assess(problem, allocation).gap <= 1.1e-3).all(), "the repair uses all paths"
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ def test_a_controller_that_measures_gets_allocations_for_the_next_interval(tmp_p
 
     async def work() -> None:
         async with service(tmp_path) as client:
-            await client.put_network("b4", "b4", objective="max_link_utilisation")
+            await client.put_network("b4", "b4", objective="max_link_utilisation", num_paths=4)
             await client.wait_ready("b4")
             assert (await client.measured("b4")).matrices == 0
             with pytest.raises(ServiceFault, match="measurements first"):

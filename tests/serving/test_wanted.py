@@ -29,7 +29,7 @@ _ALLOCATIONS = "/v1/networks/b4/allocations"
 
 
 async def _ready(client: AsyncClient) -> None:
-    await client.put_network("b4", "b4", gap=0.001)
+    await client.put_network("b4", "b4", gap=0.001, num_paths=4)
     await client.wait_ready("b4")
 
 
@@ -233,7 +233,7 @@ def test_promises_survive_cables_or_the_groups_of_the_network(tmp_path: Path) ->
 
     async def work() -> None:
         async with service(tmp_path) as client:
-            await client.put_network("b4", "b4", gap=0.001, groups=groups)
+            await client.put_network("b4", "b4", gap=0.001, num_paths=4, groups=groups)
             network = await client.wait_ready("b4")
             assert network.state == "ready"
             free = await client.allocate("b4", rates)

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+import teal
+from baselines import arc_form
 from teal.cli import main
 from teal.evaluation import Row
 from teal.formats.rows import read_csv
+from teal.objectives import SINGLE_PROGRAMS
 
 
 def test_solve_and_evaluate_say_what_each_class_gets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,3 +81,73 @@ def test_solve_moves_no_more_than_it_may(tmp_path: Path, capsys: pytest.CaptureF
         for scheme in ("pdhg", "lp-all"):
             of_level = [value[scheme, index, level] for level in ("0.5%", "2%", "")]
             assert all(low <= high * 1.001 for low, high in itertools.pairwise(of_level)), "each to a gap of 0.1%"
+
+
+def test_solve_over_all_paths_reaches_the_optimum_of_the_arc_form(capsys: pytest.CaptureFixture[str]) -> None:
+    """One path a demand to begin with, whose own optimum is far below."""
+    topology = teal.load_topology("b4")
+    demand = teal.load_traffic("gravity:seed=0,load=8,count=1", topology).read([0])
+    for objective in SINGLE_PROGRAMS:
+        command = ["solve", "--topology", "b4", "--traffic", "gravity:seed=0,load=8", "--objective", objective.value]
+        command += ["--weights", "random:seed=1"] if objective == "weighted_flow" else []
+        figures = []
+        for further in ([], ["--over-all-paths"]):
+            assert main([*command, "--num-paths", "1", "--gap", "0.002", "--json", *further]) == 0
+            figures.append(json.loads(capsys.readouterr().out))
+        few, over_all = figures
+        assert over_all["gap_all_paths"] <= 0.002
+        assert few["gap_all_paths"] is None or few["gap_all_paths"] > 0.01
+        if objective in ("weighted_flow", "latency_penalised_flow"):
+            continue  # the weights, and the longest path that a penalty counts from, are the command's own
+        paths = teal.compute_paths(topology, num_paths=1)
+        optimum = arc_form.optimum(teal.Problem.create(topology, paths, teal.Objective(objective), demand))
+        assert over_all["value"] == pytest.approx(optimum, rel=2.1e-3)
+
+
+def test_a_gap_over_all_paths_that_proves_nothing_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["solve", "--topology", "b4", "--traffic", "gravity:seed=0", "--objective", "max_link_utilisation"]
+    assert main([*command, "--num-paths", "1"]) == 0
+    assert "all paths unknown" in capsys.readouterr().out
+    assert main([*command, "--num-paths", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["gap_all_paths"] is None
+    assert main([*command, "--gap", "0.001"]) == 0
+    assert "unknown" not in capsys.readouterr().out, "chosen paths leave prices that prove something"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--over-all-paths", "--objective", "max_min"],
+        ["--over-all-paths", "--shards", "2"],
+        ["--num-paths", "many"],
+        ["--num-paths", "0"],
+        ["--path-gap", "0"],
+        ["--max-paths", "0"],
+    ],
+)
+def test_paths_that_cannot_be_are_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code: object = None
+    try:
+        code = main(["solve", "--topology", "b4", "--traffic", "gravity", *options])
+    except SystemExit as error:  # of the parser
+        code = error.code
+    assert code == 2
+    assert capsys.readouterr().err
+
+
+def test_paths_in_force_stay_candidates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An allocation over paths that the next call would not compute: nothing moves unless it must."""
+    before = tmp_path / "before.json"
+    command = ["solve", "--topology", "b4", "--traffic", "gravity:seed=0,load=8"]
+    assert main([*command, "--num-paths", "4", "--over-all-paths", "--gap", "0.001", "--out", str(before)]) == 0
+    capsys.readouterr()
+    steady = ["--num-paths", "1", "--previous", str(before), "--max-churn", "0", "--gap", "0.005", "--json"]
+    assert main([*command, *steady]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["moved_share"] == pytest.approx(0, abs=1e-9)
+    assert figures["satisfied_demand"] > 0.99 * _satisfied(before)
+
+
+def _satisfied(file: Path) -> float:
+    demands = [demand for router in json.loads(file.read_text())["routers"].values() for demand in router]
+    return sum(demand["admitted"] for demand in demands) / sum(demand["demand"] for demand in demands)

@@ -122,7 +122,7 @@ class Registry:
         checked = NetworkSpec.model_validate(spec)
         topology = await asyncio.to_thread(topology_of, name, checked)  # a fault is the caller's, now
         groups_of(topology, checked)
-        if topology.num_nodes * (topology.num_nodes - 1) * checked.num_paths > _MOST_SPLITS:
+        if topology.num_nodes * (topology.num_nodes - 1) * checked.most_paths > _MOST_SPLITS:
             raise wrong(f"topology: at most {_MOST_SPLITS:,} splits, pairs of nodes times num_paths")
         estimate = await self._estimate(topology, checked)
         names = self._store.names()
@@ -144,7 +144,7 @@ class Registry:
             seconds = await asyncio.to_thread(
                 estimated_seconds,
                 topology,
-                num_paths=spec.num_paths,
+                num_paths=spec.first_paths,
                 method=spec.path_method,
                 weight=spec.path_weight,
             )
@@ -317,8 +317,8 @@ class Registry:
 
     def _forget_paths(self, served: Served) -> None:
         others = [network.served for network in self._networks.values() if network.served is not None]
-        if all(other.paths.key != served.paths.key for other in others):
-            forget(served.paths)
+        for key in served.stored_paths.difference(*(other.stored_paths for other in others)):
+            forget(key)
 
 
 def _merged(links: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -328,7 +328,7 @@ def _merged(links: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 def _may_take_long(nodes: int, spec: NetworkSpec) -> bool:
     factor = 1 if spec.path_method is PathMethod.DISJOINT else _SLOW_FACTOR
-    return nodes * max(0, nodes - 1) * spec.num_paths * factor >= _LONG_SEARCH
+    return nodes * max(0, nodes - 1) * spec.first_paths * factor >= _LONG_SEARCH
 
 
 def _description(served: Served) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from teal.config.option import Option
-from teal.network.paths import PathMethod, PathWeight
+from teal.network.paths import FIRST_PATHS, PathMethod, PathWeight
 from teal.objectives import ObjectiveName
 from teal.problem.offers import OFFERS
 from teal.serving.engine.errors import invalid
@@ -101,7 +101,10 @@ class NetworkSpec(_Strict):
     """A network to be registered."""
 
     topology: NodeLink | str = Field(description="Node-link data, or b4, or topohub:GROUP/NAME.", examples=["b4"])
-    num_paths: int = Field(default=4, ge=1, le=32, description="Candidate paths a demand at most.")
+    num_paths: Annotated[int, Field(ge=1, le=32)] | Literal["auto"] = Field(
+        default="auto", description="Candidate paths a demand at most; auto: chosen for generated matrices."
+    )
+    max_paths: int = Field(default=8, ge=1, le=32, description="Paths a demand at most, where they are chosen.")
     path_method: PathMethod = Field(default=PathMethod.DISJOINT, description="edge-disjoint, yen or survivable.")
     path_weight: PathWeight = Field(default=PathWeight.HOPS, description="What a short path has least of.")
     objective: _Objective = Field(default="total_flow", description="What to optimise, unless a request says so.")
@@ -116,6 +119,16 @@ class NetworkSpec(_Strict):
         description="Cables that one event takes down together, by name: for promises, and for survivable paths.",
         examples=[{"conduit 3": [["1", "2"], ["1", "3"]]}],
     )
+
+    @property
+    def first_paths(self) -> int:
+        """Paths of a demand before any are chosen."""
+        return FIRST_PATHS if self.num_paths == "auto" else self.num_paths
+
+    @property
+    def most_paths(self) -> int:
+        """Paths of a demand, at most."""
+        return max(FIRST_PATHS, self.max_paths) if self.num_paths == "auto" else self.num_paths
 
     def stored(self) -> dict[str, Any]:
         """As JSON, to be read back."""

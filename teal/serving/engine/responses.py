@@ -64,7 +64,8 @@ class NetworkInfo(_Said):
     name: str
     state: Literal["computing", "ready", "failed"]
     generation: str = Field(description="Changes when the name is registered again.")
-    num_paths: int
+    num_paths: int | Literal["auto"]
+    max_paths: int = Field(description="Paths a demand at most, where they are chosen.")
     path_method: str
     path_weight: str
     objective: str

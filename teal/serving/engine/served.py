@@ -16,7 +16,7 @@ from teal.errors import InputError
 from teal.formats import BUILT_IN, is_named, load_topology
 from teal.formats.node_link import topology_from_node_link
 from teal.formats.topohub_names import PREFIX
-from teal.network import PathMethod, PathSet, Topology, all_pairs, compute_paths
+from teal.network import PathSet, Topology, all_pairs, compute_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem, ProgramPrices
 from teal.problem.allocation import Allocation
@@ -26,6 +26,7 @@ from teal.runtime.interruptible import Deadline, Run, Steps
 from teal.schemes.price_gnn import saves_time
 from teal.schemes.successive import SuccessivePdhg
 from teal.serving.engine.answer import FIGURES, Answer
+from teal.serving.engine.candidates import candidate_paths
 from teal.serving.engine.errors import wrong
 from teal.serving.engine.least_time import LeastTimes
 from teal.serving.engine.requests import NetworkSpec, NodeLink, Options
@@ -176,12 +177,14 @@ class Served:
     Attributes:
         capacity: (E,) Gbit/s in force.
         times: how long answers take at least.
+        stored_paths: keys of the path sets that are kept on disk for it.
     """
 
     def __init__(self, topology: Topology, paths: PathSet) -> None:
         self.topology, self.paths = topology, paths
         self._ready: dict[str, Any] = {}  # for conditions, by their options
         self.capacity = topology.capacity
+        self.stored_paths: frozenset[str] = frozenset()
         self.times = LeastTimes()
         self._drawing: dict[str, Any] | None = None
         self._routes: dict[tuple[int, int], tuple[list[str], list[int]]] = {}
@@ -203,18 +206,11 @@ class Served:
         topology = topology_of(name, spec)
         groups = groups_of(topology, spec)
         try:
-            paths = compute_paths(
-                topology,
-                all_pairs(topology),
-                num_paths=spec.num_paths,
-                method=spec.path_method,
-                weight=spec.path_weight,
-                groups=groups if groups and spec.path_method is PathMethod.SURVIVABLE else None,
-                report=report,
-            )
+            paths, stored = candidate_paths(topology, spec, groups, report)
         except InputError as error:
             raise wrong(str(error)) from None
         served = cls(topology, paths)
+        served.stored_paths = stored
         rehearse(ObjectiveName(spec.objective))
         served.warm_up(ObjectiveName(spec.objective))
         served.prepare_conditions(groups)

@@ -1,0 +1,200 @@
+"""A set of candidate paths chosen for representative matrices: few paths, over which little is lost against all paths.
+
+From a first path set, column generation (:mod:`teal.solvers.columns`) adds paths for one matrix after the other, until
+the allocation over them is certified to be within ``gap`` of the optimum over all paths of the network.  Then
+
+- an added path that carries less than _LEAST_SHARE of its demand in every matrix is left out again;
+- of a demand with more than ``max_paths`` paths those that carry the largest shares are kept;
+- the paths of a demand are sorted by the largest share that each carries in a matrix, so that the first J of them are
+  the best J.
+
+Paths of the first set that carry nothing are kept while there is room: what survives a failure there, survives it here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from teal.errors import InputError
+from teal.network import PathSet, Topology, compute_paths
+from teal.network.extension import with_columns
+from teal.network.packed import MAX_PATHS as MOST_PATHS
+from teal.network.path_file import load_paths, save_paths
+from teal.network.paths import cache_file
+from teal.objectives import Objective, ObjectiveName
+from teal.problem import Problem
+from teal.problem.bounds import gap as certified_gap
+from teal.runtime.arrays import FloatArray, Int64Array
+from teal.runtime.interruptible import Deadline, complete
+from teal.runtime.storage import atomic_file, content_key
+from teal.solvers.columns import ColumnRound, improving
+from teal.solvers.pdhg import solving
+
+MAX_PATHS = 8  # paths of a demand, at most, unless somebody says otherwise
+_FORMAT = 1  # part of the cache key: raise it when other paths are chosen
+_MATRICES = 4  # representative matrices; 8 lost 0.05 points less on unseen ones, and took twice the time
+# Path slots of all representative matrices, at most: Kdl's 2.3 million and ASN's 12 million allow one matrix.
+_MOST_SLOTS = 4_000_000
+_LEAST_SHARE = 1e-3  # of its demand, that an added path must carry in some matrix
+_SEARCH_SHARE = 0.5  # of the target gap, to which paths are added; the rest is for leaving paths out
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ChosenPaths:
+    """A path set, and what it is certified to lose.
+
+    Attributes:
+        paths: the set.
+        gaps: (B,) of each matrix: certified gap of an allocation over the set to the optimum over all paths.
+        limited: number of demands for which ``max_paths`` left out a path that carried something.
+    """
+
+    paths: PathSet
+    gaps: Tensor
+    limited: int
+
+
+def choose_paths(
+    topology: Topology,
+    demand: FloatArray,
+    *,
+    paths: PathSet | None = None,
+    objective: Objective | None = None,
+    weight: FloatArray | None = None,
+    gap: float = 1e-2,
+    max_paths: int = MAX_PATHS,
+    deadline: float = math.inf,
+    cache: bool = True,
+    report: Callable[[int, ColumnRound], None] | None = None,
+) -> ChosenPaths:
+    """A path set for representative matrices; equal arguments give equal sets, but for a deadline that ends the choice.
+
+    Under an objective that is a sequence of programs, paths are chosen for the single program that its rules name.
+
+    Args:
+        topology: the network.
+        demand: (B, D) or (D,) Gbit/s, of the pairs of ``paths``.
+        paths: the first set, of pairs of nodes that differ; None for 4 edge-disjoint paths of every pair.
+        objective: the program; None for total_flow.
+        weight: (D,) of the demands, for weighted_flow; None for 1 each.
+        gap: target, of every matrix; missed where ``max_paths`` or the deadline forbids it.
+        max_paths: of a demand, at most.
+        deadline: seconds after which no further round of column generation begins.
+        cache: keep the set on disk, by the content of the arguments, and take it from there.
+        report: called after each round with the number of the matrix.
+
+    Raises:
+        InputError: what :meth:`teal.Problem.create` refuses, or ``gap`` or ``max_paths`` out of range.
+
+    Example:
+        >>> chosen = teal.choose_paths(topology, traffic.read([0, 10]), objective=objective)
+        >>> problem = teal.Problem.create(topology, chosen.paths, objective, traffic.read([20]))
+    """
+    if not 1 <= max_paths <= MOST_PATHS:
+        raise InputError("paths", "max_paths", f"1 to {MOST_PATHS}", max_paths)
+    if not 0 < gap < 1:
+        raise InputError("paths", "gap", "a number in (0, 1)", gap)
+    first = compute_paths(topology, cache=cache) if paths is None else paths
+    objective = objective or Objective()
+    name = objective.rules.paths_for or (ObjectiveName.TOTAL_FLOW if objective.rules.is_sequence else objective.name)
+    problem = Problem.create(topology, first, Objective(name, objective.epsilon), demand, weight=weight)
+    key = content_key(
+        _FORMAT, first.key, topology.content_key(), str(name), objective.epsilon, problem.demand_value.numpy(),
+        problem.demand.numpy(), gap, max_paths, deadline,
+    )  # fmt: skip
+    file = cache_file(key)
+    if cache:
+        with contextlib.suppress(InputError, OSError, ValueError, KeyError, TypeError):  # absent, damaged: chosen again
+            figures = json.loads(file.with_suffix(".json").read_text())
+            gaps = torch.tensor(figures["gaps"], dtype=torch.float64)
+            return ChosenPaths(load_paths(file, topology), gaps, int(figures["limited"]))
+    chosen = _chosen(problem, gap, max_paths, Deadline.after(deadline), report)
+    chosen = dataclasses.replace(chosen, paths=dataclasses.replace(chosen.paths, key=key))
+    if cache:
+        save_paths(file, chosen.paths)
+        with atomic_file(file.with_suffix(".json")) as temporary:
+            temporary.write_text(json.dumps({"gaps": chosen.gaps.tolist(), "limited": chosen.limited}))
+    return chosen
+
+
+def representative_matrices(paths: PathSet) -> int:
+    """Number of matrices for which paths should be chosen, from a first set: 4, fewer where that takes long."""
+    return int(np.clip(_MOST_SLOTS // max(1, paths.leaf.size), 1, _MATRICES))
+
+
+def _chosen(
+    problem: Problem, gap: float, max_paths: int, end: Deadline, report: Callable[[int, ColumnRound], None] | None
+) -> ChosenPaths:
+    """The set for the matrices of a problem, whose paths are the first set; arguments as of :func:`choose_paths`."""
+    first = paths = problem.paths
+    most: FloatArray = np.zeros(first.leaf.shape)  # largest share that each path carries
+    bounds = []
+    for row in range(problem.batch):
+        one = problem.row(row).with_paths(paths)
+        last = complete(
+            improving(one, target=_SEARCH_SHARE * gap, deadline=end, report=report and partial(report, row))
+        )
+        bounds.append(last.bound_all_paths)
+        most = np.pad(most, ((0, 0), (0, last.paths.num_paths - most.shape[1])))
+        np.maximum(most, _carried(one, last.result.splits), out=most)
+        paths = last.paths
+        if row < problem.batch - 1:  # the last one's unused paths go below
+            paths, most = _in_order(paths, most, *_kept_columns(paths, first, most))
+    paths, limited = _limited(paths, first, most, max_paths)
+    chosen = problem.with_paths(paths)
+    value = complete(solving(chosen, gap=_SEARCH_SHARE * gap, deadline=end)).value
+    return ChosenPaths(paths, certified_gap(chosen, value, torch.cat(bounds)), limited)
+
+
+def _carried(problem: Problem, splits: Tensor) -> FloatArray:
+    """(D, K) share of each demand on each path; 0 where a demand is 0.
+
+    Args:
+        problem: one matrix.
+        splits: (1, D, K).
+    """
+    has_demand = problem.demand[0] > 0
+    return torch.where(has_demand[:, None], splits[0], 0).to(torch.float64).cpu().numpy()
+
+
+def _kept_columns(paths: PathSet, first: PathSet, most: FloatArray) -> tuple[Int64Array, Int64Array]:
+    """Columns (D, K) in their order, unused ones last, and the number (D,) of those that are kept.
+
+    Args:
+        paths: the first set's paths of each demand in front, then added ones.
+        first: the first set.
+        most: (D, K) largest share that each path carries.
+    """
+    is_first = np.arange(paths.num_paths) < first.mask.sum(1)[:, None]
+    keep = paths.mask & (is_first | (most >= _LEAST_SHARE))
+    return np.argsort(~keep, axis=1, kind="stable"), keep.sum(1)
+
+
+def _limited(paths: PathSet, first: PathSet, most: FloatArray, max_paths: int) -> tuple[PathSet, int]:
+    """The ``max_paths`` best kept paths of each demand, the best one first; and how many demands lose a used one."""
+    columns, count = _kept_columns(paths, first, most)
+    of_column = np.take_along_axis(most, columns, 1)
+    is_kept = np.arange(paths.num_paths) < count[:, None]
+    order = np.argsort(np.where(is_kept, -of_column, np.inf), axis=1, kind="stable")
+    columns, of_column = np.take_along_axis(columns, order, 1), np.take_along_axis(of_column, order, 1)
+    limited = int((of_column[:, max_paths:] >= _LEAST_SHARE).any(1).sum())
+    return _in_order(paths, most, columns, np.minimum(count, max_paths))[0], limited
+
+
+def _in_order(paths: PathSet, most: FloatArray, order: Int64Array, count: Int64Array) -> tuple[PathSet, FloatArray]:
+    """The first ``count`` (D,) paths of each demand in an order (D, K), and their entries of ``most`` (D, K)."""
+    if (count == paths.mask.sum(1)).all() and (order == np.arange(paths.num_paths)).all():
+        return paths, most
+    width = max(1, int(count.max(initial=1)))
+    is_kept = np.arange(width) < count[:, None]
+    most = np.where(is_kept, np.take_along_axis(most, order, 1)[:, :width], 0)
+    return with_columns(paths, np.where(is_kept, order[:, :width], -1)), most
