@@ -79,10 +79,7 @@ def contract(topology: Topology, live: Array, count: int, method: str, seed: int
     if not len(live_links):
         nodes = np.arange(topology.num_nodes)
         return Contraction(nodes, tuple(Cluster(np.array([node]), live_links, None) for node in nodes), {}, {})
-    network = dataclasses.replace(
-        topology, link_source=topology.link_source[live_links], link_target=topology.link_target[live_links],
-        capacity=topology.capacity[live_links], latency=topology.latency[live_links],
-    )  # fmt: skip
+    network = topology.with_links(live_links)
     node_cluster = partition(network, count, method, seed)
     clusters = []
     for number in range(int(node_cluster.max()) + 1):
@@ -92,11 +89,11 @@ def contract(topology: Topology, live: Array, count: int, method: str, seed: int
             clusters.append(Cluster(nodes, live_links[inside], None))
             continue
         names = tuple(topology.node_names[node] for node in nodes)
+        inner = network.with_links(inside)
         subnetwork = dataclasses.replace(
-            network, node_names=names, coordinates=topology.coordinates[nodes],
-            link_source=np.searchsorted(nodes, network.link_source[inside]).astype(np.int32),
-            link_target=np.searchsorted(nodes, network.link_target[inside]).astype(np.int32),
-            capacity=network.capacity[inside], latency=network.latency[inside],
+            inner, node_names=names, coordinates=topology.coordinates[nodes],
+            link_source=np.searchsorted(nodes, inner.link_source).astype(np.int32),
+            link_target=np.searchsorted(nodes, inner.link_target).astype(np.int32),
         )  # fmt: skip
         paths = compute_paths(subnetwork, num_paths=num_paths, cache=False)
         clusters.append(Cluster(nodes, live_links[inside], paths))

@@ -93,7 +93,7 @@ def command(study: str, data: Path, out: Path) -> list[str]:
     for topology, traffic in instances:
         arguments += ["--topology", str(data / topology) if "/" in topology else topology]
         arguments += ["--traffic", str(data / traffic) if "/" in traffic else traffic]
-    arguments += ["--calibrate", "0.9", *options]
+    arguments += ["--num-paths", "4", "--calibrate", "0.9", *options]
     return [*arguments, *(word for scheme in schemes for word in ("--scheme", scheme)), "--out", str(out / study)]
 
 

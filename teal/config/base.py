@@ -32,7 +32,8 @@ class PathConfig:
     path_gap: float = 0.01
     """With --num-paths auto: certified gap to the optimum over all paths, at which no more paths are added."""
     max_paths: int = 8
-    """With --num-paths auto: paths of a demand at most; those that carry most in some training matrix are kept."""
+    """With --num-paths auto: paths of a demand at most; besides the first 4, those that carry most in some training
+    matrix."""
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""

@@ -137,6 +137,14 @@ class Topology:
         """The same network with other capacities, (E,) Gbit/s."""
         return dataclasses.replace(self, capacity=np.asarray(capacity, dtype=np.float64))
 
+    def with_links(self, links: IntArray | Int64Array | BoolArray) -> Topology:
+        """The same nodes with some of the links only, by their numbers or by a mask (E,)."""
+        return dataclasses.replace(
+            self, link_source=self.link_source[links], link_target=self.link_target[links],
+            capacity=self.capacity[links], latency=self.latency[links],
+            metric=None if self.metric is None else self.metric[links],
+        )  # fmt: skip
+
     def with_failed_links(self, links: Iterable[int]) -> Topology:
         """The same network with capacity 0 on the links of the given indices.
 

@@ -5,11 +5,12 @@ the allocation over them is certified to be within ``gap`` of the optimum over a
 
 - an added path that carries less than 5% of its demand in every matrix is left out again (less than 0.1%, if the
   target gap is missed otherwise);
-- of a demand with more than ``max_paths`` paths those that carry the largest shares are kept;
+- of a demand with more than ``max_paths`` paths those of the first set are kept, and of the added ones those that carry
+  the largest shares (of all paths those, if the first set alone has as many);
 - the paths of a demand are sorted by the largest share that each carries in a matrix, so that the first J of them are
   the best J.
 
-Paths of the first set that carry nothing are kept while there is room: what survives a failure there, survives it here.
+Paths of the first set are kept also where they carry nothing: what survives a failure there, survives it here.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from teal.network.paths import cache_file
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.bounds import gap as certified_gap
-from teal.runtime.arrays import FloatArray, Int64Array
+from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline, complete
 from teal.runtime.storage import atomic_file, content_key
 from teal.solvers.columns import ColumnRound, improving
@@ -151,9 +152,12 @@ def _chosen(
         np.maximum(most, _carried(one, last.result.splits), out=most)
         paths = last.paths
         if row < problem.batch - 1:  # the last one's unused paths go below
-            paths, most = _in_order(paths, most, *_kept_columns(paths, first, most, _LEAST_SHARES[-1]))
+            keep, _ = _kept(paths, first, most, _LEAST_SHARES[-1], MOST_PATHS)
+            paths, most = _in_order(paths, most, np.argsort(~keep, axis=1, kind="stable"), keep.sum(1))
     for least_share in _LEAST_SHARES:
-        kept, limited = _limited(paths, first, most, max_paths, least_share)
+        keep, limited = _kept(paths, first, most, least_share, max_paths)
+        order = np.argsort(np.where(keep, -most, np.inf), axis=1, kind="stable")  # the best one first
+        kept, _ = _in_order(paths, most, order, keep.sum(1))
         chosen = problem.with_paths(kept)
         value = complete(solving(chosen, gap=_SEARCH_SHARE * gap, deadline=end)).value
         gaps = certified_gap(chosen, value, torch.cat(bounds))
@@ -173,33 +177,25 @@ def _carried(problem: Problem, splits: Tensor) -> FloatArray:
     return torch.where(has_demand[:, None], splits[0], 0).to(torch.float64).cpu().numpy()
 
 
-def _kept_columns(
-    paths: PathSet, first: PathSet, most: FloatArray, least_share: float
-) -> tuple[Int64Array, Int64Array]:
-    """Columns (D, K) in their order, unused ones last, and the number (D,) of those that are kept.
+def _kept(
+    paths: PathSet, first: PathSet, most: FloatArray, least_share: float, max_paths: int
+) -> tuple[BoolArray, int]:
+    """(D, K) whether each path is kept, and the number of demands that lose a used one because of ``max_paths``.
 
     Args:
         paths: the first set's paths of each demand in front, then added ones.
-        first: the first set.
+        first: the first set, whose paths are kept before added ones, if ``max_paths`` leaves room for more.
         most: (D, K) largest share that each path carries.
         least_share: that an added path must carry.
+        max_paths: of a demand.
     """
     is_first = np.arange(paths.num_paths) < first.mask.sum(1)[:, None]
-    keep = paths.mask & (is_first | (most >= least_share))
-    return np.argsort(~keep, axis=1, kind="stable"), keep.sum(1)
-
-
-def _limited(
-    paths: PathSet, first: PathSet, most: FloatArray, max_paths: int, least_share: float
-) -> tuple[PathSet, int]:
-    """The ``max_paths`` best kept paths of each demand, the best one first; and how many demands lose a used one."""
-    columns, count = _kept_columns(paths, first, most, least_share)
-    of_column = np.take_along_axis(most, columns, 1)
-    is_kept = np.arange(paths.num_paths) < count[:, None]
-    order = np.argsort(np.where(is_kept, -of_column, np.inf), axis=1, kind="stable")
-    columns, of_column = np.take_along_axis(columns, order, 1), np.take_along_axis(of_column, order, 1)
-    limited = int((of_column[:, max_paths:] >= least_share).any(1).sum())
-    return _in_order(paths, most, columns, np.minimum(count, max_paths))[0], limited
+    is_used = paths.mask & (most >= least_share)
+    bonus = 2 if max_paths > first.num_paths else 0  # shares are at most 1
+    rank = np.where(is_first, most + bonus, np.where(is_used, most, -1))
+    above = np.argsort(np.argsort(-rank, axis=1, kind="stable"), axis=1)  # number of paths that rank above each
+    keep = (rank >= 0) & (above < max_paths)
+    return keep, int((is_used & ~keep).any(1).sum())
 
 
 def _in_order(paths: PathSet, most: FloatArray, order: Int64Array, count: Int64Array) -> tuple[PathSet, FloatArray]:

@@ -144,3 +144,10 @@ def test_files_of_the_publishers(
     traffic = load_traffic(folder / f"{name}.0000.demands", topology)
     assert (topology.num_nodes, topology.num_links, traffic.num_demands) == (nodes, links, demands)
     assert traffic.read([0]).sum() == pytest.approx(total, rel=1e-4)
+
+
+def test_links_that_are_left_out_take_their_metrics_along(tmp_path: Path) -> None:
+    topology = load_topology(_write(tmp_path)[0]).with_links(np.array([3, 0]))
+    assert topology.metric is not None
+    assert topology.metric.tolist() == [7, 10]
+    assert topology.link_names() == ["b->c", "a->b"]

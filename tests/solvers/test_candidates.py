@@ -84,6 +84,18 @@ def test_paths_are_sorted_by_what_they_carry_and_equal_arguments_give_equal_sets
         assert len({tuple(path) for path in paths}) == len(paths), "no path twice"
 
 
+def test_a_choice_from_survivable_paths_survives_what_they_survive() -> None:
+    topology = teal.load_topology("topohub:sndlib/geant")
+    demand = teal.load_traffic("gravity:seed=0,count=2,load=8", topology).read(slice(None))
+    first = compute_paths(topology, method="survivable", num_paths=4)
+    chosen = choose_paths(topology, demand, paths=first, max_paths=5).paths
+    assert chosen.mask.sum() > first.mask.sum()
+    for cable in topology.cables():
+        for before, after in zip(_path_lists(first), _path_lists(chosen), strict=True):
+            survives = [any(not set(path) & set(cable) for path in paths) for paths in (before, after)]
+            assert survives[1] >= survives[0]
+
+
 def test_a_choice_is_kept_on_disk_with_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEAL_CACHE_DIR", str(tmp_path))
     topology, demand = teal.load_topology("b4"), np.full((1, 132), 8.0)
