@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from torch.nn.functional import pad
+
 from teal.problem import Problem
 from teal.runtime.interruptible import Deadline, Steps, complete
 from teal.solvers import pdhg
@@ -14,6 +16,14 @@ class SuccessivePdhg:
 
     def __init__(self) -> None:
         self._state: pdhg.PdhgState | None = None
+
+    def widened(self, num_paths: int) -> SuccessivePdhg:
+        """The same, for a path set with further paths behind those of each demand, K = ``num_paths``."""
+        wider = SuccessivePdhg()
+        if self._state is not None:
+            splits = pad(self._state.splits, (0, num_paths - self._state.splits.shape[-1]))
+            wider._state = pdhg.PdhgState(splits, self._state.prices)
+        return wider
 
     def solve(
         self,

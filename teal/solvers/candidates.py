@@ -33,7 +33,7 @@ from teal.network.packed import MAX_PATHS as MOST_PATHS
 from teal.network.path_file import load_paths, save_paths
 from teal.network.paths import cache_file
 from teal.objectives import Objective, ObjectiveName
-from teal.problem import Problem
+from teal.problem import Problem, all_paths_bound
 from teal.problem.bounds import gap as certified_gap
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline, complete
@@ -128,6 +128,32 @@ def choose_paths(
         with atomic_file(file.with_suffix(".json")) as temporary:
             temporary.write_text(json.dumps({"gaps": chosen.gaps.tolist(), "limited": chosen.limited}))
     return chosen
+
+
+def more_paths(problem: Problem, *, gap: float, max_paths: int, deadline: float = math.inf) -> PathSet:
+    """The paths of a problem and, at the end of each demand's columns, those that its matrix misses.
+
+    The same set if its optimum is certified to be within ``gap`` of that over all paths, so that it seldom changes.
+
+    Args:
+        problem: one matrix under an objective that is a single program.
+        gap: to the optimum over all paths, above which paths are added until half of it is reached.
+        max_paths: of a demand; demands that have as many get no more.
+        deadline: seconds after which no further round of column generation begins.
+    """
+    first, end = problem.paths, Deadline.after(deadline)
+    result = complete(solving(problem, gap=_SEARCH_SHARE * gap, deadline=end))
+    bound = all_paths_bound(problem, result.prices)
+    if float(certified_gap(problem, result.value, bound).max()) <= gap or end.is_over:
+        return first
+    last = complete(improving(problem, target=_SEARCH_SHARE * gap, deadline=end))
+    most = _carried(problem, last.result.splits)
+    keep, _ = _kept(last.paths, first, most, _LEAST_SHARES[0], max(max_paths, first.num_paths + 1))
+    room = np.maximum(max_paths, first.mask.sum(1))  # a demand of the first set may have more
+    count = np.minimum(keep.sum(1), room)
+    if count.sum() == first.mask.sum():
+        return first
+    return _in_order(last.paths, most, np.argsort(~keep, axis=1, kind="stable"), count)[0]
 
 
 def representative_matrices(paths: PathSet) -> int:

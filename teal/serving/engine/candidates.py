@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from teal.formats import load_traffic
 from teal.network import PathMethod, PathSet, PathWeight, Topology, all_pairs, compute_paths
+from teal.network.path_file import load_paths
 from teal.network.paths import search_key
 from teal.objectives import Objective
 from teal.serving.engine.requests import NetworkSpec
@@ -22,6 +24,7 @@ def candidate_paths(
     spec: NetworkSpec,
     groups: Sequence[Sequence[int]],
     report: Callable[[float], None] | None = None,
+    grown: Path | None = None,
 ) -> tuple[PathSet, frozenset[str]]:
     """Paths of all pairs of nodes, and the keys of all path sets that were kept on disk on the way.
 
@@ -29,11 +32,14 @@ def candidate_paths(
         topology: the network.
         spec: what it was registered with.
         groups: numbers of the links of each group of cables; empty for none.
+        grown: file of the paths if some were added later; None for none.
         report: called now and then with the share of the first paths that are found; what it raises ends the work.
 
     Raises:
-        InputError: paths that the settings forbid.
+        InputError: paths that the settings forbid, or a damaged file of paths.
     """
+    if grown is not None:
+        return load_paths(grown, topology), frozenset()
     paths = compute_paths(
         topology,
         all_pairs(topology),

@@ -105,6 +105,8 @@ class NextInterval:
         before, capacity = self.latest, problem.capacity[0].numpy().copy()
         if before is not None and not np.array_equal(before.capacity, capacity):
             self._hedge = None  # its parts remember splits that they made for other capacities
+        if before is not None and before.splits.shape[1] != problem.paths.num_paths:
+            self._hedge = None  # and those of fewer paths
         hedge = self._hedge or self._begun(past)
         if before is not None and before.time in traffic.timestamps:
             row = past.first_row + int(np.searchsorted(traffic.timestamps, before.time))
@@ -187,8 +189,9 @@ class NextInterval:
 
 
 def _over_live_paths(problem: Problem, splits: Tensor) -> Tensor:
-    """The splits (D, K), with what failed paths had divided among the other paths of the demand in proportion."""
+    """The splits (D, K), 0 on paths that were added since; what failed paths had is divided in proportion."""
     is_live = problem.path_mask[0]
+    splits = torch.nn.functional.pad(splits, (0, is_live.shape[1] - splits.shape[1]))
     live = torch.where(is_live, splits, 0)
     total, even = live.sum(-1, keepdim=True), is_live.to(splits) / is_live.sum(-1, keepdim=True).clamp(min=1)
     wanted = splits.sum(-1, keepdim=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from teal.errors import InputError
 from teal.network import PathMethod, Topology
 from teal.network.paths import estimated_seconds, forget
 from teal.serving.engine.errors import LOCKED, ServiceError, not_ready, wrong
@@ -50,6 +51,8 @@ class Hosted:
         estimated_s: seconds that all paths take, if that was estimated when it was registered.
         is_gone: ends the search for its paths.
         measured: its measured matrices, as soon as somebody asks for them.
+        taking: takes paths that have been added; requests need not wait for it.
+        added_paths: how often paths were added to those that it serves.
         unsaved: what happened to its links and could not be stored, by number of the link; in force all the same.
         warning: why it could not; "" if everything is stored.
     """
@@ -64,6 +67,8 @@ class Hosted:
     estimated_s: float | None = None
     is_gone: threading.Event = dataclasses.field(default_factory=threading.Event)
     measured: NextInterval | None = None
+    taking: asyncio.Task[None] | None = None
+    added_paths: int = 0
     unsaved: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     warning: str = ""
 
@@ -272,17 +277,33 @@ class Registry:
         known = self._networks.get(name)
         if known is not None and known.version == version:
             return known
-        raw, links, generation = self._store.read(name)
+        raw, links, generation, added = self._store.read(name)
         if known is None or known.version.network != version.network:
             if known is not None and known.served is not None:
                 self._retired.append(known.served)
             self._forget(name)
             spec = NetworkSpec.model_validate(raw)
-            known = self._networks[name] = Hosted(version, spec, generation)
+            known = self._networks[name] = Hosted(version, spec, generation, added_paths=added)
             known.preparing = asyncio.create_task(self._prepare(name, known, links))
         known.version = version
         known.put_in_force(links)
+        if added != known.added_paths and known.served is not None:
+            known.added_paths = added
+            known.taking = asyncio.create_task(self._take_paths(name, known))
         return known
+
+    async def _take_paths(self, name: str, network: Hosted) -> None:
+        """Serve over the paths that have been added."""
+        assert network.served is not None
+        file, loop = self._store.paths_file(name, network.generation), asyncio.get_running_loop()
+        try:
+            more = await loop.run_in_executor(self._quick, network.served.with_more_paths, file, network.spec)
+        except InputError as error:  # the network goes on as it is
+            LOG.warning("added paths not readable", extra={"teal": {"network": name, "error": str(error)[:200]}})
+            return
+        if not network.is_gone.is_set():
+            more.capacity = network.served.capacity  # it may have changed meanwhile
+            network.served = more
 
     async def _prepare(self, name: str, network: Hosted, links: dict[str, Any]) -> None:
         def report(share: float) -> None:
@@ -294,7 +315,10 @@ class Registry:
             topology = await asyncio.to_thread(topology_of, name, network.spec)
             thread = self._long if _may_take_long(topology.num_nodes, network.spec) else self._quick
             loop = asyncio.get_running_loop()
-            served = await loop.run_in_executor(thread, Served.prepare, name, network.spec, report)
+            served = await loop.run_in_executor(
+                thread, Served.prepare, name, network.spec, report,
+                self._store.paths_file(name, network.generation) if network.added_paths else None,
+            )  # fmt: skip
             served.capacity = capacity_in_force(served.topology, links)
         except _Ended:
             return

@@ -7,6 +7,7 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from teal.formats import BUILT_IN, is_named, load_topology
 from teal.formats.node_link import topology_from_node_link
 from teal.formats.topohub_names import PREFIX
 from teal.network import PathSet, Topology, all_pairs, compute_paths
+from teal.network.path_file import load_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem, ProgramPrices
 from teal.problem.allocation import Allocation
@@ -177,6 +179,7 @@ class Served:
     Attributes:
         capacity: (E,) Gbit/s in force.
         times: how long answers take at least.
+        lineage: the same object for networks that differ in added paths only.
         stored_paths: keys of the path sets that are kept on disk for it.
     """
 
@@ -184,7 +187,7 @@ class Served:
         self.topology, self.paths = topology, paths
         self._ready: dict[str, Any] = {}  # for conditions, by their options
         self.capacity = topology.capacity
-        self.stored_paths: frozenset[str] = frozenset()
+        self.lineage, self.stored_paths = object(), frozenset[str]()
         self.times = LeastTimes()
         self._drawing: dict[str, Any] | None = None
         self._routes: dict[tuple[int, int], tuple[list[str], list[int]]] = {}
@@ -192,13 +195,20 @@ class Served:
         self._engines: dict[ObjectiveName, SuccessivePdhg] = {}
 
     @classmethod
-    def prepare(cls, name: str, spec: NetworkSpec, report: Callable[[float], None] | None = None) -> Served:
+    def prepare(
+        cls,
+        name: str,
+        spec: NetworkSpec,
+        report: Callable[[float], None] | None = None,
+        grown: Path | None = None,
+    ) -> Served:
         """Load the topology and compute the paths: what takes time.
 
         Args:
             name: of the network.
             spec: what it was registered with.
             report: called now and then with the share of the paths that are found; what it raises ends the work.
+            grown: file of the paths if some were added since; None for none.
 
         Raises:
             ServiceError: a fault in the topology.
@@ -206,7 +216,7 @@ class Served:
         topology = topology_of(name, spec)
         groups = groups_of(topology, spec)
         try:
-            paths, stored = candidate_paths(topology, spec, groups, report)
+            paths, stored = candidate_paths(topology, spec, groups, report, grown)
         except InputError as error:
             raise wrong(str(error)) from None
         served = cls(topology, paths)
@@ -215,6 +225,21 @@ class Served:
         served.warm_up(ObjectiveName(spec.objective))
         served.prepare_conditions(groups)
         return served
+
+    def with_more_paths(self, file: Path, spec: NetworkSpec) -> Served:
+        """The same network over a set that has these paths and, behind them, further ones.
+
+        Args:
+            file: of the paths.
+            spec: what the network was registered with.
+        """
+        more = Served(self.topology, load_paths(file, self.topology))
+        more.lineage, more.times, more.stored_paths = self.lineage, self.times, self.stored_paths
+        more._drawing, more.capacity = self._drawing, self.capacity
+        more._engines = {name: engine.widened(more.paths.num_paths) for name, engine in self._engines.items()}
+        _ = more.paths.packed  # so that no request waits for it
+        more.prepare_conditions(groups_of(self.topology, spec))
+        return more
 
     def prepare_conditions(self, groups: Sequence[Sequence[int]]) -> None:
         """Compute what side conditions need of the network, so that no request waits for it.

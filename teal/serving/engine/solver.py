@@ -19,6 +19,7 @@ from teal.serving.engine.answer import Answer
 from teal.serving.engine.backend import Found, Sent
 from teal.serving.engine.beside import beside
 from teal.serving.engine.errors import ServiceError, not_ready, replaced, wrong
+from teal.serving.engine.growth import GROW_EVERY_S, Growth
 from teal.serving.engine.model import ServedModel
 from teal.serving.engine.next_interval import NextInterval
 from teal.serving.engine.queue import Waiting
@@ -45,6 +46,7 @@ class Solver:
         most_networks: that may be registered.
         most_path_s: seconds that a search for paths may take, by estimate.
         most_deadline_s: longest deadline of a request, seconds.
+        grow_every_s: as of :class:`teal.serving.engine.growth.Growth`.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Solver:
         most_networks: int = MOST_NETWORKS,
         most_path_s: float = MOST_PATH_S,
         most_deadline_s: float = MOST_DEADLINE_S,
+        grow_every_s: float = GROW_EVERY_S,
     ) -> None:
         self.folder = folder
         self._store = Store(folder)
@@ -65,6 +68,7 @@ class Solver:
         self._views = ThreadPoolExecutor(1, thread_name_prefix="views")
         self._model = ServedModel(model, prove, engine)
         self.scheduler = Scheduler(most_waiting, engine, self._model.current)
+        self._growth = Growth(self._store, grow_every_s)
         self._registry = Registry(self._store, self._gone, most_networks, most_path_s)
         self._computing: dict[NextInterval, asyncio.Future[Any]] = {}  # allocations for the next interval
 
@@ -192,6 +196,7 @@ class Solver:
                 asyncio.get_running_loop().create_future(),
             )
         )
+        self._growth.note(name, network, rates)
         return await _found(network, served, answer, rates, sent, options)
 
     async def measure(self, name: str, sent: Sent) -> dict[str, Any]:
@@ -207,6 +212,7 @@ class Solver:
         await asyncio.to_thread(measured.matrices.add, times, rates)
         if network.is_gone.is_set():
             raise replaced(name)
+        self._growth.note(name, network, rates)
         self._compute_next(network, measured)
         return measured.info()
 
@@ -282,7 +288,7 @@ class Solver:
             ServiceError: another one has.
         """
         network = self._registry.get(name)
-        if network.served is not served:
+        if network.served is None or network.served.lineage is not served.lineage:
             raise replaced(name)
         return network
 

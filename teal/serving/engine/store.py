@@ -1,8 +1,8 @@
 """Networks as files: what is registered survives a restart, and every replica sees the same.
 
 One folder holds two files a network: ``NAME.json``, what it was registered with, and ``NAME.links.json``, what has
-happened to its links since.  Both are replaced whole, so a reader never sees half of one.  On several machines the
-folder must be shared.
+happened to its links since, and how often paths were added, which are then a third file.  All are replaced whole, so a
+reader never sees half of one.  On several machines the folder must be shared.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from teal.network import PathSet
+from teal.network.path_file import save_paths
 from teal.runtime.storage import atomic_files
 from teal.serving.engine.errors import LOCKED, ServiceError, not_found, replaced, wrong
 
@@ -28,6 +30,7 @@ _LOCK_PATIENCE_S = 2.0  # that another process may hold the folder's lock
 _LINKS = ".links.json"
 _PRIVATE = 0o600  # files are for the service's user alone
 _MEASURED = ".measured"  # folder with a folder for each registration
+_PATHS = ".paths"  # folder with a file for each registration to which paths were added
 
 
 class Version(NamedTuple):
@@ -38,11 +41,19 @@ class Version(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """What is known of a network: what it was registered with, what has happened to its links, which registration."""
+    """What is known of a network.
+
+    Attributes:
+        network: what it was registered with.
+        links: what has happened to its links, by number.
+        generation: which registration of its name it is.
+        paths: how often paths were added.
+    """
 
     network: dict[str, Any]
     links: dict[str, Any]
     generation: str
+    paths: int = 0
 
 
 class Store:
@@ -86,7 +97,10 @@ class Store:
             changed = links["links"] if same and links is not None else {}
             if not isinstance(changed, dict) or not all(isinstance(change, dict) for change in changed.values()):
                 raise ValueError("changes by number of the link expected")
-            return Stored(stored["network"], changed, generation)
+            paths = links.get("paths", 0) if same and links is not None else 0
+            if not isinstance(paths, int):
+                raise ValueError("how often paths were added: a number expected")
+            return Stored(stored["network"], changed, generation, paths)
         except FileNotFoundError:
             raise not_found(name) from None
         except (OSError, ValueError, LookupError, TypeError) as error:
@@ -123,12 +137,36 @@ class Store:
             ServiceError: there is no network of that name, or another.
         """
         with self._locked():
-            stored, links, generation = self.read(name)
+            stored, links, generation, paths = self.read(name)
             if stored != network:
                 raise replaced(name)
             for link, change in changes.items():
                 links[link] = {**links.get(link, {}), **change}
-            _write({self._links(name): {"generation": generation, "links": links}})
+            _write({self._links(name): {"generation": generation, "links": links, "paths": paths}})
+
+    def paths_file(self, name: str, generation: str) -> Path:
+        """Where the paths of a network are kept, once paths were added."""
+        return self._folder / f"{name}{_PATHS}" / f"{generation}.npz"
+
+    def write_paths(self, name: str, generation: str, paths: PathSet) -> None:
+        """Keep paths in place of those before.
+
+        Args:
+            name: of the network.
+            generation: that they are of; by now another one may be registered.
+            paths: those before, with further ones.
+
+        Raises:
+            ServiceError: there is no network of that name, or another.
+        """
+        with self._locked():
+            stored = self.read(name)
+            if stored.generation != generation:
+                raise replaced(name)
+            self.paths_file(name, generation).parent.mkdir(exist_ok=True, mode=0o700)
+            save_paths(self.paths_file(name, generation), paths)
+            counted = {"generation": generation, "links": stored.links, "paths": stored.paths + 1}
+            _write({self._links(name): counted})
 
     def delete(self, name: str) -> None:
         """Forget a network.
@@ -140,7 +178,8 @@ class Store:
             _stamp(self._file(name), name)
             self._file(name).unlink(missing_ok=True)
             self._links(name).unlink(missing_ok=True)
-            shutil.rmtree(self._folder / f"{name}{_MEASURED}", ignore_errors=True)
+            for folder in (_MEASURED, _PATHS):
+                shutil.rmtree(self._folder / f"{name}{folder}", ignore_errors=True)
 
     def measured_folder(self, name: str, generation: str) -> Path:
         """Where what is measured on a network is kept."""
@@ -167,7 +206,7 @@ class Store:
             yield
 
     def _file(self, name: str) -> Path:
-        if not re.fullmatch(NAMES, name) or name.endswith((".links", _MEASURED)):
+        if not re.fullmatch(NAMES, name) or name.endswith((".links", _MEASURED, _PATHS)):
             raise wrong(
                 f"a network's name has up to 64 letters, digits, dots, dashes and underscores, not {name[:80]!r}"
             )

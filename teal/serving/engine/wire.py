@@ -80,6 +80,8 @@ def previous_splits(answer: Found, served: Served) -> FloatArray:
         splits = splits_of(last, served) if is_named else _dense_splits(last)
         if is_named and any("class" in demand for demand in last["demands"]):
             raise wrong("previous: an answer with classes must be Arrow, or of form=dense")
+    missing = served.paths.num_paths - splits.shape[1]  # paths that have been added since
+    splits = np.pad(splits, ((0, 0), (0, missing))) if missing > 0 else splits
     return splits / np.maximum(1, splits.sum(1, keepdims=True))
 
 

@@ -1,0 +1,137 @@
+"""Paths that are added in the background: nothing that was said before changes its meaning."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import teal
+from teal.network import PathSet, all_pairs, compute_paths
+from teal.objectives import Objective
+from teal.problem import Problem
+from teal.serving.engine.solver import Solver
+from teal.solvers.candidates import more_paths
+from tests.serving.service import rates_of, run, service, until
+
+# One path a demand to begin with, so that there is much to add.
+_SPARSE = {"num_paths": "auto", "max_paths": 6, "gap": 0.001}
+
+
+def _lists(paths: PathSet) -> list[list[list[int]]]:
+    return [[paths.path_links(d, k) for k in np.flatnonzero(paths.mask[d]).tolist()] for d in range(paths.num_demands)]
+
+
+def _problem(load: float, num_paths: int = 1) -> Problem:
+    topology = teal.load_topology("b4")
+    paths = compute_paths(topology, all_pairs(topology), num_paths=num_paths, cache=False)
+    demand = teal.load_traffic(f"gravity:seed=2,count=1,load={load}", topology).read([0])
+    return Problem.create(topology, paths, Objective(), demand)
+
+
+def test_paths_are_added_behind_those_that_there_are() -> None:
+    problem = _problem(load=8)
+    more = more_paths(problem, gap=0.01, max_paths=3)
+    for before, after in zip(_lists(problem.paths), _lists(more), strict=True):
+        assert after[: len(before)] == before
+        assert len(after) <= 3
+    assert more.mask.sum() > problem.paths.mask.sum()
+    assert more_paths(problem, gap=0.01, max_paths=1) is problem.paths, "no demand may have more"
+
+
+def test_nothing_is_added_where_little_is_missing() -> None:
+    problem = _problem(load=8)
+    enough = more_paths(problem, gap=0.01, max_paths=8)
+    assert more_paths(problem.with_paths(enough), gap=0.01, max_paths=8) is enough
+    idle = _problem(load=0.5)
+    assert more_paths(idle, gap=0.01, max_paths=8) is idle.paths
+
+
+async def _grown(solver: Solver, before: int) -> None:
+    """Wait until B4 has more paths than before."""
+
+    def has_more() -> bool:
+        served = solver._registry.get("b4").served
+        return served is not None and int(served.paths.mask.sum()) > before
+
+    await until(has_more, "no paths were added")
+
+
+def test_a_service_adds_paths_and_every_earlier_answer_keeps_its_meaning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("teal.serving.engine.candidates._GENERATED", "gravity:seed=0,load=0.01,count={count}")
+    monkeypatch.setattr("teal.serving.engine.requests.FIRST_PATHS", 1)
+    rates = rates_of(size=60_000)
+
+    async def work() -> None:
+        solver = Solver(tmp_path, grow_every_s=0.0)
+        async with service(tmp_path, solver=solver) as client:
+            await client.put_network("b4", "b4", **_SPARSE)
+            network = await client.wait_ready("b4")
+            before = (await client.paths("b4")).paths
+            first = await client.allocate("b4", rates)
+            assert first.splits.shape[2] == 1
+            await _grown(solver, network.paths or 0)
+            after = (await client.paths("b4")).paths
+            assert all(new[: len(old)] == old for old, new in zip(before, after, strict=True))
+            second = await client.allocate("b4", rates)
+            assert second.splits.shape[2] > 1
+            assert second.value[0] > 1.01 * first.value[0]
+            calm = await client.allocate("b4", rates, previous=first.id, max_churn=0.0)
+            np.testing.assert_allclose(calm.splits[0, :, 1:], 0, atol=1e-6)
+            stable = (await client.network("b4")).paths
+            for _ in range(3):
+                await client.allocate("b4", rates)
+            assert (await client.network("b4")).paths == stable, "no path is missing any more"
+        async with service(tmp_path, solver=Solver(tmp_path, grow_every_s=1e9)) as client:
+            assert (await client.wait_ready("b4")).paths == stable, "after a restart"
+            assert (await client.paths("b4")).paths == after
+            await client.delete_network("b4")
+        assert not list(tmp_path.rglob("*.npz"))
+
+    run(work)
+
+
+def test_an_interval_that_follows_added_paths_is_allocated_over_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("teal.serving.engine.candidates._GENERATED", "gravity:seed=0,load=0.01,count={count}")
+    monkeypatch.setattr("teal.serving.engine.requests.FIRST_PATHS", 1)
+    rates = rates_of(3, size=60_000)
+
+    async def work() -> None:
+        solver = Solver(tmp_path, grow_every_s=1e9)
+        async with service(tmp_path, solver=solver) as client:
+            await client.put_network("b4", "b4", **_SPARSE)
+            network = await client.wait_ready("b4")
+            await client.measure("b4", rates[:1], np.datetime64("2026-01-01T00:00:00"))
+            narrow = await client.allocate_next("b4")
+            solver._growth._every_s = 0.0
+            await client.measure("b4", rates[1:2], np.datetime64("2026-01-01T00:05:00"))
+            await _grown(solver, network.paths or 0)
+            await client.measure("b4", rates[2:], np.datetime64("2026-01-01T00:10:00"))
+            wide = await client.allocate_next("b4")
+            assert narrow.splits.shape[2] == 1 < wide.splits.shape[2]
+            assert wide.splits[..., 1:].any()
+
+    run(work)
+
+
+def test_a_damaged_file_of_paths_leaves_the_network_as_it_is(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with service(tmp_path, solver=Solver(tmp_path, grow_every_s=1e9)) as client:
+            await client.put_network("b4", "b4")
+            network = await client.wait_ready("b4")
+            links = tmp_path / "b4.links.json"
+            links.write_text(json.dumps({"generation": network.generation, "links": {}, "paths": 1}))
+            folder = tmp_path / "b4.paths"
+            folder.mkdir()
+            (folder / f"{network.generation}.npz").write_bytes(b"no")
+            for _ in range(3):
+                assert (await client.allocate("b4", rates_of())).status == ("gap",)
+            assert (await client.network("b4")).paths == network.paths
+
+    run(work)
