@@ -31,7 +31,7 @@ demo: $(DEMO_STAMP)
 	$(BIN)/teal train $(DEMO) --learner coma --time-budget 20s --out runs/demo/model --overwrite
 	$(BIN)/teal evaluate $(DEMO) --model runs/demo/model --scheme teal --scheme lp-all:solver=highs \
 		--scheme lp-all:solver=gurobi --limit 20 --out runs/demo/b4 --overwrite
-	$(BIN)/teal evaluate $(LARGE) --scheme price-gnn --scheme pdhg --scheme lp-all:solver=highs --limit 3 \
+	$(BIN)/teal evaluate $(LARGE) --scheme price-gnn --scheme pdhg --scheme lp-all:solver=highs --limit 1 \
 		--out runs/demo/large --overwrite
 
 check: install
