@@ -34,10 +34,10 @@ def test_a_deleted_network_ends_its_search_and_leaves_no_paths(tmp_path: Path, m
     searches, goes_on = list[Any](), threading.Event()
     compute = Served.prepare
 
-    def held(name: str, spec: Any, report: Any) -> Any:
+    def held(name: str, spec: Any, report: Any, grown: Any) -> Any:
         searches.append(report)
         assert goes_on.wait(PATIENCE_S)
-        return compute(name, spec, report)
+        return compute(name, spec, report, grown)
 
     async def work() -> None:
         async with service(tmp_path / "networks") as client:
@@ -71,10 +71,10 @@ def test_the_share_of_the_paths_is_said_while_they_are_searched(
 ) -> None:
     goes_on, compute = threading.Event(), Served.prepare
 
-    def held(name: str, spec: Any, report: Any) -> Any:
+    def held(name: str, spec: Any, report: Any, grown: Any) -> Any:
         report(0.25)
         assert goes_on.wait(PATIENCE_S)
-        return compute(name, spec, report)
+        return compute(name, spec, report, grown)
 
     async def work() -> None:
         monkeypatch.setattr(Served, "prepare", held)
@@ -108,9 +108,9 @@ def test_long_searches_do_not_hold_up_short_ones(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(registry, "_LONG_SEARCH", 20 * 19 * 4)
     goes_on, compute = threading.Event(), Served.prepare
 
-    def held(name: str, spec: Any, report: Any) -> Any:
+    def held(name: str, spec: Any, report: Any, grown: Any) -> Any:
         assert name == "b4" or goes_on.wait(PATIENCE_S)
-        return compute(name, spec, report)
+        return compute(name, spec, report, grown)
 
     async def work() -> None:
         monkeypatch.setattr(Served, "prepare", held)
