@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from teal.config.base import InstanceConfig, require, require_exact_splits
+from teal.config.option import ENTRIES, GAP, MAX_ITERATIONS, MIN_SPLIT, OVERWRITE, RESUME
 
 Each = Literal["none", "json", "parquet", "csv"]  # suffixes of a file of one matrix
 
@@ -29,16 +30,12 @@ class AllocateConfig(InstanceConfig):
 
     out: Path
     """Folder for the parts (Parquet, one row a matrix), the candidate paths that splits are over, and the figures."""
-    gap: float = 0.01
-    """Certified gap at which to stop: (bound - value) / bound."""
-    max_iterations: int = 10_000
-    """Number of iterations for a matrix, at most."""
+    gap: Annotated[float, GAP] = 0.01
+    max_iterations: Annotated[int, MAX_ITERATIONS] = 10_000
     model: str = "auto"
     """As in solve."""
-    entries: int = 0
-    """Write whole-number weights that sum to this number, as switches have them, 1 to 255; 0 for splits."""
-    min_split: float = 0.0
-    """Least share of a demand on a path; smaller ones go to its other paths.  What that costs is printed."""
+    entries: Annotated[int, ENTRIES] = 0
+    min_split: Annotated[float, MIN_SPLIT] = 0.0
     each: Each = "none"
     """Also write every matrix to a file of its own in OUT/matrices, as `teal solve --out` writes it; json says for each
     ingress router what to install, and is what `teal export` reads."""
@@ -54,17 +51,12 @@ class AllocateConfig(InstanceConfig):
     max_churn: float | None = None
     """Largest share of the demand that a matrix may move onto other paths, against the matrix before it in its part;
     the first matrix of a part moves freely."""
-    resume: bool = False
-    """Continue the run in OUT."""
-    overwrite: bool = False
-    """Replace the run in OUT."""
+    resume: Annotated[bool, RESUME] = False
+    overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
         super().__post_init__()
-        require(self, "gap", "a number in [0, 1)", 0 <= self.gap < 1)
-        require(self, "entries", "0 to 255", 0 <= self.entries <= 255)
-        require(self, "min_split", "a number in [0, 1)", 0 <= self.min_split < 1)
         if self.max_churn is not None:
             require(self, "max_churn", "a number in [0, 1]", 0 <= self.max_churn <= 1)
             expected = "0 with --max-churn: rounding moves traffic"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from teal.config.base import InstanceConfig, require, seconds
+from teal.config.option import OVERWRITE
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,8 +43,7 @@ class AuditConfig(InstanceConfig):
     """Seed of the search."""
     out: Path
     """Folder for worst.csv (a traffic matrix, as evaluate and solve read it), losses.csv, losses.png, manifest.json."""
-    overwrite: bool = False
-    """Replace the results in OUT."""
+    overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""

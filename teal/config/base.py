@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+from teal.config.option import DEVICE, MAX_PATHS, PATH_GAP, check_options
 from teal.errors import InputError
 from teal.network.paths import FIRST_PATHS, PathMethod, PathWeight
 from teal.objectives import SINGLE_PROGRAMS, ObjectiveName
-
-_MOST_PATHS = 255  # of a demand, in the layout that kernels read
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,16 +28,12 @@ class PathConfig:
     path_groups: Path | None = None
     """For survivable: a .csv (group,source,target), .json or .graphml file of groups of cables that fail together.
     Default: every cable is a group of its own."""
-    path_gap: float = 0.01
-    """With --num-paths auto: certified gap to the optimum over all paths, at which no more paths are added."""
-    max_paths: int = 8
-    """With --num-paths auto: paths of a demand at most; besides the first 4, those that carry most in some training
-    matrix."""
+    path_gap: Annotated[float, PATH_GAP] = 0.01
+    max_paths: Annotated[int, MAX_PATHS] = 8
 
     def __post_init__(self) -> None:
-        """Raise InputError for a number out of its range."""
-        require(self, "path_gap", "a number in (0, 1)", 0 < self.path_gap < 1)
-        require(self, "max_paths", f"1 to {_MOST_PATHS}", 1 <= self.max_paths <= _MOST_PATHS)
+        """Raise InputError for a number that its option forbids."""
+        check_options(self)
 
     @property
     def first_paths(self) -> int:
@@ -86,8 +81,7 @@ class ProgramConfig(CandidateConfig):
     calibrate: float | None = None
     """Share in (0, 1): multiply all demands by one factor so that the optimal total flow carries this share of the
     demand in the median training matrix.  Without it demands are not scaled."""
-    device: str = "auto"
-    """auto (a GPU if there is one), cpu or cuda."""
+    device: Annotated[str, DEVICE] = "auto"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

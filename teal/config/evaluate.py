@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from teal.config.base import InstanceConfig, ProgramConfig, TrafficFileConfig, require, require_one_program, seconds
+from teal.config.option import OVERWRITE, RESUME
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,10 +92,8 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
     """Folder for report.html, results.csv and .parquet, manifest.json and plots; with --race, race.csv and race.png."""
     wide: bool = False
     """Print all columns; without it five that fit 80 characters.  The files have all in any case."""
-    resume: bool = False
-    """Continue the interrupted run in OUT, with the same settings."""
-    overwrite: bool = False
-    """Replace the results in OUT."""
+    resume: Annotated[bool, RESUME] = False
+    overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range, or settings that do not go together."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from teal.config.base import TopologyFileConfig, require
+from teal.config.option import OVERWRITE
 from teal.network.paths import PathWeight
 
 
@@ -32,8 +33,7 @@ class ExportConfig(TopologyFileConfig):
     """For sr-policy: most segment lists of a policy."""
     out: Path
     """Write to this .json file."""
-    overwrite: bool = False
-    """Replace OUT if it exists."""
+    overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from teal.config.base import CandidateConfig, PathConfig, ProgramConfig
+from teal.config.option import of_fields
 from teal.errors import InputError, did_you_mean
 
 _MOST_COLUMNS = 100  # of the text; longer lines are hard to read
@@ -44,7 +45,8 @@ def command_help(name: str, config: type[Any], epilogue: str = "") -> str:
         epilogue: printed at the end.
     """
     width = _width()
-    kinds, texts = typing.get_type_hints(config), _docstrings(config)
+    kinds = typing.get_type_hints(config)
+    texts = _docstrings(config) | {name: option.text for name, option in of_fields(config).items()}
     needed = [field for field in dataclasses.fields(config) if _is_required(field)]
     required = [f"--{_option(field)} {_metavar(kinds[field.name], is_required=True)}" for field in needed]
     usage = textwrap.fill(" ".join([f"usage: teal {name}", *required, "[options]"]), width, subsequent_indent="    ")

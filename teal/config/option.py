@@ -1,20 +1,31 @@
-"""One declaration of an option, from which the fields of request models are made."""
+"""Options that several places offer, declared once: commands, requests to the service and their documents.
+
+A field of settings is annotated with its option, ``gap: Annotated[float, GAP] = 0.01``: ``--help`` then prints the
+option's text, and :func:`check_options` refuses what it forbids.  Request models make fields from the same record.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import typing
+from typing import Any
+
+from teal.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """An option that a request may name.
+    """An option of a command or a request.
 
     Attributes:
         name: of the option.
         text: what it does, in a sentence.
         low: least number; None for an option that is a word.
-        high: largest number.
+        high: largest number; None for none.
         words: that it may be; () for a number.
+        above_low: whether the number must be above ``low``.
+        below_high: whether it must be below ``high``.
     """
 
     name: str
@@ -22,3 +33,77 @@ class Option:
     low: float | None = None
     high: float | None = None
     words: tuple[str, ...] = ()
+    above_low: bool = False
+    below_high: bool = False
+
+    @property
+    def expected(self) -> str:
+        """What a number must be, for messages."""
+        if self.high is None:
+            return f"a number {'above' if self.above_low else 'of at least'} {self.low:g}"
+        return (
+            f"a number in {'(' if self.above_low else '['}{self.low:g}, {self.high:g}{')' if self.below_high else ']'}"
+        )
+
+    def allows(self, value: float) -> bool:
+        """Whether a number is in the range."""
+        low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
+        is_low_enough = value < high if self.below_high else value <= high
+        return is_low_enough and (value > low if self.above_low else value >= low)
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The range as a request model takes it."""
+        names = {"gt" if self.above_low else "ge": self.low, "lt" if self.below_high else "le": self.high}
+        return {name: limit for name, limit in names.items() if limit is not None}
+
+
+GAP = Option("gap", "Certified gap at which to stop: (bound - value) / bound.", 0, 1, below_high=True)
+MAX_ITERATIONS = Option("max_iterations", "Number of iterations, at most.", 0)
+ENTRIES = Option(
+    "entries",
+    "Round splits to whole-number weights that sum to this number, as switches have them, 1 to 255; 0 for splits.",
+    0, 255,
+)  # fmt: skip
+MIN_SPLIT = Option(
+    "min_split",
+    "Least share of a demand on a path; smaller ones go to its other paths. What that costs is printed.",
+    0, 1, below_high=True,
+)  # fmt: skip
+PATH_GAP = Option(
+    "path_gap",
+    "Where candidate paths are chosen: certified gap to the optimum over all paths, at which no more paths are added.",
+    0, 1, above_low=True, below_high=True,
+)  # fmt: skip
+MAX_PATHS = Option(
+    "max_paths",
+    "Where candidate paths are chosen: paths of a demand at most; besides the first 4, those that carry most in some "
+    "training matrix.",
+    1, 255,
+)  # fmt: skip
+OVERWRITE = Option("overwrite", "Replace OUT if it exists.")
+RESUME = Option("resume", "Continue the interrupted run in OUT, with the same settings.")
+DEVICE = Option("device", "auto (a GPU if there is one), cpu or cuda.")
+
+
+def of_fields(config: type[Any]) -> dict[str, Option]:
+    """The option of each annotated field of a class of settings."""
+    hints = typing.get_type_hints(config, include_extras=True)
+    options = {
+        name: [part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Option)]
+        for name, hint in hints.items()
+    }
+    return {name: found[0] for name, found in options.items() if found}
+
+
+def check_options(config: Any) -> None:
+    """Raise InputError for a number that its option forbids; None stands for no number.
+
+    Args:
+        config: settings.
+    """
+    for name, option in of_fields(type(config)).items():
+        value = getattr(config, name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if option.low is not None and is_number and not option.allows(value):
+            raise InputError(f"--{name.replace('_', '-')}", "", option.expected, value)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Annotated
 
 from teal.config.base import InstanceConfig, PathConfig, TopologyFileConfig, require, require_one_program
+from teal.config.option import OVERWRITE
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,8 +21,7 @@ class PathsConfig(PathConfig, TopologyFileConfig):
     for generated matrices.  Chosen are paths of the least largest link utilisation."""
     out: Path | None = None
     """Write the paths, node by node, to this .csv file."""
-    overwrite: bool = False
-    """Replace OUT if it exists."""
+    overwrite: Annotated[bool, OVERWRITE] = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,8 +42,7 @@ class ImproveConfig(InstanceConfig):
     """Number of rounds, at most."""
     out: Path
     """Write the paths to this .npz file, for --paths of the other commands."""
-    overwrite: bool = False
-    """Replace OUT if it exists."""
+    overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from teal.config.base import InstanceConfig, require
+from teal.config.option import GAP, OVERWRITE, RESUME
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,16 +40,13 @@ class PlanConfig(InstanceConfig):
     """Which matrices: the first 70%, the next 10%, the last 20% in time order, or all."""
     limit: int = 0
     """Number of matrices, at most, the first ones in time order; 0 for all."""
-    gap: float = 0.01
-    """Certified gap to which every case is solved."""
+    gap: Annotated[float, GAP] = 0.01
     worst: int = 20
     """Number of cases to list."""
     out: Path
     """Folder for failures.csv and .parquet, manifest.json and failures.png."""
-    resume: bool = False
-    """Continue the interrupted run in OUT, with the same settings."""
-    overwrite: bool = False
-    """Replace the results in OUT."""
+    resume: Annotated[bool, RESUME] = False
+    overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
@@ -56,4 +54,3 @@ class PlanConfig(InstanceConfig):
         require(self, "max_pairs", "a whole number of at least 0", self.max_pairs >= 0)
         require(self, "limit", "a whole number of at least 0", self.limit >= 0)
         require(self, "worst", "a whole number of at least 1", self.worst >= 1)
-        require(self, "gap", "a number in (0, 1)", 0 < self.gap < 1)

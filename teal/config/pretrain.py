@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from teal.config.base import require
+from teal.config.option import DEVICE, OVERWRITE, RESUME
 from teal.errors import InputError
 
 
@@ -45,12 +46,9 @@ class PretrainConfig:
     as bytes); 0 for no rounding.  Needs --learner coma, because rounding has no gradient."""
     std: float = 0.3
     """Standard deviation of the Gaussian noise that coma adds to the logits of the splits."""
-    device: str = "auto"
-    """auto (a GPU if there is one), cpu or cuda."""
-    resume: bool = False
-    """Continue the run in OUT."""
-    overwrite: bool = False
-    """Replace the run in OUT."""
+    device: Annotated[str, DEVICE] = "auto"
+    resume: Annotated[bool, RESUME] = False
+    overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range, or --entries without --learner coma."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
+from typing import Annotated
 
 from teal.config.base import require, seconds
+from teal.config.option import OVERWRITE, RESUME
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,10 +37,8 @@ class PretrainHedgeConfig:
     """Largest learning rate of Adam; it falls along half a cosine."""
     workers: int = 0
     """Processes that compute histories; 0 for one per core."""
-    resume: bool = False
-    """Continue the run in OUT."""
-    overwrite: bool = False
-    """Replace the run in OUT; histories of the same settings are kept."""
+    resume: Annotated[bool, RESUME] = False
+    overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from teal.config.base import InstanceConfig, require, require_exact_splits, require_one_program, seconds
+from teal.config.option import ENTRIES, GAP, MAX_ITERATIONS, MIN_SPLIT, OVERWRITE
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,15 +26,13 @@ class SolveConfig(InstanceConfig):
 
     index: int = 0
     """Number of the matrix, counted from 0."""
-    gap: float = 0.01
-    """Certified gap at which to stop: (bound - value) / bound."""
+    gap: Annotated[float, GAP] = 0.01
     over_all_paths: bool = False
     """Add candidate paths, from the present prices, until the gap to the optimum over all paths of the network is at
     most --gap.  The paths are added for this matrix alone."""
     deadline: str = ""
     """Time after which to stop with the best so far: 500ms, 5s, 1m.  Default: none."""
-    max_iterations: int = 10_000
-    """Number of iterations, at most."""
+    max_iterations: Annotated[int, MAX_ITERATIONS] = 10_000
     model: str = "auto"
     """What PDHG starts from: the PriceGNN that comes with Teal (universal), nothing (none), or the PriceGNN in this
     folder; auto is universal on networks of middle size (50,000 paths and more, but too small for a start from a
@@ -57,24 +56,17 @@ class SolveConfig(InstanceConfig):
     out: Path | None = None
     """Write the allocation to this file: .json, for each ingress router what to install; .parquet or .csv, a row for
     each path.  With --shards or --workers to Parquet files in this folder."""
-    entries: int = 0
-    """Round splits to whole-number weights that sum to this number, as switches have them, 1 to 255; 0 for splits."""
-    min_split: float = 0.0
-    """Least share of a demand on a path; smaller ones go to its other paths.  What that costs is printed."""
+    entries: Annotated[int, ENTRIES] = 0
+    min_split: Annotated[float, MIN_SPLIT] = 0.0
     json: bool = False
     """Print one JSON object instead of text."""
-    overwrite: bool = False
-    """Replace OUT if it exists."""
+    overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
         super().__post_init__()
         require(self, "index", "a whole number of at least 0", self.index >= 0)
-        require(self, "gap", "a number in [0, 1)", 0 <= self.gap < 1)
-        require(self, "max_iterations", "a whole number of at least 0", self.max_iterations >= 0)
         require(self, "carrying", "no --calibrate, which needs all pairs", not (self.carrying and self.calibrate))
-        require(self, "entries", "0 to 255", 0 <= self.entries <= 255)
-        require(self, "min_split", "a number in [0, 1)", 0 <= self.min_split < 1)
         require(self, "max_churn", "a number in [0, 1]", self.max_churn is None or 0 <= self.max_churn <= 1)
         is_calm = self.max_churn is not None or self.keep_within > 0
         require(self, "keep_within", "a number in [0, 1]", 0 <= self.keep_within <= 1)

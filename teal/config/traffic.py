@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Annotated
 
 from teal.config.base import NetworkConfig
+from teal.config.option import OVERWRITE
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,8 +21,7 @@ class TrafficConvertConfig(TrafficConfig):
 
     out: Path
     """A .npz (fastest to train from), .csv or .parquet file."""
-    overwrite: bool = False
-    """Replace OUT if it exists."""
+    overwrite: Annotated[bool, OVERWRITE] = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

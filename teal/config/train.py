@@ -6,9 +6,10 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from teal.config.base import InstanceConfig, require, seconds
+from teal.config.option import OVERWRITE, RESUME
 from teal.objectives import ObjectiveName
 
 
@@ -67,10 +68,8 @@ class TrainConfig(InstanceConfig):
     workers: int = 0
     """Number of processes that share every batch, through Ray Train, on this machine or the cluster of RAY_ADDRESS; all
     of its machines need OUT and the inputs under the same paths.  0: this process alone, without Ray."""
-    resume: bool = False
-    """Continue the run in OUT, as if it had never stopped."""
-    overwrite: bool = False
-    """Replace the run in OUT."""
+    resume: Annotated[bool, RESUME] = False
+    overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""

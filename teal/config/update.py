@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Annotated
 
 from teal.config.base import TopologyFileConfig, require
+from teal.config.option import OVERWRITE
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,8 +29,7 @@ class UpdateConfig(TopologyFileConfig):
     """Most steps that are tried; more need less slack."""
     out: Path
     """Folder for step-1.json, step-2.json, ...: what is in force after each step, as teal solve --out writes it."""
-    overwrite: bool = False
-    """Replace the steps in OUT."""
+    overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from teal.config.option import Option
+from teal.config.option import ENTRIES, GAP, MAX_PATHS, Option
 from teal.network.paths import FIRST_PATHS, PathMethod, PathWeight
 from teal.objectives import ObjectiveName
 from teal.problem.offers import OFFERS
@@ -104,7 +104,7 @@ class NetworkSpec(_Strict):
     num_paths: Annotated[int, Field(ge=1, le=32)] | Literal["auto"] = Field(
         default="auto", description="Candidate paths a demand at most; auto: chosen for generated matrices."
     )
-    max_paths: int = Field(default=8, ge=1, le=32, description="Paths a demand at most, where they are chosen.")
+    max_paths: int = Field(default=8, ge=1, le=32, description=MAX_PATHS.text)
     path_method: PathMethod = Field(default=PathMethod.DISJOINT, description="edge-disjoint, yen or survivable.")
     path_weight: PathWeight = Field(default=PathWeight.HOPS, description="What a short path has least of.")
     objective: _Objective = Field(default="total_flow", description="What to optimise, unless a request says so.")
@@ -174,10 +174,16 @@ class Form(StrEnum):
     DENSE = "dense"
 
 
+def _number(option: Option, default: Any) -> Any:
+    """The field of an option, with its range."""
+    limits: dict[str, Any] = option.limits
+    return Field(default=default, description=option.text, **limits)
+
+
 def _field(option: Option) -> tuple[Any, Any]:
     """Type and field of an option that is None where it was not sent."""
     kind: Any = Literal[option.words] if option.words else float
-    return kind | None, Field(default=None, ge=option.low, le=option.high, description=option.text)
+    return kind | None, _number(option, None)
 
 
 # The options by which requests ask for side conditions.
@@ -190,7 +196,7 @@ _Conditions = create_model(
 class Options(_Conditions):  # type: ignore[valid-type,misc]
     """How an allocation is to be made."""
 
-    gap: float | None = Field(default=None, gt=0, lt=1, description="Certified gap to stop at.")
+    gap: float | None = Field(default=None, gt=0, lt=GAP.high, description=GAP.text)
     deadline_ms: float = Field(
         10_000,
         gt=0,
@@ -209,9 +215,7 @@ class Options(_Conditions):  # type: ignore[valid-type,misc]
         default={},
         description="Of a class, the largest latency of a path. In an address: gold=30,silver=50.",
     )
-    entries: int = Field(
-        default=0, ge=0, le=255, description="Whole-number weights out of so many, as switches have them; 0 for splits."
-    )
+    entries: int = _number(ENTRIES, 0)
     form: Form = Field(
         default=Form.NAMED,
         description="Of an answer in JSON. named: for each demand that was sent its paths, node by node, and the "
