@@ -83,6 +83,7 @@ class Mixture:
         rate: of learning.
         share: of weight that is spread in each interval in proportion to the first weights.
         warm_up: intervals of the past that are replayed before the first allocation.
+        residual: first weight of each hedge ``residual`` over that of each other one.
 
     Attributes:
         weights: of the hedges.
@@ -95,9 +96,10 @@ class Mixture:
         rate: float = _LEARNING_RATE,
         share: float = _REDISTRIBUTED_WEIGHT,
         warm_up: int = _REPLAYED_INTERVALS,
+        residual: float = _RESIDUAL_WEIGHT,
     ) -> None:
         self._make = hedges if callable(hedges) else lambda past: hedges
-        self._rate, self._share, self._warm_up = rate, share, warm_up
+        self._rate, self._share, self._warm_up, self._residual = rate, share, warm_up, residual
         self._hedges: dict[str, Hedge] = {}
         self.weights: FloatArray = np.zeros(0)
         self._first_weights: FloatArray = np.zeros(0)
@@ -109,7 +111,8 @@ class Mixture:
         """Make the hedges; done by the first call of :meth:`allocate` too."""
         if not self._hedges:
             self._hedges = dict(self._make(past))
-            self._first_weights = first_weights(list(self._hedges))
+            first = np.array([self._residual if name.startswith("residual") else 1.0 for name in self._hedges])
+            self._first_weights = first / first.sum()
             self.weights, self._losses = self._first_weights, np.zeros(len(self._hedges))
             self.recent_losses = np.zeros(len(self._hedges))
 
@@ -205,12 +208,6 @@ class Mixture:
         self._loss, self._squared_ranges, self._intervals = float(sums[0]), float(sums[1]), int(sums[2])
 
 
-def first_weights(names: list[str]) -> FloatArray:
-    """(n,) weights of hedges before the first interval; their sum is 1."""
-    weights = np.array([_RESIDUAL_WEIGHT if name.startswith("residual") else 1.0 for name in names])
-    return weights / weights.sum()
-
-
 def _of_utilisation(
     problem: Problem, splits: Tensor, weights: FloatArray, optimum: float
 ) -> tuple[FloatArray, float, FloatArray]:
@@ -241,17 +238,22 @@ def _of_flow(
 
 
 def make(spec: Spec, model: Path | None) -> Mixture:
-    """``mixture[:of=auto,rate=5,share=0.001,warm-up=48]``, the hedges separated by plus signs; auto: by the network."""
+    """``mixture[:of=auto,rate=5,share=0.001,warm-up=48,residual=8]``; hedges are separated by plus signs."""
     from teal.schemes.hedges.registry import make_hedge
 
     options = spec.parse_options(
-        of="auto", rate=_LEARNING_RATE, share=_REDISTRIBUTED_WEIGHT, warm_up=_REPLAYED_INTERVALS
+        of="auto",
+        rate=_LEARNING_RATE,
+        share=_REDISTRIBUTED_WEIGHT,
+        warm_up=_REPLAYED_INTERVALS,
+        residual=_RESIDUAL_WEIGHT,
     )
     names = str(options["of"])
     for name, expected, good in (
         ("of", "each hedge once, none of them empty", _is_list(names)),
         ("rate", "a number > 0", float(options["rate"]) > 0),
         ("share", "a number in [0, 1)", 0 <= float(options["share"]) < 1),
+        ("residual", "a number > 0", float(options["residual"]) > 0),
         ("warm_up", "a whole number of at least 0", int(options["warm_up"]) >= 0),
     ):
         if not good:
@@ -260,7 +262,8 @@ def make(spec: Spec, model: Path | None) -> Mixture:
     made: dict[str, Hedge] | None = None
     if names != "auto":  # now, so that a fault shows before anything slow
         made = {name: make_hedge(name, model) for name in names.split("+")}
-    return Mixture(made or default_hedges, float(options["rate"]), float(options["share"]), int(options["warm_up"]))
+    numbers = float(options["rate"]), float(options["share"]), int(options["warm_up"]), float(options["residual"])
+    return Mixture(made or default_hedges, *numbers)
 
 
 def default_hedges(past: Past) -> dict[str, Hedge]:
