@@ -337,6 +337,8 @@ def describe_topology(config: TopologyConfig, _: Notify) -> int:
     others = f" and {len(capacities) - len(common):,} other values" if len(capacities) > len(common) else ""
     print(f"capacity, Gbit/s: {listed}{others}")
     print(f"latency, ms: {topology.latency.min():g} to {topology.latency.max():g}")
+    if topology.metric is not None:
+        print(f"IGP metrics: {topology.metric.min()} to {topology.metric.max()}")
     print(f"nodes with positions: {int(np.isfinite(topology.coordinates).all(1).sum()):,}")
     parts = topology.num_components()
     if parts > 1:

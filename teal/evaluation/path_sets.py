@@ -109,8 +109,15 @@ def chosen_paths(
         weight: (D,) of the demands of ``traffic``; None for 1 each.
         notify: called with what was found, and with progress.
     """
+    if config.num_paths != "auto":
+        return paths
+    if not representative_matrices(paths):
+        notify(
+            f"candidate paths: {paths.num_demands:,} demands are too many to choose further paths for in little time"
+        )
+        return paths
     demand = _representative(traffic, paths)
-    if config.num_paths != "auto" or not len(demand):
+    if not len(demand):
         return paths
     if traffic.classes is not None and objective.name == ObjectiveName.WEIGHTED_FLOW:
         objective, weight = Objective(), None

@@ -46,6 +46,7 @@ _FORMAT = 1  # part of the cache key: raise it when other paths are chosen
 _MATRICES = 4  # representative matrices; 8 lost 0.05 points less on unseen ones, and took twice the time
 # Path slots of all representative matrices, at most: Kdl's 2.3 million and ASN's 12 million allow one matrix.
 _MOST_SLOTS = 4_000_000
+_MOST_CHOSEN_SLOTS = 30_000_000  # path slots of a first set, above which rounds take minutes and many gigabytes
 # Least share of its demand that an added path must carry in some matrix, tried in this order: 5% costs nothing on
 # Rocketfuel's networks and halves the paths and the time of a solve, 20% costs up to 10% of the value.
 _LEAST_SHARES = 0.05, 0.001
@@ -157,7 +158,9 @@ def more_paths(problem: Problem, *, gap: float, max_paths: int, deadline: float 
 
 
 def representative_matrices(paths: PathSet) -> int:
-    """Number of matrices for which paths should be chosen, from a first set: 4, fewer where that takes long."""
+    """Number of matrices for which paths should be chosen, from a first set: 4, 1 where that takes long, 0 too long."""
+    if paths.leaf.size > _MOST_CHOSEN_SLOTS:
+        return 0
     return int(np.clip(_MOST_SLOTS // max(1, paths.leaf.size), 1, _MATRICES))
 
 

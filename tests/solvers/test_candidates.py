@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 import teal
 from baselines import arc_form
+from teal.config import SolveConfig
 from teal.errors import InputError
+from teal.evaluation.instance import load_instance
 from teal.network import PathSet, compute_paths
 from teal.network.extension import first_columns, with_columns
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
-from teal.solvers.candidates import choose_paths
+from teal.solvers.candidates import choose_paths, representative_matrices
 from teal.testing import make_topology, random_topology
 
 # Two demands from 0 to 3; one path of each length: 0-3, 0-1-3, 0-1-2-3.
@@ -156,3 +158,18 @@ def test_with_columns_keeps_the_paths_that_it_is_told_in_their_order(seed: int) 
     for width in (2, 6):
         assert _path_lists(first_columns(paths, width)) == [rows[:width] for rows in all_paths]
         assert first_columns(paths, width).num_paths == width
+
+
+def test_few_matrices_are_taken_for_large_networks_and_none_for_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = compute_paths(teal.load_topology("b4"))  # 132 demands x 4
+    assert representative_matrices(paths) == 4
+    monkeypatch.setattr("teal.solvers.candidates._MOST_SLOTS", 3 * paths.leaf.size)
+    assert representative_matrices(paths) == 3
+    monkeypatch.setattr("teal.solvers.candidates._MOST_SLOTS", 0)
+    assert representative_matrices(paths) == 1
+    monkeypatch.setattr("teal.solvers.candidates._MOST_CHOSEN_SLOTS", paths.leaf.size - 1)
+    assert representative_matrices(paths) == 0
+    lines: list[str] = []
+    config = SolveConfig(topology="b4", traffic="gravity:seed=0,load=8")
+    assert load_instance(config, lines.append).paths.num_paths == 4
+    assert any("too many to choose" in line for line in lines)

@@ -51,7 +51,10 @@ def candidate_paths(
     )
     if spec.num_paths != "auto":
         return paths, frozenset([paths.key])
-    traffic = load_traffic(_GENERATED.format(count=representative_matrices(paths)), topology)
+    count = representative_matrices(paths)
+    if not count:
+        return paths, frozenset([paths.key])
+    traffic = load_traffic(_GENERATED.format(count=count), topology)
     chosen = choose_paths(
         topology, traffic.read(slice(None)), paths=paths, objective=Objective(spec.objective),
         max_paths=spec.max_paths, deadline=_LONGEST_S, report=None if report is None else lambda *_: report(1.0),
