@@ -120,6 +120,8 @@ def solve_sharded(
     weight = given_weights(config, topology, traffic, notify)
     demand = traffic.read([0 if config.carrying else config.index])[0]
     capacity = capacity_in_force(config, topology, notify)
+    if config.num_paths == "auto":
+        notify(f"candidate paths: {config.first_paths} a demand; choosing further ones needs all paths in one process")
     search = PathSearch(config.first_paths, config.path_method, config.path_weight)
     count = max(config.shards, config.workers)
     begin = time.perf_counter()
