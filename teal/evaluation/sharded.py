@@ -17,6 +17,7 @@ from tqdm import tqdm
 from teal.config import SolveConfig, seconds
 from teal.errors import InputError
 from teal.evaluation.instance import given_weights, load_network
+from teal.evaluation.path_sets import proven
 from teal.evaluation.solve import (
     STOPPED_BY,
     SolveFigures,
@@ -242,7 +243,7 @@ def _report(
         max_link_utilisation=largest_utilisation,
         max_violation=violation,
         objective=objective,
-        gap_all_paths=certified(bound_all_paths),
+        gap_all_paths=proven(certified(bound_all_paths)),
         iterations=result.iterations,
         build_s=build_s,
         solve_s=result.solve_s,

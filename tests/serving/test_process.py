@@ -136,7 +136,7 @@ def test_a_day_of_intervals_survives_a_kill_in_its_middle(tmp_path: Path) -> Non
 
         process = started()
         with Client(f"http://127.0.0.1:{port}") as client:
-            insisted(lambda: client.put_network("abilene", topology))
+            insisted(lambda: client.put_network("abilene", topology, num_paths=4))
             insisted(lambda: client.wait_ready("abilene"))
             insisted(lambda: client.change_link("abilene", *_ends(topology, 0), up=False))
             capacity = np.array([link.in_force for link in client.network("abilene").links])
