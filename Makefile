@@ -39,7 +39,7 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# What a newcomer runs: less than four minutes on two cores, kernels compiled.
+# What a newcomer runs: four to five minutes on two cores, kernels compiled; eight with their compilation.
 test: install
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not system"
 

@@ -38,9 +38,17 @@ torch.set_num_threads(1)
 DATA = Path(os.environ.get("TEAL_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
+@pytest.fixture(scope="session")
+def _path_sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where path sets are kept for all tests of a process: hundreds register B4, and each would choose its paths."""
+    return tmp_path_factory.mktemp("paths")
+
+
 @pytest.fixture(autouse=True)
-def _empty_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TEAL_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+def _empty_cache(tmp_path_factory: pytest.TempPathFactory, _path_sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path_factory.mktemp("cache")
+    (cache / "paths").symlink_to(_path_sets)
+    monkeypatch.setenv("TEAL_CACHE_DIR", str(cache))
 
 
 @pytest.fixture

@@ -71,6 +71,7 @@ def test_error_of_coma_advantages_under_congestion_is_of_second_order(objective:
     assert sizes[1] / sizes[0] == pytest.approx(0.1, rel=0.5)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("load", [1.5, 3.0, 6.0])
 @pytest.mark.parametrize(("std", "least"), [(0.2, 0.98), (1.0, 0.95)])
 def test_coma_advantages_under_congestion_correlate_with_brute_force(load: float, std: float, least: float) -> None:
@@ -87,6 +88,7 @@ def test_coma_advantages_on_random_networks_correlate_with_brute_force() -> None
     assert torch.corrcoef(torch.stack([estimate, truth]))[0, 1] > 0.95
 
 
+@pytest.mark.system
 def test_policy_gradient_of_coma_approaches_the_optimum() -> None:
     """Free means in place of a neural network: 300 steps of COMA* reach 97% of the optimum."""
     problem = _three_nodes(load=2.0)

@@ -112,7 +112,10 @@ def test_incidences_list_every_link_of_every_path() -> None:
             assert sorted(columns[rows == d * paths.num_paths + k].tolist()) == sorted(paths.path_links(d, k))
 
 
-def test_cache_of_paths_is_keyed_by_content_and_survives_damage() -> None:
+def test_cache_of_paths_is_keyed_by_content_and_survives_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEAL_CACHE_DIR", str(tmp_path))
     topology = random_topology(1)
     first = compute_paths(topology)
     entries = list(cache_dir("paths").iterdir())

@@ -103,8 +103,9 @@ def test_admm_equals_the_textbook_form_with_explicit_copies(objective: Objective
             assert u == pytest.approx(textbook.w[e], abs=2e-5), "all copies on a link share its multiplier"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("objective", SINGLE_PROGRAMS)
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.system)])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_admm_converges_to_the_lp_optimum(objective: ObjectiveName, seed: int) -> None:
     problem = random_problem(seed, objective=objective, failed=2, batch=2)
     optimum = assess(problem, LpAll().solve(problem)).value

@@ -45,6 +45,7 @@ def test_merged_rows_have_the_loads_values_and_figures_of_all_demands(seed: int,
         torch.testing.assert_close(getattr(found, name), getattr(expected, name))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("limit", [0.0, 2.0])
 def test_engines_with_and_without_merged_rows_find_the_same_optimum(limit: float) -> None:
     problem = _classes_of(7, limit)
