@@ -38,7 +38,7 @@ class Cluster:
         for d, (source, target) in enumerate(self.paths.pairs.tolist()):
             pair = int(self.nodes[source]), int(self.nodes[target])
             count = int(self.paths.mask[d].sum())
-            pair_paths[pair] = [tuple(self.links[self.paths.path_links(d, k)].tolist()) for k in range(count)]
+            pair_paths[pair] = [tuple(self.links[self.paths.links_of(d, k)].tolist()) for k in range(count)]
         return pair_paths
 
     def paths_between(self, source: int, target: int) -> list[LinkPath]:
@@ -124,7 +124,7 @@ def _routes(
     paths = compute_paths(network, num_paths=MAX_ROUTES, cache=False)
     routes: dict[tuple[int, int], list[tuple[int, ...]]] = {}
     for d, (source, target) in enumerate(paths.pairs.tolist()):
-        links = [paths.path_links(d, k) for k in range(int(paths.mask[d].sum()))]
+        links = [paths.links_of(d, k) for k in range(int(paths.mask[d].sum()))]
         if links:
             routes[source, target] = [(source, *ends[path, 1].tolist()) for path in links]
     return routes

@@ -41,4 +41,4 @@ def with_flows(problem: Problem, flows: list[list[dict[LinkPath, float]]]) -> tu
 
 def _path_columns(paths: PathSet, demand: int) -> dict[LinkPath, int]:
     """Path -> its column k, for the paths of one demand."""
-    return {tuple(paths.path_links(demand, k)): k for k in np.flatnonzero(paths.mask[demand]).tolist()}
+    return {tuple(paths.links_of(demand, k)): k for k in np.flatnonzero(paths.mask[demand]).tolist()}

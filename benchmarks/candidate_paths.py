@@ -25,14 +25,13 @@ from teal.solvers.candidates import representative_matrices
 from teal.solvers.columns import improve
 
 GENERATED = "gravity:seed=1,count=40,load=4"
-SNDLIB = "sndlib/directed-{}-ALL.tgz"
+SNDLIB = "sndlib/directed-{}.tgz"
 # Topology and traffic of each network, and what all demands are multiplied by under total_flow.
 NETWORKS = {
     "b4": ("b4", "gravity:seed=1,count=40,load=8", 1.0),
-    "abilene": ("sndlib/abilene.xml", SNDLIB.format("abilene-zhang-5min-over-6months"), 3.0),
-    "geant": ("sndlib/geant.xml", SNDLIB.format("geant-uhlig-15min-over-4months"), 3.0),
-    "germany50": ("sndlib/germany50.xml", SNDLIB.format("germany50-DFN-aggregated-1day-over-1month").replace(
-        "-ALL", ""), 3.0),
+    "abilene": ("sndlib/abilene.xml", SNDLIB.format("abilene-zhang-5min-over-6months-ALL"), 3.0),
+    "geant": ("sndlib/geant.xml", SNDLIB.format("geant-uhlig-15min-over-4months-ALL"), 3.0),
+    "germany50": ("sndlib/germany50.xml", SNDLIB.format("germany50-DFN-aggregated-1day-over-1month"), 3.0),
     "synth50": ("repetita/synth50_opt_hard.graph", "repetita/synth50_opt_hard.demands", 1.5),
     "rf3967": ("repetita/rf3967_real_hard.graph", "repetita/rf3967_real_hard.0000.demands", 1.5),
     "rf1221": ("repetita/rf1221_real_hard.graph", "repetita/rf1221_real_hard.0000.demands", 1.5),

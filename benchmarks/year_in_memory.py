@@ -26,8 +26,7 @@ def main(topology: str, matrices: int = _YEAR, steps: int = 20) -> None:
     with tempfile.TemporaryDirectory() as folder:
         config = TrainConfig(
             topology=topology, traffic=f"gravity:seed=0,count={matrices},load=4", out=Path(folder), max_steps=steps,
-            num_paths=4,
-            validate_every=steps, validation_matrices=4, time_budget="1h",
+            num_paths=4, validate_every=steps, validation_matrices=4, time_budget="1h",
         )  # fmt: skip
         begin = time.perf_counter()
         instance = load_instance(config, print)

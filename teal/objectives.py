@@ -245,6 +245,12 @@ class Objective:
         return _RULES[self.name]
 
     @property
+    def for_paths(self) -> Objective:
+        """The single program for which candidate paths are chosen; see :attr:`Rules.paths_for`."""
+        usual = ObjectiveName.TOTAL_FLOW if self.rules.is_sequence else self.name
+        return dataclasses.replace(self, name=self.rules.paths_for or usual)
+
+    @property
     def maximises_value(self) -> bool:
         """True for the programs that maximise a sum over flows; solvers and policies may reject demand there."""
         return not self.rules.carries_all

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from teal.config.option import DEVICE, MAX_PATHS, PATH_GAP, check_options
 from teal.errors import InputError
-from teal.network.paths import FIRST_PATHS, PathMethod, PathWeight
+from teal.network.paths import FIRST_PATHS, USUAL_MOST_PATHS, PathMethod, PathWeight
 from teal.objectives import SINGLE_PROGRAMS, ObjectiveName
 
 
@@ -29,7 +29,7 @@ class PathConfig:
     """For survivable: a .csv (group,source,target), .json or .graphml file of groups of cables that fail together.
     Default: every cable is a group of its own."""
     path_gap: Annotated[float, PATH_GAP] = 0.01
-    max_paths: Annotated[int, MAX_PATHS] = 8
+    max_paths: Annotated[int, MAX_PATHS] = USUAL_MOST_PATHS
 
     def __post_init__(self) -> None:
         """Raise InputError for a number that its option forbids."""

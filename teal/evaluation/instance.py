@@ -93,6 +93,7 @@ def load_instance(
     begin = time.perf_counter()
     pairs = traffic.pairs if traffic.classes is None else np.unique(traffic.pairs, axis=0)
     first = candidate_paths(config, topology, pairs)
+    paths_s = time.perf_counter() - begin
     if config.calibrate is not None:  # over these paths, so that the demands do not depend on a choice for them
         factor = _cached_calibration(
             topology, of_classes(config, topology, traffic, first), traffic, split, config.calibrate
@@ -100,10 +101,11 @@ def load_instance(
         notify(f"demands x {factor:.6g}: the optimum satisfies {config.calibrate:g} of the median training matrix")
         traffic = traffic.scaled(factor)
     weight = given_weights(config, topology, traffic, notify)
+    begin = time.perf_counter()
     if config.paths is None:
         first = chosen_paths(config, topology, traffic, first, objective, weight, notify)
     paths = of_classes(config, topology, traffic, first)
-    paths_s = time.perf_counter() - begin
+    paths_s += time.perf_counter() - begin
     path_count = paths.mask.sum(1)
     without = int((path_count == 0).sum())
     notify(f"{int(path_count.sum()):,} paths, {paths.trie.num_nodes:,} trie nodes, {without} demands without a path")

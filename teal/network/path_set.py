@@ -85,14 +85,6 @@ class PathSet:
         """Number of (path, link) pairs."""
         return int(self.hops.sum(dtype=np.int64))
 
-    def path_links(self, demand: int, k: int) -> list[int]:
-        """The links of one path, in order; empty if there is no such path."""
-        links, node = [], int(self.leaf[demand, k])
-        while node >= 0:
-            links.append(int(self.trie.link[node]))
-            node = int(self.trie.parent[node])
-        return links[::-1]
-
     def incidences(self, most: int | None = None) -> tuple[Int64Array, Int64Array]:
         """Every (path, link) pair explicitly: path number ``d * K + k`` and link number.
 

@@ -47,6 +47,7 @@ _POTENTIAL_MARGIN = 1e-9  # relative; keeps A*'s potential a lower bound in spit
 _Named = TypeVar("_Named", bound=StrEnum)
 
 FIRST_PATHS = 4  # edge-disjoint paths of a demand, from which a choice for some matrices begins
+USUAL_MOST_PATHS = 8  # paths of a demand after a choice, at most, unless somebody says otherwise: 16 gain nothing
 
 
 class PathMethod(StrEnum):

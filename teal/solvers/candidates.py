@@ -29,10 +29,10 @@ from torch import Tensor
 from teal.errors import InputError
 from teal.network import PathSet, Topology, compute_paths
 from teal.network.extension import with_columns
-from teal.network.packed import MAX_PATHS as MOST_PATHS
+from teal.network.packed import MAX_PATHS
 from teal.network.path_file import load_paths, save_paths
-from teal.network.paths import cache_file
-from teal.objectives import Objective, ObjectiveName
+from teal.network.paths import USUAL_MOST_PATHS, cache_file
+from teal.objectives import Objective
 from teal.problem import Problem, all_paths_bound
 from teal.problem.bounds import gap as certified_gap
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
@@ -41,7 +41,6 @@ from teal.runtime.storage import atomic_file, content_key
 from teal.solvers.columns import ColumnRound, improving
 from teal.solvers.pdhg import solving
 
-MAX_PATHS = 8  # paths of a demand, at most, unless somebody says otherwise
 _FORMAT = 1  # part of the cache key: raise it when other paths are chosen
 _MATRICES = 4  # representative matrices; 8 lost 0.05 points less on unseen ones, and took twice the time
 # Path slots of all representative matrices, at most: Kdl's 2.3 million and ASN's 12 million allow one matrix.
@@ -76,7 +75,7 @@ def choose_paths(
     objective: Objective | None = None,
     weight: FloatArray | None = None,
     gap: float = 1e-2,
-    max_paths: int = MAX_PATHS,
+    max_paths: int = USUAL_MOST_PATHS,
     deadline: float = math.inf,
     cache: bool = True,
     report: Callable[[int, ColumnRound], None] | None = None,
@@ -104,16 +103,15 @@ def choose_paths(
         >>> chosen = teal.choose_paths(topology, traffic.read([0, 10]), objective=objective)
         >>> problem = teal.Problem.create(topology, chosen.paths, objective, traffic.read([20]))
     """
-    if not 1 <= max_paths <= MOST_PATHS:
-        raise InputError("paths", "max_paths", f"1 to {MOST_PATHS}", max_paths)
+    if not 1 <= max_paths <= MAX_PATHS:
+        raise InputError("paths", "max_paths", f"1 to {MAX_PATHS}", max_paths)
     if not 0 < gap < 1:
         raise InputError("paths", "gap", "a number in (0, 1)", gap)
     first = compute_paths(topology, cache=cache) if paths is None else paths
-    objective = objective or Objective()
-    name = objective.rules.paths_for or (ObjectiveName.TOTAL_FLOW if objective.rules.is_sequence else objective.name)
-    problem = Problem.create(topology, first, Objective(name, objective.epsilon), demand, weight=weight)
+    program = (objective or Objective()).for_paths
+    problem = Problem.create(topology, first, program, demand, weight=weight)
     key = content_key(
-        _FORMAT, first.key, topology.content_key(), str(name), objective.epsilon, problem.demand_value.numpy(),
+        _FORMAT, first.key, topology.content_key(), str(program.name), program.epsilon, problem.demand_value.numpy(),
         problem.demand.numpy(), gap, max_paths, deadline,
     )  # fmt: skip
     file = cache_file(key)
@@ -181,7 +179,7 @@ def _chosen(
         np.maximum(most, _carried(one, last.result.splits), out=most)
         paths = last.paths
         if row < problem.batch - 1:  # the last one's unused paths go below
-            keep, _ = _kept(paths, first, most, _LEAST_SHARES[-1], MOST_PATHS)
+            keep, _ = _kept(paths, first, most, _LEAST_SHARES[-1], MAX_PATHS)
             paths, most = _in_order(paths, most, np.argsort(~keep, axis=1, kind="stable"), keep.sum(1))
     for least_share in _LEAST_SHARES:
         keep, limited = _kept(paths, first, most, least_share, max_paths)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from teal.network.extension import with_more_paths
 from teal.network.path_set import PathSet
-from teal.network.shortest import shortest_trees
+from teal.network.shortest import shortest_trees, walk_back
 from teal.problem import Problem, all_paths_bound
 from teal.problem.bounds import gap, link_weights
 from teal.runtime.arrays import Int64Array, IntArray
@@ -176,17 +176,11 @@ def _paths_in_trees(  # type: ignore[no-untyped-def]
         tail: (E,) node where each link starts.
     """
     ptr = np.zeros(len(pairs) + 1, dtype=np.int64)
+    path = np.empty(into.shape[1], dtype=np.int32)
     for d in chosen:
-        node = pairs[d, 1]
-        while node != pairs[d, 0]:
-            node = tail[into[source_row[d], node]]
-            ptr[d + 1] += 1
+        ptr[d + 1] = walk_back(pairs[d, 0], pairs[d, 1], into[source_row[d]], tail, path)
     ptr = np.cumsum(ptr)
     links = np.empty(ptr[-1], dtype=np.int32)
     for d in chosen:
-        node, place = pairs[d, 1], ptr[d + 1]
-        while node != pairs[d, 0]:
-            place -= 1
-            links[place] = into[source_row[d], node]
-            node = tail[into[source_row[d], node]]
+        walk_back(pairs[d, 0], pairs[d, 1], into[source_row[d]], tail, links[ptr[d] :])
     return ptr, links

@@ -52,7 +52,7 @@ def _write_csv(file: Path, topology: Topology, paths: PathSet) -> None:
         writer.writerow(["source", "target", "k", "nodes"])
         for d, (source, target) in enumerate(paths.pairs):
             for k in np.flatnonzero(paths.mask[d]).tolist():
-                nodes = [names[source], *(names[topology.link_target[link]] for link in paths.path_links(d, k))]
+                nodes = [names[source], *(names[topology.link_target[link]] for link in paths.links_of(d, k))]
                 writer.writerow([names[source], names[target], k, " ".join(nodes)])
 
 

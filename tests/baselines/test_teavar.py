@@ -64,7 +64,7 @@ def _losses(problem: Problem, splits: torch.Tensor, chance: float) -> tuple[np.n
         for cable, down in zip(cables, failed, strict=True):
             dead[cable] = down
         works = np.array(
-            [[not dead[problem.paths.path_links(d, k)].any() for k in range(flow.shape[1])] for d in range(len(flow))]
+            [[not dead[problem.paths.links_of(d, k)].any() for k in range(flow.shape[1])] for d in range(len(flow))]
         )
         probability.append(float(np.prod(np.where(failed, chance, 1 - chance))))
         lost.append(routable - (flow * works).sum())
@@ -106,7 +106,7 @@ def _textbook(problem: Problem, scheme: Teavar) -> tuple[float, Callable[[np.nda
     places = [(i, k) for i in active for k in range(p.num_paths) if matrix.mask[i, k]]
     pi, count, n = scenarios.probability, len(scenarios.probability), len(places)
     total, excluded_probability = d[active].sum(), 1 - scenarios.probability.sum()
-    works = np.array([[works[p.path_links(i, k)].all() for i, k in places] for works in scenarios.works])
+    works = np.array([[works[p.links_of(i, k)].all() for i, k in places] for works in scenarios.works])
     f, loss, u = (
         cvxpy.Variable(n, nonneg=True),
         cvxpy.Variable((count, len(active)), nonneg=True),
@@ -116,7 +116,7 @@ def _textbook(problem: Problem, scheme: Teavar) -> tuple[float, Callable[[np.nda
     owner = np.array([[i == j for i, _ in places] for j in active], float)
     links = np.zeros((problem.topology.num_links, n))
     for column, (i, k) in enumerate(places):
-        links[p.path_links(i, k), column] = 1
+        links[p.links_of(i, k), column] = 1
     rows = [links @ f <= matrix.capacity, owner @ f <= d[active], u >= 0, alpha <= total]
     rows += [loss[s] >= d[active] - (owner * works[s]) @ f for s in range(count)]
     rows += [u[s] + alpha >= cvxpy.sum(loss[s]) for s in range(count)]

@@ -139,7 +139,7 @@ def test_groups_are_of_one_source_target_distance_or_link() -> None:
     instance = _instance(1)
     pairs, paths = instance.traffic.pairs, instance.paths
     for group in _groups(instance):
-        first = [set(paths.path_links(d, 0)) for d in group.tolist()]
+        first = [set(paths.links_of(d, 0)) for d in group.tolist()]
         kinds = [set(pairs[group, 0]), set(pairs[group, 1]), {len(own) for own in first}]
         assert len(group) > 1
         assert any(len(kind) == 1 for kind in kinds) or set.intersection(*first)

@@ -59,7 +59,7 @@ def test_figures_are_those_of_the_splits_in_the_files(
     assert len(rows) == report.rows
     for row in rows:
         demand = number[row["source"], row["target"]]
-        links = [topology.link_name(link) for link in paths.path_links(demand, row["k"])]
+        links = [topology.link_name(link) for link in paths.links_of(demand, row["k"])]
         assert links == [f"{a}->{b}" for a, b in zip(row["nodes"], row["nodes"][1:], strict=False)]
         splits[0, demand, row["k"]] = row["split"]
         assert row["flow"] == pytest.approx(row["split"] * float(problem.demand[0, demand]))

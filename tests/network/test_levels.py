@@ -35,7 +35,7 @@ def test_trie_by_levels_describes_the_same_paths(seed: int, nodes: int, num_path
                 while node:
                     links.append(int(trie.link[first + node - 1]))
                     node = int(parents[node - 1])
-                assert links[::-1] == paths.path_links(d, k)
+                assert links[::-1] == paths.links_of(d, k)
         assert np.array_equal(trie.is_path_end[first:last], closed[1:])
     for link in range(paths.num_links):
         nodes_of = trie.link_node[trie.link_ptr[link] : trie.link_ptr[link + 1]]

@@ -34,7 +34,7 @@ def _check_paths(topology: Topology, paths: PathSet) -> None:
     assert (paths.trie.parent < np.arange(paths.trie.num_nodes)).all()
     for d, (source, target) in enumerate(paths.pairs):
         for k in range(paths.num_paths):
-            links = paths.path_links(d, k)
+            links = paths.links_of(d, k)
             assert len(links) == paths.hops[d, k]
             assert bool(links) == paths.mask[d, k]
             if links:
@@ -68,7 +68,7 @@ def test_disjoint_paths_are_greedy_shortest_paths(seed: int, weight: PathWeight,
             graph.add_weighted_edges_from(
                 (int(topology.link_source[e]), int(topology.link_target[e]), weights[e]) for e in remaining
             )
-            links = paths.path_links(d, k)
+            links = paths.links_of(d, k)
             if not nx.has_path(graph, source, target):
                 assert links == []
                 break
@@ -87,7 +87,7 @@ def test_yen_finds_the_shortest_loopless_paths(seed: int, weight: PathWeight, nu
         graph.add_edge(s, t, weight=weights[e], link=e)
     paths = compute_paths(topology, num_paths=num_paths, method=PathMethod.YEN, weight=weight, cache=False)
     for d, (source, target) in enumerate(paths.pairs.tolist()):
-        paths_links = [paths.path_links(d, k) for k in range(num_paths) if paths.mask[d, k]]
+        paths_links = [paths.links_of(d, k) for k in range(num_paths) if paths.mask[d, k]]
         assert len({tuple(links) for links in paths_links}) == len(paths_links)
         expected = []
         if nx.has_path(graph, source, target):
@@ -99,7 +99,7 @@ def test_yen_finds_the_shortest_loopless_paths(seed: int, weight: PathWeight, nu
 def test_parallel_links_are_separate_paths() -> None:
     topology = make_topology([(0, 1, 5.0), (0, 1, 3.0), (0, 2, 1.0), (2, 1, 1.0)])
     paths = compute_paths(topology, np.array([[0, 1]], np.int32), cache=False)
-    assert [paths.path_links(0, k) for k in range(4)] == [[0], [1], [2, 3], []]
+    assert [paths.links_of(0, k) for k in range(4)] == [[0], [1], [2, 3], []]
 
 
 def test_incidences_list_every_link_of_every_path() -> None:
@@ -109,7 +109,7 @@ def test_incidences_list_every_link_of_every_path() -> None:
     assert len(rows) == paths.num_incidences
     for d in range(paths.num_demands):
         for k in range(paths.num_paths):
-            assert sorted(columns[rows == d * paths.num_paths + k].tolist()) == sorted(paths.path_links(d, k))
+            assert sorted(columns[rows == d * paths.num_paths + k].tolist()) == sorted(paths.links_of(d, k))
 
 
 def test_cache_of_paths_is_keyed_by_content_and_survives_damage(

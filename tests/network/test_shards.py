@@ -63,7 +63,7 @@ def test_the_paths_of_some_demands_of_shards_are_those_of_some_of_all() -> None:
         parts.append(shard.subset(chosen[(chosen >= part.start) & (chosen < part.stop)] - part.start))
     together = joined(parts)
     for i, demand in enumerate(chosen.tolist()):
-        assert [together.path_links(i, k) for k in range(3)] == [paths.path_links(demand, k) for k in range(3)]
+        assert [together.links_of(i, k) for k in range(3)] == [paths.links_of(demand, k) for k in range(3)]
 
 
 def test_shards_are_found_once_and_damaged_ones_again(monkeypatch: pytest.MonkeyPatch) -> None:

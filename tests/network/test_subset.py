@@ -33,8 +33,8 @@ def test_a_subset_has_the_paths_of_its_demands_and_no_other_node(
     nodes = set()
     for i, d in enumerate(demands.tolist()):
         for k in range(num_paths):
-            links = subset.path_links(i, k)
-            assert links == paths.path_links(d, k)
+            links = subset.links_of(i, k)
+            assert links == paths.links_of(d, k)
             nodes |= {(int(paths.pairs[d, 0]), tuple(links[:end])) for end in range(1, len(links) + 1)}
     assert subset.trie.num_nodes == len(nodes), "a node for each prefix of a path, once for each source"
     packed, known = pack(subset.leaf, subset.trie, subset.demand_ptr, subset.num_links), subset.packed

@@ -43,7 +43,7 @@ def test_path_operations_equal_products_with_the_incidence_matrix(
         maximum, first_link = ops.path_max(links[..., 0])
         for d in range(paths.num_demands):
             for k in range(paths.num_paths):
-                on_path = paths.path_links(d, k)
+                on_path = paths.links_of(d, k)
                 if not on_path:
                     assert (float(maximum[b, d, k]), int(first_link[b, d, k])) == (0, -1)
                     continue

@@ -80,7 +80,7 @@ def test_paths_of_an_allocation_are_protected_too() -> None:
     topology, pairs = make_topology(links), np.array([[0, 1]], np.int32)
     paths = teal.compute_paths(topology, pairs, num_paths=2, cache=False)
     own = teal.compute_paths(topology, pairs, num_paths=2, method=PathMethod.YEN, cache=False)
-    assert own.path_links(0, 0)[0] == own.path_links(0, 1)[0] == paths.path_links(0, 0)[0]
+    assert own.links_of(0, 0)[0] == own.links_of(0, 1)[0] == paths.links_of(0, 0)[0]
     problem = teal.Problem.create(topology, paths, teal.Objective(), np.array([4.0])).with_protection()
     splits = torch.full((1, 1, own.num_paths), 1 / own.num_paths, dtype=torch.float64)
     allocation = dataclasses.replace(teal.Allocation.of_batch(splits, None, 0.0), paths=own)

@@ -21,7 +21,7 @@ _SPARSE = {"num_paths": "auto", "max_paths": 6, "gap": 0.001}
 
 
 def _lists(paths: PathSet) -> list[list[list[int]]]:
-    return [[paths.path_links(d, k) for k in np.flatnonzero(paths.mask[d]).tolist()] for d in range(paths.num_demands)]
+    return [[paths.links_of(d, k) for k in np.flatnonzero(paths.mask[d]).tolist()] for d in range(paths.num_demands)]
 
 
 def _problem(load: float, num_paths: int = 1) -> Problem:

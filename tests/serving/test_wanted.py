@@ -39,7 +39,7 @@ def _loads(splits: np.ndarray, rates: np.ndarray) -> np.ndarray:
     paths = teal.compute_paths(topology, all_pairs(topology), cache=False)
     load = np.zeros((len(rates), topology.num_links))
     for d, k in np.argwhere(splits.sum(0) > 0).tolist():
-        for link in paths.path_links(d, k):
+        for link in paths.links_of(d, k):
             load[:, link] += rates[:, d] * splits[:, d, k]
     return load
 
@@ -74,7 +74,7 @@ def test_classes_are_served_as_the_solver_solves_them(tmp_path: Path) -> None:
                 np.testing.assert_allclose(whole / topology.capacity, found.utilisation, atol=1e-4)
                 assert (whole <= topology.capacity * (1 + 1e-4)).all()
                 used = np.argwhere(found.splits[:, 132:264].sum(0) > 0).tolist()
-                latency = [topology.latency[paths.path_links(d, k)].sum() for d, k in used]
+                latency = [topology.latency[paths.links_of(d, k)].sum() for d, k in used]
                 assert (max(latency) <= limit) == bool(given), "silver uses longer paths without a limit"
 
     run(work)

@@ -34,7 +34,7 @@ class _TextbookAdmm:
         self.rho, self.eta = float(scale.penalty), scale.demand_penalty[0, :, 0].numpy()
         self.value = problem.path_value.numpy()
         self.paths = [
-            (d, k, problem.paths.path_links(d, k))
+            (d, k, problem.paths.links_of(d, k))
             for d in range(problem.paths.num_demands)
             for k in range(problem.paths.num_paths)
             if problem.path_mask[0, d, k]

@@ -28,7 +28,7 @@ _LINKS = [(0, 3, 1.0), (0, 1, 3.0), (1, 3, 1.0), (1, 2, 1.0), (2, 3, 1.0)]
 
 
 def _path_lists(paths: PathSet) -> list[list[list[int]]]:
-    return [[paths.path_links(d, k) for k in np.flatnonzero(paths.mask[d]).tolist()] for d in range(paths.num_demands)]
+    return [[paths.links_of(d, k) for k in np.flatnonzero(paths.mask[d]).tolist()] for d in range(paths.num_demands)]
 
 
 @settings(max_examples=12)

@@ -77,7 +77,7 @@ def test_column_generation_adds_the_missing_path_of_a_hand_solved_network() -> N
     assert all_paths_bound(problem, torch.tensor([[1.0, 1.0, 0.0]])).item() == pytest.approx(2.0)
     solution = improve(problem, target=1e-4)
     assert solution.result.value.item() == pytest.approx(2.0, rel=1e-4)
-    assert [solution.paths.path_links(0, k) for k in range(2)] == [[0], [1, 2]]
+    assert [solution.paths.links_of(0, k) for k in range(2)] == [[0], [1, 2]]
 
 
 @given(seed=st.integers(0, 10_000))
@@ -86,15 +86,15 @@ def test_with_more_paths_keeps_the_existing_paths(seed: int) -> None:
     existing = compute_paths(topology, num_paths=2, cache=False)
     other_paths = compute_paths(topology, num_paths=4, method=PathMethod.YEN, cache=False)
     added_paths = [
-        other_paths.path_links(d, int(rng.integers(4))) if rng.random() < 0.5 else []
+        other_paths.links_of(d, int(rng.integers(4))) if rng.random() < 0.5 else []
         for d in range(other_paths.num_demands)
     ]
     ptr = np.concatenate([[0], np.cumsum([len(path) for path in added_paths])])
     extended = with_more_paths(existing, ptr, np.array(list(itertools.chain(*added_paths)), dtype=np.int32))
     assert (extended.trie.parent < np.arange(extended.trie.num_nodes)).all()
     for d, path in enumerate(added_paths):
-        before = [existing.path_links(d, k) for k in range(2) if existing.mask[d, k]]
-        after = [extended.path_links(d, k) for k in range(extended.num_paths) if extended.mask[d, k]]
+        before = [existing.links_of(d, k) for k in range(2) if existing.mask[d, k]]
+        after = [extended.links_of(d, k) for k in range(extended.num_paths) if extended.mask[d, k]]
         assert after == before + ([path] if path and path not in before else [])
 
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from teal.network import PathSet
-from teal.objectives import Objective, ObjectiveName
+from teal.objectives import Objective
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
 from teal.serving.engine.errors import ServiceError
@@ -25,7 +25,7 @@ from teal.serving.engine.store import Store
 from teal.solvers.candidates import more_paths
 
 GROW_EVERY_S = 300.0  # seconds from one look at the paths of a network to the next: an interval of a controller
-PATH_GAP = 0.01  # certified gap to the optimum over all paths above which paths are added
+_LARGEST_GAP = 0.01  # certified gap to the optimum over all paths above which paths are added
 _LONGEST_S = 60.0  # seconds for the paths of one matrix, after which the best so far are taken
 
 
@@ -81,11 +81,8 @@ def grown(served: Served, network: Hosted, rates: FloatArray) -> PathSet | None:
         network: what it was registered with.
         rates: (C D,) Gbit/s, class by class.
     """
-    rules = Objective(ObjectiveName(network.spec.objective)).rules
-    name = rules.paths_for or (ObjectiveName.TOTAL_FLOW if rules.is_sequence else ObjectiveName(network.spec.objective))
-    demand = rates.reshape(-1, served.paths.num_demands).sum(0)
-    problem = Problem.create(
-        served.topology, served.paths, Objective(name), demand.astype(np.float64), capacity=served.capacity
-    )
-    paths = more_paths(problem, gap=PATH_GAP, max_paths=network.spec.max_paths, deadline=_LONGEST_S)
+    program = Objective(network.spec.objective).for_paths
+    demand = rates.reshape(-1, served.paths.num_demands).sum(0).astype(np.float64)
+    problem = Problem.create(served.topology, served.paths, program, demand, capacity=served.capacity)
+    paths = more_paths(problem, gap=_LARGEST_GAP, max_paths=network.spec.max_paths, deadline=_LONGEST_S)
     return None if paths is served.paths else paths

@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from teal.config.option import ENTRIES, GAP, MAX_PATHS, Option
-from teal.network.paths import FIRST_PATHS, PathMethod, PathWeight
+from teal.network.paths import FIRST_PATHS, USUAL_MOST_PATHS, PathMethod, PathWeight
 from teal.objectives import ObjectiveName
 from teal.problem.offers import OFFERS
 from teal.serving.engine.errors import invalid
@@ -104,7 +104,7 @@ class NetworkSpec(_Strict):
     num_paths: Annotated[int, Field(ge=1, le=32)] | Literal["auto"] = Field(
         default="auto", description="Candidate paths a demand at most; auto: chosen for generated matrices."
     )
-    max_paths: int = Field(default=8, ge=1, le=32, description=MAX_PATHS.text)
+    max_paths: int = Field(default=USUAL_MOST_PATHS, ge=1, le=32, description=MAX_PATHS.text)
     path_method: PathMethod = Field(default=PathMethod.DISJOINT, description="edge-disjoint, yen or survivable.")
     path_weight: PathWeight = Field(default=PathWeight.HOPS, description="What a short path has least of.")
     objective: _Objective = Field(default="total_flow", description="What to optimise, unless a request says so.")

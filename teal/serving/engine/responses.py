@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from teal.config.option import MAX_PATHS
 from teal.serving.engine.requests import NetworkSpec
 
 _Number = float | None  # null where it is infinite or unknown
@@ -65,7 +66,7 @@ class NetworkInfo(_Said):
     state: Literal["computing", "ready", "failed"]
     generation: str = Field(description="Changes when the name is registered again.")
     num_paths: int | Literal["auto"]
-    max_paths: int = Field(description="Paths a demand at most, where they are chosen.")
+    max_paths: int = Field(description=MAX_PATHS.text)
     path_method: str
     path_weight: str
     objective: str

@@ -354,7 +354,7 @@ class Served:
         """Nodes and numbers of links of a path."""
         known = self._routes.get((demand, path))
         if known is None:
-            links, names = self.paths.path_links(demand, path), self.topology.node_names
+            links, names = self.paths.links_of(demand, path), self.topology.node_names
             nodes = [names[self.paths.pairs[demand][0]], *(names[self.topology.link_target[link]] for link in links)]
             known = nodes, [int(link) for link in links]
             if len(self._routes) < _MOST_ROUTES:

@@ -1,8 +1,9 @@
 """Networks as files: what is registered survives a restart, and every replica sees the same.
 
 One folder holds two files a network: ``NAME.json``, what it was registered with, and ``NAME.links.json``, what has
-happened to its links since, and how often paths were added, which are then a third file.  All are replaced whole, so a
-reader never sees half of one.  On several machines the folder must be shared.
+happened to its links since, and how often paths were added.  Once paths were added, ``NAME.paths/GENERATION.npz`` holds
+all of them.  Files are replaced whole, so a reader never sees half of one.  On several machines the folder must be
+shared.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ class Stored(NamedTuple):
         network: what it was registered with.
         links: what has happened to its links, by number.
         generation: which registration of its name it is.
-        paths: how often paths were added.
+        added_paths: how often paths were added.
     """
 
     network: dict[str, Any]
     links: dict[str, Any]
     generation: str
-    paths: int = 0
+    added_paths: int = 0
 
 
 class Store:
@@ -97,10 +98,10 @@ class Store:
             changed = links["links"] if same and links is not None else {}
             if not isinstance(changed, dict) or not all(isinstance(change, dict) for change in changed.values()):
                 raise ValueError("changes by number of the link expected")
-            paths = links.get("paths", 0) if same and links is not None else 0
-            if not isinstance(paths, int):
+            added_paths = links.get("paths", 0) if same and links is not None else 0
+            if not isinstance(added_paths, int):
                 raise ValueError("how often paths were added: a number expected")
-            return Stored(stored["network"], changed, generation, paths)
+            return Stored(stored["network"], changed, generation, added_paths)
         except FileNotFoundError:
             raise not_found(name) from None
         except (OSError, ValueError, LookupError, TypeError) as error:
@@ -137,12 +138,12 @@ class Store:
             ServiceError: there is no network of that name, or another.
         """
         with self._locked():
-            stored, links, generation, paths = self.read(name)
+            stored, links, generation, added_paths = self.read(name)
             if stored != network:
                 raise replaced(name)
             for link, change in changes.items():
                 links[link] = {**links.get(link, {}), **change}
-            _write({self._links(name): {"generation": generation, "links": links, "paths": paths}})
+            _write({self._links(name): {"generation": generation, "links": links, "paths": added_paths}})
 
     def paths_file(self, name: str, generation: str) -> Path:
         """Where the paths of a network are kept, once paths were added."""
@@ -165,7 +166,7 @@ class Store:
                 raise replaced(name)
             self.paths_file(name, generation).parent.mkdir(exist_ok=True, mode=0o700)
             save_paths(self.paths_file(name, generation), paths)
-            counted = {"generation": generation, "links": stored.links, "paths": stored.paths + 1}
+            counted = {"generation": generation, "links": stored.links, "paths": stored.added_paths + 1}
             _write({self._links(name): counted})
 
     def delete(self, name: str) -> None:
