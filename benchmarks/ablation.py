@@ -37,7 +37,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "direct in place of coma": {"form": "feedback", "learner": "direct"},
 }
 REPAIRS = {
-    "raw": FlowGnnSchemeConfig(repair="none", refill=0),
+    "raw": FlowGnnSchemeConfig(repair="none"),
     "admm": FlowGnnSchemeConfig(),
     "pdhg": FlowGnnSchemeConfig(repair="pdhg", gap=0.0, iterations=5),
 }

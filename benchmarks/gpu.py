@@ -240,7 +240,7 @@ def training(report: Report, problem: Any, name: str, aim: str) -> None:
     def step() -> None:
         optimiser.zero_grad(set_to_none=True)
         means, prices = model(narrow)
-        (direct_loss(narrow, means) + bound_loss(narrow, prices)).mean().backward()
+        (direct_loss(model, narrow, means) + bound_loss(narrow, prices)).mean().backward()
         optimiser.step()
 
     time_ms = by_events(step, 20)

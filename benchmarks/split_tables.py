@@ -1,6 +1,6 @@
 """Integer split weights: the value that rounding to split tables loses, and the part that COMA* regains.
 
-    teal pretrain --init universal --learner coma --entries 4 --std 0.3 --learning-rate 5e-4 --time-budget 4m --out M
+    teal pretrain --from universal --learner coma --entries 4 --std 0.3 --learning-rate 5e-4 --time-budget 4m --out M
     python benchmarks/split_tables.py --entries 4 --models universal M
 
 The 40 held-out networks of the Topology Zoo and SNDlib, with matrices as in price_gnn.py.  The allocation of PDHG,

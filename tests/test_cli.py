@@ -23,7 +23,7 @@ from tests.processes import running
 
 ROOT = Path(__file__).parents[1]
 B4 = ["--topology", "b4", "--traffic", "gravity:seed=0,count=30,load=3"]
-QUICK = ["--max-steps", "6", "--layers", "2", "--validate-every", "3", "--validation-matrices", "2"]
+QUICK = ["--max-steps", "6", "--validate-every", "3", "--validation-matrices", "2"]
 
 
 def _train(out: Path, *more: str) -> int:
@@ -166,7 +166,10 @@ def _write_bad_files(folder: Path) -> None:
         ("train --topology b4 --traffic gravity --device tpu", "--device"),
         ("train --topology b4 --traffic gravity --objective weighted_flow --weights no.csv", "no.csv: weights"),
         ("evaluate --topology b4 --traffic gravity --scheme lp-none", "lp-none: scheme: expected one of"),
-        ("evaluate --topology b4 --traffic gravity --scheme teal", "--model DIR"),
+        ("evaluate --topology b4 --traffic gravity --scheme teal --model hedge", "the description of a model"),
+        ("train --topology b4 --traffic gravity --out m --layers 2", "--layers: expected --from none beside it"),
+        ("train --topology b4 --traffic gravity --out m --from nowhere", "nowhere: model.json"),
+        ("train --topology b4 --traffic gravity --out m --num-paths 3 --from b4", "a model for K = 3 paths"),
         (
             "evaluate --topology b4 --traffic gravity --scheme teal --model rubbish",
             "model.json: format: expected 1",
@@ -328,7 +331,7 @@ def test_help_fits_80_columns_and_lists_every_option(
         assert main([*name.split(), "--help"]) == 0
         text = capsys.readouterr().out
         for field in dataclasses.fields(command.config):
-            assert f"\n  --{field.name.replace('_', '-')}" in text
+            assert f"\n  --{field.name.rstrip('_').replace('_', '-')}" in text
         too_long = [line for line in text.splitlines() if len(line) > 80 and "|" not in line]
         assert not too_long, f"{name}: {too_long}"
     assert main(["evaluate", "--help"]) == 0

@@ -56,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.write(command_help(name, command.config, _EXIT_CODES))
             return EXIT_OK
         check_options(name, command.config, rest)
+        rest = ["--from_" if word == "--from" else word.replace("--from=", "--from_=", 1) for word in rest]
         config = tyro.cli(
             command.config,
             prog=f"teal {name}",

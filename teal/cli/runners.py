@@ -79,7 +79,8 @@ def pretrain(config: PretrainConfig, _: Notify) -> int:
     trainer = run_pretrain(config)
     print(
         f"{config.out}: {trainer.step} steps in {trainer.elapsed_s:.0f} s on {len(trainer.networks.train)} networks, "
-        f"{len(trainer.networks.held_out)} held out; try it with: teal evaluate --scheme price-gnn --model {config.out}"
+        f"{len(trainer.networks.held_out)} held out; try it with: "
+        f"teal evaluate --scheme {trainer.task.scheme} --model {config.out}"
     )
     return EXIT_OK
 

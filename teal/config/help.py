@@ -99,7 +99,7 @@ def _width() -> int:
 
 
 def _option(field: dataclasses.Field[Any]) -> str:
-    return field.name.replace("_", "-")
+    return field.name.rstrip("_").replace("_", "-")  # `from_` is the option --from
 
 
 def _is_required(field: dataclasses.Field[Any]) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from teal.config.base import require
 from teal.config.option import DEVICE, OVERWRITE, RESUME
@@ -14,10 +15,23 @@ from teal.errors import InputError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainConfig:
-    """Train a PriceGNN, a model for any network, on the networks of topohub that are not held out."""
+    """Train a model for any network, on the networks of topohub that are not held out.
+
+    `--model price` is PriceGNN (scheme price-gnn), `--model flow` FlowGNN with Teal's policy (scheme teal).
+    """
+
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "training": ("model", "learner", "time_budget", "max_steps", "seed", "from_", "learning_rate", "num_paths"),
+        "the model price": ("hidden", "rounds", "bound_rounds"),
+        "the model flow": ("layers", "width"),
+        "coma": ("entries", "std"),
+    }
 
     out: Path
     """Folder for the checkpoint and the state to resume from."""
+    model: Literal["price", "flow"] = "price"
+    """price: PriceGNN, a recurrent price a link.  flow: FlowGNN, states of links and paths and a policy for every
+    demand."""
     time_budget: str = "30m"
     """Time after which training stops: 90s, 10m, 1h30m.  After a resume the time of the earlier runs is included."""
     max_steps: int = 0
@@ -33,14 +47,18 @@ class PretrainConfig:
     between 1/4 and 5/4 of it, so that the model also works with other numbers."""
     bound_rounds: int = 8
     """Default number of rounds that compute the bound, used like --rounds."""
+    layers: int = 6
+    """Layers of FlowGNN."""
+    width: int = 16
+    """Numbers of the state of a path in FlowGNN, 4, 8, 16 or 32; that of a link has twice as many."""
     learning_rate: float = 2e-3
     """Largest learning rate of Adam; it falls along half a cosine over the time budget or the steps."""
-    init: str = ""
-    """Folder of a PriceGNN whose weights are the initial ones, or universal for the model that Teal brings; random
-    weights by default."""
+    from_: str = "none"
+    """Folder of a model of the same kind whose weights are the initial ones, or universal or flow, the models that Teal
+    brings; none for random weights."""
     learner: Literal["direct", "coma"] = "direct"
-    """direct: gradients of differentiable losses that stand for the objective.  coma: in addition COMA* (a policy
-    gradient with a counterfactual baseline) on the splits of the last round."""
+    """direct: gradients of differentiable losses that stand for the objective.  coma: COMA* (a policy gradient with a
+    counterfactual baseline) on the last splits; of PriceGNN in addition to the others, of FlowGNN in place of them."""
     entries: int = 0
     """Entries of a router's split table: splits are rounded to multiples of 1 / ENTRIES, 1 to 255 (weights are stored
     as bytes); 0 for no rounding.  Needs --learner coma, because rounding has no gradient."""
@@ -52,7 +70,7 @@ class PretrainConfig:
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range, or --entries without --learner coma."""
-        for field in ("num_paths", "hidden", "rounds", "bound_rounds"):
+        for field in ("num_paths", "hidden", "rounds", "bound_rounds", "layers"):
             if getattr(self, field) < 1:
                 raise InputError(f"--{field.replace('_', '-')}", "", "at least 1", getattr(self, field))
         for field in ("learning_rate", "std"):

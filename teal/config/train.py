@@ -20,7 +20,7 @@ class TrainConfig(InstanceConfig):
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "training": (
             "learner", "time_budget", "max_steps", "seed", "batch_size", "learning_rate",
-            "augment", "workers",
+            "augment", "from_", "sample", "workers",
         ),
         "validation": ("validate_every", "validation_matrices", "patience", "decay_after"),
         "for experts": ("width", "layers", "form", "std", "samples", "episodes", "micro_batch", "device", "epsilon"),
@@ -44,13 +44,20 @@ class TrainConfig(InstanceConfig):
     """Multiply each demand of a training matrix by log-normal noise of this standard deviation; 0 for none."""
     learning_rate: float = 3e-3
     """Learning rate of Adam.  The paper's release has 1e-4 and trains for hours."""
-    width: int = 8
-    """Features of a node in FlowGNN."""
-    layers: int = 6
-    """Number of layers of FlowGNN."""
-    form: Literal["published", "scaled", "nonlinear", "feedback"] = "feedback"
-    """published: FlowGNN as in the paper's release (raw inputs, no nonlinearity, widths 1 to 6).  Each further form
-    adds to the one before: scaled inputs; nonlinearity and normalisation; loads of tentative allocations."""
+    from_: str = "flow"
+    """Model that training starts from: flow, the one for any network that comes with Teal, or a folder; none for random
+    weights."""
+    sample: int = -1
+    """Demands of a training matrix that are drawn for a step, larger ones more often; 0 for all, -1 for 12,000 where
+    there are more than 30,000.  Memory and time of a step follow it."""
+    width: int = 0
+    """With --from none, features of a node in FlowGNN; 0 for 16 in the form universal, else 8."""
+    layers: int = 0
+    """With --from none, number of layers of FlowGNN; 0 for 6."""
+    form: Literal["", "published", "scaled", "nonlinear", "feedback", "universal"] = ""
+    """With --from none, the form of FlowGNN; universal by default, for any number of paths.  published: as in the
+    paper's release (raw inputs, no nonlinearity, widths 1 to 6).  scaled, nonlinear, feedback each add to the one
+    before: scaled inputs; nonlinearity and normalisation; loads of tentative allocations."""
     std: float = 0.2
     """Standard deviation of the Gaussian policy of coma; 1 in the paper."""
     samples: int = 5
@@ -77,10 +84,14 @@ class TrainConfig(InstanceConfig):
         require(self, "objective", "one that a model can learn", self.objective is not ObjectiveName.MAX_MIN)
         require(self, "protect", "nothing: models know no promises", not self.protect)
         seconds(self.time_budget)
-        counts = ("batch_size", "width", "layers", "samples", "episodes", "validate_every", "validation_matrices")
+        for field in ("width", "layers", "form"):
+            is_free = self.from_ == "none" or not getattr(self, field)
+            require(self, field, "--from none beside it: the shapes are those of the model to start from", is_free)
+        require(self, "sample", "a whole number of at least -1", self.sample >= -1)
+        counts = ("batch_size", "samples", "episodes", "validate_every", "validation_matrices")
         for field in (*counts, "patience", "decay_after"):
             require(self, field, "a whole number of at least 1", getattr(self, field) >= 1)
-        for field in ("max_steps", "micro_batch", "seed", "workers"):
+        for field in ("max_steps", "micro_batch", "seed", "workers", "width", "layers"):
             require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
         for field in ("learning_rate", "std"):
             require(self, field, "a number > 0", 0 < getattr(self, field) < math.inf)

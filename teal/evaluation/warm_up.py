@@ -104,13 +104,22 @@ def _scenarios() -> None:
 
 
 @_task
-def _model_for_any_network() -> None:
+def _price_gnn() -> None:
+    _solve_by("price-gnn")
+
+
+@_task
+def _flow_gnn() -> None:
+    _solve_by("teal")
+
+
+def _solve_by(scheme: str) -> None:
     from teal.schemes import make_scheme
 
     problem = three_nodes(carries_all=False, batch=1)
     for on_all in (False, True):
         with on_all_threads(on_all):
-            make_scheme("price-gnn").solve(problem)
+            make_scheme(scheme).solve(problem)
 
 
 def num_tasks(*, everything: bool) -> int:

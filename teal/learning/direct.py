@@ -5,14 +5,15 @@ from __future__ import annotations
 from torch import Tensor
 
 from teal.learning.losses import reward
-from teal.nn.policy import action_splits
+from teal.nn.flow_models import FlowModel
 from teal.problem import Problem
 
 
-def direct_loss(problem: Problem, means: Tensor) -> Tensor:
+def direct_loss(model: FlowModel, problem: Problem, means: Tensor) -> Tensor:
     """Minus the reward of the policy's means, (B,).
 
     Args:
+        model: whose actions they are.
         means: (B, D, K) from the policy.
     """
-    return -reward(problem, action_splits(means, problem.path_mask, maximises_value=problem.objective.maximises_value))
+    return -reward(problem, model.splits(means, problem))

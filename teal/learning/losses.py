@@ -68,6 +68,13 @@ def total_demand_value(problem: Problem) -> Tensor:
     return torch.maximum((problem.demand * problem.path_value.amax(-1)).sum(1), floor).clamp(min=1e-30)
 
 
+def reward_scale(problem: Problem) -> Tensor | float:
+    """(B,) by which the rewards of the balanced programs are divided: the utilisation of even splits; else 1."""
+    if not problem.demand_set.carries_all:
+        return 1.0
+    return problem.utilisation(problem.even_splits).amax(1).clamp(min=1e-9)
+
+
 def has_demand(problem: Problem) -> Tensor:
     """(B,) whether a matrix has any demand to learn from."""
     return problem.demand.sum(1) > 0

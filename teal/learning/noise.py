@@ -50,6 +50,11 @@ class RowStreams:
             for row in rows
         ]
 
+    def whole_number(self) -> int:
+        """A random number from 0 to 2^31 - 1 for the first row."""
+        generator = self._generators[0]
+        return int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
+
     def normal(self, like: Tensor) -> Tensor:
         """See :class:`Noise`."""
         shape, dtype, device = like.shape[1:], like.dtype, like.device

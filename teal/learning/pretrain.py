@@ -1,92 +1,65 @@
-"""The training of a PriceGNN, on many networks."""
+"""The training of a model for any network, on many networks: the loop, whatever the model."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-import math
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from teal.config import PretrainConfig, seconds
 from teal.learning import run_state
-from teal.learning.coma import Exploration, coma_loss
 from teal.learning.loop import Budget, Stopwatch, clipped_step, set_cosine_rate, train_until
-from teal.learning.losses import bound_loss, reward, total_demand_value
 from teal.learning.network_pool import NetworkPool, draw_problem, pool_network, topohub_pool
-from teal.learning.noise import Stream
-from teal.nn import checkpoint
-from teal.nn.price_gnn import PriceGNN, PriceGnnConfig, Round
+from teal.learning.pretrain_flow_gnn import FlowGnnTask
+from teal.learning.pretrain_price_gnn import PriceGnnTask
 from teal.problem import Problem
-from teal.problem.scale import mean_value
 from teal.runtime.device import pick_device
-from teal.runtime.storage import model_folder
 
 _NETWORKS_PER_STEP = 3
 _DEMANDS_PER_STEP = 2500  # demands of one network in a step, approximately: small networks get several matrices
 _MAX_MATRICES = 6  # matrices of one network in a step
-_LAST_ROUND_WEIGHT = 4.0  # in the loss; every other round of the second half has weight 1 / rounds
-_DUAL_WEIGHT = 0.3  # of the smoothed dual in the loss, beside the reward
-_MAX_GRADIENT_NORM = 0.1
-_COMA_SAMPLES, _COMA_EPISODES = 5, 4  # of `Exploration`
 _WARM_UP_STEPS = 50  # steps until the learning rate reaches its full value
 _FINAL_SHARE = 0.02  # share of the full learning rate at the end of its cosine
 _AVERAGE_DECAY = 0.998  # a step: of the exponential mean of the weights, which is what the checkpoint contains
 _SAVE_EVERY_S = 60.0  # seconds between two saves
 
 
-def loss(problem: Problem, rounds: list[Round], bound_prices: Tensor) -> Tensor:
-    """(B,) loss: rewards of the rounds' splits, their smoothed duals, and the bound.
+class PretrainTask(Protocol):
+    """What differs between the models that are trained on many networks.
 
-    The smoothed dual of prices p at temperature t,
-
-        sum_e c[e] p[e] + t sum_d demand[d] log(1 + sum_k exp((v[d, k] - price(d, k)) / t)),
-
-    has the derivative capacity - load in each price, so that unlike the reward it has a gradient for every link.
-
-    Args:
-        problem: B matrices.
-        rounds: of the allocating pass.
-        bound_prices: (B, E) of the bounding pass.
+    Attributes:
+        scheme: that uses the model.
+        max_gradient_norm: longer gradients are shortened to it.
     """
-    carries_all, scale = problem.demand_set.carries_all, _reward_scale(problem)
-    last_half = rounds[len(rounds) // 2 :]
-    weights = [1.0 / len(rounds)] * (len(last_half) - 1) + [_LAST_ROUND_WEIGHT]
-    total = torch.zeros_like(problem.demand[:, 0])
-    for result, weight in zip(last_half, weights, strict=True):
-        total = total - weight * reward(problem, result.splits) / scale
-        if not carries_all:
-            total = total + weight * _DUAL_WEIGHT * _smoothed_dual(problem, result)
-    return total / sum(weights) + bound_loss(problem, bound_prices) / scale
+
+    scheme: str
+    max_gradient_norm: float
+
+    def new_model(self) -> nn.Module:
+        """The model to train; its shapes are in ``config``."""
+        ...
+
+    def loss(self, model: nn.Module, problem: Problem, rng: np.random.Generator) -> Tensor:
+        """() mean loss of a problem's matrices; what is random comes from ``rng``."""
+        ...
+
+    def save(self, out: Path, model: nn.Module, **fields: object) -> None:
+        """Write the checkpoint, with the fields of the card that say how it was made."""
+        ...
 
 
-def _reward_scale(problem: Problem) -> Tensor | float:
-    """(B,) by which the rewards of the balanced programs are divided: the utilisation of even splits; else 1."""
-    if not problem.demand_set.carries_all:
-        return 1.0
-    return problem.utilisation(problem.even_splits).amax(1).clamp(min=1e-9)
-
-
-def _smoothed_dual(problem: Problem, result: Round) -> Tensor:
-    """(B,) the smoothed dual above, over the value of all demand."""
-    logits = torch.where(problem.path_mask, result.profit / result.temperature, -torch.inf)
-    logits = torch.cat([logits, torch.zeros_like(logits[..., :1])], -1)  # the reject option, which is never masked
-    profit = mean_value(problem) * result.temperature * torch.logsumexp(logits, -1)
-    dual = problem.capacity_value(result.prices) + (problem.demand * profit).sum(1)
-    return dual / total_demand_value(problem)
-
-
-def _random_rounds(rng: np.random.Generator, usual: int) -> int:
-    """A number of rounds from a quarter of the usual number to 5/4 of it."""
-    return int(rng.integers(max(1, usual // 4), usual + usual // 4 + 1))
+_TASKS: dict[str, Callable[[PretrainConfig], PretrainTask]] = {"price": PriceGnnTask, "flow": FlowGnnTask}
 
 
 class Pretrainer:
-    """Trains one PriceGNN.
+    """Trains one model.
 
     Step n draws its networks and matrices from (seed, n) alone, so that a resumed run continues with the same.
 
@@ -98,13 +71,10 @@ class Pretrainer:
     def __init__(self, config: PretrainConfig, networks: NetworkPool | None = None) -> None:
         self.config, self.networks = config, networks or topohub_pool()
         torch.manual_seed(config.seed)
-        self.model = PriceGNN(PriceGnnConfig(config.hidden, config.rounds, config.bound_rounds))
-        if config.init:
-            self.model = checkpoint.load_price_gnn(model_folder(Path(config.init)))[0].train()
+        self.task = _TASKS[config.model](config)
         self.device = pick_device(config.device)
-        self.model.to(self.device)
-        self.average = PriceGNN(self.model.config).to(self.device)  # exponential mean of the weights
-        self.average.load_state_dict(self.model.state_dict())
+        self.model = self.task.new_model().to(self.device)
+        self.average = copy.deepcopy(self.model)  # exponential mean of the weights
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.learning_rate)
         self.step, self.elapsed_s = 0, 0.0
         self._budget = Budget(seconds(config.time_budget), config.max_steps)
@@ -145,14 +115,10 @@ class Pretrainer:
             demands = pool_network(name, config.num_paths)[1].num_demands
             batch = int(np.clip(round(_DEMANDS_PER_STEP / demands), 1, _MAX_MATRICES))
             problem = draw_problem(rng, name, batch, config.num_paths, device=self.device)
-            counts = (_random_rounds(rng, usual) for usual in (config.rounds, config.bound_rounds))
-            rounds, prices = self.model(problem, *counts)
-            mean = loss(problem, rounds, prices).mean() / _NETWORKS_PER_STEP
-            if config.learner == "coma":
-                mean = mean + self._coma_loss(problem, rounds[-1], int(rng.integers(2**31))) / _NETWORKS_PER_STEP
+            mean = self.task.loss(self.model, problem, rng) / _NETWORKS_PER_STEP
             mean.backward()
             total += float(mean.detach())
-        clipped_step(self.optimiser, self.model, _MAX_GRADIENT_NORM, self.step)
+        clipped_step(self.optimiser, self.model, self.task.max_gradient_norm, self.step)
         self.step += 1
         new_share = 1 - min(_AVERAGE_DECAY, self.step / (9 + self.step))  # larger in the first steps
         with torch.no_grad():
@@ -160,24 +126,16 @@ class Pretrainer:
                 averaged.lerp_(weight, new_share)
         return total
 
-    def _coma_loss(self, problem: Problem, last: Round, seed: int) -> Tensor:
-        """() policy gradient loss of the last round: each demand's logits are the means of a Gaussian policy."""
-        config = self.config
-        exploration = Exploration(config.std, _COMA_SAMPLES, _COMA_EPISODES, config.entries, clamp=math.inf)
-        means = torch.where(problem.path_mask, last.profit / last.temperature, 0)
-        return (coma_loss(problem, means, exploration, Stream(seed, self.device)) / _reward_scale(problem)).mean()
-
     def save(self, out: Path) -> None:
         """Write the checkpoint, and the state to resume from."""
-        card = checkpoint.PriceGnnCard(
-            model=self.model.config, num_paths=self.config.num_paths, networks=len(self.networks.train),
-            held_out=self.networks.held_out, seed=self.config.seed, step=self.step, train_s=round(self.elapsed_s, 1),
+        self.task.save(
+            out, self.average, networks=len(self.networks.train), held_out=self.networks.held_out,
+            seed=self.config.seed, step=self.step, train_s=round(self.elapsed_s, 1),
         )  # fmt: skip
-        checkpoint.save_price_gnn(out, self.average, card)
         tensors = run_state.with_prefix("model", self.model.state_dict())
         tensors |= run_state.with_prefix("average", self.average.state_dict())
         tensors |= run_state.optimiser_tensors(self.optimiser)
-        fields = {"step": self.step, "elapsed_s": self.elapsed_s, "config": dataclasses.asdict(self.model.config)}
+        fields = {"step": self.step, "elapsed_s": self.elapsed_s, "config": self._shapes()}
         run_state.save_run(out, tensors, fields)
 
     def resume(self, out: Path) -> None:
@@ -186,8 +144,12 @@ class Pretrainer:
         Raises:
             InputError: no state there, or that of a model of other shapes.
         """
-        tensors, fields = run_state.load_run_of(out, dataclasses.asdict(self.model.config))
+        tensors, fields = run_state.load_run_of(out, self._shapes())
         self.model.load_state_dict(run_state.without_prefix("model", tensors))
         self.average.load_state_dict(run_state.without_prefix("average", tensors))
         run_state.load_optimiser(self.optimiser, tensors)
         self.step, self.elapsed_s = int(fields["step"]), float(fields["elapsed_s"])
+
+    def _shapes(self) -> dict[str, Any]:
+        """What must be the same when a run is resumed, for the weights to fit."""
+        return dataclasses.asdict(self.model.config)  # type: ignore[call-overload]

@@ -22,20 +22,23 @@ from teal.learning.loop import Stopwatch, train_until
 from teal.learning.losses import bound_loss, has_demand, total_demand_value
 from teal.learning.noise import Noise, RowStreams
 from teal.learning.peers import Peers, SingleProcess
+from teal.learning.samples import sample_size, sampled
 from teal.network import Split, TrafficMatrices
 from teal.network.traffic import spread
 from teal.nn import checkpoint
-from teal.nn.flow_gnn_config import FlowGnnConfig
-from teal.nn.teal_model import TealModel
+from teal.nn.flow_gnn_config import UNIVERSAL, FlowGnnConfig
+from teal.nn.flow_models import FlowModel, new_flow_model
 from teal.problem import Problem
 from teal.runtime.arrays import Int64Array
 from teal.runtime.memory import available_on
-from teal.runtime.storage import content_key
+from teal.runtime.storage import content_key, model_folder
 from teal.schemes.flow_gnn import FlowGnnScheme
 
 _ACTIVATION_BYTES = 1 << 30  # for the activations of a micro-batch on a CPU; larger micro-batches are no faster there
 _TENSORS_PER_LAYER = 12  # float32 tensors (B, D, K, width) that a FlowGNN layer keeps for its backward pass, rounded up
 _FLOAT32_BYTES = 4
+_LAYERS, _WIDTH, _UNIVERSAL_WIDTH = 6, 8, 16  # shapes of a model with random weights, unless settings say others
+_SAMPLED_VALIDATION = 4  # matrices of a validation on a network that is sampled, where one takes seconds
 TENSORBOARD = "tensorboard"  # subfolder of the run for the TensorBoard log
 
 
@@ -76,6 +79,30 @@ def _log_of(folder: Path, step: int) -> contextlib.AbstractContextManager[Any]:
     return SummaryWriter(str(folder), purge_step=step)
 
 
+def first_model(config: TrainConfig, problem: Problem) -> FlowModel:
+    """The model that training begins with: that of ``--from``, or one with random weights.
+
+    Args:
+        config: the settings.
+        problem: network, paths and objective.
+
+    Raises:
+        InputError: no model there, or one for another objective or number of paths.
+    """
+    num_paths = problem.paths.num_paths
+    if config.from_ == "none":
+        form = config.form or UNIVERSAL
+        width = config.width or (_UNIVERSAL_WIDTH if form == UNIVERSAL else _WIDTH)
+        return new_flow_model(FlowGnnConfig(num_paths, config.layers or _LAYERS, width, form))
+    folder = model_folder(Path(config.from_))
+    model, card = checkpoint.load_flow_gnn(folder)
+    checkpoint.check_fits(card, folder, problem.objective)
+    if not card.model.takes_any_paths and card.model.num_paths != num_paths:
+        expected = f"a model for K = {num_paths} paths, as these demands have (--num-paths), or of the form {UNIVERSAL}"
+        raise InputError(str(folder / checkpoint.MODEL_CARD), "num_paths", expected, card.model.num_paths)
+    return model
+
+
 class Trainer:
     """Trains one model on one network.
 
@@ -108,17 +135,18 @@ class Trainer:
             raise InputError(traffic.name, "", "training and validation matrices", "none")
         self.budget_s = seconds(config.time_budget)
         torch.manual_seed(config.seed)
-        shape = FlowGnnConfig(problem.paths.num_paths, config.layers, config.width, config.form)
-        self.model = TealModel(shape).to(problem.demand.device)
+        self.model = first_model(config, problem).to(problem.demand.device).train()
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.learning_rate)
         self.state = TrainState(learning_rate=config.learning_rate)
         self._saved_score = -math.inf  # of the checkpoint on disk; one after the last step may exceed state.best
         self.card = checkpoint.FlowGnnCard(
-            shape, str(problem.objective.name), problem.objective.epsilon, problem.topology.name,
+            self.model.config, str(problem.objective.name), problem.objective.epsilon, problem.topology.name,
             problem.topology.content_key(), config.learner, config.seed,
         )  # fmt: skip
-        self._validation_rows = spread(self.split.validation, config.validation_matrices)
-        self._micro_batch = config.micro_batch or self._fitting_micro_batch()
+        self._sample = sample_size(config, problem)
+        most = min(config.validation_matrices, _SAMPLED_VALIDATION) if self._sample else config.validation_matrices
+        self._validation_rows = spread(self.split.validation, most)
+        self._micro_batch = 1 if self._sample else config.micro_batch or self._fitting_micro_batch()
         self._epoch_order: tuple[int, Int64Array] = (-1, self.split.train)  # number of an epoch, and its rows in order
 
     def train(
@@ -187,7 +215,7 @@ class Trainer:
         for begin in range(0, len(own_rows), self._micro_batch):
             part = own_rows[begin : begin + self._micro_batch]
             noise = RowStreams(self.config.seed, self.state.step, part.tolist(), self.problem.demand.device)
-            problem = self.problem.with_demand(self._augmented(part, noise))
+            problem = self._to_learn_from(part, noise)
             means, prices = self.model(problem)
             is_counted = has_demand(problem)
             both = self._policy_loss(problem, means, noise), bound_loss(problem, prices)
@@ -201,6 +229,13 @@ class Trainer:
         self.optimiser.step()
         return dict(zip(("policy", "bound"), loss_sums.tolist(), strict=True))
 
+    def _to_learn_from(self, rows: Int64Array, noise: RowStreams) -> Problem:
+        """The matrices of ``rows`` with noise; of a large network a sample of the demands of the one matrix."""
+        demand = self._augmented(rows, noise)
+        if not self._sample:
+            return self.problem.with_demand(demand)
+        return sampled(self.problem, demand, self._sample, noise.whole_number())
+
     def _augmented(self, rows: Int64Array, noise: Noise) -> Tensor:
         """(B, D) the demands of ``rows``, each multiplied by log-normal noise of mean 1."""
         demand = torch.as_tensor(self.traffic.read(rows)).to(self.problem.demand)
@@ -213,10 +248,11 @@ class Trainer:
         return self.problem.with_demand(torch.as_tensor(self.traffic.read(rows)).to(self.problem.demand))
 
     def _policy_loss(self, problem: Problem, means: Tensor, noise: Noise) -> Tensor:
-        if self.config.learner == "direct":
-            return direct_loss(problem, means)
         config = self.config
-        return coma_loss(problem, means, Exploration(config.std, config.samples, config.episodes), noise)
+        if config.learner == "direct":
+            return direct_loss(self.model, problem, means)
+        exploration = Exploration(config.std, config.samples, config.episodes, clamp=self.model.clamp)
+        return coma_loss(problem, means, exploration, noise)
 
     def _batch_rows(self, step: int) -> Int64Array:
         """The rows of a step; an epoch is a permutation of the training rows, seeded by (seed, epoch)."""
@@ -233,7 +269,7 @@ class Trainer:
         The other half is for weights, gradients and temporary tensors.
         """
         paths = self.problem.paths
-        entries = paths.num_demands * paths.num_paths * self.config.width * self.config.layers
+        entries = paths.num_demands * paths.num_paths * self.model.config.width * self.model.config.layers
         device = self.problem.demand.device
         available = available_on(device) // 2 if device.type == "cuda" else _ACTIVATION_BYTES
         return max(1, available // (entries * _TENSORS_PER_LAYER * _FLOAT32_BYTES))
@@ -339,6 +375,8 @@ class Trainer:
             "validation_matrices",
             "decay_after",
             "micro_batch",
+            "sample",
+            "from_",
         )
         card = dataclasses.asdict(self.card)
         return {

@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_origin, get_type_hints
+from typing import Any, TypeVar, get_origin, get_type_hints
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,19 +22,18 @@ from torch import Tensor, nn
 
 from teal.errors import InputError
 from teal.nn.flow_gnn_config import FlowGnnConfig
+from teal.nn.flow_models import FlowModel, new_flow_model
 from teal.nn.hedge_gate import HedgeGate, HedgeGateConfig
 from teal.nn.price_gnn import PriceGNN, PriceGnnConfig
 from teal.objectives import Objective, ObjectiveName
 from teal.runtime.storage import atomic_file, file_key
-
-if TYPE_CHECKING:
-    from teal.nn.teal_model import TealModel
 
 FORMAT = 1  # of the folder; raised when older versions of Teal could not read it
 # `kind` in the cards of models for any network; the card of a FlowGNN has none.
 PRICE_GNN_KIND, HEDGE_GATE_KIND = "price-gnn", "hedge-gate"
 MODEL_CARD, MODEL_WEIGHTS = "model.json", "model.safetensors"
 MOST_SIZE = 4096  # of any dimension of a model that is read
+ANY = "any"  # objective and topology in the card of a FlowGNN that serves all of them
 _HASH = "weights_sha256"  # key of the weights' hash in the card
 
 
@@ -47,15 +46,19 @@ class FlowGnnCard:
 
     Attributes:
         model: shapes.
-        objective: name of the objective that it was trained for.
+        objective: name of the objective that it was trained for; :data:`ANY` for a model of all.
         epsilon: of that objective.
-        topology: name of the network that it was trained on.
+        topology: name of the network that it was trained on; :data:`ANY` for a model of any network.
         topology_key: content key of that network.
         learner: ``direct`` or ``coma``.
         seed: of the training run.
         step: optimiser steps of these weights.
         train_s: seconds of training of these weights.
         validation: mean validation score of these weights (share of the demand's value, or minus theta).
+        networks: number of networks that it was trained on.
+        held_out: names of networks that it was not trained on, nor on others of their families; of a model for any
+            network.
+        entries: of the split tables that it was trained for; 0 for none.
         format: of the folder.
     """
 
@@ -69,6 +72,9 @@ class FlowGnnCard:
     step: int = 0
     train_s: float = 0.0
     validation: float = float("-inf")
+    networks: int = 1
+    held_out: tuple[str, ...] = ()
+    entries: int = 0
     format: int = FORMAT
 
 
@@ -126,7 +132,7 @@ class HedgeGateCard:
     format: int = FORMAT
 
 
-def save_flow_gnn(folder: Path, model: TealModel, card: FlowGnnCard) -> None:
+def save_flow_gnn(folder: Path, model: nn.Module, card: FlowGnnCard) -> None:
     """Write the checkpoint of a FlowGNN."""
     _save(folder, model, card)
 
@@ -150,18 +156,18 @@ def _save(folder: Path, model: nn.Module, card: FlowGnnCard | PriceGnnCard | Hed
         temporary.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
 
 
-def load_flow_gnn(folder: Path, device: torch.device | str = "cpu") -> tuple[TealModel, FlowGnnCard]:
+def load_flow_gnn(folder: Path, device: torch.device | str = "cpu") -> tuple[FlowModel, FlowGnnCard]:
     """Read the checkpoint of a FlowGNN.
 
     Raises:
         InputError: no checkpoint there, a damaged one, or one of another format.
     """
-    from teal.nn.teal_model import TealModel
-
     fields, weights_hash = _read_card(folder / MODEL_CARD)
     with _one_line(folder / MODEL_CARD, "the description of a model"):
-        card = _checked(FlowGnnCard(**(fields | {"model": _checked(FlowGnnConfig(**fields["model"]))})))
-        model = TealModel(card.model)
+        held_out = tuple(fields.pop("held_out", ()))
+        shapes = _checked(FlowGnnConfig(**fields["model"]))
+        card = _checked(FlowGnnCard(**(fields | {"model": shapes, "held_out": held_out})))
+        model = new_flow_model(card.model)
     _load_weights(model, folder, weights_hash)
     return model.to(device).eval(), card
 
@@ -254,10 +260,19 @@ def _load_weights(model: nn.Module, folder: Path, weights_hash: str) -> None:
 def check_fits(card: FlowGnnCard, folder: Path, objective: Objective) -> None:
     """Raise InputError unless the model of ``card`` is for this objective."""
     where = str(folder / MODEL_CARD)
+    if card.objective == ANY:
+        return
     if card.objective != objective.name:
         raise InputError(where, "objective", f"a model for {objective.name}", f"one for {card.objective}")
     if objective.name is ObjectiveName.LATENCY_PENALISED_FLOW and card.epsilon != objective.epsilon:
         raise InputError(where, "epsilon", f"a model for {objective.epsilon}", f"one for {card.epsilon}")
+
+
+def check_is_universal(card: FlowGnnCard, folder: Path) -> None:
+    """Raise InputError unless the model of ``card`` serves any network, objective and number of paths."""
+    if not card.model.takes_any_paths:
+        expected = "the form universal, of a model that another run may start from"
+        raise InputError(str(folder / MODEL_CARD), "form", expected, card.model.form)
 
 
 def best_validation(folder: Path) -> float:

@@ -8,13 +8,14 @@ from torch import Tensor, nn
 from teal.nn.features import hetero_data
 from teal.nn.flow_gnn import FlowGNN
 from teal.nn.flow_gnn_config import FEEDBACK, PUBLISHED, SCALED, FlowGnnConfig
-from teal.nn.policy import Policy, PriceHead, action_splits, bounded_profit
+from teal.nn.flow_models import FlowModel
+from teal.nn.policy import Policy, PriceHead, bounded_profit
 from teal.problem import Problem
 from teal.problem.scale import mean_value
 
 
-class TealModel(nn.Module):
-    """Actions for every demand and prices for every link, in one pass."""
+class TealModel(FlowModel):
+    """The forms of :class:`teal.nn.flow_gnn.FlowGNN`, whose weights depend on K."""
 
     def __init__(self, config: FlowGnnConfig) -> None:
         super().__init__()
@@ -46,12 +47,3 @@ class TealModel(nn.Module):
             profit = (problem.path_value - problem.ops.path_sum(prices.detach())) / typical_value.clamp(min=1e-30)
             means = means + self.sharpness.exp() * bounded_profit(profit)
         return means, prices
-
-    def splits(self, means: Tensor, problem: Problem) -> Tensor:
-        """Splits (B, D, K), the share of each demand on each path, of actions ``means`` (B, D, K)."""
-        return action_splits(means, problem.path_mask, maximises_value=problem.objective.maximises_value)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Floating-point type of the weights."""
-        return next(self.parameters()).dtype

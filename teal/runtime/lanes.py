@@ -75,20 +75,79 @@ def store(typingctx, array, index, value):
     return types.void(array, types.int64, _type_of(array.dtype, width)), codegen
 
 
+def _filled(builder, scalar, width):
+    if width == 1:
+        return scalar
+    vector = ir.VectorType(scalar.type, width)
+    one = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0))
+    zeros = ir.Constant(ir.VectorType(ir.IntType(32), width), [0] * width)
+    return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), zeros)
+
+
 @intrinsic
 def fill(typingctx, value, lanes):
     """``value`` in every lane."""
     width = len(lanes)
 
     def codegen(context, builder, signature, arguments):
-        if width == 1:
-            return arguments[0]
-        vector = ir.VectorType(arguments[0].type, width)
-        one = builder.insert_element(ir.Constant(vector, ir.Undefined), arguments[0], ir.Constant(ir.IntType(32), 0))
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), width), [0] * width)
-        return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), zeros)
+        return _filled(builder, arguments[0], width)
 
     return _type_of(value, width)(value, lanes), codegen
+
+
+@intrinsic
+def spread(typingctx, array, index, lanes):
+    """Element ``index``, an int64, of a flat C-contiguous array in every lane."""
+    width = len(lanes)
+
+    def codegen(context, builder, signature, arguments):
+        pointer = _row(context, builder, signature.args[0], arguments[0], arguments[1], 1)
+        return _filled(builder, builder.load(pointer), width)
+
+    return _type_of(array.dtype, width)(array, types.int64, lanes), codegen
+
+
+@intrinsic
+def plus_product(typingctx, a, b, c):
+    """A + b c, rounded once where the processor has an instruction for it."""
+
+    def codegen(context, builder, signature, arguments):
+        contract = ("contract",)
+        product = builder.fmul(arguments[1], arguments[2], flags=contract)
+        return builder.fadd(arguments[0], product, flags=contract)
+
+    return a(a, a, a), codegen
+
+
+# 2^f = sum of c[i] f^i on [0, 1], within 1e-7: see :func:`teal.pathops.response.exponentials`.
+_POWER_OF_TWO = (1.0, 6.931472e-1, 2.402264e-1, 5.54802e-2, 9.6843e-3, 1.2382e-3, 2.1884e-4)
+_LOG2_E, _LEAST_EXPONENT = 1.44269504, -80.0
+
+
+@intrinsic
+def exponential(typingctx, value):
+    """exp(x) of x <= 0 in float32, lane by lane, with a relative error of about 1e-7; exp(-80) below -80."""
+    width = value.width if isinstance(value, Lanes) else 1
+
+    def codegen(context, builder, signature, arguments):
+        real = arguments[0].type
+        whole = ir.IntType(32) if width == 1 else ir.VectorType(ir.IntType(32), width)
+
+        def number(kind, constant):
+            return ir.Constant(kind, constant if width == 1 else [constant] * width)
+
+        least = number(real, _LEAST_EXPONENT)
+        x = builder.select(builder.fcmp_ordered(">", arguments[0], least), arguments[0], least)
+        y = builder.fmul(x, number(real, _LOG2_E))
+        n = builder.sub(builder.fptosi(y, whole), number(whole, 1))  # the conversion rounds towards 0
+        f, power = builder.fsub(y, builder.sitofp(n, real)), number(real, _POWER_OF_TWO[-1])
+        for coefficient in _POWER_OF_TWO[-2::-1]:
+            product = builder.fmul(power, f, flags=("contract",))
+            power = builder.fadd(product, number(real, coefficient), flags=("contract",))
+        bits = builder.shl(builder.add(n, number(whole, 127)), number(whole, 23))
+        return builder.fmul(power, builder.bitcast(bits, real))
+
+    return value(value), codegen
 
 
 @intrinsic

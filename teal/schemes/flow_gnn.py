@@ -1,6 +1,7 @@
-"""The scheme ``teal``: a network's own trained model, FlowGNN, and the repair of its splits.
+"""The scheme ``teal``: FlowGNN, whose policy allocates every demand at once, and the repair of its splits.
 
-The model outputs splits and link prices; ADMM or PDHG repairs the splits; the projection makes them feasible.
+The model outputs splits and link prices; ADMM or PDHG repairs the splits; the projection makes them feasible.  The
+model is one that was trained for a network, or the one that comes with Teal, for any network.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,17 +17,22 @@ from torch import Tensor
 from teal.errors import InputError
 from teal.network import PathSet
 from teal.network.extension import first_columns
-from teal.nn.checkpoint import FlowGnnCard, check_fits, load_flow_gnn
-from teal.nn.teal_model import TealModel
-from teal.problem import Allocation, Problem, scaled_dual_bound
+from teal.nn.checkpoint import FlowGnnCard, check_fits, is_price_gnn, load_flow_gnn
+from teal.nn.flow_models import FlowModel
+from teal.objectives import ObjectiveName
+from teal.problem import Allocation, Problem
+from teal.problem.protection import Protection
 from teal.runtime.parallel import threads_for
 from teal.runtime.storage import model_folder
-from teal.solvers import admm, pdhg
-from teal.solvers.projection import project
+from teal.solvers import admm, admm_fused, pdhg
 from teal.spec import Spec
 
+DEFAULT_CHECKPOINT = Path("flow")  # the FlowGNN for any network that comes with Teal
 REPAIRS = ("auto", "admm", "pdhg", "none")
 _DEFAULT_PDHG_ITERATIONS = 10_000
+# Under the balanced programs a projection changes nothing; there ``auto`` is this many iterations of PDHG, as in the
+# scheme price-gnn.
+_BALANCING_ITERATIONS, _BALANCED_GAP = 64, 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,18 +41,16 @@ class FlowGnnSchemeConfig:
 
     Attributes:
         repair: ``admm``; ``pdhg``, which iterates until ``gap`` is certified; ``none``, to project only; or ``auto``:
-            none for a model that was trained for a later matrix than the one it is given, else admm.
+            admm, under the balanced programs 64 iterations of PDHG.
         iterations: of ADMM, -1 for the paper's (2 below 100 nodes, 5 from there on); of PDHG at most, -1 for 10,000.
         gap: certified gap at which PDHG stops.
         rho: relative penalty of ADMM (see :func:`teal.solvers.admm.scaling`).
-        refill: rounds in which flows that the projection has cut take up unused capacity.
     """
 
     repair: str = "auto"
     iterations: int = -1
     gap: float = 1e-2
     rho: float = admm.DEFAULT_RHO
-    refill: int = 4
 
 
 class FlowGnnScheme:
@@ -61,7 +65,7 @@ class FlowGnnScheme:
 
     def __init__(
         self,
-        model: TealModel,
+        model: FlowModel,
         config: FlowGnnSchemeConfig | None = None,
         card: FlowGnnCard | None = None,
         folder: Path = Path(),
@@ -75,7 +79,7 @@ class FlowGnnScheme:
         """Allocate every matrix of ``problem``; the time is divided evenly among them.
 
         Raises:
-            InputError: the checkpoint is for another objective.
+            InputError: the checkpoint is for another objective, or nothing that a model knows.
         """
         with threads_for(problem.path_mask.numel() * self.model.config.width, torch_too=True):
             return self._solve(problem)
@@ -84,7 +88,7 @@ class FlowGnnScheme:
     def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
         """The model's splits (B, D, K) and prices (B, E), before any repair.
 
-        A model for J paths a demand splits over the first J of more paths, which carry most in a chosen set.
+        A model of a form for J paths a demand splits over the first J of more paths, which carry most in a chosen set.
 
         Raises:
             InputError: the checkpoint is for another objective.
@@ -92,36 +96,38 @@ class FlowGnnScheme:
         if self._card is not None:
             check_fits(self._card, self._folder, problem.objective)
             self.model.to(problem.demand.device)
-        all_paths, count = problem.paths, self.model.config.num_paths
+        all_paths, config = problem.paths, self.model.config
+        count = all_paths.num_paths if config.takes_any_paths else config.num_paths
         if all_paths.num_paths != count:
             if self._first is None or self._first[0] is not all_paths:
                 self._first = all_paths, first_columns(all_paths, count)
             problem = problem.with_paths(self._first[1])
-        in_model_type = problem.to(self.model.dtype)
-        means, prices = self.model(in_model_type)
-        splits = self.model.splits(means, in_model_type)
+        splits, prices = self.model.allocate(problem.to(self.model.dtype))
         return torch.nn.functional.pad(splits, (0, all_paths.num_paths - count)), prices
 
     def _solve(self, problem: Problem) -> Allocation:
+        if problem.objective.name == ObjectiveName.MAX_MIN:
+            raise InputError("teal", "objective", "another one than max_min", problem.objective.name)
+        if protection := problem.condition(Protection):
+            raise InputError("teal", protection.name, "flows that are no promises", "promises")
         if problem.demand.is_cuda:
             torch.cuda.synchronize(problem.demand.device)
-        begin = time.perf_counter()
+        begin, config = time.perf_counter(), self.config
         splits, prices = (v.to(torch.float64) for v in self.start(problem))
         problem = problem.to(torch.float64)
-        match self.config.repair:
-            case "none":
-                splits = project(problem, splits, self.config.refill)
-            case "auto" | "admm":
-                splits, prices = self._by_admm(problem, splits, prices)
-            case _:  # PDHG checks the model's own splits first, and returns the best that it has checked
-                asked = self.config.iterations
-                result = pdhg.solve(
-                    problem.weighted,
-                    gap=self.config.gap,
-                    max_iterations=_DEFAULT_PDHG_ITERATIONS if asked < 0 else asked,
-                    warm_start=(splits, prices),
-                )
-                splits, prices = result.splits, result.prices
+        balances = problem.demand_set.carries_all
+        if config.repair == "none":
+            splits, prices = _finished(problem, splits, prices)[:2]
+        elif (
+            config.repair == "pdhg"
+        ):  # PDHG checks the model's own splits first, and returns the best that it has checked
+            most = _DEFAULT_PDHG_ITERATIONS if config.iterations < 0 else config.iterations
+            splits, prices = _finished(problem, splits, prices, most, config.gap)[:2]
+        elif config.repair == "auto" and balances:
+            most = _BALANCING_ITERATIONS if config.iterations < 0 else config.iterations
+            splits, prices = _finished(problem, splits, prices, most, _BALANCED_GAP)[:2]
+        else:
+            splits, prices = self._by_admm(problem, splits, prices)
         if splits.is_cuda:
             torch.cuda.synchronize(splits.device)
         return Allocation.of_batch(splits, prices, time.perf_counter() - begin)
@@ -132,14 +138,33 @@ class FlowGnnScheme:
         Both the model's own splits and the repaired ones are projected, and for each matrix the better are kept:
         a few iterations improve a good start but may spoil a poor one.  Likewise the prices with the closer bound.
         """
-        count, refill = self.config.iterations, self.config.refill
+        count = self.config.iterations
         count = admm.default_iterations(problem) if count < 0 else count
-        result = admm.solve(problem, splits, count, self.config.rho, prices)
-        unrepaired, repaired = project(problem, splits, refill), project(problem, result.splits, refill)
+        if admm_fused.accepts(problem):
+            repaired, repaired_prices = admm_fused.solve(problem, splits, count, self.config.rho, prices)
+        else:
+            repaired, repaired_prices, _ = admm.solve(problem, splits, count, self.config.rho, prices)
+        own, after = _finished(problem, splits, prices), _finished(problem, repaired, repaired_prices)
         sign = problem.objective.rules.sense
-        best = _better(unrepaired, repaired, sign * problem.value(unrepaired), sign * problem.value(repaired))
-        bound, repaired_bound = (scaled_dual_bound(problem, p) for p in (prices, result.prices))
-        return best, _better(prices, result.prices, -sign * bound, -sign * repaired_bound)
+        return (
+            _better(own.splits, after.splits, sign * own.value, sign * after.value),
+            _better(own.prices, after.prices, -sign * own.bound, -sign * after.bound),
+        )
+
+
+class _Finished(NamedTuple):
+    """What the engine made of splits and prices: feasible splits (B, D, K), prices (B, E), value and bound (B,)."""
+
+    splits: Tensor
+    prices: Tensor
+    value: Tensor
+    bound: Tensor
+
+
+def _finished(problem: Problem, splits: Tensor, prices: Tensor, max_iterations: int = 0, gap: float = 0.0) -> _Finished:
+    """The engine's result from this start; without iterations only its projection and its bound, which are compiled."""
+    result = pdhg.solve(problem.weighted, gap=gap, max_iterations=max_iterations, warm_start=(splits, prices))
+    return _Finished(result.splits, result.prices, result.value, result.bound)
 
 
 def _better(a: Tensor, b: Tensor, score_a: Tensor, score_b: Tensor) -> Tensor:
@@ -148,9 +173,10 @@ def _better(a: Tensor, b: Tensor, score_a: Tensor, score_b: Tensor) -> Tensor:
 
 
 def make(spec: Spec, model: Path | None) -> FlowGnnScheme:
-    """``teal[:repair=auto|admm|pdhg|none,iterations=-1,gap=0.01,rho=0.3,refill=4]``, with the model of ``--model``.
+    """``teal[:repair=auto|admm|pdhg|none,iterations=-1,gap=0.01,rho=0.3]``.
 
-    ``model`` is a folder, or the name of a checkpoint that comes with Teal (``b4``).
+    With the FlowGNN of ``--model``, a folder or a name that comes with Teal (``b4``), or with the one for any network
+    if that is none or another kind of model.
     """
     options: Any = spec.parse_options(**dataclasses.asdict(FlowGnnSchemeConfig()))
     config = FlowGnnSchemeConfig(**options)
@@ -159,12 +185,11 @@ def make(spec: Spec, model: Path | None) -> FlowGnnScheme:
     for option, expected, good in (
         ("rho", "a number > 0", config.rho > 0),
         ("gap", "a number >= 0", config.gap >= 0),
-        ("refill", "a number >= 0", config.refill >= 0),
     ):
         if not good:
             raise InputError(spec.text, option, expected, getattr(config, option))
-    if model is None:
-        raise InputError(spec.text, "model", "the folder of a trained model (--model DIR)", "none")
-    folder = model_folder(model)
+    folder = None if model is None else model_folder(model)
+    if folder is None or is_price_gnn(folder):
+        folder = model_folder(DEFAULT_CHECKPOINT)
     network, card = load_flow_gnn(folder)
     return FlowGnnScheme(network, config, card, folder)

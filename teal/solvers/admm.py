@@ -126,13 +126,17 @@ def scaling(problem: Problem, rho: float = DEFAULT_RHO) -> AdmmScaling:
     inverse_capacity_sum = torch.where(mask, inverse_capacity_sum, 1).clamp(min=1e-30)
     count = mask.sum(-1, keepdim=True).clamp(min=1)
     demand_penalty = torch.where(mask, inverse_capacity_sum, 0).sum(-1, keepdim=True) / count
+    return AdmmScaling(
+        penalty_of(problem, rho), inverse_capacity_sum, demand_penalty.clamp(min=1e-30), problem.full_path_utilisation
+    )  # fmt: skip
+
+
+def penalty_of(problem: Problem, rho: float) -> Tensor:
+    """(B, 1) the penalty of :func:`scaling`."""
     typical_value = mean_capacity(problem) * mean_value(problem)
     if problem.price_set.on_simplex:  # where values are 0
-        typical_value = torch.ones_like(inverse[:, :1])
-    penalty = rho * typical_value.clamp(min=1e-30)
-    return AdmmScaling(
-        penalty, inverse_capacity_sum, demand_penalty.clamp(min=1e-30), problem.full_path_utilisation
-    )  # fmt: skip
+        typical_value = torch.ones_like(problem.capacity[:, :1])
+    return rho * typical_value.clamp(min=1e-30)
 
 
 def start(problem: Problem, scale: AdmmScaling, splits: Tensor, prices: Tensor | None = None) -> AdmmState:
@@ -140,16 +144,22 @@ def start(problem: Problem, scale: AdmmScaling, splits: Tensor, prices: Tensor |
 
     The multipliers of the demand rows start at 0.  Of the prices of the balanced programs only the ratios count.
     """
-    dual = torch.zeros_like(problem.capacity)
-    if prices is not None:
-        scaled_prices = prices.to(dual) * problem.capacity
-        dual = scaled_prices * problem.price_set.scale(scaled_prices.sum(1))[:, None] / scale.penalty
+    dual = first_link_dual(problem, scale.penalty, prices)
     return AdmmState(torch.where(problem.path_mask, splits, 0), dual, torch.zeros_like(problem.demand))
+
+
+def first_link_dual(problem: Problem, penalty: Tensor, prices: Tensor | None) -> Tensor:
+    """(B, E) the y of link prices (B, E); 0 for None."""
+    if prices is None:
+        return torch.zeros_like(problem.capacity)
+    scaled_prices = prices.to(problem.capacity) * problem.capacity
+    return scaled_prices * problem.price_set.scale(scaled_prices.sum(1))[:, None] / penalty
 
 
 def step(problem: Problem, scale: AdmmScaling, state: AdmmState) -> AdmmState:
     """One iteration: multipliers of links and demands, then splits.  Pure."""
-    link_dual = _link_dual(problem, scale, state)
+    utilisation = problem.loads(state.splits) * problem.inverse_capacity
+    link_dual = next_link_dual(problem, scale.penalty, scale.full_path_utilisation, utilisation, state.link_dual)
     total = state.splits.sum(-1)
     demand_dual, slack = state.demand_dual + total - 1, torch.zeros_like(total)
     if not problem.demand_set.carries_all:
@@ -204,15 +214,24 @@ def default_iterations(problem: Problem) -> int:
     return 2 if problem.topology.num_nodes < _LARGE_NETWORK_NODES else 5
 
 
-def _link_dual(problem: Problem, scale: AdmmScaling, state: AdmmState) -> Tensor:
-    """(B, E) the next y."""
-    utilisation = problem.loads(state.splits) * problem.inverse_capacity
-    slope = 1 / (1 + scale.full_path_utilisation)
+def next_link_dual(
+    problem: Problem, penalty: Tensor, full_path_utilisation: Tensor, utilisation: Tensor, link_dual: Tensor
+) -> Tensor:
+    """(B, E) the next y.
+
+    Args:
+        problem: B matrices.
+        penalty: (B, 1) rho.
+        full_path_utilisation: (B, E) m.
+        utilisation: (B, E) of the splits x.
+        link_dual: (B, E) y.
+    """
+    slope = 1 / (1 + full_path_utilisation)
     live = problem.capacity > 0
     if not problem.price_set.on_simplex:
-        return torch.where(live, state.link_dual + (utilisation - 1) * slope, 0).clamp(min=0)
+        return torch.where(live, link_dual + (utilisation - 1) * slope, 0).clamp(min=0)
     # y = max(0, a - theta slope), with theta such that the y sum to 1 / rho.
-    return weighted_simplex(state.link_dual + utilisation * slope, slope, 1 / scale.penalty, live)
+    return weighted_simplex(link_dual + utilisation * slope, slope, 1 / penalty, live)
 
 
 def _nonnegative_solve(linear: Tensor, diagonal: Tensor, coupling: Tensor, mask: Tensor) -> Tensor:

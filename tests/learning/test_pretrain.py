@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from teal.cli import main
 from teal.config import PretrainConfig
@@ -60,6 +61,7 @@ def test_pretraining_narrows_the_gap(tmp_path: Path) -> None:
     cases = [draw_problem(np.random.default_rng([9, i]), SMALL_POOL.train[i % 2], 4, objective=flow) for i in range(6)]
 
     def gap() -> float:
+        assert isinstance(trainer.model, PriceGNN)
         scheme = PriceGnnScheme(trainer.model)
         return float(torch.cat([assess(case, scheme.solve(case)).gap for case in cases]).mean())
 
@@ -118,7 +120,7 @@ def test_coma_for_split_tables_improves_an_initial_model(tmp_path: Path) -> None
     first = Pretrainer(_config(tmp_path / "a", max_steps=150, learning_rate=5e-3, rounds=4), SMALL_POOL)
     first.train(tmp_path / "a", progress=False)
     config = _config(
-        tmp_path / "b", init=str(tmp_path / "a"), learner="coma", entries=1, std=0.5, max_steps=300, learning_rate=2e-3
+        tmp_path / "b", from_=str(tmp_path / "a"), learner="coma", entries=1, std=0.5, max_steps=300, learning_rate=2e-3
     )
     second = Pretrainer(config, SMALL_POOL)
     for weight, other in zip(second.model.parameters(), first.average.parameters(), strict=True):
@@ -126,7 +128,8 @@ def test_coma_for_split_tables_improves_an_initial_model(tmp_path: Path) -> None
     flow = ObjectiveName.TOTAL_FLOW
     cases = [draw_problem(np.random.default_rng([8, i]), SMALL_POOL.train[i % 2], 4, objective=flow) for i in range(32)]
 
-    def satisfied_demand(model: PriceGNN) -> float:
+    def satisfied_demand(model: nn.Module) -> float:
+        assert isinstance(model, PriceGNN)
         scheme = PriceGnnScheme(model, PriceGnnSchemeConfig(entries=1))
         return float(torch.cat([assess(case, scheme.solve(case)).satisfied_demand for case in cases]).mean())
 

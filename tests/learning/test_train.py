@@ -24,6 +24,7 @@ from teal.learning.train import Trainer
 from teal.network import compute_paths
 from teal.network.rates import ArrayRates
 from teal.nn.checkpoint import check_fits, load_flow_gnn, save_flow_gnn
+from teal.nn.universal_flow_gnn import UniversalFlowGnn
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.schemes.flow_gnn import FlowGnnScheme
@@ -44,6 +45,7 @@ def _trainer(
         "batch_size": 8,
         "validate_every": 5,
         "validation_matrices": 4,
+        "from_": "none",
         "layers": 2,
         "time_budget": "10m",
     }
@@ -95,12 +97,11 @@ def test_a_training_interrupted_within_a_step_can_be_resumed(tmp_path: Path, mon
 
 @pytest.mark.parametrize("learner", ["direct", "coma"])
 def test_micro_batches_do_not_change_the_trained_weights(tmp_path: Path, learner: str) -> None:
-    weights = []
+    trainers = []
     for micro in (8, 3):
-        trainer = _trainer(tmp_path / str(micro), learner=learner, micro_batch=micro, max_steps=3)
-        trainer.train(tmp_path / str(micro), progress=False)
-        weights.append(_flat_weights(trainer))
-    torch.testing.assert_close(weights[0], weights[1], atol=2e-4, rtol=1e-3)
+        trainers.append(_trainer(tmp_path / str(micro), learner=learner, micro_batch=micro, max_steps=3))
+        trainers[-1].train(tmp_path / str(micro), progress=False)
+    _assert_same_training(*trainers)
 
 
 class _ThreadPeers:
@@ -139,7 +140,7 @@ def test_training_in_several_processes_equals_training_in_one(tmp_path: Path, le
     with ThreadPoolExecutor(size) as pool:
         states = list(pool.map(lambda trainer: trainer.train(out, progress=False), several))
     for trainer, state in zip(several, states, strict=True):
-        torch.testing.assert_close(_flat_weights(trainer), _flat_weights(single), atol=2e-4, rtol=1e-3)
+        _assert_same_training(trainer, single)
         assert torch.equal(_flat_weights(trainer), _flat_weights(several[0])), "all processes have the same weights"
         assert state == states[0]
         assert (state.step, state.reason) == (8, "step limit")
@@ -152,6 +153,17 @@ def test_training_in_several_processes_equals_training_in_one(tmp_path: Path, le
 
 def _flat_weights(trainer: Trainer) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+
+
+def _assert_same_training(one: Trainer, other: Trainer) -> None:
+    """The same mean gradients to rounding, and so the same weights, but for a few.
+
+    Adam divides every gradient by its own size: where that is nearly 0, a rounding error moves the weight as far.
+    """
+    means = [torch.cat([s["exp_avg"].flatten() for s in t.optimiser.state.values()]) for t in (one, other)]
+    torch.testing.assert_close(means[0], means[1], atol=float(1e-3 * means[0].abs().max()), rtol=1e-3)
+    apart = (_flat_weights(one) - _flat_weights(other)).abs() > 2e-4
+    assert float(apart.float().mean()) < 1e-3
 
 
 @pytest.mark.parametrize("objective", SINGLE_PROGRAMS)
@@ -242,7 +254,7 @@ def test_files_of_two_saves_and_unusable_weights_are_refused(tmp_path: Path) -> 
         load_flow_gnn(tmp_path / "a")
     (tmp_path / "a" / "model.safetensors").write_bytes(weights)
     card = json.loads((tmp_path / "a" / "model.json").read_text())
-    card["model"]["width"] = 16
+    card["model"]["width"] = 8
     (tmp_path / "a" / "model.json").write_text(json.dumps(card))
     with pytest.raises(InputError, match="the weights of model"):
         load_flow_gnn(tmp_path / "a")
@@ -289,10 +301,11 @@ def test_matrices_without_demand_do_not_disturb_training(tmp_path: Path) -> None
     rates[trainer.split.train[:3]] = 0
     rates[trainer.split.train[3:5]] *= 1e-9
     trainer.traffic = dataclasses.replace(trainer.traffic, rates=ArrayRates(rates))
-    before = torch.cat([p.detach().flatten().clone() for p in trainer.model.price_head.parameters()])
+    assert isinstance(trainer.model, UniversalFlowGnn)
+    before = torch.cat([p.detach().flatten().clone() for p in trainer.model.bound_price.parameters()])
     trainer.config = dataclasses.replace(trainer.config, max_steps=12)
     trainer.train(tmp_path, progress=False)
-    after = torch.cat([p.detach().flatten() for p in trainer.model.price_head.parameters()])
+    after = torch.cat([p.detach().flatten() for p in trainer.model.bound_price.parameters()])
     assert (after - before).abs().max() > 1e-3
     largest = max(float(s["exp_avg_sq"].max()) for s in trainer.optimiser.state.values())
     assert largest < 1

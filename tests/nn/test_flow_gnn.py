@@ -10,7 +10,7 @@ import torch
 from teal.network import PathSet
 from teal.nn.features import explicit_edge_index, hetero_data
 from teal.nn.flow_gnn import FlowGNN
-from teal.nn.flow_gnn_config import FORMS, FlowGnnConfig
+from teal.nn.flow_gnn_config import FEEDBACK, FORMS_OF_K, FlowGnnConfig
 from teal.nn.incidence_conv import IncidenceConv
 from teal.nn.policy import action_splits
 from teal.nn.teal_model import TealModel
@@ -43,7 +43,7 @@ def _with_demands_reversed(problem: Problem) -> tuple[Problem, torch.Tensor]:
     ), order  # fmt: skip
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", FORMS_OF_K)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_flow_gnn_over_the_trie_equals_propagate_over_the_edge_index(form: str, seed: int) -> None:
     problem = random_problem(seed, failed=1)
@@ -83,7 +83,7 @@ def test_published_flow_gnn_has_the_published_widths_and_is_linear_before_the_so
     torch.testing.assert_close(2 * output, model.policy(gnn(data)[1]))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", FORMS_OF_K)
 def test_flow_gnn_outputs_are_permuted_like_the_demands(form: str) -> None:
     problem = random_problem(4)
     permuted, order = _with_demands_reversed(problem)
@@ -102,7 +102,7 @@ def test_flow_gnn_is_invariant_to_scaling_capacities_and_demands_together(object
         problem.demand_value, problem.link_cost, problem.ops,
     )  # fmt: skip
     torch.manual_seed(0)
-    model = TealModel(FlowGnnConfig(num_paths=3)).double()
+    model = TealModel(FlowGnnConfig(num_paths=3, form=FEEDBACK)).double()
     torch.testing.assert_close(model(problem)[0], model(larger)[0])
 
 
@@ -127,7 +127,7 @@ def test_action_splits_are_shares_of_existing_paths(maximises_value: bool) -> No
 def test_flow_gnn_handles_failed_links_without_retraining() -> None:
     """The same weights with failed links: outputs are finite and no flow uses the failed links."""
     problem = random_problem(6)
-    model = TealModel(FlowGnnConfig(num_paths=3)).double()
+    model = TealModel(FlowGnnConfig(num_paths=3, form=FEEDBACK)).double()
     failed = problem.with_capacity(problem.capacity[:1] * (torch.arange(problem.topology.num_links) % 3 > 0))
     means, prices = model(failed)
     splits = model.splits(means, failed)

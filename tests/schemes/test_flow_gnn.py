@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from teal.network.extension import first_columns
 from teal.nn.flow_gnn_config import FORMS, FlowGnnConfig
-from teal.nn.teal_model import TealModel
+from teal.nn.flow_models import FlowModel, new_flow_model
 from teal.objectives import SINGLE_PROGRAMS, ObjectiveName
 from teal.problem.allocation import Allocation, Status
 from teal.problem.assessment import assess
@@ -19,10 +19,10 @@ from teal.schemes.flow_gnn import FlowGnnScheme, FlowGnnSchemeConfig
 from teal.testing import assert_batch_equals_loop, assert_feasible, random_problem
 
 
-def _model(num_paths: int, seed: int = 0, form: str = "feedback") -> TealModel:
+def _model(num_paths: int, seed: int = 0, form: str = "feedback") -> FlowModel:
     """A model with random weights; two layers keep the tests quick."""
     torch.manual_seed(seed)
-    return TealModel(FlowGnnConfig(num_paths, layers=2, form=form)).eval()
+    return new_flow_model(FlowGnnConfig(num_paths, layers=2, form=form)).eval()
 
 
 @given(

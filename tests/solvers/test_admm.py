@@ -15,7 +15,7 @@ from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.assessment import assess
 from teal.problem.bounds import from_score, scaled_dual_bound
-from teal.solvers import admm
+from teal.solvers import admm, admm_fused
 from teal.solvers.projection import project
 from teal.testing import make_topology, random_problem
 
@@ -144,7 +144,8 @@ def test_theta_and_prices_of_max_link_utilisation_meet_their_optimality_conditio
     generator = torch.Generator().manual_seed(seed)
     splits = torch.rand(problem.path_mask.shape, generator=generator, dtype=torch.float64)
     state = admm.start(problem, scale, splits, torch.rand(problem.capacity.shape, generator=generator))
-    y = admm._link_dual(problem, scale, state)
+    utilisation = problem.loads(state.splits) * problem.inverse_capacity
+    y = admm.next_link_dual(problem, scale.penalty, scale.full_path_utilisation, utilisation, state.link_dual)
     assert (y >= 0).all()
     assert (y[problem.capacity == 0] == 0).all()
     torch.testing.assert_close(y.sum(1, keepdim=True), 1 / scale.penalty)
@@ -185,3 +186,17 @@ def test_the_nonnegative_solve_of_admm_meets_its_kkt_conditions(seed: int) -> No
     assert (x[~mask] == 0).all()
     assert gradient[mask].min() >= -1e-9
     assert (gradient * x)[mask].abs().max() <= 1e-9
+
+
+@given(seed=st.integers(0, 10_000), objective=st.sampled_from(SINGLE_PROGRAMS), failed=st.sampled_from([0, 2, 99]))
+def test_compiled_admm_equals_the_one_in_torch(seed: int, objective: ObjectiveName, failed: int) -> None:
+    problem = random_problem(seed, objective=objective, failed=failed, idle=0.3)
+    generator = torch.Generator().manual_seed(seed)
+    splits = torch.rand(problem.path_mask.shape, generator=generator, dtype=torch.float64)
+    prices = torch.rand(problem.capacity.shape, generator=generator, dtype=torch.float64)
+    assert admm_fused.accepts(problem)
+    for iterations in (0, 1, 6):
+        expected = admm.solve(problem, splits, iterations, prices=prices)
+        found = admm_fused.solve(problem, splits, iterations, prices=prices)
+        torch.testing.assert_close(found[0], expected.splits, atol=1e-9, rtol=1e-9)
+        torch.testing.assert_close(found[1], expected.prices, atol=1e-9, rtol=1e-9)

@@ -129,16 +129,17 @@ def answer(sample: Sample, splits: Tensor, prices: Tensor) -> SampleAnswer:
     )
 
 
-def draw(problem: Problem, size: int, row: int = 0) -> Sample:
+def draw(problem: Problem, size: int, row: int = 0, stream: int | None = None) -> Sample:
     """Sample about ``size`` demands of matrix ``row``.
 
     Args:
         problem: on the CPU.
         size: n, expected number.
-        row: number of the matrix, which is also the number of its random stream.
+        row: number of the matrix.
+        stream: number of the random stream; None for ``row``.
     """
     demand = problem.demand[row].to(torch.float64).numpy()
-    demands, chance = choose(demand, size, row)
+    demands, chance = choose(demand, size, row if stream is None else stream)
     of_row, rows = problem.row(row), torch.from_numpy(demands)
     if of_row.steps is not None:
         of_row = dataclasses.replace(of_row, steps=of_row.steps.demands(rows))

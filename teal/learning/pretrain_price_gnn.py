@@ -1,0 +1,114 @@
+"""What is particular to the training of a PriceGNN on many networks: its shapes, its loss, its checkpoint."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from teal.config import PretrainConfig
+from teal.learning.coma import Exploration, coma_loss
+from teal.learning.losses import bound_loss, reward, reward_scale, total_demand_value
+from teal.learning.noise import Stream
+from teal.nn import checkpoint
+from teal.nn.price_gnn import PriceGNN, PriceGnnConfig, Round
+from teal.problem import Problem
+from teal.problem.scale import mean_value
+from teal.runtime.storage import model_folder
+
+_LAST_ROUND_WEIGHT = 4.0  # in the loss; every other round of the second half has weight 1 / rounds
+_DUAL_WEIGHT = 0.3  # of the smoothed dual in the loss, beside the reward
+_COMA_SAMPLES, _COMA_EPISODES = 5, 4  # of `Exploration`
+
+
+class PriceGnnTask:
+    """See :class:`teal.learning.pretrain.PretrainTask`.
+
+    Args:
+        config: the settings.
+    """
+
+    scheme, max_gradient_norm = "price-gnn", 0.1
+
+    def __init__(self, config: PretrainConfig) -> None:
+        self._config = config
+
+    def new_model(self) -> nn.Module:
+        """A PriceGNN with random weights, or those to start from."""
+        config = self._config
+        if config.from_ != "none":
+            return checkpoint.load_price_gnn(model_folder(Path(config.from_)))[0].train()
+        return PriceGNN(PriceGnnConfig(config.hidden, config.rounds, config.bound_rounds))
+
+    def loss(self, model: nn.Module, problem: Problem, rng: np.random.Generator) -> Tensor:
+        """() mean loss of the matrices."""
+        config = self._config
+        counts = (_random_rounds(rng, usual) for usual in (config.rounds, config.bound_rounds))
+        rounds, prices = model(problem, *counts)
+        mean = loss(problem, rounds, prices).mean()
+        if config.learner == "coma":
+            mean = mean + self._coma_loss(problem, rounds[-1], int(rng.integers(2**31)))
+        return mean
+
+    def _coma_loss(self, problem: Problem, last: Round, seed: int) -> Tensor:
+        """() policy gradient loss of the last round: each demand's logits are the means of a Gaussian policy."""
+        config = self._config
+        exploration = Exploration(config.std, _COMA_SAMPLES, _COMA_EPISODES, config.entries, clamp=math.inf)
+        means = torch.where(problem.path_mask, last.profit / last.temperature, 0)
+        noise = Stream(seed, problem.demand.device)
+        return (coma_loss(problem, means, exploration, noise) / reward_scale(problem)).mean()
+
+    def save(self, out: Path, model: nn.Module, **fields: object) -> None:
+        """Write the checkpoint; ``fields`` are those of the card that say how it was made."""
+        assert isinstance(model, PriceGNN)
+        card = checkpoint.PriceGnnCard(model=model.config, num_paths=self._config.num_paths, **fields)  # type: ignore[arg-type]
+        checkpoint.save_price_gnn(out, model, card)
+
+
+def loss(problem: Problem, rounds: list[Round], bound_prices: Tensor) -> Tensor:
+    """(B,) loss: rewards of the rounds' splits, their smoothed duals, and the bound.
+
+    The smoothed dual of prices p at temperature t,
+
+        sum_e c[e] p[e] + t sum_d demand[d] log(1 + sum_k exp((v[d, k] - price(d, k)) / t)),
+
+    has the derivative capacity - load in each price, so that unlike the reward it has a gradient for every link.
+
+    Args:
+        problem: B matrices.
+        rounds: of the allocating pass.
+        bound_prices: (B, E) of the bounding pass.
+    """
+    carries_all, scale = problem.demand_set.carries_all, reward_scale(problem)
+    last_half = rounds[len(rounds) // 2 :]
+    weights = [1.0 / len(rounds)] * (len(last_half) - 1) + [_LAST_ROUND_WEIGHT]
+    total = torch.zeros_like(problem.demand[:, 0])
+    for result, weight in zip(last_half, weights, strict=True):
+        total = total - weight * reward(problem, result.splits) / scale
+        if not carries_all:
+            total = total + weight * _DUAL_WEIGHT * _smoothed_dual(problem, result)
+    return total / sum(weights) + bound_loss(problem, bound_prices) / scale
+
+
+def _reward_scale(problem: Problem) -> Tensor | float:
+    """(B,) by which the rewards of the balanced programs are divided: the utilisation of even splits; else 1."""
+    if not problem.demand_set.carries_all:
+        return 1.0
+    return problem.utilisation(problem.even_splits).amax(1).clamp(min=1e-9)
+
+
+def _smoothed_dual(problem: Problem, result: Round) -> Tensor:
+    """(B,) the smoothed dual above, over the value of all demand."""
+    logits = torch.where(problem.path_mask, result.profit / result.temperature, -torch.inf)
+    logits = torch.cat([logits, torch.zeros_like(logits[..., :1])], -1)  # the reject option, which is never masked
+    profit = mean_value(problem) * result.temperature * torch.logsumexp(logits, -1)
+    dual = problem.capacity_value(result.prices) + (problem.demand * profit).sum(1)
+    return dual / total_demand_value(problem)
+
+
+def _random_rounds(rng: np.random.Generator, usual: int) -> int:
+    """A number of rounds from a quarter of the usual number to 5/4 of it."""
+    return int(rng.integers(max(1, usual // 4), usual + usual // 4 + 1))
