@@ -3,7 +3,7 @@
     teal pretrain --from universal --learner coma --entries 4 --std 0.3 --learning-rate 5e-4 --time-budget 4m --out M
     python benchmarks/split_tables.py --entries 4 --models universal M
 
-The 40 held-out networks of the Topology Zoo and SNDlib, with matrices as in price_gnn.py.  The allocation of PDHG,
+The 40 held-out networks of the Topology Zoo and SNDlib, with matrices as in held_out.py.  The allocation of PDHG,
 certified to 1e-3, and that of each model are rounded to split tables by largest remainders and admitted in the same
 way; the values are shares of the optimum without rounding.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from price_gnn import cases
+from held_out import cases
 from tqdm import tqdm
 
 import teal

@@ -30,7 +30,7 @@ from teal.solvers.columns import improving
 from teal.solvers.pdhg import Stop, prepare, solve, takes_warm_start
 from teal.solvers.pdhg.dense import bytes_needed
 from teal.solvers.small_changes import changes, keep_within
-from teal.solvers.split_table import installable
+from teal.solvers.table_search import installable
 from teal.spec import parse_spec
 
 # Satisfied demand and largest utilisation below which units are more likely wrong than networks so loaded.
@@ -230,7 +230,7 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
         )
         target_gap = result.gap
     solve_s = time.perf_counter() - begin
-    splits = installable(problem, result.splits, config.min_split, config.entries)
+    splits = installable(problem, result.splits, result.prices, config.min_split, config.entries)
     if splits is not result.splits:
         notify(_cost_of(problem, result.splits, splits, "--min-split and --entries"))
     moved_share, changed = None, None

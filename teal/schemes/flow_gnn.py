@@ -25,6 +25,7 @@ from teal.problem.protection import Protection
 from teal.runtime.parallel import threads_for
 from teal.runtime.storage import model_folder
 from teal.solvers import admm, admm_fused, pdhg
+from teal.solvers.table_search import in_tables
 from teal.spec import Spec
 
 DEFAULT_CHECKPOINT = Path("flow")  # the FlowGNN for any network that comes with Teal
@@ -45,12 +46,14 @@ class FlowGnnSchemeConfig:
         iterations: of ADMM, -1 for the paper's (2 below 100 nodes, 5 from there on); of PDHG at most, -1 for 10,000.
         gap: certified gap at which PDHG stops.
         rho: relative penalty of ADMM (see :func:`teal.solvers.admm.scaling`).
+        entries: of a split table that the splits are rounded to (:mod:`teal.solvers.table_search`); 0 for none.
     """
 
     repair: str = "auto"
     iterations: int = -1
     gap: float = 1e-2
     rho: float = admm.DEFAULT_RHO
+    entries: int = 0
 
 
 class FlowGnnScheme:
@@ -128,6 +131,8 @@ class FlowGnnScheme:
             splits, prices = _finished(problem, splits, prices, most, _BALANCED_GAP)[:2]
         else:
             splits, prices = self._by_admm(problem, splits, prices)
+        if config.entries:
+            splits = in_tables(problem, splits, prices, config.entries)
         if splits.is_cuda:
             torch.cuda.synchronize(splits.device)
         return Allocation.of_batch(splits, prices, time.perf_counter() - begin)
@@ -173,7 +178,7 @@ def _better(a: Tensor, b: Tensor, score_a: Tensor, score_b: Tensor) -> Tensor:
 
 
 def make(spec: Spec, model: Path | None) -> FlowGnnScheme:
-    """``teal[:repair=auto|admm|pdhg|none,iterations=-1,gap=0.01,rho=0.3]``.
+    """``teal[:repair=auto|admm|pdhg|none,iterations=-1,gap=0.01,rho=0.3,entries=0]``.
 
     With the FlowGNN of ``--model``, a folder or a name that comes with Teal (``b4``), or with the one for any network
     if that is none or another kind of model.
@@ -185,6 +190,7 @@ def make(spec: Spec, model: Path | None) -> FlowGnnScheme:
     for option, expected, good in (
         ("rho", "a number > 0", config.rho > 0),
         ("gap", "a number >= 0", config.gap >= 0),
+        ("entries", "0 to 255", 0 <= config.entries <= 255),
     ):
         if not good:
             raise InputError(spec.text, option, expected, getattr(config, option))

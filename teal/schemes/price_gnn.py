@@ -20,7 +20,7 @@ from teal.problem.protection import Protection
 from teal.runtime.parallel import threads_for
 from teal.runtime.storage import model_folder
 from teal.solvers import pdhg
-from teal.solvers.split_table import admit
+from teal.solvers.table_search import in_tables
 from teal.spec import Spec
 
 DEFAULT_CHECKPOINT = Path("universal")  # the PriceGNN that comes with Teal
@@ -94,7 +94,7 @@ class PriceGnnScheme:
         result = pdhg.solve(problem.weighted, gap=gap, max_iterations=max_iterations, warm_start=start)
         splits = result.splits
         if config.entries:
-            splits = admit(problem, splits, config.entries)
+            splits = in_tables(problem, splits, result.prices, config.entries)
         if splits.is_cuda:
             torch.cuda.synchronize(splits.device)
         return Allocation.of_batch(splits, result.prices, time.perf_counter() - begin)

@@ -98,13 +98,6 @@ def admit(problem: Problem, splits: Tensor, entries: int, refill: int = 6) -> Te
     return ratio * admitted[..., None]
 
 
-def installable(problem: Problem, splits: Tensor, min_split: float, entries: int) -> Tensor:
-    """Splits (B, D, K) without those below ``min_split`` and in the ratios of tables of so many ``entries``, if any."""
-    if min_split:
-        splits = without_small(problem, splits, min_split)
-    return admit(problem, splits, entries) if entries else splits
-
-
 def _granted_rate(problem: Problem, ratio: Tensor, is_used: Tensor, requested: Tensor, available: Tensor) -> Tensor:
     """(B, D) Gbit/s: ``requested`` (B, D) divided by the worst max(1, load / available) of the links in use.
 

@@ -48,7 +48,8 @@ from teal.solvers import pdhg
 from teal.solvers.pdhg import Starter
 from teal.solvers.pdhg.fused.rehearsal import rehearse as rehearse_kernels
 from teal.solvers.pdhg.fused.rehearsal import rehearse_for
-from teal.solvers.split_table import admit, table_weights
+from teal.solvers.split_table import table_weights
+from teal.solvers.table_search import in_tables
 from teal.web.layout import drawing
 
 _TIMED_ANSWERS = 3  # whose shortest time counts: the others may have waited for something else
@@ -320,7 +321,7 @@ class Served:
         if entries:
             whole = solved.problem
             problem = whole.rows(rows)
-            splits = admit(problem, splits, entries)
+            splits = in_tables(problem, splits, solved.prices[rows], entries)
             weights = table_weights(splits, entries).to(torch.uint8)
             program_prices = None if solved.program_prices is None else solved.program_prices.rows(rows)
             rounded = dataclasses.replace(

@@ -1,6 +1,6 @@
-"""The universal model on held-out networks: share of the optimum, and relative error of its bound.
+"""Models for any network on networks that they have not seen: share of the optimum, and relative error of the bound.
 
-    python benchmarks/price_gnn.py --model universal --out runs/price_gnn.csv [--data FOLDER] [--large] [--rounds 8 8]
+    python benchmarks/held_out.py --scheme teal|price-gnn [--model FOLDER] [--data FOLDER] [--large] [--out FILE.csv]
 
 For every held-out network of topohub (at least 12 nodes) one gravity matrix, scaled so that the optimum satisfies a
 random share of the demand between 0.6 and 0.95; the same matrix with a flash crowd (a tenth of the demands times 10);
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import statistics
 import time
 from collections.abc import Iterator
@@ -26,11 +27,10 @@ import teal
 from teal.evaluation.calibration import calibration_factor
 from teal.learning.network_pool import group_of, network_sizes, topohub_pool
 from teal.network.disturbances import flash_crowd
-from teal.nn.checkpoint import load_price_gnn
 from teal.runtime.storage import model_folder
-from teal.schemes.price_gnn import PriceGnnScheme, PriceGnnSchemeConfig
 
 FILES = {"UsCarrier": "UsCarrier.json", "Kdl": "Kdl.json", "ASN": "ASN2k.json"}
+BROUGHT = {"teal": "flow", "price-gnn": "universal"}  # model of a scheme that Teal brings
 ZOO = ("topozoo", "sndlib")
 LARGE = 1000  # nodes; from this size on, traffic is not scaled and the optimum is certified to 1e-3
 MIDDLE = 100  # nodes; larger networks of caida and gabriel are excluded
@@ -60,7 +60,7 @@ def cases(
         yield kind, teal.Problem.create(topology, paths, program, rates, capacity=capacity, weight=weight)
 
 
-def measure(scheme: PriceGnnScheme, name: str, seed: int, objective: str) -> Iterator[Row]:
+def measure(scheme: Any, name: str, seed: int, objective: str) -> Iterator[Row]:
     """Yield a row per matrix: name, nodes, kind, share of the optimum, error of the bound, certified gap, time in s."""
     topology = teal.load_topology(name)
     large = topology.num_nodes >= LARGE
@@ -77,7 +77,7 @@ def measure(scheme: PriceGnnScheme, name: str, seed: int, objective: str) -> Ite
         seconds = time.perf_counter() - begin
         assessment = teal.assess(problem, allocation)
         share, bound_error = float(assessment.value[0]) / optimum, float(assessment.bound[0]) / optimum - 1
-        if not problem.objective.higher_is_better:
+        if problem.objective.rules.sense < 0:
             share, bound_error = 1 / share, -bound_error
         yield topology.name, topology.num_nodes, kind, share, bound_error, float(assessment.gap[0]), seconds
 
@@ -85,20 +85,18 @@ def measure(scheme: PriceGnnScheme, name: str, seed: int, objective: str) -> Ite
 def main() -> None:
     """Measure all networks, print a table, write a row per matrix."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=Path("universal"), help="folder of the model")
+    parser.add_argument("--scheme", default="teal", help="teal or price-gnn, with options")
+    parser.add_argument("--model", type=Path, help="folder of the model, in place of the one that Teal brings")
     parser.add_argument("--data", type=Path, help="folder of UsCarrier.json, Kdl.json, ASN2k.json")
     parser.add_argument("--large", action="store_true", help="measure ASN and world instead")
-    parser.add_argument(
-        "--rounds", type=int, nargs=2, default=(0, 0), help="rounds of allocation and of bound; 0 for the default"
-    )
     parser.add_argument("--objective", default="total_flow", help="objective of all problems")
     parser.add_argument("--seed", type=int, default=0, help="of the traffic and its changes")
-    parser.add_argument("--out", type=Path, default=Path("price_gnn.csv"), help="file of the rows")
+    parser.add_argument("--out", type=Path, default=Path("held_out.csv"), help="file of the rows")
     options = parser.parse_args()
-    model, card = load_price_gnn(model_folder(options.model))
-    scheme = PriceGnnScheme(model, PriceGnnSchemeConfig(*options.rounds))
-    held_out = topohub_pool().held_out
-    assert set(card.held_out) >= set(held_out), "the model has seen some of these networks"
+    scheme, held_out = teal.make_scheme(options.scheme, options.model), topohub_pool().held_out
+    folder = model_folder(options.model or Path(BROUGHT[options.scheme.partition(":")[0]]))
+    card = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    assert set(card["held_out"]) >= set(held_out), "the model has seen some of these networks"
     groups = {"zoo, sndlib": [f"topohub:{name}" for name in held_out if group_of(name) in ZOO]}
     small = [name for name in held_out if network_sizes()[name] <= MIDDLE]
     groups |= {
