@@ -43,11 +43,10 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
 
     scheme: tuple[str, ...] = ()
     """A scheme with its options, such as teal:repair=admm,iterations=5 or lp-all:solver=highs; repeat for more; all for
-    every scheme that suits the objective and needs no model.  Default: price-gnn, lp-all and, with the --model of one
-    network, teal."""
+    every scheme that suits the objective.  Default: teal, price-gnn and lp-all."""
     model: tuple[Path, ...] = ()
-    """Folder of a trained model, or the name of one that comes with Teal: b4 (for teal), universal (for price-gnn, its
-    default).  One for all topologies, or one for each; none for a topology without a model."""
+    """Folder of a trained model, or the name of one that comes with Teal: flow (for teal), universal (for price-gnn),
+    which are used without it.  One for all topologies, or one for each; none for a topology without a model."""
     split: Literal["train", "validation", "test", "all"] = "test"
     """Which matrices: the first 70%, the next 10%, the last 20% in time order, or all."""
     limit: int = 0

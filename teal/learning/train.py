@@ -176,7 +176,7 @@ class Trainer:
                     self._validate(out, log, bar)
 
             def step(bar: Any) -> None:
-                losses = self._step()
+                losses = self.one_step()
                 self.state.step += 1
                 self.state.elapsed_s = self.peers.broadcast(stopwatch.elapsed_s())
                 for name, value in losses.items():
@@ -205,7 +205,7 @@ class Trainer:
             state.reason = f"no better score in {config.patience} validations"
         return bool(state.reason)
 
-    def _step(self) -> dict[str, float]:
+    def one_step(self) -> dict[str, float]:
         """One optimiser step over a batch; its mean losses."""
         rows = self._batch_rows(self.state.step)
         own_rows = rows[self.peers.rank :: self.peers.size]

@@ -103,6 +103,7 @@ class TorchPasses:
 
     Attributes:
         actions: z (B, D, K) of every pass.
+        state: g (B, D, K, F) after the last pass.
     """
 
     def __init__(self, problem: Problem, clamp: float) -> None:
@@ -114,7 +115,7 @@ class TorchPasses:
         self._hops = problem.ops.hops.to(problem.demand.dtype)
         self._carries_all = problem.demand_set.carries_all
         self.even_load, self.full_load = problem.loads(problem.even_splits), problem.loads(self._live.squeeze(-1))
-        self.sums = self._state = self.splits = torch.zeros(0)
+        self.sums = self.state = self.splits = torch.zeros(0)
         if self._carries_all:
             self._value = torch.zeros_like(problem.path_value)
         else:
@@ -132,9 +133,9 @@ class TorchPasses:
             -1,
         )
         features = torch.where(self._mask[..., None], features, 0)
-        self._state = nn.functional.silu(weights.features(features)) * self._live
+        self.state = nn.functional.silu(weights.features(features)) * self._live
         profit = self._profit(price)
-        self._act(weights.action(self._state).squeeze(-1) + sharpness * profit, sharpness)
+        self._act(weights.action(self.state).squeeze(-1) + sharpness * profit, sharpness)
 
     def update(
         self, weights: PathUpdate, price: Tensor, sharpness: Tensor, message: Tensor, utilisation: Tensor
@@ -144,11 +145,11 @@ class TorchPasses:
         features = torch.stack(
             [(worst + UTILISATION_OFFSET).log(), 1 - 1 / worst.clamp(min=1), profit, self.splits], -1
         )
-        of_demand = weights.demand(self._state.sum(-2) / self._count).unsqueeze(-2)
+        of_demand = weights.demand(self.state.sum(-2) / self._count).unsqueeze(-2)
         along = self._ops.path_sum(message) / self._hops.clamp(min=1)[..., None]
-        change = nn.functional.silu(weights.own(self._state) + of_demand + along + weights.features(features))
-        self._state = (self._state + change) * self._live
-        self._act(weights.action(self._state).squeeze(-1) + sharpness * profit, sharpness)
+        change = nn.functional.silu(weights.own(self.state) + of_demand + along + weights.features(features))
+        self.state = (self.state + change) * self._live
+        self._act(weights.action(self.state).squeeze(-1) + sharpness * profit, sharpness)
 
     def _profit(self, price: Tensor) -> Tensor:
         """(B, D, K) bounded profit of every path."""
@@ -160,5 +161,5 @@ class TorchPasses:
         self.splits = action_splits(actions, self._mask, maximises_value=maximises_value, clamp=self._clamp)
         flow, demand = self._problem.flows(self.splits), self._problem.demand[..., None, None]
         both = torch.stack([flow, sharpness * flow * (1 - self.splits)], -1)
-        self.sums = self._ops.link_sum(torch.cat([both, demand * self._state], -1))
+        self.sums = self._ops.link_sum(torch.cat([both, demand * self.state], -1))
         self.actions.append(actions)

@@ -104,7 +104,7 @@ class UniversalFlowGnn(FlowModel):
     def tentative(self, problem: Problem) -> tuple[list[Tensor], Tensor]:
         """The z (B, D, K) of all layers, the last of which are the policy's means; and link prices (B, E)."""
         passes = TorchPasses(problem, self.clamp)
-        prices = self._run(problem, passes)
+        prices = self.run(problem, passes)
         return passes.actions, prices
 
     @torch.no_grad()
@@ -112,10 +112,10 @@ class UniversalFlowGnn(FlowModel):
         """Splits (B, D, K) of the policy's means, and link prices (B, E), in compiled passes where these apply."""
         accepted = CompiledPasses.accepts(problem, self.config.width)
         passes = (CompiledPasses if accepted else TorchPasses)(problem, self.clamp)
-        prices = self._run(problem, passes)
+        prices = self.run(problem, passes)
         return passes.splits, prices
 
-    def _run(self, problem: Problem, passes: PathPasses) -> Tensor:
+    def run(self, problem: Problem, passes: PathPasses) -> Tensor:
         """All layers; the prices (B, E) for the bound."""
         links = _Links(problem, passes)
         state = self.link_in(links.static)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from teal.reports.manifest import describe_machine, write_manifest
 from teal.reports.record import NETWORKS, ROWS, TABLE, UTILISATION, NetworkRecord, Record, ResultKey
 from teal.reports.report import plot_results, write_report
 from teal.runtime.arrays import Int64Array
-from teal.runtime.storage import check_out_folder, content_key, model_folder, remove_files
+from teal.runtime.storage import check_out_folder, content_key, remove_files
 from teal.schemes import Scheme, make_scheme, scheme_names
 from teal.studies.files import RESUME_HINT, write_files
 from teal.studies.journal import JOURNAL, Journal
@@ -81,7 +80,7 @@ class EvaluationStudy:
         by_network: list[dict[str, Scheme]] = []
         for model in self._config.models():
             by_network.append({})
-            for name in chosen_schemes(self._config, model):
+            for name in chosen_schemes(self._config):
                 try:
                     by_network[-1][name] = make_scheme(name, model)
                 except InputError as error:
@@ -209,24 +208,17 @@ class EvaluationStudy:
         write_files(out, {PLOT: partial(plot_results, rows=record.rows), REPORT: partial(write_report, record=record)})
 
 
-def chosen_schemes(config: EvaluateConfig, model: Path | None) -> tuple[str, ...]:
-    """The schemes of a network; ``all`` stands for those that are installed, need no model and suit the objective.
+DEFAULT_SCHEMES = ("teal", "price-gnn", "lp-all")  # without --scheme
+
+
+def chosen_schemes(config: EvaluateConfig) -> tuple[str, ...]:
+    """The schemes of a network; ``all`` stands for those that are installed and suit the objective.
 
     A scheme that turns out not to suit is left out with a message, as on any network.
     """
     if "all" not in config.scheme:
-        return config.scheme or default_schemes(model)
-    known = [name for name in scheme_names() if name != "teal" or model is not None]
-    return tuple(dict.fromkeys([*(name for name in config.scheme if name != "all"), *known]))
-
-
-def default_schemes(model: Path | None) -> tuple[str, ...]:
-    """The schemes that are run without --scheme: LP-all, price-gnn and, with a network's own model, teal."""
-    if model is None:
-        return "price-gnn", "lp-all"
-    from teal.nn.checkpoint import is_price_gnn
-
-    return ("price-gnn", "lp-all") if is_price_gnn(model_folder(model)) else ("teal", "price-gnn", "lp-all")
+        return config.scheme or DEFAULT_SCHEMES
+    return tuple(dict.fromkeys([*(name for name in config.scheme if name != "all"), *scheme_names()]))
 
 
 def rows_of(instance: Instance, split: str) -> Int64Array:

@@ -15,7 +15,7 @@ from teal.reports.manifest import write_manifest
 from teal.reports.race import plot_race
 from teal.runtime.storage import check_out_folder
 from teal.schemes import Follower, make_scheme
-from teal.studies.evaluate import default_schemes, rows_of
+from teal.studies.evaluate import DEFAULT_SCHEMES, rows_of
 from teal.studies.files import write_files
 
 FILES = TABLE, MANIFEST, PLOT = ("race.csv", "manifest.json", "race.png")
@@ -30,7 +30,7 @@ def run_race(config: EvaluateConfig, notify: Callable[[str], None]) -> list[Race
     """
     check_out_folder(config.out, FILES, overwrite=config.overwrite)
     models = config.models()
-    schemes = [{n: make_scheme(n, model) for n in config.scheme or default_schemes(model)} for model in models]
+    schemes = [{n: make_scheme(n, model) for n in config.scheme or DEFAULT_SCHEMES} for model in models]
     for name in (name for each in schemes for name, scheme in each.items() if isinstance(scheme, Follower)):
         raise InputError(name, "", "a scheme that starts from nothing: --race runs warm PDHG by itself", "a warm one")
     runs = []

@@ -1,0 +1,190 @@
+"""The evaluation of the paper (Xu et al., "Teal", SIGCOMM 2023), experiment by experiment: the tables of docs/paper.md.
+
+    python benchmarks/paper.py EXPERIMENT [...] --data FOLDER --out runs/paper
+
+FOLDER holds the topologies that data/README.md names, in ``topologies/``.  Experiments: %(names)s.  What is complete in
+OUT is not computed again; an interrupted experiment continues.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import shlex
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from paper_models import ABLATIONS, SENSITIVITIES, trained
+from results import print_tables
+
+import teal
+from teal.cli import main as run_teal
+from teal.evaluation import Row
+from teal.formats.rows import read_csv
+from teal.network.traffic import spread
+from teal.schemes.flow_gnn import FlowGnnScheme, FlowGnnSchemeConfig
+
+B4, US = ("b4", "gravity:seed=0,count=100,load=4"), ("topologies/UsCarrier.json", "gravity:seed=0,count=20,load=4")
+KDL, ASN = (
+    (f"topologies/{name}.json", "gravity:seed=0,count=20,load=4") for name in ("Kdl", "ASN2k")
+)  # fmt: skip
+FAST = ("teal", "price-gnn", "pdhg:gap=0.01")
+PEERS = ("lp-all", "lp-top", "ncflow")
+# Experiment: (networks, schemes, options of `teal evaluate`), for each run.
+RUNS: dict[str, list[tuple[list[tuple[str, str]], tuple[str, ...], str]]] = {
+    "schemes": [
+        ([B4], (*FAST, *PEERS, "pop", "teavar"), "--limit 20 --calibrate 0.9"),
+        ([US], (*FAST, *PEERS, "pop:replicas=16"), "--limit 4 --calibrate 0.9"),
+        ([KDL], (*FAST, "pdhg:gap=0.0002"), "--limit 2 --calibrate 0.9"),
+        ([ASN], (*FAST, "pdhg:gap=0.0002"), "--limit 1 --calibrate 0.9"),
+    ],
+    "online": [([B4, US], (*FAST, *PEERS, "pop"), "--limit 4 --calibrate 0.9 --online --interval 5m")],
+    "failures": [
+        ([B4], (*FAST, *PEERS, "pop", "teavar"), "--limit 20 --calibrate 0.9 --failures 1,2"),
+        ([ASN], (*FAST, "pdhg:gap=0.0002"), "--limit 1 --calibrate 0.9 --failures 50,100,200"),
+    ],
+    "temporal": [([B4, US], (*FAST, "lp-all", "lp-top"), "--limit 4 --calibrate 0.9 --noise 2,5,10,20")],
+    "spatial": [([B4, US], (*FAST, "lp-all", "lp-top"), "--limit 4 --calibrate 0.9 --spatial 80,60,40,20%")],
+    "objectives": [
+        ([B4, US], (*FAST, "lp-all", "lp-top", "pop"), "--limit 4 --calibrate 0.9 --objective max_link_utilisation"),
+        ([B4, US], (*FAST, "lp-all", "lp-top", "pop"), "--limit 4 --calibrate 0.9 --objective latency_penalised_flow"),
+    ],
+    "time": [([B4, US], ("teal", "price-gnn", "pdhg"), "--limit 4 --calibrate 0.9 --race")],
+}
+TRAINED = {"ablation": ABLATIONS, "sensitivity": SENSITIVITIES}
+EMBEDDING = "embedding"
+NAMES = (*RUNS, *TRAINED, EMBEDDING)
+_TRAIN_S = 20.0  # seconds of training of every variant
+_TEST_MATRICES = 8
+_SEED = 0
+
+
+def evaluate(name: str, data: Path, out: Path) -> int:
+    """Run ``teal evaluate`` for each part of an experiment, unless it is complete; print its command and tables."""
+    for number, (networks, schemes, options) in enumerate(RUNS[name]):
+        folder, arguments = out / f"{name}-{number}", ["evaluate", "--num-paths", "4"]
+        for topology, traffic in networks:
+            arguments += ["--topology", str(data / topology) if "/" in topology else topology, "--traffic", traffic]
+        arguments += [word for scheme in schemes for word in ("--scheme", scheme)]
+        arguments += [*shlex.split(options), "--out", str(folder)]
+        print("\nteal", shlex.join(arguments), flush=True)
+        if not (folder / "report.html").exists() and not (folder / "race.csv").exists():
+            code = run_teal([*arguments, "--resume"] if (folder / "journal.jsonl").exists() else arguments)
+            if code:
+                return code
+        if (folder / "results.csv").exists():
+            print_tables(read_csv(folder / "results.csv", Row))
+    return 0
+
+
+def compare(name: str, data: Path, out: Path) -> int:
+    """Train every variant for the same time on B4, and print its share of the optimum, raw and repaired."""
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / f"{name}.json"
+    done: dict[str, list[float]] = json.loads(file.read_text()) if file.exists() else {}
+    topology = teal.load_topology(B4[0])
+    traffic = teal.load_traffic(B4[1], topology)
+    paths, split = teal.compute_paths(topology, traffic.pairs), traffic.split()
+    problems = [
+        teal.Problem.create(topology, paths, teal.Objective(), traffic.read([row]))
+        for row in spread(split.test, _TEST_MATRICES)
+    ]
+    models: dict[Any, Any] = {}  # variants that differ in the repair alone share one
+    optima = [float(teal.solve(problem, gap=1e-4).bound[0]) for problem in problems]
+    print(f"\n**{name}**, B4, {_TRAIN_S:g} s of training each\n")
+    print("| variant | steps | splits of the model alone | with the repair | time |\n|---|---|---|---|---|")
+    for variant in TRAINED[name]:
+        if variant.name not in done:
+            shape = dataclasses.replace(variant, name="", admm_iterations=-1)
+            if shape not in models:
+                models[shape] = trained(variant, problems[0], traffic, split, _TRAIN_S, _SEED)
+            model, steps = models[shape]
+            scheme = FlowGnnScheme(model, FlowGnnSchemeConfig(iterations=variant.admm_iterations))
+            figures = [measured(FlowGnnScheme(model, FlowGnnSchemeConfig(repair="none")), problems, optima)[0]]
+            done[variant.name] = [steps, *figures, *measured(scheme, problems, optima)]
+            file.write_text(json.dumps(done))
+        made, raw, repaired, seconds = done[variant.name]
+        print(f"| {variant.name} | {made:.0f} | {raw:.2%} | {repaired:.2%} | {1e3 * seconds:.1f} ms |", flush=True)
+    return 0
+
+
+def measured(scheme: Any, problems: list[Any], optima: list[float]) -> tuple[float, float]:
+    """Mean share of the optimum, and median seconds of a matrix."""
+    shares, times = [], []
+    scheme.solve(problems[0])
+    for problem, optimum in zip(problems, optima, strict=True):
+        begin = time.perf_counter()
+        allocation = scheme.solve(problem)
+        times.append(time.perf_counter() - begin)
+        shares.append(float(teal.assess(problem, allocation).value[0]) / optimum)
+    return statistics.mean(shares), statistics.median(times)
+
+
+def embedding(_: str, data: Path, out: Path) -> int:
+    """Draw the last states of all paths of the shipped model in two dimensions, coloured by LP-all's splits."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    from teal.nn.checkpoint import load_flow_gnn
+    from teal.nn.flow_passes import TorchPasses
+    from teal.nn.universal_flow_gnn import UniversalFlowGnn
+    from teal.runtime.storage import model_folder
+
+    out.mkdir(parents=True, exist_ok=True)
+    topology = teal.load_topology(B4[0])
+    traffic = teal.load_traffic("gravity:seed=0,count=10,load=8", topology)
+    problem = teal.Problem.create(
+        topology, teal.compute_paths(topology, traffic.pairs), teal.Objective(), traffic.read([9])
+    )
+    splits = teal.make_scheme("lp-all").solve(problem).splits[problem.path_mask]
+    model, _card = load_flow_gnn(model_folder(Path("flow")))
+    assert isinstance(model, UniversalFlowGnn)
+    passes = TorchPasses(problem.to(torch.float32), model.clamp)
+    with torch.no_grad():
+        model.run(problem.to(torch.float32), passes)
+    states = passes.state[problem.path_mask]
+    centred = (states - states.mean(0)) / states.std(0).clamp(min=1e-6)
+    _, _, axes = torch.linalg.svd(centred, full_matrices=False)
+    flat = centred @ axes[:2].T
+    figure, axis = plt.subplots(figsize=(6, 4.5))
+    points = axis.scatter(flat[:, 0], flat[:, 1], c=splits, s=14, cmap="viridis")
+    figure.colorbar(points, label="share of the demand in LP-all")
+    axis.set(xlabel="first principal component", ylabel="second principal component")
+    figure.tight_layout()
+    figure.savefig(out / "embedding.png", dpi=120)
+    # How well a line in the states tells a used path from an unused one: area under the curve (Mann & Whitney 1947).
+    used = splits > 0.5
+    weights = torch.linalg.lstsq(torch.cat([centred, torch.ones(len(centred), 1)], 1), used.float()[:, None]).solution
+    score = (torch.cat([centred, torch.ones(len(centred), 1)], 1) @ weights)[:, 0]
+    pairs = (score[used][:, None] > score[~used][None]).float().mean()
+    print(f"{out / 'embedding.png'}; more than half of the demand in LP-all, or less: area under the curve {pairs:.3f}")
+    return 0
+
+
+def main() -> int:
+    """Run the experiments that are named."""
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "") % {"names": ", ".join(NAMES)}, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("experiments", nargs="*", default=list(NAMES), metavar="EXPERIMENT")
+    parser.add_argument("--data", type=Path, required=True, help="folder of topologies")
+    parser.add_argument("--out", type=Path, default=Path("runs/paper"), help="folder of the results")
+    options = parser.parse_args()
+    for name in options.experiments:
+        if name not in NAMES:
+            parser.error(f"{name}: one of {', '.join(NAMES)}")
+        run = evaluate if name in RUNS else compare if name in TRAINED else embedding
+        if code := run(name, options.data, options.out):
+            return code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
