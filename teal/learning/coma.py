@@ -9,9 +9,12 @@ R depends on i only through its flows f_i.  For value maximisation, R is the sum
 that the links of a path grant, min(1, c / load) on its most utilised link e*.  What i gains or loses itself is computed
 exactly for each sample, with its own flow in the loads of e* and of the path's smallest link (on which another flow of
 i may be the first to be cut); so is what the flows whose most utilised link is e* lose by it.  The change of loads on
-other links, and for the other objectives all of R, is taken to first order, for all demands at once:
+other links is taken to first order, for all demands at once:
 
     A_i = < dR/df_i, f_i - mean over the samples of f_i' >.
+
+For the balanced programs R is computed anew for every demand and draw (:mod:`teal.learning.soft_maximum`); on large
+networks all of R is taken to first order.
 
 The map from actions to splits need not be differentiable: with ``entries`` above 0 the splits are the integer
 weights of a split table (:mod:`teal.solvers.split_table`), and the first order is used.  Rounded flows jump, and a
@@ -30,6 +33,7 @@ from torch import Tensor
 
 from teal.learning.losses import reward, total_demand_value
 from teal.learning.noise import Noise
+from teal.learning.soft_maximum import change_of_reward, is_affordable
 from teal.nn.policy import CLAMP, action_splits
 from teal.problem import Problem
 from teal.solvers.split_table import in_table
@@ -76,6 +80,9 @@ def advantages(problem: Problem, means: Tensor, actions: Tensor, exploration: Ex
     if problem.objective.maximises_value and not exploration.entries:
         change = _OwnChange(problem, splits)
         return -sum((change.to(drawn) for drawn in draws), start=splits.new_zeros(())) / exploration.samples
+    if problem.demand_set.carries_all and is_affordable(problem):
+        changes = (change_of_reward(problem, splits, drawn) for drawn in draws)
+        return -sum(changes, start=splits.new_zeros(())) / exploration.samples
     splits.requires_grad_()
     (slope,) = torch.autograd.grad(reward(problem, splits, cut_demands_whole=exploration.entries > 0).sum(), splits)
     expected = sum(draws, start=torch.zeros_like(splits)) / exploration.samples

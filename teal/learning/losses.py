@@ -10,7 +10,7 @@ from teal.problem.scale import mean_value
 from teal.solvers.projection import granted_share
 
 _VALUE_FLOOR = 1e-2  # share of the value that all links could carry: losses are divided by no less
-_MAXIMUM_SHARPNESS = 20.0  # s of the soft maximum of the utilisations
+MAXIMUM_SHARPNESS = 20.0  # s of the soft maximum of the utilisations
 
 
 def reward(problem: Problem, splits: Tensor, *, cut_demands_whole: bool = False) -> Tensor:
@@ -37,7 +37,7 @@ def reward(problem: Problem, splits: Tensor, *, cut_demands_whole: bool = False)
         return (feasible_flow * problem.path_value).sum((1, 2)) / total_demand_value(problem)
     utilisation = load * problem.inverse_capacity
     largest = utilisation.amax(1, keepdim=True).clamp(min=1e-30)
-    return -(largest.squeeze(1) * torch.logsumexp(_MAXIMUM_SHARPNESS * utilisation / largest, 1) / _MAXIMUM_SHARPNESS)
+    return -(largest.squeeze(1) * torch.logsumexp(MAXIMUM_SHARPNESS * utilisation / largest, 1) / MAXIMUM_SHARPNESS)
 
 
 def bound_loss(problem: Problem, prices: Tensor) -> Tensor:
