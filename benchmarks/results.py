@@ -84,11 +84,29 @@ STUDIES: dict[str, tuple[tuple[tuple[str, str], ...], tuple[str, ...], list[str]
     "kdl": ((("topologies/Kdl.json", FEW_GENERATED),), large(64), ["--limit", "3", "--online", "--interval", "5m"]),
     "asn": ((("topologies/ASN2k.json", FEW_GENERATED),), large(128), ["--limit", "1"]),
 }
+# Teal in two rows, as it comes and after training on the network (benchmarks/training.py), beside what it is compared to.
+TEAL, OPTIMUM = (
+    ("teal:model=flow", "teal", "price-gnn", "pdhg:gap=0.01"),
+    {"kdl": "pdhg:gap=0.0002", "asn": "pdhg:gap=0.0002"},
+)
+STUDIES |= {
+    f"teal-{name}": (
+        (STUDIES["b4-geant"][0][1],) if name == "geant" else STUDIES[name][0],
+        (*TEAL, OPTIMUM.get(name, "lp-all")),
+        ["--limit", "1", "--failures", "2%"] if name in OPTIMUM else ["--limit", "10", *SHOCKS],
+    )
+    for name in ("abilene", "geant", "germany50", "uscarrier", "kdl", "asn")
+}
 
 
-def command(study: str, data: Path, out: Path) -> list[str]:
-    """The arguments of the ``teal`` command of a study."""
+def command(study: str, data: Path, out: Path, models: Path | None = None) -> list[str]:
+    """The arguments of the ``teal`` command of a study; ``models`` is the folder of benchmarks/training.py."""
     instances, schemes, options = STUDIES[study]
+    if study.startswith("teal-"):
+        folder = models / f"{study.removeprefix('teal-')}-total_flow-direct-model" if models else None
+        is_trained = folder is not None and (folder / "model.json").exists()
+        options = [*options, "--model", str(folder)] if is_trained else options
+        schemes = schemes if is_trained else tuple(scheme for scheme in schemes if scheme != "teal")
     arguments = ["evaluate"]
     for topology, traffic in instances:
         arguments += ["--topology", str(data / topology) if "/" in topology else topology]
@@ -122,10 +140,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of topologies and traffic")
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--models", type=Path, help="folder of benchmarks/training.py, for the studies teal-...")
     parser.add_argument("studies", nargs="*", default=list(STUDIES), metavar="STUDY", help=" ".join(STUDIES))
     options = parser.parse_args()
     for study in options.studies:
-        folder, arguments = options.out / study, command(study, options.data, options.out)
+        folder, arguments = options.out / study, command(study, options.data, options.out, options.models)
         print("\nteal", shlex.join(arguments), flush=True)
         if not (folder / "report.html").exists():
             code = teal([*arguments, "--resume"] if (folder / "journal.jsonl").exists() else arguments)

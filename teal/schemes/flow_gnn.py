@@ -178,12 +178,13 @@ def _better(a: Tensor, b: Tensor, score_a: Tensor, score_b: Tensor) -> Tensor:
 
 
 def make(spec: Spec, model: Path | None) -> FlowGnnScheme:
-    """``teal[:repair=auto|admm|pdhg|none,iterations=-1,gap=0.01,rho=0.3,entries=0]``.
+    """``teal[:repair=auto|admm|pdhg|none,iterations=-1,gap=0.01,rho=0.3,entries=0,model=]``.
 
-    With the FlowGNN of ``--model``, a folder or a name that comes with Teal (``b4``), or with the one for any network
-    if that is none or another kind of model.
+    With the FlowGNN of ``model`` or else of ``--model``, a folder or a name that comes with Teal (``flow``), or with
+    the one for any network if that is none or another kind of model.
     """
-    options: Any = spec.parse_options(**dataclasses.asdict(FlowGnnSchemeConfig()))
+    options: Any = spec.parse_options(**dataclasses.asdict(FlowGnnSchemeConfig()), model="")
+    named = options.pop("model")
     config = FlowGnnSchemeConfig(**options)
     if config.repair not in REPAIRS:
         raise InputError(spec.text, "repair", " or ".join(REPAIRS), repr(config.repair))
@@ -194,8 +195,8 @@ def make(spec: Spec, model: Path | None) -> FlowGnnScheme:
     ):
         if not good:
             raise InputError(spec.text, option, expected, getattr(config, option))
-    folder = None if model is None else model_folder(model)
-    if folder is None or is_price_gnn(folder):
+    folder = model_folder(Path(named)) if named else None if model is None else model_folder(model)
+    if folder is None or (not named and is_price_gnn(folder)):
         folder = model_folder(DEFAULT_CHECKPOINT)
     network, card = load_flow_gnn(folder)
     return FlowGnnScheme(network, config, card, folder)
