@@ -1,41 +1,69 @@
-"""Integer split weights: the value that rounding to split tables loses, and the part that COMA* regains.
+"""Split tables: the value that rounding loses, and what a search, random rounding and COMA* regain.
 
-    teal pretrain --from universal --learner coma --entries 4 --std 0.3 --learning-rate 5e-4 --time-budget 4m --out M
-    python benchmarks/split_tables.py --entries 4 --models universal M
+    python benchmarks/split_tables.py --entries 1 [--models FOLDER ...]
 
 The 40 held-out networks of the Topology Zoo and SNDlib, with matrices as in held_out.py.  The allocation of PDHG,
-certified to 1e-3, and that of each model are rounded to split tables by largest remainders and admitted in the same
-way; the values are shares of the optimum without rounding.
+certified to 1e-3, is rounded by largest remainders; to the best of 32 random tables, each entry drawn by the splits
+(Raghavan & Thompson 1987); and by the search of teal/solvers/table_search.py.  Models, such as those of
+``teal pretrain --from universal --learner coma --entries 4``, are rounded by largest remainders.  Values are shares of
+the optimum without tables.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import torch
 from held_out import cases
+from torch import Tensor
 from tqdm import tqdm
 
 import teal
 from teal.learning.network_pool import group_of, topohub_pool
 from teal.nn.checkpoint import load_price_gnn
 from teal.runtime.storage import model_folder
-from teal.schemes.price_gnn import PriceGnnScheme, PriceGnnSchemeConfig
+from teal.schemes.price_gnn import PriceGnnScheme
 from teal.solvers.split_table import admit
+from teal.solvers.table_search import in_tables
+
+_DRAWS = 32
+
+
+def drawn(problem: teal.Problem, splits: Tensor, entries: int) -> Tensor:
+    """The best of 32 random tables: every entry of a demand on a path drawn by its splits."""
+    generator, best = torch.Generator().manual_seed(0), None
+    total = splits.sum(-1, keepdim=True)
+    chance = (splits + 1e-12 * problem.path_mask).clamp(min=1e-15)[0]
+    for _ in range(_DRAWS):
+        chosen = torch.multinomial(chance, entries, replacement=True, generator=generator)
+        counts = torch.zeros_like(splits[0]).scatter_add_(1, chosen, torch.ones(chosen.shape, dtype=splits.dtype))
+        found = admit(problem, counts[None] / entries * total, entries)
+        if best is None or problem.value(found)[0] > problem.value(best)[0]:
+            best = found
+    assert best is not None
+    return best
+
+
+def of_model(model: PriceGnnScheme, problem: teal.Problem, entries: int) -> Tensor:
+    """The splits of a model, rounded by largest remainders."""
+    return admit(problem, model.solve(problem).splits, entries)
 
 
 def main() -> None:
     """Measure every network and matrix, and print the mean and worst share of each model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--entries", type=int, default=4, help="entries of a split table")
-    parser.add_argument("--models", type=Path, nargs="+", default=[Path("universal")], help="folders of models")
+    parser.add_argument("--models", type=Path, nargs="*", default=[], help="folders of models")
     parser.add_argument("--seed", type=int, default=0, help="of the traffic and its changes")
     options = parser.parse_args()
-    settings = PriceGnnSchemeConfig(entries=options.entries)
-    models = {str(name): PriceGnnScheme(load_price_gnn(model_folder(name))[0], settings) for name in options.models}
+    models = {str(name): PriceGnnScheme(load_price_gnn(model_folder(name))[0]) for name in options.models}
+    seconds: dict[tuple[str, str], list[float]] = {}
     shares: dict[tuple[str, str], list[float]] = {}
     for name in tqdm([n for n in topohub_pool().held_out if group_of(n) in ("topozoo", "sndlib")], unit="network"):
         topology = teal.load_topology(f"topohub:{name}")
@@ -43,12 +71,24 @@ def main() -> None:
         paths = teal.compute_paths(topology, traffic.pairs)
         for kind, problem in cases(topology, paths, traffic, np.random.default_rng(options.seed)):
             exact = teal.solve(problem, gap=1e-3, max_iterations=5000)
-            splits_of: dict[str, Any] = {"PDHG, rounded": admit(problem, exact.splits, options.entries)}
-            splits_of |= {f"{key}, rounded": model.solve(problem).splits for key, model in models.items()}
-            for key, splits in splits_of.items():
+            ways: dict[str, Callable[[], Tensor]] = {
+                "rounded": partial(admit, problem, exact.splits, options.entries),
+                "best of 32 random ones": partial(drawn, problem, exact.splits, options.entries),
+                "with the search": partial(in_tables, problem, exact.splits, exact.prices, options.entries),
+            }
+            ways |= {
+                f"{name}, rounded": partial(of_model, model, problem, options.entries) for name, model in models.items()
+            }
+            for key, way in ways.items():
+                begin = time.perf_counter()
+                splits = way()
+                seconds.setdefault((key, kind), []).append(time.perf_counter() - begin)
                 shares.setdefault((key, kind), []).append(float(problem.value(splits)[0] / exact.value[0]))
     for (key, kind), values in sorted(shares.items()):
-        print(f"{key:40s} {kind:12s} {100 * statistics.mean(values):7.2f}%  worst {100 * min(values):6.2f}%")
+        print(
+            f"{key:40s} {kind:12s} {100 * statistics.mean(values):7.2f}%  worst {100 * min(values):6.2f}%  "
+            f"{1e3 * statistics.median(seconds[key, kind]):6.1f} ms"
+        )
 
 
 if __name__ == "__main__":
