@@ -89,11 +89,11 @@ TEAL = ("teal:model=flow", "teal", "price-gnn", "pdhg:gap=0.01")
 OPTIMUM = dict.fromkeys(("kdl", "asn"), "pdhg:gap=0.0002")  # in the place of LP-all
 STUDIES |= {
     f"teal-{name}": (
-        (STUDIES["b4-geant"][0][1],) if name == "geant" else STUDIES[name][0],
+        (STUDIES["b4-geant"][0][name == "geant"],) if name in ("b4", "geant") else STUDIES[name][0],
         (*TEAL, OPTIMUM.get(name, "lp-all")),
         ["--limit", "1", "--failures", "2%"] if name in OPTIMUM else ["--limit", "10", *SHOCKS],
     )
-    for name in ("abilene", "geant", "germany50", "uscarrier", "kdl", "asn")
+    for name in ("b4", "abilene", "geant", "germany50", "uscarrier", "kdl", "asn")
 }
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from teal.errors import InputError, SolverError
 from teal.network import PathSet, Topology, TrafficMatrices
@@ -22,6 +24,7 @@ _MAX_MATRICES = 21  # largest number of matrices in the median; odd, so that the
 _MIN_MATRICES = 5  # smallest number of matrices in the median, however large the network
 _TARGET_ENTRIES = 200_000  # matrices x demands that are solved together, which bounds memory and time
 _MIN_BRACKET = 1e-6  # width of the bracket of ln(factor) at which bisection ends: the factor is known to 1 in a million
+_SILENT_S = 1.0  # seconds after which the bar of a calibration is shown
 
 
 def calibration_factor(
@@ -57,7 +60,12 @@ def calibration_factor(
     routable = float((base.demand * base.routable).sum(1).div(base.demand.sum(1)).median())
     if routable <= share:
         raise InputError(where, "", f"a share below the {routable:.3f} of demand that has a path", share)
-    search = _Search(base)
+    with tqdm(desc=f"calibrating on {len(demand)} matrices", unit="load", delay=_SILENT_S, leave=False) as bar:
+        return _bisected(_Search(base, bar), base, share)
+
+
+def _bisected(search: _Search, base: Problem, share: float) -> float:
+    """The factor at which the optimum satisfies ``share``."""
     # Start at the load at which even splits just fill the busiest link.
     low = high = -math.log(float(base.utilisation(base.even_splits).amax(1).median()))
     while search.median_share(high) > share:
@@ -76,8 +84,8 @@ def calibration_factor(
 class _Search:
     """The median satisfied share at a factor.  Each call starts PDHG from the final state of the previous call."""
 
-    def __init__(self, base: Problem) -> None:
-        self._base = base
+    def __init__(self, base: Problem, bar: Any) -> None:
+        self._base, self._bar = base, bar
         self._state: pdhg.PdhgState | None = None
 
     def median_share(self, log_factor: float) -> float:
@@ -91,5 +99,6 @@ class _Search:
                 f"iterations, {100 * _MAX_GAP:.0f}% is needed: try another share or fewer demands"
             )
         self._state = result.state
+        self._bar.update()
         # The optimum lies between value and bound; their mean halves the largest error.
         return float(((result.value + result.bound) / 2 / problem.demand.sum(1)).median())

@@ -147,6 +147,7 @@ class Trainer:
         most = min(config.validation_matrices, _SAMPLED_VALIDATION) if self._sample else config.validation_matrices
         self._validation_rows = spread(self.split.validation, most)
         self._micro_batch = 1 if self._sample else config.micro_batch or self._fitting_micro_batch()
+        self._bar: Any = None  # the progress bar, if one is shown
         self._epoch_order: tuple[int, Int64Array] = (-1, self.split.train)  # number of an epoch, and its rows in order
 
     def train(
@@ -283,6 +284,7 @@ class Trainer:
             bar: progress bar, or None after the end.
             save_state: also write the state that :meth:`resume` reads.
         """
+        self._bar = bar
         score = self.score()
         log.add_scalar("validation/score", score, self.state.step)
         if score > self._saved_score and self.peers.rank == 0:
@@ -313,6 +315,8 @@ class Trainer:
         own_rows = self._validation_rows[self.peers.rank :: self.peers.size]
         for begin in range(0, len(own_rows), self._micro_batch):
             rows = own_rows[begin : begin + self._micro_batch]
+            if self._bar is not None:  # on a large network a validation takes a minute
+                self._bar.set_description(f"validating {begin}/{len(own_rows)}", refresh=True)
             problem = self._measured(rows).to(torch.float64)
             value = problem.value(scheme.solve(problem).splits)
             if problem.objective.maximises_value:
@@ -320,6 +324,8 @@ class Trainer:
             sums[0] += float(problem.objective.rules.sense * value.sum())
             sums[1] += len(rows)
         self.model.train()
+        if self._bar is not None:
+            self._bar.set_description("training")
         self.peers.all_reduce_sum([sums])
         return self.peers.broadcast(float(sums[0] / sums[1]))
 
