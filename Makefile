@@ -23,15 +23,15 @@ $(STAMP): $(DEMO_STAMP)
 	$(PIP) -e '.[baselines,dev,docs,ray,serve]'
 	touch $@
 
-# B4: twenty seconds of COMA* on FlowGNN, then beside LP-all with HiGHS and Gurobi, which are as fast on 12 nodes.  Then
-# 174 nodes, where they are not, with the model for any network and the first-order engine.
+# B4: ten seconds of COMA* on FlowGNN, then beside LP-all with HiGHS and Gurobi, which are as fast on 12 nodes.  Then 174
+# nodes, where they are not, with the models for any network and the first-order engine.
 DEMO := --topology b4 --traffic gravity:seed=0,count=400,load=4 --calibrate 0.9
 LARGE := --topology topohub:backbone/south_america_nosc --traffic gravity:seed=0,count=25,load=4
 demo: $(DEMO_STAMP)
-	$(BIN)/teal train $(DEMO) --learner coma --time-budget 20s --out runs/demo/model --overwrite
+	$(BIN)/teal train $(DEMO) --learner coma --time-budget 10s --out runs/demo/model --overwrite
 	$(BIN)/teal evaluate $(DEMO) --model runs/demo/model --scheme teal --scheme lp-all:solver=highs \
 		--scheme lp-all:solver=gurobi --limit 20 --out runs/demo/b4 --overwrite
-	$(BIN)/teal evaluate $(LARGE) --scheme price-gnn --scheme pdhg --scheme lp-all:solver=highs --limit 1 \
+	$(BIN)/teal evaluate $(LARGE) --scheme teal --scheme price-gnn --scheme pdhg --scheme lp-all:solver=highs --limit 1 \
 		--out runs/demo/large --overwrite
 
 check: install
