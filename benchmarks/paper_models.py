@@ -137,7 +137,7 @@ def trained(
     with tempfile.TemporaryDirectory() as folder:
         config = TrainConfig(
             topology="", traffic="", out=Path(folder), from_="none", learner=variant.learner,  # type: ignore[arg-type]
-            std=variant.std, episodes=1 if variant.std == 1 else 4, seed=seed,
+            std=variant.std, batch_size=20, episodes=1 if variant.std == 1 else 4, seed=seed,
         )  # fmt: skip
         trainer = Trainer(problem, traffic, split, config)
         torch.manual_seed(seed)

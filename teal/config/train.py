@@ -36,8 +36,8 @@ class TrainConfig(InstanceConfig):
     """Number of optimiser steps, at most; 0 for no limit."""
     seed: int = 0
     """Seed of the initial weights, the order of the matrices, and the exploration."""
-    batch_size: int = 20
-    """Traffic matrices in an optimiser step."""
+    batch_size: int = 0
+    """Traffic matrices in an optimiser step; 0 for 20, or for 4 where samples of the demands are drawn."""
     micro_batch: int = 0
     """Matrices in memory at a time, whose gradients are accumulated; 0 for as many as take 1 GiB of activations."""
     augment: float = 0.2
@@ -88,10 +88,10 @@ class TrainConfig(InstanceConfig):
             is_free = self.from_ == "none" or not getattr(self, field)
             require(self, field, "--from none beside it: the shapes are those of the model to start from", is_free)
         require(self, "sample", "a whole number of at least -1", self.sample >= -1)
-        counts = ("batch_size", "samples", "episodes", "validate_every", "validation_matrices")
+        counts = ("samples", "episodes", "validate_every", "validation_matrices")
         for field in (*counts, "patience", "decay_after"):
             require(self, field, "a whole number of at least 1", getattr(self, field) >= 1)
-        for field in ("max_steps", "micro_batch", "seed", "workers", "width", "layers"):
+        for field in ("max_steps", "batch_size", "micro_batch", "seed", "workers", "width", "layers"):
             require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
         for field in ("learning_rate", "std"):
             require(self, field, "a number > 0", 0 < getattr(self, field) < math.inf)

@@ -38,6 +38,7 @@ _ACTIVATION_BYTES = 1 << 30  # for the activations of a micro-batch on a CPU; la
 _TENSORS_PER_LAYER = 12  # float32 tensors (B, D, K, width) that a FlowGNN layer keeps for its backward pass, rounded up
 _FLOAT32_BYTES = 4
 _LAYERS, _WIDTH, _UNIVERSAL_WIDTH = 6, 8, 16  # shapes of a model with random weights, unless settings say others
+_BATCH, _SAMPLED_BATCH = 20, 4  # matrices of a step, unless settings say others
 _SAMPLED_VALIDATION = 4  # matrices of a validation on a network that is sampled, where one takes seconds
 TENSORBOARD = "tensorboard"  # subfolder of the run for the TensorBoard log
 
@@ -257,7 +258,8 @@ class Trainer:
 
     def _batch_rows(self, step: int) -> Int64Array:
         """The rows of a step; an epoch is a permutation of the training rows, seeded by (seed, epoch)."""
-        rows, size = self.split.train, min(self.config.batch_size, len(self.split.train))
+        usual = _SAMPLED_BATCH if self._sample else _BATCH
+        rows, size = self.split.train, min(self.config.batch_size or usual, len(self.split.train))
         epoch, batch = divmod(step, math.ceil(len(rows) / size))
         if self._epoch_order[0] != epoch:
             order = np.random.default_rng([self.config.seed, epoch]).permutation(rows)

@@ -110,7 +110,6 @@ def test_lp_all_at_its_time_limit_has_a_status_and_no_value() -> None:
         ("lp-all:time_limit=-1", "a number >= 0"),
         ("lp-none", "one of:"),
         ("pdhg:gap=-1", "a number >= 0"),
-        ("teal", "--model DIR"),
     ],
 )
 def test_wrong_specifications_of_schemes_are_refused(text: str, words: str) -> None:

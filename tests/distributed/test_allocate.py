@@ -102,7 +102,7 @@ def test_weights_and_figures_alone(tmp_path: Path) -> None:
     alone = run_allocate(_config(tmp_path / "f", figures_only=True, limit=30), print)
     assert "splits" not in pq.read_table(tmp_path / "f" / "part-00000.parquet").column_names
     for coarse, fine in zip(weighed, alone, strict=True):
-        assert coarse.value <= fine.bound
+        assert coarse.value <= fine.bound * (1 + 1e-12)  # the best tables may reach the optimum itself
         assert fine.gap <= 0.01
 
 
