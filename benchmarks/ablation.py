@@ -104,7 +104,7 @@ def main() -> None:
                     continue
                 with tempfile.TemporaryDirectory() as folder:
                     config = TrainConfig(
-                        topology=name, traffic="", out=Path(folder), seed=seed, patience=10_000,
+                        topology=name, traffic="", out=Path(folder), seed=seed, patience=10_000, from_="none",
                         time_budget=f"{60 * (options.minutes or NETWORKS.get(name, 1.0)):g}s",
                         batch_size=BATCH.get(name, 20), validation_matrices=1 if large else 8,
                         validate_every=10 if large else 50, **settings,

@@ -248,8 +248,8 @@ def test_weights_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("launcher", [["-m", "teal", "train"], ["train.py"]])
 def test_an_interrupted_training_names_resume(tmp_path: Path, launcher: list[str]) -> None:
     out = tmp_path / "run"
-    command = [sys.executable, *launcher, *B4, "--out", str(out), "--time-budget", "5m", "--layers", "2"]
-    gate = Gate(tmp_path / "gate", "teal.learning.train", "Trainer", "_step", 3)
+    command = [sys.executable, *launcher, *B4, "--out", str(out), "--time-budget", "5m", "--from", "none"]
+    gate = Gate(tmp_path / "gate", "teal.learning.train", "Trainer", "one_step", 3)
     with running(command, gate.environment, ROOT) as process:
         assert gate.wait_for(1, process) == {process.pid}
         process.send_signal(signal.SIGINT)
@@ -257,7 +257,7 @@ def test_an_interrupted_training_names_resume(tmp_path: Path, launcher: list[str
         _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, errors
     assert "--resume" in errors
-    assert main(["train", *B4, "--out", str(out), "--layers", "2", "--max-steps", "1", "--resume"]) == 0
+    assert main(["train", *B4, "--out", str(out), "--from", "none", "--max-steps", "1", "--resume"]) == 0
 
 
 def test_solve_writes_an_allocation_and_says_what_it_is_worth(

@@ -21,7 +21,7 @@ from tests.processes import run, running
 pytestmark = [pytest.mark.system, pytest.mark.xdist_group("ray")]  # one cluster at a time
 
 SETTINGS = ["--topology", "b4", "--traffic", "gravity:seed=0,count=40,load=3", "--learner", "coma"]
-SETTINGS += ["--batch-size", "27", "--layers", "2"]
+SETTINGS += ["--batch-size", "27", "--from", "none", "--layers", "2"]
 SETTINGS += ["--validation-matrices", "4", "--validate-every", "5"]
 # Of weights up to 3, for sums in another order.  More steps would enlarge the difference at kinks of the loss, by how
 # much depends on the processor.
@@ -36,9 +36,15 @@ def _command(out: Path, *more: str, steps: int = 40) -> list[str]:
 def _assert_same_weights(one: Path, other: Path, tolerance: float) -> None:
     state, expected = (load_file(folder / RUN) for folder in (one, other))
     assert state.keys() == expected.keys()
+    apart = weights = 0
     for name, value in state.items():
-        if name.startswith("model."):
+        if name.endswith(".exp_avg"):  # Adam's mean gradient
             torch.testing.assert_close(value, expected[name], atol=tolerance, rtol=tolerance)
+        elif name.startswith("model."):
+            apart += int(((value - expected[name]).abs() > tolerance * (1 + expected[name].abs())).sum())
+            weights += value.numel()
+    # Adam divides a gradient by its own size, so that the rounding error of one of nearly 0 moves its weight.
+    assert apart <= (1e-3 * weights if tolerance else 0)
 
 
 def test_two_workers_take_the_steps_of_one_process(tmp_path: Path) -> None:
@@ -57,7 +63,7 @@ def test_a_killed_worker_and_an_interruption_change_no_weight(tmp_path: Path) ->
     assert uninterrupted.returncode == 0, uninterrupted.stderr
 
     # Each process stops before its ninth step: with the step of the last validation, steps 9 and then 14.
-    gate = Gate(tmp_path / "gate", "teal.learning.train", "Trainer", "_step", 8)
+    gate = Gate(tmp_path / "gate", "teal.learning.train", "Trainer", "one_step", 8)
     with running(_command(together, "--workers", "2"), gate.environment) as process:
         first = gate.wait_for(2, process)
         psutil.Process(min(first)).kill()
@@ -80,7 +86,7 @@ def test_a_fault_of_the_user_is_said_once_and_files_may_be_relative(tmp_path: Pa
     generate = ["teal", "traffic", "generate", "--topology", "b4", "--traffic", "gravity:seed=0,count=40,load=3"]
     assert run([sys.executable, "-m", *generate, "--out", "t.parquet"], tmp_path).returncode == 0
     command = [sys.executable, "-m", "teal", "train", "--topology", "b4", "--traffic", "t.parquet", "--out", "run"]
-    command += ["--workers", "2", "--layers", "2", "--learning-rate", "1e30", "--max-steps", "50"]
+    command += ["--workers", "2", "--from", "none", "--layers", "2", "--learning-rate", "1e30", "--max-steps", "50"]
     ended = run(command, tmp_path)
     assert ended.returncode == 2, ended.stderr
     assert "a finite loss; try a lower --learning-rate" in ended.stderr
