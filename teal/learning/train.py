@@ -174,8 +174,10 @@ class Trainer:
         with _log_of(out / TENSORBOARD, self.state.step) if is_lead else contextlib.nullcontext(_NoLog()) as log:
 
             def prepare(bar: Any) -> None:
+                nonlocal stopwatch
                 if self.state.step == 0:
                     self._validate(out, log, bar)
+                    stopwatch = Stopwatch(self.state.elapsed_s)  # what this compiles is no time of training
 
             def step(bar: Any) -> None:
                 losses = self.one_step()
