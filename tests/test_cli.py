@@ -140,7 +140,10 @@ def _write_bad_files(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("train --topology b4 --traffic gravity --batch-size 0", "--batch-size: expected a whole number of at least 1"),
+        (
+            "train --topology b4 --traffic gravity --batch-size -1",
+            "--batch-size: expected a whole number of at least 0",
+        ),
         ("train --topology b4 --traffic gravity --micro-batch -1", "--micro-batch"),
         ("train --topology b4 --traffic gravity --std 0", "--std: expected a number > 0"),
         ("train --topology b4 --traffic bad.npz", "bad.npz: matrix 1, demand"),

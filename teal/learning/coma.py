@@ -54,8 +54,8 @@ class Exploration:
     """
 
     std: float
-    samples: int
-    episodes: int
+    samples: int = 5
+    episodes: int = 4
     entries: int = 0
     clamp: float = CLAMP
 

@@ -20,7 +20,6 @@ from teal.runtime.storage import model_folder
 
 _TENTATIVE_PASSES = 3  # passes before the last one whose rewards are part of the loss
 _TENTATIVE_WEIGHT = 1 / 16  # of each of them, beside 1 for the last pass
-_COMA_SAMPLES, _COMA_EPISODES = 5, 4  # of `Exploration`
 
 
 class FlowGnnTask:
@@ -60,7 +59,7 @@ class FlowGnnTask:
         if config.learner == "direct":
             total = total - reward(problem, model.splits(actions[-1], problem)) / scale
         else:
-            exploration = Exploration(config.std, _COMA_SAMPLES, _COMA_EPISODES, config.entries, clamp=model.clamp)
+            exploration = Exploration(config.std, entries=config.entries, clamp=model.clamp)
             noise = Stream(int(rng.integers(2**31)), problem.demand.device)
             means = torch.where(problem.path_mask, actions[-1], 0)
             total = total + coma_loss(problem, means, exploration, noise) / scale

@@ -21,7 +21,6 @@ from teal.runtime.storage import model_folder
 
 _LAST_ROUND_WEIGHT = 4.0  # in the loss; every other round of the second half has weight 1 / rounds
 _DUAL_WEIGHT = 0.3  # of the smoothed dual in the loss, beside the reward
-_COMA_SAMPLES, _COMA_EPISODES = 5, 4  # of `Exploration`
 
 
 class PriceGnnTask:
@@ -55,8 +54,7 @@ class PriceGnnTask:
 
     def _coma_loss(self, problem: Problem, last: Round, seed: int) -> Tensor:
         """() policy gradient loss of the last round: each demand's logits are the means of a Gaussian policy."""
-        config = self._config
-        exploration = Exploration(config.std, _COMA_SAMPLES, _COMA_EPISODES, config.entries, clamp=math.inf)
+        exploration = Exploration(self._config.std, entries=self._config.entries, clamp=math.inf)
         means = torch.where(problem.path_mask, last.profit / last.temperature, 0)
         noise = Stream(seed, problem.demand.device)
         return (coma_loss(problem, means, exploration, noise) / reward_scale(problem)).mean()
@@ -91,13 +89,6 @@ def loss(problem: Problem, rounds: list[Round], bound_prices: Tensor) -> Tensor:
         if not carries_all:
             total = total + weight * _DUAL_WEIGHT * _smoothed_dual(problem, result)
     return total / sum(weights) + bound_loss(problem, bound_prices) / scale
-
-
-def _reward_scale(problem: Problem) -> Tensor | float:
-    """(B,) by which the rewards of the balanced programs are divided: the utilisation of even splits; else 1."""
-    if not problem.demand_set.carries_all:
-        return 1.0
-    return problem.utilisation(problem.even_splits).amax(1).clamp(min=1e-9)
 
 
 def _smoothed_dual(problem: Problem, result: Round) -> Tensor:

@@ -84,7 +84,7 @@ def make_scratch(num_nodes: int, num_links: int) -> SearchScratch:
 
 
 @kernel
-def _heap_push(keys: FloatArray, nodes: IntArray, size: int, key: float, node: int) -> int:
+def heap_push(keys: FloatArray, nodes: IntArray, size: int, key: float, node: int) -> int:
     """Insert ``node`` with priority ``key``; the new size."""
     i = size
     while i > 0:
@@ -98,7 +98,7 @@ def _heap_push(keys: FloatArray, nodes: IntArray, size: int, key: float, node: i
 
 
 @kernel
-def _heap_pop(keys: FloatArray, nodes: IntArray, size: int) -> int:
+def heap_pop(keys: FloatArray, nodes: IntArray, size: int) -> int:
     """Remove the smallest entry, which the caller has read from ``keys[0], nodes[0]``; the new size."""
     size -= 1
     key, node = keys[size], nodes[size]
@@ -158,10 +158,10 @@ def best_first(
     if not np.isfinite(potential[source]):
         return np.inf
     distance[source] = 0.0
-    size = _heap_push(keys, nodes, 0, potential[source], source)
+    size = heap_push(keys, nodes, 0, potential[source], source)
     while size:
         key, node = keys[0], nodes[0]
-        size = _heap_pop(keys, nodes, size)
+        size = heap_pop(keys, nodes, size)
         if node == target:
             return distance[target]
         if key > distance[node] + potential[node]:
@@ -175,7 +175,7 @@ def best_first(
             length = distance[node] + weight[link]
             if length < distance[other]:
                 distance[other], into[other] = length, link
-                size = _heap_push(keys, nodes, size, length + potential[other], other)
+                size = heap_push(keys, nodes, size, length + potential[other], other)
     return np.inf
 
 

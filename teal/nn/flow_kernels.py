@@ -350,15 +350,3 @@ def even_loads(
                     passing = load(flow, i + 1, (0, 0))
                     store(sums[block, b], e, load(sums[block, b], e, (0, 0)) + passing)
                     store(flow, above, load(flow, above, (0, 0)) + passing)
-
-
-@parallel_kernel
-def pad(share: Float32Array, scan: PathScan, splits: Float32Array) -> None:
-    """Splits (B, D, K) from shares (B, P)."""
-    for s in prange(len(scan.node_ptr) - 1):
-        for b in range(len(share)):
-            path = scan.path_ptr[s]
-            for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-                for k in range(scan.path_count[d]):
-                    splits[b, d, k] = share[b, path + k]
-                path += scan.path_count[d]

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from teal.nn.flow_gnn_config import UNIVERSAL_WIDTHS
-from teal.nn.flow_kernels import Answers, Demands, LinkInputs, Weights, even_loads, one_pass, pad
+from teal.nn.flow_kernels import Answers, Demands, LinkInputs, Weights, even_loads, one_pass
 from teal.nn.flow_passes import UTILISATION_OFFSET, PathEncoder, PathUpdate
+from teal.pathops.padding import pad_paths
 from teal.pathops.response import FAILED_WEIGHT
 from teal.problem import Problem
 from teal.problem.scale import mean_value
@@ -69,7 +70,7 @@ class CompiledPasses:
         assert self._answers is not None
         splits = torch.zeros(self._problem.batch, *self._problem.paths.leaf.shape)
         with threads_for(self._packed.num_paths * self._problem.batch):
-            pad(self._answers.share, self._packed.scan, splits.numpy())
+            pad_paths(self._answers.share, self._packed.scan, splits.numpy())
         return splits
 
     def encode(self, weights: PathEncoder, price: Tensor, sharpness: Tensor, utilisation: Tensor) -> None:

@@ -19,11 +19,10 @@ from teal.network import PathSet
 from teal.network.extension import first_columns
 from teal.nn.checkpoint import FlowGnnCard, check_fits, is_price_gnn, load_flow_gnn
 from teal.nn.flow_models import FlowModel
-from teal.objectives import ObjectiveName
 from teal.problem import Allocation, Problem
-from teal.problem.protection import Protection
 from teal.runtime.parallel import threads_for
 from teal.runtime.storage import model_folder
+from teal.schemes.repair import BALANCED_GAP, BALANCING_ITERATIONS, check_model_knows
 from teal.solvers import admm, admm_fused, pdhg
 from teal.solvers.table_search import in_tables
 from teal.spec import Spec
@@ -31,9 +30,6 @@ from teal.spec import Spec
 DEFAULT_CHECKPOINT = Path("flow")  # the FlowGNN for any network that comes with Teal
 REPAIRS = ("auto", "admm", "pdhg", "none")
 _DEFAULT_PDHG_ITERATIONS = 10_000
-# Under the balanced programs a projection changes nothing; there ``auto`` is this many iterations of PDHG, as in the
-# scheme price-gnn.
-_BALANCING_ITERATIONS, _BALANCED_GAP = 64, 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,10 +105,7 @@ class FlowGnnScheme:
         return torch.nn.functional.pad(splits, (0, all_paths.num_paths - count)), prices
 
     def _solve(self, problem: Problem) -> Allocation:
-        if problem.objective.name == ObjectiveName.MAX_MIN:
-            raise InputError("teal", "objective", "another one than max_min", problem.objective.name)
-        if protection := problem.condition(Protection):
-            raise InputError("teal", protection.name, "flows that are no promises", "promises")
+        check_model_knows("teal", problem)
         if problem.demand.is_cuda:
             torch.cuda.synchronize(problem.demand.device)
         begin, config = time.perf_counter(), self.config
@@ -127,8 +120,8 @@ class FlowGnnScheme:
             most = _DEFAULT_PDHG_ITERATIONS if config.iterations < 0 else config.iterations
             splits, prices = _finished(problem, splits, prices, most, config.gap)[:2]
         elif config.repair == "auto" and balances:
-            most = _BALANCING_ITERATIONS if config.iterations < 0 else config.iterations
-            splits, prices = _finished(problem, splits, prices, most, _BALANCED_GAP)[:2]
+            most = BALANCING_ITERATIONS if config.iterations < 0 else config.iterations
+            splits, prices = _finished(problem, splits, prices, most, BALANCED_GAP)[:2]
         else:
             splits, prices = self._by_admm(problem, splits, prices)
         if config.entries:

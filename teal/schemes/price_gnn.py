@@ -14,20 +14,16 @@ from teal.errors import InputError
 from teal.network import PathSet
 from teal.nn.checkpoint import is_price_gnn, load_price_gnn
 from teal.nn.price_gnn import PriceGNN
-from teal.objectives import ObjectiveName
 from teal.problem import Allocation, Problem
-from teal.problem.protection import Protection
 from teal.runtime.parallel import threads_for
 from teal.runtime.storage import model_folder
+from teal.schemes.repair import BALANCED_GAP, BALANCING_ITERATIONS, check_model_knows
 from teal.solvers import pdhg
 from teal.solvers.table_search import in_tables
 from teal.spec import Spec
 
 DEFAULT_CHECKPOINT = Path("universal")  # the PriceGNN that comes with Teal
 LARGE = 50_000  # paths, from which on PDHG ends sooner from the model than from nothing (docs/learning.md)
-# Under the balanced programs a projection changes nothing, and iterations of PDHG repair what the model leaves: with 64
-# of them held-out networks come to 99.96% of the optimum on average, 99.6% at worst; with none to 98.1 and 84%.
-_BALANCING_ITERATIONS, _BALANCED_GAP = 64, 1e-3
 _OPERATIONS_PER_ENTRY = 4  # scalar operations that a trie node or path takes in a round, approximately
 
 
@@ -78,10 +74,7 @@ class PriceGnnScheme:
         return rounds[-1].splits, prices
 
     def _solve(self, problem: Problem) -> Allocation:
-        if problem.objective.name == ObjectiveName.MAX_MIN:
-            raise InputError("price-gnn", "objective", "another one than max_min", problem.objective.name)
-        if protection := problem.condition(Protection):
-            raise InputError("price-gnn", protection.name, "flows that are no promises", "promises")
+        check_model_knows("price-gnn", problem)
         begin, config = time.perf_counter(), self.config
         start = self.start(problem)
         problem = problem.to(torch.float64)
@@ -90,7 +83,7 @@ class PriceGnnScheme:
         if config.repair == "pdhg":
             max_iterations, gap = config.iterations, config.gap
         elif problem.demand_set.carries_all:
-            max_iterations, gap = _BALANCING_ITERATIONS, _BALANCED_GAP
+            max_iterations, gap = BALANCING_ITERATIONS, BALANCED_GAP
         result = pdhg.solve(problem.weighted, gap=gap, max_iterations=max_iterations, warm_start=start)
         splits = result.splits
         if config.entries:

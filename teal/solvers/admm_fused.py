@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from teal.network.packed import PathScan
+from teal.pathops.padding import pack_paths, pad_paths
 from teal.problem import Problem
-from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
+from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.parallel import inlined_kernel, parallel_kernel, prange, threads_for
 from teal.solvers import admm
 
@@ -145,21 +146,6 @@ def _iterate(
                         full[above] += full[i + 1]
 
 
-@parallel_kernel
-def _move(padded: AnyArray, scan: PathScan, packed: FloatArray, to_packed: bool) -> None:
-    """Copy (B, D, K) to (B, P), or back."""
-    for s in prange(len(scan.node_ptr) - 1):
-        for b in range(len(packed)):
-            path = scan.path_ptr[s]
-            for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-                for k in range(scan.path_count[d]):
-                    if to_packed:
-                        packed[b, path + k] = padded[b, d, k]
-                    else:
-                        padded[b, d, k] = packed[b, path + k]
-                path += scan.path_count[d]
-
-
 def accepts(problem: Problem) -> bool:
     """Whether the compiled passes take the program: paths over links, on the CPU."""
     return problem.ops.backend.name == "numba" and problem.ops.is_over_paths
@@ -191,7 +177,7 @@ def solve(
     dual = admm.first_link_dual(problem, penalty, prices)
     price, full = torch.zeros_like(dual), torch.zeros_like(dual)
     with threads_for(_OPERATIONS_PER_ENTRY * batch * (packed.num_nodes + packed.num_paths)):
-        _move(splits.contiguous().numpy(), scan, share, True)
+        pack_paths(splits.contiguous().numpy(), scan, share)
         for iteration in range(iterations + 1):
             is_first = iteration == 0
             loads[:] = 0
@@ -206,5 +192,5 @@ def solve(
             before, dual = dual, admm.next_link_dual(problem, penalty, full, utilisation, dual)
             price = (2 * dual - before) * problem.inverse_capacity
         result = torch.zeros_like(problem.path_mask, dtype=torch.float64)
-        _move(result.numpy(), scan, share, False)
+        pad_paths(share, scan, result.numpy())
     return result, penalty * dual * problem.inverse_capacity

@@ -1,0 +1,31 @@
+"""Copies between paths in slots, (B, D, K), and paths one after the other, (B, P), as compiled passes take them."""
+
+from __future__ import annotations
+
+from teal.network.packed import PathScan
+from teal.runtime.arrays import AnyArray
+from teal.runtime.parallel import parallel_kernel, prange
+
+
+@parallel_kernel
+def pack_paths(padded: AnyArray, scan: PathScan, packed: AnyArray) -> None:
+    """Fill ``packed`` (B, P) from ``padded`` (B, D, K)."""
+    for s in prange(len(scan.node_ptr) - 1):
+        for b in range(len(packed)):
+            path = scan.path_ptr[s]
+            for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+                for k in range(scan.path_count[d]):
+                    packed[b, path + k] = padded[b, d, k]
+                path += scan.path_count[d]
+
+
+@parallel_kernel
+def pad_paths(packed: AnyArray, scan: PathScan, padded: AnyArray) -> None:
+    """Fill ``padded`` (B, D, K) from ``packed`` (B, P); slots without a path stay as they are."""
+    for s in prange(len(scan.node_ptr) - 1):
+        for b in range(len(packed)):
+            path = scan.path_ptr[s]
+            for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+                for k in range(scan.path_count[d]):
+                    padded[b, d, k] = packed[b, path + k]
+                path += scan.path_count[d]

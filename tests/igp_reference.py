@@ -1,0 +1,51 @@
+"""Plain references for shortest paths with equal-cost multipath, over networkx; slow and simple."""
+
+from __future__ import annotations
+
+import networkx as nx
+import numpy as np
+
+from teal.network import Topology
+from teal.runtime.arrays import FloatArray
+from teal.testing import random_topology
+
+
+def random_metrics(topology: Topology, seed: int, most: int = 4) -> FloatArray:
+    """(E,) whole numbers from 1 to ``most``, few of them, so that many paths have equal cost."""
+    return np.random.default_rng(seed).integers(1, most + 1, topology.num_links).astype(np.float64)
+
+
+def network_with_parallels(seed: int, nodes: int = 8) -> Topology:
+    """A random network in which two links have a parallel one."""
+    topology = random_topology(seed, nodes)
+    chosen = np.random.default_rng(seed).integers(0, topology.num_links, 2)
+    return topology.with_links(np.concatenate([np.arange(topology.num_links), chosen]))
+
+
+def segment_shares(topology: Topology, metric: FloatArray, weight: FloatArray | None = None) -> FloatArray:
+    """(N, N, E) g(t, u, e): share of what goes from u to t that passes link e; NaN without a path."""
+    nodes, links = topology.num_nodes, topology.num_links
+    weight = np.ones(links) if weight is None else weight
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(nodes))
+    live = [e for e in range(links) if topology.capacity[e] > 0 and np.isfinite(metric[e])]
+    for e in live:
+        ends = int(topology.link_source[e]), int(topology.link_target[e])
+        graph.add_edge(*ends, metric=min(metric[e], graph.edges[ends]["metric"] if graph.has_edge(*ends) else np.inf))
+    shares = np.full((nodes, nodes, links), np.nan)
+    distance = dict(nx.all_pairs_dijkstra_path_length(graph, weight="metric"))
+    for t in range(nodes):
+        for u in sorted((u for u in range(nodes) if t in distance[u]), key=lambda u: distance[u][t]):
+            shares[t, u] = 0
+            if u == t:
+                continue
+            hops = [
+                e for e in live
+                if topology.link_source[e] == u and t in distance[int(topology.link_target[e])]
+                and distance[u][t] == metric[e] + distance[int(topology.link_target[e])][t]
+            ]  # fmt: skip
+            for e in hops:
+                part = weight[e] / sum(weight[hop] for hop in hops)
+                shares[t, u] += part * shares[t, int(topology.link_target[e])]
+                shares[t, u, e] += part
+    return shares
