@@ -1,0 +1,287 @@
+"""Loads under shortest-path routing when links fail: after convergence, and while backup paths are in use.
+
+For every destination the loads without failure are kept.  A failure changes a destination only if a failed link is on
+its DAG.  If every node there keeps another next hop, distances stay and only shares change; else its shortest paths are
+searched anew.
+
+- *After convergence* every node uses the shortest paths of the network without the failed links.
+- *Under fast reroute* (TI-LFA, RFC 9855) only the node at a failed link has acted.  If it has other next hops of equal
+  cost, these take all; else it sends over its shortest path after convergence, by a list of segments.  All other nodes
+  still use the paths of before.
+- *Micro-loops* are possible for a destination if next hops of before and after convergence together contain a cycle,
+  since nodes do not change at the same time (RFC 8333).  Traffic at risk is that of nodes which can reach the cycle.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from teal.network.ecmp import Dags, EcmpDag, IgpLinks, grow_dag, is_on_dag, new_dags
+from teal.pathops.segment_passes import MOST_BLOCKS, load_inwards
+from teal.runtime.arrays import AnyArray, FloatArray, Int64Array, IntArray
+from teal.runtime.parallel import kernel, parallel_kernel, prange, threads_for
+
+_OPERATIONS_PER_ARC = 8  # scalar operations of a failure for each arc, approximately
+
+
+class FailureResults(NamedTuple):
+    """What the failures of S sets of links do to M matrices.
+
+    Attributes:
+        utilisation: (S, M) largest of a link that works.
+        busiest: (S, M) its number; -1 without any load.
+        overload: (S, M) Gbit/s above the capacities, over all links.
+        lost: (S, M) Gbit/s of demands whose ends are cut off from each other.
+        at_risk: (S, M) Gbit/s of nodes that can reach a micro-loop; 0 unless asked for.
+        load: (S, M, E) Gbit/s; (0, M, E) unless asked for.
+    """
+
+    utilisation: FloatArray
+    busiest: Int64Array
+    overload: FloatArray
+    lost: FloatArray
+    at_risk: FloatArray
+    load: FloatArray
+
+
+@kernel
+def _keeps_next_hops(row: int, links: IgpLinks, dags: Dags, failed: AnyArray, stamp: int) -> bool:
+    """Whether every node of a DAG keeps a next hop without the failed links."""
+    arc_start, arc = dags.arc_start[row], dags.arc[row]
+    for i in range(1, dags.reached[row]):
+        has_hop = False
+        for a in range(arc_start[i], arc_start[i + 1]):
+            if failed[arc[a]] != stamp:
+                has_hop = True
+                break
+        if not has_hop:
+            return False
+    return True
+
+
+@kernel
+def _load_without(  # type: ignore[no-untyped-def]
+    row, links, dags, failed, stamp, volume, load, stuck
+):
+    """:func:`load_inwards` where the next hops that are left take all; what has none is added to ``stuck`` (N,)."""
+    order, arc_start, arc, share = dags.order[row], dags.arc_start[row], dags.arc[row], dags.share[row]
+    for j in range(dags.reached[row] - 1):
+        i = dags.reached[row] - 1 - j
+        passing = volume[order[i]]
+        if passing == 0.0:
+            continue
+        left = 0.0
+        for a in range(arc_start[i], arc_start[i + 1]):
+            if failed[arc[a]] != stamp:
+                left += share[a]
+        if left == 0.0:
+            stuck[order[i]] += passing
+            continue
+        for a in range(arc_start[i], arc_start[i + 1]):
+            link = arc[a]
+            if failed[link] != stamp:
+                part = passing * share[a] / left
+                load[link] += part
+                volume[links.head[link]] += part
+
+
+@kernel
+def _volume_at_loops(  # type: ignore[no-untyped-def]
+    row, links, dags, after, failed, stamp, hops_left, queue, volume
+):
+    """Gbit/s of nodes that can reach a cycle of the next hops of before and after together.
+
+    Nodes without next hops are removed, then those whose next hops are all removed, until none is left to remove.
+    """
+    nodes = len(hops_left)
+    distance, distance_after = dags.distance[row], after.distance[0]
+    tail = links.tail
+    hops_left[:] = 0
+    for e in range(len(tail)):
+        if failed[e] != stamp and (is_on_dag(distance, links, e) or is_on_dag(distance_after, links, e)):
+            hops_left[tail[e]] += 1
+    size = 0
+    for u in range(nodes):
+        if hops_left[u] == 0:
+            queue[size] = u
+            size += 1
+    done = 0
+    while done < size:
+        u = queue[done]
+        done += 1
+        for j in range(links.in_ptr[u], links.in_ptr[u + 1]):
+            e = links.in_link[j]
+            if failed[e] != stamp and (is_on_dag(distance, links, e) or is_on_dag(distance_after, links, e)):
+                hops_left[tail[e]] -= 1
+                if hops_left[tail[e]] == 0:
+                    queue[size] = tail[e]
+                    size += 1
+    total = 0.0
+    for u in range(nodes):
+        if hops_left[u] > 0:
+            total += volume[u]
+    return total
+
+
+@kernel
+def _one_failure(  # type: ignore[no-untyped-def]
+    links, failed_links, dags, after, volume, by_destination, failed, stamp, is_repairing, wants_loops,
+    keys, heap_nodes, passing, stuck, hops_left, queue, load, lost, at_risk
+):  # fmt: skip
+    """The loads (M, E) of one failure, by changing those without it; adds to ``lost`` and ``at_risk`` (M,)."""
+    matrices, nodes = volume.shape[0], volume.shape[1]
+    for t in range(nodes):
+        distance, is_hit = dags.distance[t], False
+        for e in failed_links:
+            if is_on_dag(distance, links, e):
+                is_hit = True
+                break
+        if not is_hit:
+            continue
+        keeps = _keeps_next_hops(t, links, dags, failed, stamp)
+        if not keeps:
+            for e in failed_links:
+                stuck[e] = links.metric[e]  # kept here while the links have failed
+                links.metric[e] = np.inf
+            grow_dag(t, 0, links, after, keys, heap_nodes)
+            for e in failed_links:
+                links.metric[e] = stuck[e]
+        for m in range(matrices):
+            for e in range(load.shape[1]):
+                load[m, e] -= by_destination[m, t, e]
+            passing[:] = volume[m, t]
+            if keeps:
+                _load_without(t, links, dags, failed, stamp, passing, load[m], stuck)
+                continue
+            for u in range(nodes):
+                if after.distance[0, u] == np.inf and dags.distance[t, u] < np.inf:
+                    lost[m] += volume[m, t, u]
+                    passing[u] = 0.0
+            if is_repairing:
+                stuck[:nodes] = 0.0
+                _load_without(t, links, dags, failed, stamp, passing, load[m], stuck)
+                for u in range(nodes):
+                    if after.distance[0, u] == np.inf:  # sent there by nodes that know of no failure yet
+                        lost[m] += stuck[u]
+                load_inwards(0, links.head, after, stuck[:nodes], load[m])
+            else:
+                load_inwards(0, links.head, after, passing, load[m])
+            if wants_loops:
+                at_risk[m] += _volume_at_loops(
+                    t, links, dags, after, failed, stamp, hops_left, queue, volume[m, t]
+                )  # fmt: skip
+
+
+@parallel_kernel
+def _all_failures(  # type: ignore[no-untyped-def]
+    links, dags, set_ptr, set_link, volume, by_destination, base, lost_before, inverse_capacity, capacity,
+    is_repairing, wants_loops, blocks, utilisation, busiest, overload, lost, at_risk, loads
+):  # fmt: skip
+    for block in prange(blocks):
+        matrices, nodes, num_links = volume.shape[0], volume.shape[1], base.shape[1]
+        own = IgpLinks(
+            links.out_ptr, links.out_link, links.in_ptr, links.in_link, links.tail, links.head,
+            links.metric.copy(), links.weight,
+        )  # fmt: skip
+        after = new_dags(1, nodes, num_links)
+        keys, heap_nodes = np.empty(2 * num_links + 2), np.empty(2 * num_links + 2, dtype=np.int32)
+        passing, stuck = np.empty(nodes), np.zeros(nodes + num_links)
+        hops_left, queue = np.empty(nodes, dtype=np.int32), np.empty(nodes, dtype=np.int32)
+        failed, load = np.full(num_links, -1, dtype=np.int32), np.empty((matrices, num_links))
+        for s in range(block, len(set_ptr) - 1, blocks):
+            failed_links = set_link[set_ptr[s] : set_ptr[s + 1]]
+            for e in failed_links:
+                failed[e] = s
+            load[:] = base
+            for m in range(matrices):
+                lost[s, m] = lost_before[m]
+            _one_failure(
+                own, failed_links, dags, after, volume, by_destination, failed, s, is_repairing, wants_loops,
+                keys, heap_nodes, passing, stuck, hops_left, queue, load, lost[s], at_risk[s],
+            )  # fmt: skip
+            for m in range(matrices):
+                largest, where, over = 0.0, -1, 0.0
+                for e in range(num_links):
+                    if failed[e] == s:
+                        load[m, e] = 0.0
+                        continue
+                    u = load[m, e] * inverse_capacity[e]
+                    if u > largest:
+                        largest, where = u, e
+                    over += max(0.0, load[m, e] - capacity[e])
+                utilisation[s, m], busiest[s, m], overload[s, m] = largest, where, over
+                if len(loads):
+                    for e in range(num_links):
+                        loads[s, m, e] = load[m, e]
+
+
+@parallel_kernel
+def _loads_by_destination(head: IntArray, dags: Dags, volume: FloatArray, load: FloatArray) -> None:
+    for t in prange(volume.shape[1]):
+        passing = np.empty(volume.shape[2])
+        for m in range(len(volume)):
+            for u in range(len(passing)):
+                passing[u] = volume[m, t, u]
+            load_inwards(t, head, dags, passing, load[m, t])
+
+
+class IgpFailures:
+    """Loads of M matrices without failure, and under failures of sets of links.
+
+    Args:
+        dag: shortest paths without failure.
+        volume: (M, N, N) Gbit/s to the first node, the destination, from the second one.
+
+    Attributes:
+        load: (M, E) Gbit/s without failure.
+        lost: (M,) Gbit/s between nodes that have no path even without failure.
+    """
+
+    def __init__(self, dag: EcmpDag, volume: FloatArray) -> None:
+        self.dag, self._volume = dag, np.ascontiguousarray(volume)
+        topology = dag.topology
+        self._by_destination = np.zeros((len(volume), topology.num_nodes, topology.num_links))
+        self._operations = _OPERATIONS_PER_ARC * dag.num_arcs * len(volume)
+        with threads_for(self._operations):
+            _loads_by_destination(dag.links.head, dag.dags, self._volume, self._by_destination)
+        self.load: FloatArray = self._by_destination.sum(1)
+        self.lost: FloatArray = np.where(dag.reaches, 0, self._volume).sum((1, 2))
+
+    def under(
+        self, failures: list[list[int]], *, repairing: bool = False, micro_loops: bool = False, loads: bool = False
+    ) -> FailureResults:
+        """What each set of links does when all of its links fail.
+
+        Args:
+            failures: numbers of the links of each set.
+            repairing: loads while backup paths are in use, not after convergence.
+            micro_loops: also find the traffic at risk.
+            loads: also return the loads of all links.
+        """
+        topology, matrices, sets = self.dag.topology, len(self._volume), len(failures)
+        failures = [sorted(set(links)) for links in failures]
+        ptr = np.concatenate([[0], np.cumsum([len(links) for links in failures])]).astype(np.int64)
+        flat = np.array([link for links in failures for link in links], dtype=np.int64)
+        capacity = topology.capacity
+        inverse = np.where(capacity > 0, 1 / np.where(capacity > 0, capacity, 1), 0)
+        results = FailureResults(
+            *(np.zeros((sets, matrices)), np.zeros((sets, matrices), dtype=np.int64)),
+            *(np.zeros((sets, matrices)) for _ in range(3)),
+            np.zeros((sets if loads else 0, matrices, topology.num_links)),
+        )
+        with threads_for(self._operations * sets):
+            _all_failures(
+                self.dag.links, self.dag.dags, ptr, flat, self._volume, self._by_destination, self.load, self.lost,
+                inverse, capacity, repairing, micro_loops, max(1, min(sets, MOST_BLOCKS)), *results,
+            )  # fmt: skip
+        return results
+
+
+def volumes(pairs: IntArray, demand: FloatArray, nodes: int) -> FloatArray:
+    """(M, N, N) Gbit/s to the first node from the second one, of demands (M, D) between pairs (D, 2)."""
+    volume = np.zeros((len(demand), nodes, nodes))
+    for m, row in enumerate(demand):
+        np.add.at(volume[m], (pairs[:, 1], pairs[:, 0]), row)
+    return volume
