@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from teal.cli import runners
+from teal.cli import routing_runners, runners
 from teal.config import (
     AllocateConfig,
     AuditConfig,
@@ -19,6 +19,7 @@ from teal.config import (
     PretrainHedgeConfig,
     ReportConfig,
     ServeConfig,
+    SimulateConfig,
     SolveConfig,
     TopologyConfig,
     TopologyListConfig,
@@ -60,6 +61,7 @@ COMMANDS = {
     "serve": Command(ServeConfig, runners.serve, _ALLOCATE, uses_all_kernels=True),
     "evaluate": Command(EvaluateConfig, runners.evaluate, _COMPARE),
     "report": Command(ReportConfig, runners.report, _COMPARE, uses_kernels=False),
+    "simulate": Command(SimulateConfig, routing_runners.simulate, _COMPARE, uses_kernels=False),
     "plan": Command(PlanConfig, runners.plan, _COMPARE),
     "audit": Command(AuditConfig, runners.audit, _COMPARE),
     "train": Command(TrainConfig, runners.train, _LEARN),

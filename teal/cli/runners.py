@@ -109,7 +109,7 @@ def _evaluate(config: EvaluateConfig, notify: Notify) -> int:
     from teal.studies.evaluate import REPORT, EvaluationStudy
 
     rows = EvaluationStudy(config, notify).run().rows
-    _print_tables(render_all(rows, wide=config.wide), wide=config.wide)
+    print_tables(render_all(rows, wide=config.wide), wide=config.wide)
     print(f"{config.out / REPORT}: open it in a browser; the rows are in {config.out}/results.csv")
     return EXIT_OK if any(row.usable for row in rows) else EXIT_FAILED
 
@@ -120,7 +120,7 @@ def _race(config: EvaluateConfig, notify: Notify) -> int:
     from teal.studies.race import FILES, run_race
 
     runs = run_race(config, notify)
-    _print_tables([render_times_to_gap(times_to_gap(runs, _RACE_TABLE_GAP), _RACE_TABLE_GAP)])
+    print_tables([render_times_to_gap(times_to_gap(runs, _RACE_TABLE_GAP), _RACE_TABLE_GAP)])
     print(", ".join(str(config.out / name) for name in FILES))
     return EXIT_OK
 
@@ -130,12 +130,13 @@ def _next_interval(config: EvaluateConfig, notify: Notify) -> int:
     from teal.studies.next_interval import FILES, run_next_interval
 
     summaries = run_next_interval(config, notify)
-    _print_tables(render_next_interval(summaries, wide=config.wide), wide=config.wide)
+    print_tables(render_next_interval(summaries, wide=config.wide), wide=config.wide)
     print(", ".join(str(config.out / name) for name in FILES))
     return EXIT_OK
 
 
-def _print_tables(tables: Iterable[Table], *, wide: bool = True) -> None:
+def print_tables(tables: Iterable[Table], *, wide: bool = True) -> None:
+    """Print tables as wide as the terminal, or so wide that they can be read from a file."""
     console = Console(width=None if sys.stdout.isatty() else _WIDE_TABLE_WIDTH if wide else _TABLE_WIDTH)
     for table in tables:
         console.print(table)
@@ -175,7 +176,7 @@ def plan(config: PlanConfig, notify: Notify) -> int:
     from teal.studies.plan import FILES, run_plan
 
     outages = run_plan(config, notify)
-    _print_tables(render_plan(outages, config.worst, Objective(config.objective)))
+    print_tables(render_plan(outages, config.worst, Objective(config.objective)))
     print(f"{len(outages):,} cases: " + ", ".join(str(config.out / name) for name in FILES))
     return EXIT_OK
 

@@ -14,6 +14,7 @@ from teal.config.pretrain import PretrainConfig
 from teal.config.pretrain_hedge import PretrainHedgeConfig
 from teal.config.report import ReportConfig
 from teal.config.serve import ServeConfig
+from teal.config.simulate import SimulateConfig
 from teal.config.solve import SolveConfig
 from teal.config.topology import TopologyConfig, TopologyListConfig
 from teal.config.traffic import TrafficConfig, TrafficConvertConfig, TrafficGenerateConfig
@@ -37,6 +38,7 @@ __all__ = [
     "ProgramConfig",
     "ReportConfig",
     "ServeConfig",
+    "SimulateConfig",
     "SolveConfig",
     "TopologyConfig",
     "TopologyListConfig",

@@ -210,7 +210,7 @@ class EcmpDag:
         is_better = ~rises & reaches & (metric[changed] + to_end <= to_start)
         affected = np.flatnonzero((is_worse | is_better).any(1)).astype(np.int32)
         links = self.links._replace(metric=np.ascontiguousarray(metric, dtype=np.float64))
-        dag = EcmpDag(self.topology, links, Dags(*(array.copy() for array in self.dags)))
+        dag = EcmpDag(self.topology, links, Dags._make(array.copy() for array in self.dags))
         dag._grow(affected)
         return dag
 

@@ -267,10 +267,10 @@ class IgpFailures:
         capacity = topology.capacity
         inverse = np.where(capacity > 0, 1 / np.where(capacity > 0, capacity, 1), 0)
         results = FailureResults(
-            *(np.zeros((sets, matrices)), np.zeros((sets, matrices), dtype=np.int64)),
-            *(np.zeros((sets, matrices)) for _ in range(3)),
-            np.zeros((sets if loads else 0, matrices, topology.num_links)),
-        )
+            utilisation=np.zeros((sets, matrices)), busiest=np.zeros((sets, matrices), dtype=np.int64),
+            overload=np.zeros((sets, matrices)), lost=np.zeros((sets, matrices)), at_risk=np.zeros((sets, matrices)),
+            load=np.zeros((sets if loads else 0, matrices, topology.num_links)),
+        )  # fmt: skip
         with threads_for(self._operations * sets):
             _all_failures(
                 self.dag.links, self.dag.dags, ptr, flat, self._volume, self._by_destination, self.load, self.lost,

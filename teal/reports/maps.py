@@ -41,7 +41,7 @@ def network_map(
     cases = _selected(list(dict.fromkeys(key.with_scheme("") for key in of_network)))
     schemes = list(dict.fromkeys(key.scheme for key in of_network))
     packed = {
-        f"{case_number}/{scheme_number}": _packed(of_network[case.with_scheme(scheme)])
+        f"{case_number}/{scheme_number}": packed_utilisation(of_network[case.with_scheme(scheme)])
         for case_number, case in enumerate(cases)
         for scheme_number, scheme in enumerate(schemes)
         if case.with_scheme(scheme) in of_network
@@ -65,7 +65,8 @@ def _name(case: ResultKey, time: str) -> str:
     return f"{case.index}: {time.replace('T', ' ')}{change}" + (f", draw {case.draw}" if case.draw else "")
 
 
-def _packed(utilisation: Float32Array) -> str:
+def packed_utilisation(utilisation: Float32Array) -> str:
+    """Utilisations (E,), NaN for failed links, in two bytes each, as base64."""
     steps = np.clip(np.round(np.nan_to_num(utilisation) * _STEPS_PER_UNIT), 0, _FAILED - 1)
     steps = np.where(np.isnan(utilisation), _FAILED, steps)
     return base64.b64encode(steps.astype("<u2").tobytes()).decode("ascii")

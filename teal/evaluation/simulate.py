@@ -1,0 +1,293 @@
+"""Loads of shortest-path routing and installed segment lists, without failure and under each: `teal simulate`."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from teal.config.simulate import SimulateConfig
+from teal.errors import InputError
+from teal.evaluation.igp import load_igp
+from teal.evaluation.plan import Failure, cable_failures, group_failures
+from teal.formats import load_topology, load_traffic
+from teal.formats.groups import load_groups
+from teal.formats.segment_lists import read_policies
+from teal.network import Topology, TrafficMatrices
+from teal.network.ecmp import EcmpDag
+from teal.network.segment_lists import SegmentPolicies, segment_volumes
+from teal.pathops.igp_failures import IgpFailures
+from teal.pathops.segment_passes import SegmentPasses
+from teal.runtime.arrays import FloatArray, Int64Array
+
+_BLOCK_NUMBERS = 2**25  # numbers of loads by matrix, destination and link that are in memory at a time, 256 MiB
+_TAIL = 0.99  # share of the volume whose latency is printed
+
+
+@dataclasses.dataclass(frozen=True)
+class MatrixLoad:
+    """One matrix without failure.
+
+    Attributes:
+        index: number of the matrix.
+        timestamp: its time, ISO 8601.
+        demand: Gbit/s.
+        utilisation: largest of a link.
+        busiest: name of that link.
+        overload: Gbit/s above the capacities, over all links.
+        lost: Gbit/s between nodes without a path.
+        latency_mean: ms, mean over the volume that has a path.
+        latency_99: ms, least that 99% of the volume do not exceed; each demand has the mean of its paths.
+        latency_worst: ms, largest of a demand.
+    """
+
+    index: int
+    timestamp: str
+    demand: float
+    utilisation: float
+    busiest: str
+    overload: float
+    lost: float
+    latency_mean: float
+    latency_99: float
+    latency_worst: float
+
+
+@dataclasses.dataclass(frozen=True)
+class FailureLoad:
+    """One failure under the matrix for which it is worst: that with most lost, then with the largest utilisation.
+
+    Attributes:
+        failure: name of what is down.
+        kind: cable, link, node, group or pair.
+        index: number of the matrix.
+        timestamp: its time, ISO 8601.
+        utilisation: largest of a link that works, after convergence.
+        busiest: name of that link.
+        overload: Gbit/s above the capacities.
+        lost: Gbit/s between nodes without a path.
+        repair_utilisation: largest while backup paths are in use; NaN unless asked for.
+        at_risk: Gbit/s that may run into a micro-loop before all routers have converged; NaN unless asked for.
+    """
+
+    failure: str
+    kind: str
+    index: int
+    timestamp: str
+    utilisation: float
+    busiest: str
+    overload: float
+    lost: float
+    repair_utilisation: float
+    at_risk: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Simulation:
+    """What the routing does.
+
+    Attributes:
+        topology: the network, with the metrics in force.
+        matrices: without failure, in time order.
+        failures: the worst first.
+        mean_load: (E,) Gbit/s without failure.
+        largest_load: (E,) Gbit/s without failure.
+        worst_loads: load (E,) Gbit/s of the worst matrix under each of the worst failures, by name.
+    """
+
+    topology: Topology
+    matrices: list[MatrixLoad]
+    failures: list[FailureLoad]
+    mean_load: FloatArray
+    largest_load: FloatArray
+    worst_loads: dict[str, FloatArray]
+
+    @property
+    def worst_matrix(self) -> MatrixLoad:
+        """The matrix with the largest utilisation."""
+        return max(self.matrices, key=lambda one: one.utilisation)
+
+    def to_json(self) -> dict[str, Any]:
+        """All figures; numbers that JSON cannot hold become null."""
+
+        def plain(one: object) -> dict[str, Any]:
+            values = dataclasses.asdict(one)  # type: ignore[call-overload]
+            return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+
+        return {
+            "matrices": [plain(one) for one in self.matrices], "failures": [plain(one) for one in self.failures],
+            "links": [
+                {"link": name, "mean_load": mean, "largest_load": most, "capacity": capacity}
+                for name, mean, most, capacity in zip(
+                    self.topology.link_names(), self.mean_load.tolist(), self.largest_load.tolist(),
+                    self.topology.capacity.tolist(), strict=True,
+                )
+            ],
+        }  # fmt: skip
+
+
+def simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simulation:
+    """Load everything that the settings name, and compute all loads.
+
+    Raises:
+        InputError: a fault in what the user gave.
+    """
+    topology = load_topology(config.topology, config.default_capacity, config.attributes)
+    for note in topology.notes:
+        notify(note)
+    traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
+    rows = _rows(config, traffic)
+    topology, dag = load_igp(config, topology, notify)
+    unreachable = int((~dag.reaches).sum())
+    if unreachable:
+        notify(f"{unreachable:,} pairs of nodes have no path")
+    policies = SegmentPolicies.none() if config.policies is None else read_policies(Path(config.policies), topology)
+    failures = list(_failures(config, topology))
+    per_matrix = topology.num_nodes * topology.num_links
+    return simulated(
+        dag, traffic, rows, policies, failures, config.worst, repairing=config.repair,
+        block=max(1, _BLOCK_NUMBERS // per_matrix), notify=notify,
+    )  # fmt: skip
+
+
+def simulated(
+    dag: EcmpDag,
+    traffic: TrafficMatrices,
+    rows: Int64Array,
+    policies: SegmentPolicies,
+    failures: Sequence[Failure],
+    worst: int,
+    *,
+    repairing: bool = False,
+    block: int = 16,
+    notify: Callable[[str], None] = lambda _: None,
+) -> Simulation:
+    """The loads of some matrices.
+
+    Args:
+        dag: shortest paths without failure.
+        traffic: the matrices.
+        rows: their numbers.
+        policies: installed segment lists.
+        failures: what fails.
+        worst: number of failures whose loads are kept.
+        repairing: also compute loads under fast reroute.
+        block: matrices in memory at a time.
+        notify: called with the progress.
+    """
+    topology, names = dag.topology, dag.topology.link_names()
+    sets = [list(failure.links) for failure in failures]
+    latency = SegmentPasses(dag).segment_sum(topology.latency[None])[0]
+    matrices: list[MatrixLoad] = []
+    total, largest = np.zeros(topology.num_links), np.zeros(topology.num_links)
+    found: dict[int, FailureLoad] = {}
+    for begin in range(0, len(rows), block):
+        part = rows[begin : begin + block]
+        demand = traffic.read(part)
+        volume = segment_volumes(traffic.pairs, demand, policies, topology.num_nodes)
+        loads = IgpFailures(dag, volume)
+        total += loads.load.sum(0)
+        largest = np.maximum(largest, loads.load.max(0))
+        for m, index in enumerate(part.tolist()):
+            matrices.append(_matrix_load(index, traffic, demand[m], loads, m, names, topology, latency, policies))
+        if failures:
+            after = loads.under(sets)
+            repair = loads.under(sets, repairing=True, micro_loops=True) if repairing else None
+            for s, failure in enumerate(failures):
+                m = int(np.lexsort((after.utilisation[s], after.lost[s]))[-1])
+                one = FailureLoad(
+                    failure.name, failure.kind, int(part[m]), str(traffic.timestamps[part[m]]),
+                    float(after.utilisation[s, m]), _name(names, int(after.busiest[s, m])),
+                    float(after.overload[s, m]), float(after.lost[s, m]),
+                    math.nan if repair is None else float(repair.utilisation[s, m]),
+                    math.nan if repair is None else float(repair.at_risk[s, m]),
+                )  # fmt: skip
+                if s not in found or severity(one) > severity(found[s]):
+                    found[s] = one
+        if len(rows) > block:
+            notify(f"{min(begin + block, len(rows)):,} of {len(rows):,} matrices")
+    order = sorted(found, key=lambda s: severity(found[s]), reverse=True)
+    worst_loads = {}
+    for s in order[:worst]:
+        demand = traffic.read([found[s].index])
+        one_loads = IgpFailures(dag, segment_volumes(traffic.pairs, demand, policies, topology.num_nodes))
+        worst_loads[failures[s].name] = one_loads.under([sets[s]], loads=True).load[0, 0]
+    mean = total / max(1, len(rows))
+    return Simulation(topology, matrices, [found[s] for s in order], mean, largest, worst_loads)
+
+
+def severity(one: FailureLoad) -> tuple[float, float]:
+    """Sort key of failures, larger is worse: lost traffic, then the utilisation."""
+    return round(one.lost, 9), one.utilisation
+
+
+def _name(names: list[str], link: int) -> str:
+    return names[link] if link >= 0 else ""
+
+
+def _matrix_load(  # type: ignore[no-untyped-def]
+    index: int, traffic: TrafficMatrices, demand, loads: IgpFailures, m: int, names, topology, latency, policies
+) -> MatrixLoad:
+    capacity, load = topology.capacity, loads.load[m]
+    utilisation = np.where(capacity > 0, load / np.where(capacity > 0, capacity, 1), 0)
+    busiest = int(utilisation.argmax())
+    delay = policies.mean_over_lists(latency, traffic.pairs)
+    carried = np.isfinite(delay) & (demand > 0)
+    volume, delay = demand[carried], delay[carried]
+    order = np.argsort(delay)
+    reached = np.cumsum(volume[order])
+    at = int(np.searchsorted(reached, _TAIL * reached[-1] - 1e-12)) if len(order) else 0
+    return MatrixLoad(
+        index, str(traffic.timestamps[index]), float(demand.sum()), float(utilisation[busiest]), names[busiest],
+        float(np.maximum(0, load - capacity).sum()), float(loads.lost[m]),
+        float((volume * delay).sum() / volume.sum()) if len(order) else math.nan,
+        float(delay[order[min(at, len(order) - 1)]]) if len(order) else math.nan,
+        float(delay.max()) if len(order) else math.nan,
+    )  # fmt: skip
+
+
+def _rows(config: SimulateConfig, traffic: TrafficMatrices) -> Int64Array:
+    count = traffic.num_matrices
+    if config.index >= count:
+        raise InputError("--index", "", f"a matrix from 0 to {count - 1}, or -1 for all", config.index)
+    if config.index >= 0:
+        return np.array([config.index])
+    return np.arange(min(count, config.limit or count))
+
+
+def _failures(config: SimulateConfig, topology: Topology) -> Iterator[Failure]:
+    live = topology.capacity > 0
+    cables = [one for one in cable_failures(topology) if live[list(one.links)].any()]
+    names = topology.node_names
+    for kind in dict.fromkeys(config.failures):
+        match kind:
+            case "cables":
+                yield from cables
+            case "links":
+                yield from _single_links(topology)
+            case "nodes":
+                for n, name in enumerate(names):
+                    ends = (topology.link_source == n) | (topology.link_target == n)
+                    yield Failure(name, "node", tuple(np.flatnonzero(ends).tolist()))
+            case "pairs":
+                for a, b in itertools.combinations(cables, 2):
+                    yield Failure(f"{a.name} + {b.name}", "pair", (*a.links, *b.links))
+    if config.groups is not None:
+        yield from group_failures(load_groups(config.groups, topology))
+
+
+def _single_links(topology: Topology) -> Iterator[Failure]:
+    """Each link with one in the other direction, paired in the order of the file, so that parallel ones remain."""
+    names = topology.link_names()
+    for cable in topology.cables():
+        start = topology.link_source[cable[0]]
+        forth = [link for link in cable if topology.link_source[link] == start]
+        back = [link for link in cable if topology.link_source[link] != start]
+        for number in range(max(len(forth), len(back))):
+            pair = [*forth[number : number + 1], *back[number : number + 1]]
+            yield Failure(names[pair[0]].replace("->", " - "), "link", tuple(pair))

@@ -1,0 +1,100 @@
+"""Installed segment lists as JSON: what `teal solve --routing segments` writes and `teal simulate` reads.
+
+    {"format": 1, "topology": "germany50", "policies": [
+        {"source": "a", "target": "b", "lists": [{"share": 0.6, "segments": ["m", "b"]}, {"share": 0.4, ...}]}]}
+
+A demand that is not listed goes along the IGP's shortest paths.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from teal.errors import InputError
+from teal.network import Topology
+from teal.network.segment_lists import SegmentList, SegmentPolicies
+from teal.runtime.storage import atomic_file
+
+FORMAT = 1
+_SHARE_TOLERANCE = 1e-6  # by which the shares of a demand may differ from 1
+
+
+def policies_to_json(topology: Topology, policies: SegmentPolicies) -> dict[str, Any]:
+    """See the module."""
+    names = topology.node_names
+    return {
+        "format": FORMAT,
+        "topology": topology.name,
+        "policies": [
+            {
+                "source": names[source], "target": names[target],
+                "lists": [
+                    {"share": one.share, "segments": [names[node] for node in (*one.midpoints, target)]}
+                    for one in lists
+                ],
+            }
+            for (source, target), lists in sorted(policies.lists.items())
+        ],
+    }  # fmt: skip
+
+
+def write_policies(path: Path, topology: Topology, policies: SegmentPolicies, figures: dict[str, Any]) -> None:
+    """Write the lists, with figures of the result under the key ``figures``."""
+    with atomic_file(path) as temporary:
+        document = {**policies_to_json(topology, policies), "figures": figures}
+        temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
+    """Read the lists.
+
+    Raises:
+        InputError: no such file, another format, an unknown node, a list that does not end at its target, or shares
+            that do not sum to 1.
+    """
+    where = str(path)
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(where, "policies", "a .json file of segment lists", str(error)) from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise InputError(
+            where, "format", str(FORMAT), document.get("format") if isinstance(document, dict) else "no object"
+        )
+    index, lists = topology.node_index(), dict[tuple[int, int], tuple[SegmentList, ...]]()
+
+    def node(name: Any, field: str) -> int:
+        if name not in index:
+            raise InputError(where, field, f"a node of {topology.name}", repr(name))
+        return index[name]
+
+    entries = document.get("policies")
+    if not isinstance(entries, list):
+        raise InputError(where, "policies", "a list", repr(entries))
+    for number, entry in enumerate(entries):
+        field = f"policies[{number}]"
+        if not isinstance(entry, dict) or not isinstance(entry.get("lists"), list) or not entry["lists"]:
+            raise InputError(where, field, "an object with source, target and lists", repr(entry)[:80])
+        pair = node(entry.get("source"), f"{field}.source"), node(entry.get("target"), f"{field}.target")
+        found = []
+        for place, one in enumerate(entry["lists"]):
+            here = f"{field}.lists[{place}]"
+            if not isinstance(one, dict) or not isinstance(one.get("share"), int | float):
+                raise InputError(where, here, "an object with share and segments", repr(one)[:80])
+            stops = tuple(node(name, f"{here}.segments") for name in one.get("segments", []))
+            if not stops or stops[-1] != pair[1]:
+                raise InputError(
+                    where, f"{here}.segments", f"a list that ends at {entry['target']}", one.get("segments")
+                )
+            if not (math.isfinite(one["share"]) and one["share"] >= 0):
+                raise InputError(where, f"{here}.share", "a share in [0, 1]", one["share"])
+            found.append(SegmentList(float(one["share"]), stops[:-1]))
+        if abs(sum(one.share for one in found) - 1) > _SHARE_TOLERANCE:
+            raise InputError(where, field, "shares that sum to 1", sum(one.share for one in found))
+        if pair in lists:
+            raise InputError(where, field, "each pair once", f"{entry['source']} -> {entry['target']} again")
+        lists[pair] = tuple(found)
+    return SegmentPolicies(lists)

@@ -1,0 +1,107 @@
+"""The result of `teal simulate` as text, tables and a page with a map."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from rich.markup import escape
+from rich.table import Table
+
+from teal.evaluation.simulate import FailureLoad, MatrixLoad, Simulation
+from teal.reports.maps import packed_utilisation
+from teal.reports.page import Cell, Column, Section, write_page
+from teal.reports.table import percent
+from teal.runtime.arrays import FloatArray
+from teal.web.layout import drawing
+
+
+def describe(simulation: Simulation) -> str:
+    """The worst matrix without failure, in three lines."""
+    one, count = simulation.worst_matrix, len(simulation.matrices)
+    of = f"worst of {count:,} matrices, {one.index} of {one.timestamp}" if count > 1 else f"matrix {one.index}"
+    lost = f", {one.lost:.6g} Gbit/s between nodes without a path" if one.lost else ""
+    return "\n".join([
+        f"{of}: {one.demand:.6g} Gbit/s of demand{lost}",
+        f"largest link utilisation {100 * one.utilisation:.2f}% on {one.busiest}, "
+        f"{one.overload:.6g} Gbit/s above the capacities",
+        f"latency {one.latency_mean:.4g} ms on average, {one.latency_99:.4g} ms for 99% of the volume, "
+        f"{one.latency_worst:.4g} ms at worst",
+    ])  # fmt: skip
+
+
+def render(simulation: Simulation, worst: int) -> Iterator[Table]:
+    """A table of the fullest links, and one of the worst failures."""
+    topology = simulation.topology
+    capacity = np.where(topology.capacity > 0, topology.capacity, np.inf)
+    names = topology.link_names()
+    table = Table(title="fullest links without failure", title_justify="left")
+    for column in ("link", "capacity", "largest", "mean"):
+        table.add_column(column, justify="left" if column == "link" else "right")
+    for link in np.argsort(-simulation.largest_load / capacity)[:worst].tolist():
+        largest, mean = (load[link] / capacity[link] for load in (simulation.largest_load, simulation.mean_load))
+        table.add_row(escape(names[link]), f"{topology.capacity[link]:g}", percent(largest), percent(mean))
+    yield table
+    if not simulation.failures:
+        return
+    has_repair = not math.isnan(simulation.failures[0].repair_utilisation)
+    table = Table(title=f"worst failures of {len(simulation.failures):,}", title_justify="left")
+    more = ("during repair", "at risk") if has_repair else ()
+    for column in ("failure", "largest", "on", "above capacity", "lost", *more):
+        table.add_column(column, justify="left" if column in ("failure", "on") else "right")
+    for one in simulation.failures[:worst]:
+        extra = (percent(one.repair_utilisation), f"{one.at_risk:.4g}") if has_repair else ()
+        table.add_row(
+            escape(one.failure), percent(one.utilisation), escape(one.busiest), f"{one.overload:.4g}",
+            f"{one.lost:.4g}", *extra,
+        )  # fmt: skip
+    yield table
+
+
+def write_simulation_page(path: Path, simulation: Simulation) -> None:
+    """A page with the map of the loads without failure and under the worst failures, and the table of all failures."""
+    topology, one = simulation.topology, simulation.worst_matrix
+    cases: list[tuple[str, FloatArray]] = [("no failure, largest of all matrices", simulation.largest_load)]
+    cases += [(f"{name} down", load) for name, load in simulation.worst_loads.items()]
+    live = topology.capacity > 0
+    shares = {
+        f"{number}/0": packed_utilisation(
+            np.where(live, load / np.where(live, topology.capacity, 1), np.nan).astype(np.float32)
+        )
+        for number, (_, load) in enumerate(cases)
+    }
+    drawn = drawing(
+        topology.node_names, topology.coordinates, topology.link_source, topology.link_target, topology.capacity
+    )
+    lines = [("no failure", _cells(one)), *((f.failure, _cells(f)) for f in simulation.failures)]
+    section = Section(
+        title=topology.name,
+        facts=f"{topology.num_nodes} nodes, {topology.num_links} directed links, {len(simulation.matrices):,} matrices",
+        traffic="",
+        columns=[
+            Column("largest utilisation", most_is_best=True), Column("on", is_number=False),
+            Column("above capacity, Gbit/s", most_is_best=True), Column("lost, Gbit/s", most_is_best=True),
+            Column("during repair", most_is_best=True), Column("at risk of micro-loops, Gbit/s", most_is_best=True),
+        ],
+        lines=lines,
+        charts=(),
+        map={**drawn, "cases": [name for name, _ in cases], "schemes": ["routing"], "utilisation": shares},
+    )  # fmt: skip
+    introduction = (
+        "Loads of shortest paths with equal-cost multipath, and of segment lists where any are installed.  Each "
+        "failure is shown under the matrix for which it is worst."
+    )
+    write_page(path, f"Routing of {topology.name}", introduction, [section])
+
+
+def _cells(one: MatrixLoad | FailureLoad) -> list[Cell]:
+    repair, at_risk = (one.repair_utilisation, one.at_risk) if isinstance(one, FailureLoad) else (math.nan, math.nan)
+    numbers = (one.overload, one.lost)
+    return [
+        Cell(percent(one.utilisation), one.utilisation), Cell(one.busiest),
+        *(Cell(f"{number:.4g}", number) for number in numbers),
+        Cell("" if math.isnan(repair) else percent(repair), repair),
+        Cell("" if math.isnan(at_risk) else f"{at_risk:.4g}", at_risk),
+    ]  # fmt: skip
