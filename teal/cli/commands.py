@@ -54,7 +54,7 @@ class Command:
 _ALLOCATE, _LEARN, _COMPARE, _INPUT = "allocate", "learn", "compare and plan", "look and convert"
 
 COMMANDS = {
-    "solve": Command(SolveConfig, runners.solve, _ALLOCATE),
+    "solve": Command(SolveConfig, routing_runners.solve, _ALLOCATE),
     "allocate": Command(AllocateConfig, runners.allocate, _ALLOCATE),
     "export": Command(ExportConfig, runners.export, _ALLOCATE, uses_kernels=False),
     "update": Command(UpdateConfig, runners.update, _ALLOCATE, uses_kernels=False),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 
-from teal.cli.runners import EXIT_OK, Notify, print_tables
-from teal.config import SimulateConfig
+from teal.cli import runners
+from teal.cli.runners import EXIT_GAP, EXIT_OK, Notify, print_tables
+from teal.config import SimulateConfig, SolveConfig
 
 
 def simulate(config: SimulateConfig, notify: Notify) -> int:
@@ -24,3 +25,18 @@ def simulate(config: SimulateConfig, notify: Notify) -> int:
     if config.out is not None:
         print(f"{config.out / PAGE}: open it in a browser; tables are beside it")
     return EXIT_OK
+
+
+def solve(config: SolveConfig, notify: Notify) -> int:
+    """One matrix, over candidate paths or over segment lists."""
+    if config.routing == "paths":
+        return runners.solve(config, notify)
+    from teal.studies.segments import run_segments
+
+    report = run_segments(config, notify)
+    print(json.dumps(report.to_json(), allow_nan=False) if config.json else report.describe())
+    if report.reached:
+        return EXIT_OK
+    if config.routing == "segments":
+        notify(f"the target gap of {100 * config.gap:g}% was not reached: stopped by {report.stopped_by}")
+    return EXIT_OK if config.routing == "ecmp" else EXIT_GAP

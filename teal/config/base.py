@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from pathlib import Path
 from typing import Annotated, Literal
@@ -172,6 +173,22 @@ def require_exact_splits(config: ProgramConfig, entries: int, min_split: float) 
     require(
         config, "protect", "nothing with --entries and --min-split", not (config.protect and (entries or min_split))
     )
+
+
+def share(text: str, option: str) -> float:
+    """The number of a share such as ``1%`` or ``0.01``.
+
+    Raises:
+        InputError: any other text, or a share below 0.
+    """
+    number, unit = (text[:-1], 0.01) if text.endswith("%") else (text, 1.0)
+    try:
+        value = float(number) * unit
+    except ValueError:
+        raise InputError(option, "", "a share such as 1% or 0.01", repr(text)) from None
+    if not 0 <= value < math.inf:
+        raise InputError(option, "", "a share such as 1% or 0.01", repr(text))
+    return value
 
 
 _SECONDS_PER_UNIT = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}

@@ -5,18 +5,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
-from teal.config.base import InstanceConfig, require, require_exact_splits, require_one_program, seconds
+from teal.config.base import InstanceConfig, require, require_exact_splits, require_one_program, seconds, share
+from teal.config.igp import IgpConfig
 from teal.config.option import ENTRIES, GAP, MAX_ITERATIONS, MIN_SPLIT, OVERWRITE
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SolveConfig(InstanceConfig):
+class SolveConfig(IgpConfig, InstanceConfig):
     """Allocate one traffic matrix to a certified optimality gap, without an LP solver."""
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "matrix": ("index", "fail"),
+        "segment routing": ("routing", "metric", "set_metric", "ucmp", "fewest_policies", "one_list"),
         "calm": ("previous", "max_churn", "keep_within"),
         "when to stop": ("gap", "over_all_paths", "deadline", "max_iterations"),
         "large networks": ("carrying", "shards", "workers"),
@@ -38,7 +40,15 @@ class SolveConfig(InstanceConfig):
     folder; auto is universal on networks of middle size (50,000 paths and more, but too small for a start from a
     sample of the demands), else none."""
     fail: tuple[str, ...] = ()
-    """A failed link A,B (node names; both directions); repeat for more.  Paths are not changed."""
+    """A failed link A,B (node names; both directions); repeat for more.  Candidate paths are not changed."""
+    routing: Literal["paths", "segments", "ecmp"] = "paths"
+    """paths (explicit tunnels over candidate paths); segments (segment lists with one midpoint, between which the IGP's
+    shortest paths are used, all midpoints considered); or ecmp (the IGP's shortest paths alone)."""
+    fewest_policies: str = ""
+    """With --routing segments and max_link_utilisation: the fewest demands with a policy whose utilisation is within
+    this share of the best, such as 1%."""
+    one_list: bool = False
+    """With --routing segments and max_link_utilisation: one segment list for each demand, without splits."""
     previous: Path | None = None
     """The allocation in force, a .json file of an earlier --out; with --max-churn, --keep-within or both."""
     max_churn: float | None = None
@@ -94,6 +104,34 @@ class SolveConfig(InstanceConfig):
             require(self, "device", "cpu with --shards and --workers", self.device in ("auto", "cpu"))
         if self.deadline:
             seconds(self.deadline, "--deadline")
+        if self.routing != "paths":
+            self._check_routing()
+        for field in ("fewest_policies", "one_list", "set_metric", "ucmp"):
+            require(self, field, "--routing segments beside it", self.routing != "paths" or not getattr(self, field))
+        require(self, "metric", "--routing segments beside it", self.routing != "paths" or self.metric == "file")
+
+    def _check_routing(self) -> None:
+        names = ("total_flow", "max_link_utilisation")
+        where = f"with --routing {self.routing}"
+        require(self, "objective", f"total_flow or max_link_utilisation {where}", self.objective in names)
+        for field in (
+            "previous",
+            "calibrate",
+            "carrying",
+            "entries",
+            "min_split",
+            "over_all_paths",
+            "paths",
+            "protect",
+        ):
+            require(self, field, f"nothing {where}", not getattr(self, field))
+        for field in ("class_shares", "latency_limits", "is_sharded"):
+            require(self, field, f"nothing {where}", not getattr(self, field))
+        for field in ("fewest_policies", "one_list"):
+            balances = self.objective == "max_link_utilisation" and self.routing == "segments"
+            require(self, field, "--objective max_link_utilisation beside it", balances or not getattr(self, field))
+        if self.fewest_policies:
+            share(self.fewest_policies, "--fewest-policies")
 
     @property
     def is_sharded(self) -> bool:

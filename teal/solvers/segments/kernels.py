@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.parallel import kernel, parallel_kernel, prange, threads_for
 
-_OPERATIONS_PER_SLOT = 20  # scalar operations of a step, approximately
+if TYPE_CHECKING:
+    from teal.solvers.segments.problem import SegmentProblem
+
+OPERATIONS_PER_SLOT = 20  # scalar operations of a step, approximately
 
 
 def grouped(node: IntArray, nodes: int) -> tuple[IntArray, IntArray]:
@@ -57,8 +60,7 @@ def cheapest_midpoints(
 
 @parallel_kernel
 def _first_segments(
-    source: IntArray, ptr: IntArray, order: IntArray, demand: FloatArray, mid: IntArray, share: FloatArray,
-    volume: FloatArray,
+    ptr: IntArray, order: IntArray, demand: FloatArray, mid: IntArray, share: FloatArray, volume: FloatArray
 ) -> None:  # fmt: skip
     for s in prange(len(volume)):
         for i in range(ptr[s], ptr[s + 1]):
@@ -80,15 +82,15 @@ def _last_segments(
                     volume[t, mid[d, k]] += demand[d] * share[d, k]
 
 
-def segment_volumes(problem: Any, mid: IntArray, share: FloatArray) -> FloatArray:
+def segment_volumes(problem: SegmentProblem, mid: IntArray, share: FloatArray) -> FloatArray:
     """(N, N) Gbit/s to the first node from the second one, of shares (D, K) over midpoints (D, K).
 
     First segments are added up by source and last ones by target, so that no two threads write to one place.
     """
     nodes = problem.num_nodes
     first, last = np.zeros((nodes, nodes)), np.zeros((nodes, nodes))
-    with threads_for(4 * mid.size):
-        _first_segments(problem.source, *problem.by_source, problem.demand, mid, share, first)
+    with threads_for(OPERATIONS_PER_SLOT * mid.size):
+        _first_segments(*problem.by_source, problem.demand, mid, share, first)
         _last_segments(*problem.by_target, problem.demand, mid, share, last)
     return np.asarray(last + first.T)
 

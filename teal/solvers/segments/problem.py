@@ -16,6 +16,7 @@ from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.parallel import threads_for
 from teal.solvers.segments.kernels import cheapest_midpoints, grouped, segment_volumes
 
+_UNIFORM_PARTS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)  # of equal prices in a mixture, for the bound on any paths
 _LEAST_SHARE = 1e-9  # of a demand, below which a list is dropped
 
 
@@ -116,12 +117,21 @@ class SegmentProblem:
         return value + float((self.demand * np.maximum(0, 1 - cost)).sum())
 
     def free_bound(self, prices: FloatArray) -> float:
-        """The bound by the same prices on routing over any paths: the costs are those of shortest paths."""
+        """A bound on routing over any paths: the costs are those of shortest paths.
+
+        Links that no segment list can load have a price of 0, which any path may use; so mixtures with equal prices
+        are tried too, and the best bound counts.
+        """
         links, live = self.dag.links, self.capacity > 0
-        weight = np.where(live, prices, np.inf)
         nodes, roots = self.num_nodes, np.unique(self.source)
-        distance, _ = shortest_trees(nodes, links.tail, links.head, weight, roots.astype(np.int32))
-        return self.bound(prices, distance[np.searchsorted(roots, self.source), self.target])
+        uniform = float((self.capacity * prices).sum()) * self.inverse_capacity / max(1, int(live.sum()))
+        bounds = []
+        for part in _UNIFORM_PARTS:
+            mixed = (1 - part) * prices + part * uniform
+            weight = np.where(live, mixed, np.inf)
+            distance, _ = shortest_trees(nodes, links.tail, links.head, weight, roots.astype(np.int32))
+            bounds.append(self.bound(mixed, distance[np.searchsorted(roots, self.source), self.target]))
+        return max(bounds) if self.balances else min(bounds)
 
     def utilisation(self, load: FloatArray) -> float:
         """Largest load over capacity."""

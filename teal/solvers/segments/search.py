@@ -12,7 +12,7 @@ import numpy as np
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline
 from teal.runtime.parallel import threads_for
-from teal.solvers.segments.kernels import step, take_midpoints
+from teal.solvers.segments.kernels import OPERATIONS_PER_SLOT, step, take_midpoints
 from teal.solvers.segments.problem import SegmentProblem
 
 SLOTS = 4  # midpoints held for a demand at first; at most 4 besides the direct way are used in optima
@@ -24,6 +24,7 @@ _PATIENCE = 12  # certificates in which the gap must fall by _STALL_SHARE, else 
 _STALL_SHARE = 0.2
 _RESTART_AT = 0.5  # of the gap at the last restart
 _LEAST_UTILISATION = 0.05  # of the largest one, in step sizes of links that carry less
+_LEAST_CARRIED = 1e-3  # share of a demand that counts as carried straight to its target, in step sizes
 _REFILL_ROUNDS = 3  # in which flow that was cut to be feasible takes up capacity that is left
 
 
@@ -41,7 +42,7 @@ class SegmentResult:
         gap: between value and bound, as a share of the larger one.
         iterations: of PDHG.
         solve_s: seconds.
-        stopped_by: gap, deadline or iterations.
+        stopped_by: gap, deadline, stall or iterations.
     """
 
     mid: IntArray
@@ -91,6 +92,8 @@ def solve(
             stopped_by = "gap"
         elif deadline.is_over:
             stopped_by = "deadline"
+        elif search.has_stalled:
+            stopped_by = "stall"
         elif search.iterations >= max_iterations:
             stopped_by = "iterations"
         else:
@@ -140,14 +143,13 @@ class _Search:
         """Rounds of soft-maximum prices, each sending a part over the cheapest midpoints by a line search."""
         p = self.p
         load = p.loads(self.mid, self.share)
-        for _ in range(_STARTING_ROUNDS):
+        for _ in range(_STARTING_ROUNDS if p.balances else 0):
             u = load * p.inverse_capacity
             prices = np.exp(_SHARPNESS * (u / u.max() - 1)) * p.inverse_capacity
             prices /= (p.capacity * prices).sum()
             pi = p.segment_prices(prices)
             best, cost = p.cheapest(pi)
-            if p.balances:
-                self._keep_bound(prices, p.bound(prices, cost))
+            self._keep_bound(prices, p.bound(prices, cost))
             one = np.ascontiguousarray(best[:, None])
             towards = p.loads(one, np.ones((len(best), 1)))
             part = _line_search(load * p.inverse_capacity, towards * p.inverse_capacity)
@@ -162,7 +164,7 @@ class _Search:
         if not p.balances:  # a price at which a Gbit/s on the mean demand is just worth its capacity
             mean_cost = (p.demand * self._direct_cost(self.y)).sum() / p.demand.sum()
             self.y *= min(1.0, max(0.0, u.max() - 1)) / max(mean_cost, 1e-300)
-        rows = np.maximum(u, _LEAST_UTILISATION * u.max())
+        rows = self._row_sums()
         self.sigma = 1 / rows
         primal = max(float((p.demand * self.h).sum()), 1e-300)
         dual = float((rows * self.y**2).sum())
@@ -189,7 +191,7 @@ class _Search:
         extrapolated = np.zeros_like(self.share)
         for _ in range(count):
             pi = p.segment_prices(self.y * p.inverse_capacity)
-            with threads_for(20 * self.share.size):
+            with threads_for(OPERATIONS_PER_SLOT * self.share.size):
                 step(
                     pi, np.ascontiguousarray(pi.T), p.target, *p.by_source, self.mid, self.tau, self.omega, value,
                     self.share, extrapolated, self.total,
@@ -221,10 +223,7 @@ class _Search:
             self._restart(*points[chosen], gaps[chosen])
         pi, best, cost = duals[chosen]
         average = self.total if self.count else self.share.copy()
-        if p.balances:
-            is_worth = np.ones(len(cost), dtype=bool)
-        else:
-            is_worth = cost < 1
+        is_worth = np.ones(len(cost), dtype=bool) if p.balances else cost < 1
         take_midpoints(
             pi, np.ascontiguousarray(pi.T), p.source, p.target, np.where(is_worth, best, p.target).astype(np.int32),
             cost, self.mid, self.share, average,
@@ -237,9 +236,22 @@ class _Search:
         if moved > 1e-20 and moved_y > 1e-20:
             self.omega = math.exp(0.5 * math.log(math.sqrt(moved_y / moved)) + 0.5 * math.log(self.omega))
         self.share, self.y, self.cycle_gap = share.copy(), y.copy(), gap
-        u = self.p.loads(self.mid, self.share) * self.p.inverse_capacity
-        self.sigma = 1 / np.maximum(u, max(_LEAST_UTILISATION * u.max(), 1e-12))
+        self.sigma = 1 / self._row_sums()
         self._averages()
+
+    def _row_sums(self) -> FloatArray:
+        """(E,) for step sizes: the utilisation if all demand were carried in the present proportions."""
+        share = self.share.copy()
+        if not self.p.balances:
+            share[:, 0] += _LEAST_CARRIED
+        share /= share.sum(1, keepdims=True)
+        u = self.p.loads(self.mid, share) * self.p.inverse_capacity
+        return np.maximum(u, _LEAST_UTILISATION * u.max())
+
+    @property
+    def has_stalled(self) -> bool:
+        """Whether the gap has stopped to fall although many midpoints are held: column generation then ends sooner."""
+        return self.mid.shape[1] > SLOTS * 2 and self.checks % _PATIENCE == 0
 
     def _widen(self) -> None:
         """Hold more midpoints if the gap does not fall."""
@@ -262,7 +274,7 @@ class _Search:
             share = share / share.sum(1, keepdims=True)
             value = p.utilisation(p.loads(self.mid, share))
         else:
-            share = _feasible(p, self.mid, share)
+            share = feasible(p, self.mid, share)
             value = float((p.demand * share.sum(1)).sum())
         if (value - self.value) * self.sign < 0:
             self.value, self.best_allocation = value, (self.mid.copy(), share.copy())
@@ -298,7 +310,7 @@ def _on_simplex(y: FloatArray, sigma: FloatArray) -> FloatArray:
     return result
 
 
-def _feasible(p: SegmentProblem, mid: IntArray, share: FloatArray) -> FloatArray:
+def feasible(p: SegmentProblem, mid: IntArray, share: FloatArray) -> FloatArray:
     """Shares cut so that no link is overloaded, then raised again where capacity is left."""
     wanted = np.maximum(share, 0)
     wanted = wanted / np.maximum(1, wanted.sum(1, keepdims=True))
