@@ -7,7 +7,7 @@ import sys
 
 from teal.cli import runners
 from teal.cli.runners import EXIT_GAP, EXIT_OK, Notify, print_tables
-from teal.config import SimulateConfig, SolveConfig
+from teal.config import MetricsConfig, SimulateConfig, SolveConfig
 
 
 def simulate(config: SimulateConfig, notify: Notify) -> int:
@@ -40,3 +40,12 @@ def solve(config: SolveConfig, notify: Notify) -> int:
     if config.routing == "segments":
         notify(f"the target gap of {100 * config.gap:g}% was not reached: stopped by {report.stopped_by}")
     return EXIT_OK if config.routing == "ecmp" else EXIT_GAP
+
+
+def metrics(config: MetricsConfig, notify: Notify) -> int:
+    """Better IGP metrics, and the changes in order."""
+    from teal.studies.metrics import run_metrics
+
+    report = run_metrics(config, notify)
+    print(json.dumps(report.to_json(), allow_nan=False) if config.json else report.describe())
+    return EXIT_OK

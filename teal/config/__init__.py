@@ -8,6 +8,7 @@ from teal.config.audit import AuditConfig
 from teal.config.base import CandidateConfig, InstanceConfig, PathConfig, ProgramConfig, assignments, seconds
 from teal.config.evaluate import EvaluateConfig
 from teal.config.export import ExportConfig
+from teal.config.metrics import MetricsConfig
 from teal.config.paths import ImproveConfig, PathsConfig
 from teal.config.plan import PlanConfig
 from teal.config.pretrain import PretrainConfig
@@ -30,6 +31,7 @@ __all__ = [
     "ExportConfig",
     "ImproveConfig",
     "InstanceConfig",
+    "MetricsConfig",
     "PathConfig",
     "PathsConfig",
     "PlanConfig",

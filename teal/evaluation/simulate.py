@@ -141,7 +141,7 @@ def simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simulatio
     for note in topology.notes:
         notify(note)
     traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
-    rows = _rows(config, traffic)
+    rows = chosen_rows(config.index, config.limit, traffic)
     topology, dag = load_igp(config, topology, notify)
     unreachable = int((~dag.reaches).sum())
     if unreachable:
@@ -251,13 +251,16 @@ def _matrix_load(  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-def _rows(config: SimulateConfig, traffic: TrafficMatrices) -> Int64Array:
+def chosen_rows(index: int, limit: int, traffic: TrafficMatrices) -> Int64Array:
+    """Numbers of the matrices: one, or for -1 all, at most ``limit`` unless that is 0.
+
+    Raises:
+        InputError: a number that the traffic does not have.
+    """
     count = traffic.num_matrices
-    if config.index >= count:
-        raise InputError("--index", "", f"a matrix from 0 to {count - 1}, or -1 for all", config.index)
-    if config.index >= 0:
-        return np.array([config.index])
-    return np.arange(min(count, config.limit or count))
+    if index >= count:
+        raise InputError("--index", "", f"a matrix from 0 to {count - 1}, or -1 for all", index)
+    return np.array([index]) if index >= 0 else np.arange(min(count, limit or count))
 
 
 def _failures(config: SimulateConfig, topology: Topology) -> Iterator[Failure]:

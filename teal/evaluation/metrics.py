@@ -1,0 +1,162 @@
+"""From settings to better IGP metrics: `teal metrics`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from teal.config import seconds
+from teal.config.metrics import MetricsConfig
+from teal.evaluation.igp import load_igp
+from teal.evaluation.simulate import chosen_rows
+from teal.formats import load_topology, load_traffic
+from teal.network import Topology
+from teal.network.ecmp import EcmpDag
+from teal.pathops.igp_failures import volumes
+from teal.runtime.arrays import FloatArray, IntArray
+from teal.runtime.interruptible import Deadline
+from teal.solvers.metrics import MetricSearch, change_order, improve_metrics, largest_utilisation
+from teal.solvers.segments import SegmentProblem, solve
+from teal.solvers.segments.columns import fewest_policies
+
+_USUAL_MOST = 100  # largest metric
+_PRICE_RANGE = 50.0  # largest metric of the start from prices
+_PRICE_SECONDS = 2.0  # for the prices
+_POLICY_GAP = 0.01  # over the optimum with two segments, at which policies are counted
+_POLICY_SECONDS = 20.0
+
+
+@dataclasses.dataclass(frozen=True)
+class MetricChange:
+    """One change of a configuration.
+
+    Attributes:
+        link: name.
+        source: node whose configuration changes.
+        target: node at the other end.
+        before: metric in force.
+        after: metric to come.
+        utilisation: largest of a link once this change and those before it are made.
+    """
+
+    link: str
+    source: str
+    target: str
+    before: int
+    after: int
+    utilisation: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MetricsReport:
+    """What was found.
+
+    Attributes:
+        topology: the network, with the new metrics.
+        before: largest utilisation with the metrics in force.
+        utilisation: with the new ones.
+        changes: in the order in which to make them.
+        on_the_way: largest utilisation during the changes.
+        optimum: bound on the largest utilisation over any two-segment lists with the metrics in force, for the matrix
+            with most demand; no metrics are proven to reach it.
+        policies_before: demands that need a list for 1% over the optimum now; -1 unless asked for.
+        policies: likewise with the new ones.
+        moves: that were tried.
+    """
+
+    topology: Topology
+    before: float
+    utilisation: float
+    changes: list[MetricChange]
+    on_the_way: float
+    optimum: float
+    policies_before: int
+    policies: int
+    moves: int
+
+    def to_json(self) -> dict[str, Any]:
+        """All figures and changes."""
+        hidden = ("topology", "changes")
+        figures = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in hidden}
+        return {**figures, "changes": [dataclasses.asdict(one) for one in self.changes]}
+
+    def describe(self) -> str:
+        """The same in a few lines."""
+        lines = [
+            f"largest utilisation {100 * self.before:.2f}% -> {100 * self.utilisation:.2f}% "
+            f"({self.moves:,} moves tried); segment lists could reach {100 * self.optimum:.2f}% at best "
+            "in the matrix with most demand",
+            f"{len(self.changes)} links change; at most {100 * self.on_the_way:.2f}% on the way, one by one",
+        ]
+        if self.policies >= 0:
+            lines.append(
+                f"demands that need a segment list to come within 1% of the optimum: {self.policies_before} with the "
+                f"metrics in force, {self.policies} with the new ones"
+            )
+        return "\n".join(lines)
+
+
+def improve(config: MetricsConfig, notify: Callable[[str], None]) -> MetricsReport:
+    """Load, search, and order the changes.
+
+    Raises:
+        InputError: a fault in what the user gave.
+    """
+    topology = load_topology(config.topology, config.default_capacity, config.attributes)
+    for note in topology.notes:
+        notify(note)
+    traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
+    rows = chosen_rows(config.index, config.limit, traffic)
+    topology, dag = load_igp(config, topology, notify)
+    demand = traffic.read(rows)
+    volume = volumes(traffic.pairs, demand, topology.num_nodes)
+    failures = topology.cables() if config.failures == "cables" else []
+    start = np.where(topology.capacity > 0, dag.links.metric, 1.0)
+    most = config.most or max(_USUAL_MOST, int(start.max()))
+    search = MetricSearch(topology, volume, failures, most, start, config.at_most or topology.num_links)
+    busiest = demand[int(demand.sum(1).argmax())]
+    prices, optimum = _prices(dag, traffic.pairs, busiest)
+    notify(f"segment lists could reach {100 * optimum:.2f}% at best; searching for {config.deadline}")
+    length = seconds(config.deadline, "--deadline")
+    found = improve_metrics(search, length, [prices], config.seed)
+    metric, reached = found.metric, found.utilisation
+    before_policies = policies = -1
+    if config.with_policies:
+        before_policies = _policies(dag, traffic.pairs, busiest)
+        policies = _policies(EcmpDag.of(topology, metric), traffic.pairs, busiest)
+        if policies > before_policies:
+            notify(f"the new metrics need {policies} policies, those in force {before_policies}: nothing changes")
+            metric, reached, policies = start, found.before, before_policies
+    order, on_the_way = change_order(search, metric)
+    changes, now = [], start.copy()
+    for link in order:
+        now[link] = metric[link]
+        changes.append(MetricChange(
+            topology.link_names()[link], topology.node_names[topology.link_source[link]],
+            topology.node_names[topology.link_target[link]], int(start[link]), int(metric[link]),
+            largest_utilisation(search, now),
+        ))  # fmt: skip
+    changed = dataclasses.replace(topology, metric=metric.astype(np.int64))
+    return MetricsReport(
+        changed, found.before, reached, changes, on_the_way, optimum, before_policies, policies, found.moves
+    )
+
+
+def _prices(dag: EcmpDag, pairs: IntArray, demand: FloatArray) -> tuple[FloatArray, float]:
+    """(E,) metrics in proportion to the prices of two-segment routing, and its bound."""
+    problem = SegmentProblem.of(dag, pairs, demand, balances=True)
+    result = solve(problem, 0.01, Deadline.after(_PRICE_SECONDS))
+    live = problem.capacity > 0
+    uniform = float((problem.capacity * result.prices).sum()) * problem.inverse_capacity / max(1, int(live.sum()))
+    mixed = result.prices + uniform
+    return 1 + (_PRICE_RANGE - 1) * mixed / max(float(mixed.max()), 1e-300), result.bound
+
+
+def _policies(dag: EcmpDag, pairs: IntArray, demand: FloatArray) -> int:
+    problem = SegmentProblem.of(dag, pairs, demand, balances=True)
+    result = solve(problem, _POLICY_GAP / 10, Deadline.after(_POLICY_SECONDS))
+    allowed = result.value * (1 + _POLICY_GAP)
+    return fewest_policies(problem, result, allowed, Deadline.after(_POLICY_SECONDS)).policies
