@@ -92,8 +92,9 @@ class TopologyFileConfig:
     default_capacity: float | None = None
     """Capacity of links whose file gives none, Gbit/s; without it such a file is refused."""
     attributes: str = ""
-    """Names of the attributes of links in a .json or .graphml file, where they are others than capacity (Gbit/s) and
-    latency (ms): capacity=bandwidth,latency=delay,capacity_unit=Mbit/s."""
+    """Names of the attributes of links in a .json or .graphml file, or of the columns of a table, where they are others
+    than capacity (Gbit/s), latency (ms), source, target, metric and members:
+    capacity=bandwidth,latency=delay,capacity_unit=Mbit/s."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,7 +110,9 @@ class NetworkConfig(TrafficFileConfig):
     """A network and its traffic."""
 
     topology: str
-    """A node-link .json, .graphml, SNDlib .xml or Repetita .graph file, topohub:GROUP/NAME[,capacity=GBPS], or b4."""
+    """A .json file (node-link, RFC 8345, or FRR's database of IS-IS or OSPF), a table of links (.csv, .xlsx), BGP-LS
+    updates of ExaBGP (.jsonl), a .graphml, SNDlib .xml or Repetita .graph file, topohub:GROUP/NAME[,capacity=GBPS], or
+    b4."""
     traffic: str
     """An SNDlib archive (.tgz or folder), a .npz, .csv, .parquet or Repetita .demands file (or a quoted pattern of
     those, "net.*.demands", a matrix each), or gravity:seed=0,count=200,load=4: COUNT

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from teal.errors import InputError
-from teal.formats import gravity, topohub_names
+from teal.formats import gravity, link_tables, rfc8345, router_databases, topohub_names
 from teal.formats.frames import topology_from_graph, traffic_from_frame
 from teal.formats.graphml import read_graphml
-from teal.formats.node_link import read_node_link, topology_to_node_link
+from teal.formats.node_link import read_node_link, topology_from_node_link, topology_to_node_link
 from teal.formats.npz import read_npz, write_npz
-from teal.formats.records import parse_attributes
+from teal.formats.records import Attributes, parse_attributes
 from teal.formats.repetita import TOPOLOGY_SUFFIX, demand_files, read_repetita_topology, read_repetita_traffic
 from teal.formats.sndlib import is_sndlib, read_sndlib_topology, read_sndlib_traffic
 from teal.formats.tables import read_table, write_table
@@ -26,7 +26,8 @@ __all__ = ["TRAFFIC_SUFFIXES", "is_named", "load_topology", "load_traffic", "sav
 TRAFFIC_SUFFIXES = (".npz", ".csv", ".parquet")
 BUILT_IN = {"b4": "data/b4.json"}
 _EXPECTED_TOPOLOGY = (
-    "a .json, .graphml, SNDlib .xml or Repetita .graph file, topohub:GROUP/NAME, or one of: " + ", ".join(BUILT_IN)
+    "a .json, .graphml, .csv, .xlsx, .jsonl, SNDlib .xml or Repetita .graph file, topohub:GROUP/NAME, or one of: "
+    + ", ".join(BUILT_IN)
 )
 _EXPECTED_TRAFFIC = (
     "an SNDlib .tgz or folder, a .npz, .csv, .parquet or Repetita .demands file, or gravity:seed=0,count=200,load=4"
@@ -42,7 +43,8 @@ def load_topology(text: Any, default_capacity: float | None = None, attributes: 
     """The topology of a file or name, or of a networkx graph.
 
     Args:
-        text: a node-link ``.json``, ``.graphml``, SNDlib ``.xml`` or Repetita ``.graph`` file; ``topohub:GROUP/NAME``;
+        text: a node-link, RFC 8345 or FRR database ``.json``, ``.graphml``, SNDlib ``.xml`` or Repetita ``.graph``
+            file, a table of links (``.csv``, ``.xlsx``), BGP-LS updates (``.jsonl``); ``topohub:GROUP/NAME``;
             ``b4``; or a graph.
         default_capacity: Gbit/s for links whose file gives none; None to refuse such files.
         attributes: names of the attributes of links in a .json or .graphml file, such as ``capacity=bandwidth``.
@@ -63,7 +65,11 @@ def load_topology(text: Any, default_capacity: float | None = None, attributes: 
         raise InputError(text, "topology", _EXPECTED_TOPOLOGY, "no such file or name")
     match path.suffix.lower():
         case ".json":
-            return read_node_link(path, default_capacity, names)
+            return _read_json(path, default_capacity, names)
+        case suffix if suffix in link_tables.SUFFIXES:
+            return link_tables.read_link_table(path, default_capacity, names)
+        case suffix if suffix == router_databases.BGP_LS_SUFFIX:
+            return router_databases.read_bgp_ls(path, default_capacity)
         case ".graphml":
             return read_graphml(path, default_capacity, names)
         case ".xml" if is_sndlib(path):
@@ -71,6 +77,19 @@ def load_topology(text: Any, default_capacity: float | None = None, attributes: 
         case suffix if suffix == TOPOLOGY_SUFFIX:
             return read_repetita_topology(path)
     raise InputError(text, "topology", _EXPECTED_TOPOLOGY, f"another kind of file ({path.suffix or 'no suffix'})")
+
+
+def _read_json(path: Path, default_capacity: float | None, names: Attributes) -> Topology:
+    """A network of any kind of JSON, which its members tell."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, UnicodeDecodeError) as error:
+        raise InputError(str(path), "", "a JSON file", f"invalid JSON: {error}") from None
+    if isinstance(document, dict) and rfc8345.ROOT in document:
+        return rfc8345.read_rfc8345(document, path, default_capacity)
+    if router_databases.is_router_database(document):
+        return router_databases.read_router_database(document, path, default_capacity)
+    return topology_from_node_link(document, path.stem, str(path), default_capacity, names)
 
 
 def load_traffic(
@@ -118,15 +137,23 @@ def load_traffic(
 
 
 def save_topology(path: Path | str, topology: Topology) -> None:
-    """Write a network as node-link JSON, which :func:`load_topology` reads back.
+    """Write a network as node-link JSON, as RFC 8345 for a name that ends in .rfc8345.json, or as a table of links.
 
     Raises:
-        InputError: another suffix than .json.
+        InputError: another suffix than .json or .csv.
     """
-    if Path(path).suffix.lower() != ".json":
-        raise InputError(str(path), "out", "a .json file", repr(Path(path).suffix))
+    name = Path(path).name.lower()
+    if not name.endswith((".json", ".csv")):
+        raise InputError(str(path), "out", "a .json, .rfc8345.json or .csv file", repr(Path(path).suffix))
     with atomic_file(Path(path)) as temporary:
-        temporary.write_text(json.dumps(topology_to_node_link(topology)) + "\n", encoding="utf-8")
+        if name.endswith(".csv"):
+            frame = topology.to_frame().drop(columns="link")
+            if topology.metric is not None:
+                frame["metric"] = topology.metric
+            frame.to_csv(temporary, index=False)
+            return
+        make = rfc8345.to_rfc8345 if name.endswith(".rfc8345.json") else topology_to_node_link
+        temporary.write_text(json.dumps(make(topology)) + "\n", encoding="utf-8")
 
 
 def save_traffic(path: Path, traffic: TrafficMatrices, topology: Topology) -> None:

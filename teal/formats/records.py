@@ -46,11 +46,19 @@ class Attributes:
     Attributes:
         capacity: of the capacity.
         latency: of the latency, ms.
+        source: of the node where a link starts, in a table.
+        target: of the node where it ends, in a table.
+        metric: of the IGP metric, in a table.
+        members: of the number of links of an aggregation group, in a table.
         capacity_unit: unit of the capacity, such as Mbit/s; "" for the one that the file says, or Gbit/s.
     """
 
     capacity: str = "capacity"
     latency: str = "latency"
+    source: str = "source"
+    target: str = "target"
+    metric: str = "metric"
+    members: str = "members"
     capacity_unit: str = ""
 
 

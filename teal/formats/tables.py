@@ -1,7 +1,8 @@
 """Traffic as long tables, CSV or Parquet: columns ``timestamp``, ``source``, ``target``, ``rate`` (Gbit/s).
 
-A timestamp is ISO 8601 or seconds since 1970, UTC.  Rows may come in any order, though sorted by
-timestamp is much faster; a pair that a timestamp does not name has rate 0.  Files are read in batches, twice.
+A timestamp is ISO 8601 or seconds since 1970, UTC; a table without that column is one matrix.  Rows may come in any
+order, though sorted by timestamp is much faster; a pair that a timestamp does not name has rate 0.  Files are read in
+batches, twice.
 
 Names of columns are matched without case and spaces around them.  The delimiter of a CSV file is a comma, a semicolon
 or a tab, whichever its first line has most of; where it is no comma, rates may have a decimal comma.
@@ -34,6 +35,7 @@ from teal.runtime.storage import atomic_file, content_key, file_key
 
 _BATCH_ROWS = 1 << 20  # rows of a table in memory at a time
 _COLUMNS = ("timestamp", "source", "target", "rate")
+_FIRST_TIME = int(np.datetime64("2024-01-01T00:00:00", "s").astype(np.int64))  # of a matrix without a time
 _ENDPOINT, _CLASS = "endpoint", "class"  # optional columns
 _MOST_FAULTS = 10  # that are listed
 _FIRST_LINE = 2  # of the rows of a CSV file, after that of the names
@@ -232,7 +234,7 @@ def _batches(path: Path, topology: Topology, labels: dict[str, int]) -> Iterator
         batches, delimiter = _open_csv(path) if is_csv else (pq.ParquetFile(path).iter_batches(_BATCH_ROWS), ",")
         for batch in batches:
             columns = {_plain(name): batch.column(number) for number, name in enumerate(batch.schema.names)}
-            for column in _COLUMNS:
+            for column in _COLUMNS[1:]:  # without times the table is one matrix
                 if column not in columns:
                     raise InputError(where, column, "columns " + ", ".join(_COLUMNS), ", ".join(batch.schema.names))
             ends, is_known = [], np.ones(batch.num_rows, dtype=bool)
@@ -248,7 +250,9 @@ def _batches(path: Path, topology: Topology, labels: dict[str, int]) -> Iterator
             faults.add(
                 is_known & (ends[0] == ends[1]), "a target other than the source", partial(_cell_text, "target", node)
             )
-            stamp = _seconds(columns["timestamp"], where, pa)
+            stamp = np.full(batch.num_rows, _FIRST_TIME)
+            if "timestamp" in columns:
+                stamp = _seconds(columns["timestamp"], where, pa)
             faults.next_batch(batch.num_rows)
             code = ends[0] * topology.num_nodes + ends[1]
             if _CLASS in columns:

@@ -1,0 +1,224 @@
+"""Link-state databases as routers print them: FRR's JSON of IS-IS and OSPF, and BGP-LS as JSON lines of ExaBGP.
+
+- IS-IS: ``vtysh -c "show isis database detail json"``.  Routers are named by their system IDs in adjacencies; where the
+  names of link-state packets are host names, these are matched by the order of the database, which is that of system
+  IDs, and checked by the adjacencies of both ends.
+- OSPF: ``vtysh -c "show ip ospf database router json"``.
+- BGP-LS: a line of JSON for each update, as ExaBGP writes it for a process (``encoder json``).
+
+Routers on a broadcast network are connected in pairs, each with the metric of its own interface.  None of these say a
+latency; only BGP-LS and traffic-engineering extensions say a capacity.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from teal.errors import InputError
+from teal.formats.records import LinkRecord, topology_from_records
+from teal.network import Topology
+
+BGP_LS_SUFFIX = ".jsonl"
+_SYSTEM_ID = re.compile(r"[0-9a-f]{4}\.[0-9a-f]{4}\.[0-9a-f]{4}", re.IGNORECASE)
+_BITS_PER_BYTE, _GIGA = 8, 1e9
+_Adjacency = tuple[str, str, float, float | None]  # source, target, metric, Gbit/s
+
+
+def is_router_database(document: Any) -> bool:
+    """Whether a JSON document is one of FRR's databases."""
+    if not isinstance(document, dict):
+        return False
+    areas = document.get("areas")
+    return (
+        "routerLinkStates" in document
+        or isinstance(areas, dict)
+        or (isinstance(areas, list) and "nodes" not in document)
+    )
+
+
+def read_router_database(document: Any, path: Path, default_capacity: float | None) -> Topology:
+    """The network of FRR's JSON of IS-IS or OSPF.
+
+    Raises:
+        InputError: no adjacency, or what :func:`topology_from_records` refuses.
+    """
+    where, notes = str(path), list[str]()
+    if isinstance(document.get("areas"), list):
+        found = list(_isis(document, where, notes))
+    else:
+        found = list(_ospf(document, where))
+    return _topology(path, found, default_capacity, tuple(notes))
+
+
+def read_bgp_ls(path: Path, default_capacity: float | None) -> Topology:
+    """The network of BGP-LS updates, one JSON object a line; withdrawn links are left out.
+
+    Raises:
+        InputError: a line that is no JSON, no link, or what :func:`topology_from_records` refuses.
+    """
+    where = str(path)
+    links: dict[tuple[str, ...], _Adjacency] = {}
+    names: dict[str, str] = {}
+    for line, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+        if not text.strip():
+            continue
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise InputError(where, f"line {line}", "a JSON object", str(error)) from None
+        update = _find(document, "update") or document
+        attribute = (update.get("attribute") or {}).get("bgp-ls") or {} if isinstance(update, dict) else {}
+        withdrawn = {id(one) for one in _nlris((update or {}).get("withdraw"))} if isinstance(update, dict) else set()
+        for one in _nlris(update):
+            kind = one["ls-nlri-type"]
+            if kind in ("bgpls-node", 1) and attribute.get("node-name"):
+                names[_router(one.get("node-descriptors"), where, line)] = str(attribute["node-name"])
+            if kind not in ("bgpls-link", 2):
+                continue
+            ends = tuple(_router(one.get(f"{side}-node-descriptors"), where, line) for side in ("local", "remote"))
+            key = (*ends, json.dumps(one.get("interface-address", one.get("interface-addresses"))))
+            if id(one) in withdrawn:
+                links.pop(key, None)
+                continue
+            bandwidth = attribute.get("maximum-link-bandwidth")
+            capacity = None if bandwidth is None else float(bandwidth) * _BITS_PER_BYTE / _GIGA
+            links[key] = (*ends, float(attribute.get("igp-metric", 1)), capacity)  # type: ignore[assignment]
+    found = [(names.get(a, a), names.get(b, b), metric, capacity) for a, b, metric, capacity in links.values()]
+    return _topology(path, found, default_capacity, ())
+
+
+def _topology(path: Path, found: list[_Adjacency], default_capacity: float | None, notes: tuple[str, ...]) -> Topology:
+    if not found:
+        raise InputError(str(path), "", "at least one adjacency of two routers", "none")
+    nodes = dict.fromkeys(name for one in found for name in one[:2])
+    records = [
+        LinkRecord(source, target, capacity, None, f"{source} -> {target}", metric=metric)
+        for source, target, metric, capacity in found
+    ]
+    one_way = {(a, b) for a, b, *_ in found} - {(b, a) for a, b, *_ in found}
+    if one_way:
+        a, b = sorted(one_way)[0]
+        notes += (f"{len(one_way)} adjacencies are said by one end only, such as {a} -> {b}; routers do not use them.",)
+        records = [one for one in records if (one.source, one.target) not in one_way]
+    notes += ("The database has no delays: 1 ms on every link.",)
+    return topology_from_records(
+        path.stem, str(path), nodes, records, directed=True, default_capacity=default_capacity, notes=notes
+    )
+
+
+def _isis(document: dict[str, Any], where: str, notes: list[str]) -> Iterator[_Adjacency]:
+    for area in document["areas"]:
+        for level in area.get("levels", []):
+            packets = [one for one in level.get("lsps", []) if isinstance(one, dict)]
+            reach: dict[str, list[tuple[str, float]]] = {}
+            order: list[str] = []
+            for packet in packets:
+                lsp = packet.get("lsp", {})
+                name = str(lsp.get("id") if isinstance(lsp, dict) else lsp).rsplit("-", 1)[0]  # without the fragment
+                if name not in reach:
+                    reach[name] = []
+                    order.append(name)
+                for one in [*packet.get("extReach", []), *packet.get("oldReach", [])]:
+                    reach[name].append((str(one["id"]), float(one["metric"])))
+            if reach:
+                yield from _isis_level(order, reach, where, notes)
+
+
+def _isis_level(
+    order: list[str], reach: dict[str, list[tuple[str, float]]], where: str, notes: list[str]
+) -> Iterator[_Adjacency]:
+    """The adjacencies of one level; names end in .00 for a router, in another number for a broadcast network."""
+    routers = [name for name in order if name.endswith(".00")]
+    heard = {_owner(target) for targets in reach.values() for target, _ in targets}
+    system = {name: name[:-3] for name in routers}
+    if not all(_SYSTEM_ID.fullmatch(name[:-3]) for name in routers):
+        ids = sorted(one for one in heard if _SYSTEM_ID.fullmatch(one))
+        if len(ids) != len(routers):
+            raise InputError(
+                where, "lsps", "an adjacency with each router, to match host names and system IDs "
+                "(or configure: no hostname dynamic)", f"{len(routers)} routers, {len(ids)} system IDs",
+            )  # fmt: skip
+        system = dict(zip(routers, ids, strict=True))
+        notes.append("Host names were matched with system IDs by the order of the database.")
+    name_of = {identity: router[:-3] for router, identity in system.items()}
+    networks: dict[str, list[str]] = {}
+    for name, targets in reach.items():
+        if not name.endswith(".00"):
+            router, number = name.rsplit(".", 1)
+            identity = next((i for i, host in name_of.items() if host == router), router)
+            networks[f"{identity}.{number}"] = [_owner(target) for target, _ in targets]
+    for router in routers:
+        own = system[router]
+        for target, metric in reach[router]:
+            if target.endswith(".00") or _SYSTEM_ID.fullmatch(target):
+                others = [_owner(target)]
+            else:
+                others = [one for one in networks.get(target, []) if one != own]
+            for other in others:
+                if other in name_of:
+                    yield router[:-3], name_of[other], metric, None
+
+
+def _owner(identity: str) -> str:
+    """The system ID, or host name, of a neighbour's identity."""
+    head, dot, tail = identity.rpartition(".")
+    return head if dot and len(tail) == 2 else identity
+
+
+def _ospf(document: dict[str, Any], where: str) -> Iterator[_Adjacency]:
+    states = document.get("routerLinkStates", document)
+    areas = states.get("areas", {})
+    for area in areas.values():
+        entries = area if isinstance(area, list) else area.get("routerLinkStates", [])
+        on_network: dict[str, list[tuple[str, float]]] = {}
+        for entry in entries:
+            router = str(entry.get("advertisingRouter") or entry.get("linkStateId") or "")
+            for one in entry.get("routerLinks", {}).values():
+                metric = one.get("tos0Metric", one.get("metric"))
+                if one.get("linkType") == "Stub Network":
+                    continue
+                if metric is None:
+                    raise InputError(where, f"{router}: routerLinks", "a metric of each link (tos0Metric)", "none")
+                if "neighborRouterId" in one:
+                    yield router, str(one["neighborRouterId"]), float(metric), None
+                elif "designatedRouterAddress" in one:
+                    on_network.setdefault(str(one["designatedRouterAddress"]), []).append((router, float(metric)))
+        for members in on_network.values():
+            for router, metric in members:
+                for other, _ in members:
+                    if other != router:
+                        yield router, other, metric, None
+
+
+def _nlris(part: Any) -> Iterator[dict[str, Any]]:
+    """All objects with a type of BGP-LS inside a document."""
+    if isinstance(part, dict):
+        if "ls-nlri-type" in part:
+            yield part
+        for value in part.values():
+            yield from _nlris(value)
+    elif isinstance(part, list):
+        for value in part:
+            yield from _nlris(value)
+
+
+def _find(part: Any, name: str) -> Any:
+    if isinstance(part, dict):
+        if name in part:
+            return part[name]
+        for value in part.values():
+            if (found := _find(value, name)) is not None:
+                return found
+    return None
+
+
+def _router(descriptors: Any, where: str, line: int) -> str:
+    """The router ID of node descriptors, an object or a list of objects."""
+    for one in descriptors if isinstance(descriptors, list) else [descriptors]:
+        if isinstance(one, dict) and one.get("router-id"):
+            return str(one["router-id"])
+    raise InputError(where, f"line {line}", "a router-id of each end", repr(descriptors)[:80])
