@@ -49,3 +49,12 @@ def segment_shares(topology: Topology, metric: FloatArray, weight: FloatArray | 
                 shares[t, u] += part * shares[t, int(topology.link_target[e])]
                 shares[t, u, e] += part
     return shares
+
+
+def links_of(topology: Topology) -> dict[tuple[str, str], tuple[float, int | None]]:
+    """Capacity and metric of each link, by the names of its ends."""
+    names, metric = topology.node_names, topology.metric
+    return {
+        (names[s], names[t]): (float(topology.capacity[e]), None if metric is None else int(metric[e]))
+        for e, (s, t) in enumerate(zip(topology.link_source, topology.link_target, strict=True))
+    }

@@ -1,0 +1,110 @@
+"""Databases of routers: FRR's of IS-IS and OSPF, and BGP-LS."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from teal.errors import InputError
+from teal.formats import load_topology
+from tests.igp_reference import links_of
+
+
+def _write(path: Path, document: Any) -> str:
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return str(path)
+
+
+def _isis(named: bool) -> dict[str, Any]:
+    """Three routers: 1 - 2 point to point, 1 and 3 on a broadcast network whose designated router is 3."""
+    ids = {1: "0000.0000.0001", 2: "0000.0000.0002", 3: "0000.0000.0003"}
+    hosts = {1: "rennes", 2: "lyon", 3: "paris"}
+    own = hosts if named else ids
+    reach = {
+        f"{own[1]}.00": [(f"{ids[2]}.00", 10), (f"{ids[3]}.05", 20)],
+        f"{own[2]}.00": [(f"{ids[1]}.00", 15)],
+        f"{own[3]}.00": [(f"{ids[3]}.05", 25)],
+        f"{own[3]}.05": [(f"{ids[1]}.00", 0), (f"{ids[3]}.00", 0)],
+    }
+    packets = [
+        {"lsp": {"id": f"{name}-00"}, "extReach": [{"mtId": "Extended", "id": i, "metric": m} for i, m in targets]}
+        for name, targets in reach.items()
+    ]
+    return {"areas": [{"area": {"name": "1"}, "levels": [{"id": 2, "lsps": packets}]}]}
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_an_isis_database_of_frr(tmp_path: Path, named: bool) -> None:
+    file = _write(tmp_path / "isis.json", _isis(named))
+    with pytest.raises(InputError, match="capacity"):
+        load_topology(file)
+    topology = load_topology(file, default_capacity=40)
+    one, two, three = ("rennes", "lyon", "paris") if named else (f"0000.0000.000{i}" for i in (1, 2, 3))
+    assert links_of(topology) == {
+        (one, two): (40, 10), (two, one): (40, 15), (one, three): (40, 20), (three, one): (40, 25),
+    }  # fmt: skip
+    assert any("no delays" in note for note in topology.notes)
+
+
+def test_an_ospf_database_of_frr_drops_what_one_end_alone_says(tmp_path: Path) -> None:
+    def p2p(router: str, metric: int) -> dict[str, Any]:
+        return {"linkType": "another Router (point-to-point)", "neighborRouterId": router, "tos0Metric": metric}
+
+    def on_lan(metric: int) -> dict[str, Any]:
+        return {"linkType": "a Transit Network", "designatedRouterAddress": "10.0.0.1", "tos0Metric": metric}
+
+    stub = {"linkType": "Stub Network", "networkAddress": "10.1.0.0", "tos0Metric": 5}
+    routers = {
+        "1.1.1.1": [p2p("2.2.2.2", 10), on_lan(7), stub],
+        "2.2.2.2": [p2p("1.1.1.1", 30), p2p("3.3.3.3", 1)],
+        "3.3.3.3": [on_lan(8)],
+    }
+    area = [
+        {"advertisingRouter": router, "routerLinks": {f"link{i}": one for i, one in enumerate(links)}}
+        for router, links in routers.items()
+    ]
+    for document in (
+        {"routerId": "1.1.1.1", "routerLinkStates": {"areas": {"0.0.0.0": area}}},
+        {"routerId": "1.1.1.1", "areas": {"0.0.0.0": {"routerLinkStates": area}}},
+    ):
+        topology = load_topology(_write(tmp_path / "ospf.json", document), default_capacity=10)
+        assert links_of(topology) == {
+            ("1.1.1.1", "2.2.2.2"): (10, 10), ("2.2.2.2", "1.1.1.1"): (10, 30),
+            ("1.1.1.1", "3.3.3.3"): (10, 7), ("3.3.3.3", "1.1.1.1"): (10, 8),
+        }  # fmt: skip
+        assert any("2.2.2.2 -> 3.3.3.3" in note for note in topology.notes)
+
+
+def test_bgp_ls_of_exabgp_takes_bandwidth_metric_names_and_withdrawals(tmp_path: Path) -> None:
+    def link(a: str, b: str, address: str) -> dict[str, Any]:
+        return {
+            "ls-nlri-type": "bgpls-link", "l3-routing-topology": 0, "protocol-id": 2,
+            "local-node-descriptors": {"autonomous-system": 1, "router-id": a},
+            "remote-node-descriptors": [{"autonomous-system": 1}, {"router-id": b}],
+            "interface-address": {"interface-address": address},
+        }  # fmt: skip
+
+    def update(announced: list[Any], attribute: dict[str, Any]) -> dict[str, Any]:
+        announce = {"bgp-ls bgp-ls": {"192.0.2.1": announced}}
+        message = {"update": {"attribute": {"bgp-ls": attribute}, "announce": announce}}
+        return {"exabgp": "5", "type": "update", "neighbor": {"message": message}}
+
+    node = {"ls-nlri-type": "bgpls-node", "node-descriptors": {"router-id": "00000001"}}
+    lines = [
+        update([link("00000001", "00000002", "10.0.0.1")], {"igp-metric": 10, "maximum-link-bandwidth": 1.25e9}),
+        update([link("00000002", "00000001", "10.0.0.2")], {"igp-metric": 20, "maximum-link-bandwidth": 1.25e9}),
+        update([link("00000001", "00000002", "10.0.0.9")], {"igp-metric": 99, "maximum-link-bandwidth": 1.25e9}),
+        {"neighbor": {"message": {"update": {"withdraw": {
+            "bgp-ls bgp-ls": [link("00000001", "00000002", "10.0.0.9")]}}}}},
+        update([node], {"node-name": "rennes"}),
+    ]  # fmt: skip
+    file = tmp_path / "net.jsonl"
+    file.write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
+    topology = load_topology(str(file))
+    assert links_of(topology) == {("rennes", "00000002"): (10, 10), ("00000002", "rennes"): (10, 20)}
+    file.write_text("no json", encoding="utf-8")
+    with pytest.raises(InputError, match="line 1"):
+        load_topology(str(file))
