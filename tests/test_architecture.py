@@ -37,7 +37,8 @@ ORDERS = {
     ),
     "evaluation": (
         "calibration", "path_sets", "instance", "cases", "online", "comparison", "rows", "runner", "evaluate", "race",
-        "plan", "audit", "solve", "sharded", "allocate", "next_interval", "warm_up", "igp", "simulate", "segments", "metrics",
+        "plan", "audit", "solve", "sharded", "allocate", "next_interval", "warm_up", "igp", "simulate",
+        "segments", "metrics",
     ),
 }  # fmt: skip
 MAX_TOP_LEVEL_ENTRIES = 26

@@ -1,0 +1,82 @@
+"""Two-segment routing on Repetita's instances: certified times, fewest policies, one list each.
+
+    python benchmarks/segments.py FOLDER [--match TEXT] [--gap 0.01 --gap 0.001] [--policies] [--out FILE.csv]
+
+FOLDER holds pairs of NAME.graph and NAME*.demands, as https://github.com/svissicchio/Repetita publishes them.  For each:
+utilisation of ECMP, of two-segment routing with its bound, and seconds to each gap (the second run, without
+compilation).  With --policies the fewest policies at 1% above the optimum with their bound, and one list for each
+demand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import time
+from pathlib import Path
+
+import numpy as np
+
+from teal.formats import load_topology, load_traffic
+from teal.network.ecmp import EcmpDag
+from teal.runtime.interruptible import Deadline
+from teal.solvers.segments import SegmentProblem, solve
+from teal.solvers.segments.columns import fewest_policies, finish
+from teal.solvers.segments.one_list import one_list
+
+_SECONDS = 60.0  # for each search
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--match", default="")
+    parser.add_argument("--gap", type=float, action="append")
+    parser.add_argument("--policies", action="store_true")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    rows = []
+    for graph in sorted(one for one in options.folder.glob("*.graph") if options.match in one.name):
+        topology = load_topology(str(graph))
+        metric = np.ones(topology.num_links) if topology.metric is None else topology.metric
+        dag = EcmpDag.of(topology, metric)
+        for file in sorted(options.folder.glob(f"{graph.stem}*.demands")):
+            traffic = load_traffic(str(file), topology)
+            row = _measure(dag, traffic.pairs, traffic.read([0])[0], options.gap or [0.01, 0.001], options.policies)
+            rows.append({"instance": file.stem, **row})
+            print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
+    if options.out and rows:
+        with options.out.open("w", newline="", encoding="utf-8") as stream:
+            writer = csv.DictWriter(stream, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+def _measure(dag, pairs, demand, gaps, policies):  # type: ignore[no-untyped-def]
+    problem = SegmentProblem.of(dag, pairs, demand, balances=True)
+    direct = np.ascontiguousarray(problem.target[:, None])
+    ecmp = problem.utilisation(problem.loads(direct, np.ones(direct.shape)))
+    row = {"demands": len(problem.demand), "ecmp": f"{ecmp:.4f}"}
+    result = None
+    for gap in gaps:
+        for _ in range(2):
+            begin = time.perf_counter()
+            result = solve(problem, gap, Deadline.after(_SECONDS))
+            if result.stopped_by == "stall":
+                result = finish(problem, result, gap, Deadline.after(_SECONDS))
+            seconds = time.perf_counter() - begin
+        row[f"s to {100 * gap:g}%"] = f"{seconds:.3f}" if result.gap <= gap else f"> {seconds:.1f}"
+        row["value"], row["gap"] = f"{result.value:.4f}", f"{100 * result.gap:.3f}%"
+    if policies:
+        few = fewest_policies(problem, result, result.value * 1.01, Deadline.after(_SECONDS))
+        row |= {"policies at 1%": few.policies, "at least": few.bound, "policies s": f"{few.solve_s:.2f}"}
+        tight = fewest_policies(problem, result, result.value * 1.001, Deadline.after(_SECONDS))
+        starts = [(result.mid, result.share), (tight.mid, tight.share)]
+        lists = [one_list(problem, *start, Deadline.after(_SECONDS)) for start in starts]
+        best = min(lists, key=lambda one: one.utilisation)
+        row |= {"one list": f"{best.utilisation:.4f}", "one list s": f"{sum(one.solve_s for one in lists):.2f}"}
+    return row
+
+
+if __name__ == "__main__":
+    main()
