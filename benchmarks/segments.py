@@ -2,7 +2,7 @@
 
     python benchmarks/segments.py FOLDER [--match TEXT] [--gap 0.01 --gap 0.001] [--policies] [--out FILE.csv]
 
-FOLDER holds pairs of NAME.graph and NAME*.demands, as https://github.com/svissicchio/Repetita publishes them.  For each:
+FOLDER holds pairs of NAME.graph and NAME*.demands, from https://github.com/svissicchio/Repetita.  For each:
 utilisation of ECMP, of two-segment routing with its bound, and seconds to each gap (the second run, without
 compilation).  With --policies the fewest policies at 1% above the optimum with their bound, and one list for each
 demand.
@@ -57,7 +57,7 @@ def _measure(dag, pairs, demand, gaps, policies):  # type: ignore[no-untyped-def
     direct = np.ascontiguousarray(problem.target[:, None])
     ecmp = problem.utilisation(problem.loads(direct, np.ones(direct.shape)))
     row = {"demands": len(problem.demand), "ecmp": f"{ecmp:.4f}"}
-    result = None
+    result, seconds = solve(problem, 1.0), 0.0
     for gap in gaps:
         for _ in range(2):
             begin = time.perf_counter()
