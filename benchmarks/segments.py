@@ -28,6 +28,7 @@ _SECONDS = 60.0  # for each search
 
 
 def main() -> None:
+    """See the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--match", default="")
