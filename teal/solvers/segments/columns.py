@@ -117,6 +117,8 @@ class _Master:
             seconds: that HiGHS may take.
         """
         columns = len(self.demand_of)
+        if not columns and utilisation is not None:  # direct routing keeps the utilisation
+            return np.zeros(0), np.zeros(len(self.live)), np.zeros(len(self.p.demand)), 0.0
         demands, row = np.unique(self.demand_of, return_inverse=True)
         one_each = sp.csc_array((np.ones(columns), (row, np.arange(columns))), shape=(len(demands), columns))
         u0 = (self.load0 * self.p.inverse_capacity)[self.live]

@@ -1,0 +1,135 @@
+"""The commands about shortest-path routing, from files to files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from teal.cli import main
+from teal.formats import load_topology
+from teal.formats.segment_lists import read_policies
+
+# A square a - b - d - c - a with a diagonal a - d of metric 5, and a leaf e behind d.
+LINKS = "source,target,capacity,delay,metric\na,b,10,1,1\nb,d,10,1,1\na,c,10,1,1\nc,d,10,1,2\na,d,10,1,5\nd,e,40,1,1\n"
+DEMANDS = "source,target,rate\na,d,12\na,e,6\nb,c,1\n"
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.csv").write_text(LINKS, encoding="utf-8")
+    (tmp_path / "demands.csv").write_text(DEMANDS, encoding="utf-8")
+    return tmp_path
+
+
+def _run(command: str, expected: int = 0) -> None:
+    assert main([*command.split(), "--topology", "net.csv", "--traffic", "demands.csv"]) == expected
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+
+def _json(command: str, capsys: pytest.CaptureFixture[str], expected: int = 0) -> dict:  # type: ignore[type-arg]
+    capsys.readouterr()
+    _run(f"{command} --json", expected)
+    return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
+
+
+def test_loads_latency_and_failures_by_hand(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = _json("simulate --failures cables --failures nodes --repair", capsys)
+    one = result["matrices"][0]
+    # All 18 Gbit/s from a go by b, with 1 Gbit/s from b to c on a's links in the other direction.
+    assert one["utilisation"] == pytest.approx(1.8)
+    assert one["busiest"] in ("a->b", "b->d")
+    assert one["latency_mean"] == pytest.approx((12 * 2 + 6 * 3 + 1 * 2) / 19)
+    failures = {f["failure"]: f for f in result["failures"]}
+    assert failures["d - e"]["lost"] == 6
+    assert failures["d"]["lost"] == 18
+    assert failures["a - b"]["utilisation"] == pytest.approx(1.8)  # by c; b to c goes by d
+    assert failures["a - b"]["lost"] == 0
+
+
+def test_a_lower_metric_ties_and_ucmp_shares_by_capacity(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tied = _json("simulate --set-metric c,d=1", capsys)
+    assert tied["matrices"][0]["utilisation"] == pytest.approx(0.95)  # 9 each way, and half of b to c on b->d or b->a
+    out = _json("simulate --fail a,b --set-metric a>d=3", capsys)
+    assert out["matrices"][0]["utilisation"] == pytest.approx(0.9)  # 9 each way
+
+
+def test_the_page_and_tables_are_written_and_kept(files: Path) -> None:
+    _run("simulate --failures cables --out now")
+    rows = _rows(files / "now/links.csv")
+    assert len(rows) == 12
+    assert {row["metric"] for row in rows} == {"1", "2", "5"}
+    assert len(_rows(files / "now/failures.csv")) == 6
+    page = (files / "now/simulate.html").read_text(encoding="utf-8")
+    assert "a - b down" in page
+    _run("simulate --failures cables --out now", expected=2)
+
+
+def test_few_policies_are_what_simulate_then_finds(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = _json(
+        "solve --routing segments --objective max_link_utilisation --gap 0.001 --fewest-policies 1% --out p.json",
+        capsys,
+    )
+    # Of the three ways out of a for 18 Gbit/s the diagonal is on no shortest path, so that two are left.
+    assert found["bound"] <= found["value"] <= 1.01 * 0.951
+    assert found["policies"] >= found["policies_bound"] >= 1
+    assert found["ecmp"] == pytest.approx(1.8)
+    after = _json("simulate --policies p.json", capsys)
+    assert after["matrices"][0]["utilisation"] == pytest.approx(found["value"], rel=1e-6)
+    assert len(read_policies(files / "p.json", load_topology("net.csv")).lists) == found["policies"]
+
+
+def test_one_list_flow_and_ecmp(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = _json("solve --routing segments --objective max_link_utilisation --one-list --out one.conf", capsys)
+    assert one["value"] >= one["fractional"] * (1 - 1e-9)
+    assert "segment-list" in (files / "one.conf").read_text(encoding="utf-8")
+    flow = _json("solve --routing segments", capsys)
+    assert flow["value"] == pytest.approx(19, rel=0.01)
+    ecmp = _json("solve --routing ecmp --objective max_link_utilisation", capsys)
+    assert ecmp["value"] == pytest.approx(1.8)
+
+
+def test_metrics_are_found_and_their_changes_written_in_order(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = _json("metrics --deadline 300ms --with-policies --out changes.csv", capsys)
+    assert found["before"] == pytest.approx(1.8)
+    assert found["utilisation"] <= 0.951
+    rows = _rows(files / "changes.csv")
+    assert float(rows[-1]["utilisation"]) == pytest.approx(found["utilisation"])
+    assert max(float(row["utilisation"]) for row in rows) <= found["on_the_way"] + 1e-9
+    few = _json("metrics --deadline 300ms --at-most 1 --failures cables", capsys)
+    assert len(few["changes"]) <= 1
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("simulate --set-metric a,b", "--set-metric"),
+        ("simulate --set-metric a,e=3", "a link between"),
+        ("simulate --set-metric a,b=0", "metric"),
+        ("simulate --fail a", "two node names"),
+        ("simulate --repair", "--repair"),
+        ("simulate --index 1", "--index"),
+        ("simulate --policies nowhere.json", "nowhere.json"),
+        ("solve --one-list", "--routing segments"),
+        ("solve --routing segments --objective max_min", "total_flow or max_link_utilisation"),
+        ("solve --routing segments --fewest-policies 1%", "max_link_utilisation"),
+        (
+            "solve --routing segments --objective max_link_utilisation --fewest-policies few",
+            "a share such as 1%",
+        ),
+        ("metrics --most 3", "at least 5"),
+        ("metrics --ucmp", "--ucmp"),
+    ],
+)
+def test_wrong_input_is_one_line(files: Path, capsys: pytest.CaptureFixture[str], command: str, message: str) -> None:
+    capsys.readouterr()
+    _run(command, expected=2)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert len(lines) == 1
+    assert message in lines[0]
