@@ -37,7 +37,7 @@ ORDERS = {
     ),
     "evaluation": (
         "calibration", "path_sets", "instance", "cases", "online", "comparison", "rows", "runner", "evaluate", "race",
-        "plan", "audit", "solve", "sharded", "allocate", "next_interval", "warm_up", "igp", "simulate",
+        "plan", "audit", "latency", "solve", "sharded", "allocate", "next_interval", "warm_up", "igp", "simulate",
         "segments", "metrics",
     ),
 }  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from teal.config.base import InstanceConfig, require, require_exact_splits
-from teal.config.option import ENTRIES, GAP, MAX_ITERATIONS, MIN_SPLIT, OVERWRITE, RESUME
+from teal.config.option import ENTRIES, GAP, MAX_ITERATIONS, MIN_SPLIT, OVERWRITE, PREFER, RESUME
 
 Each = Literal["none", "json", "parquet", "csv"]  # suffixes of a file of one matrix
 
@@ -24,7 +24,7 @@ class AllocateConfig(InstanceConfig):
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "when to stop": ("gap", "max_iterations"),
         "history": ("limit", "part", "workers", "max_churn"),
-        "output": ("out", "each", "entries", "min_split", "figures_only", "resume", "overwrite"),
+        "output": ("out", "each", "prefer", "entries", "min_split", "figures_only", "resume", "overwrite"),
         "for experts": ("model", "epsilon", "device"),
     }
 
@@ -34,6 +34,7 @@ class AllocateConfig(InstanceConfig):
     max_iterations: Annotated[int, MAX_ITERATIONS] = 10_000
     model: str = "auto"
     """As in solve."""
+    prefer: Annotated[Literal["latency", "hops", "none"], PREFER] = "latency"
     entries: Annotated[int, ENTRIES] = 0
     min_split: Annotated[float, MIN_SPLIT] = 0.0
     each: Each = "none"

@@ -60,6 +60,12 @@ class Option:
 
 GAP = Option("gap", "Certified gap at which to stop: (bound - value) / bound.", 0, 1, below_high=True)
 MAX_ITERATIONS = Option("max_iterations", "Number of iterations, at most.", 0)
+PREFER = Option(
+    "prefer",
+    "Of paths between which the objective does not choose, prefer those of least latency or of fewest hops; none "
+    "to leave the choice to the solver.",
+    words=("latency", "hops", "none"),
+)
 ENTRIES = Option(
     "entries",
     "Round splits to whole-number weights that sum to this number, as switches have them, 1 to 255; 0 for splits.",

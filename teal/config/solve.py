@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from teal.config.base import InstanceConfig, require, require_exact_splits, require_one_program, seconds, share
 from teal.config.igp import IgpConfig
-from teal.config.option import ENTRIES, GAP, MAX_ITERATIONS, MIN_SPLIT, OVERWRITE
+from teal.config.option import ENTRIES, GAP, MAX_ITERATIONS, MIN_SPLIT, OVERWRITE, PREFER
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class SolveConfig(IgpConfig, InstanceConfig):
         "calm": ("previous", "max_churn", "keep_within"),
         "when to stop": ("gap", "over_all_paths", "deadline", "max_iterations"),
         "large networks": ("carrying", "shards", "workers"),
-        "output": ("out", "entries", "min_split", "json", "overwrite"),
+        "output": ("out", "prefer", "entries", "min_split", "json", "overwrite"),
         "for experts": ("model", "epsilon", "device"),
     }
 
@@ -66,6 +66,7 @@ class SolveConfig(IgpConfig, InstanceConfig):
     out: Path | None = None
     """Write the allocation to this file: .json, for each ingress router what to install; .parquet or .csv, a row for
     each path.  With --shards or --workers to Parquet files in this folder."""
+    prefer: Annotated[Literal["latency", "hops", "none"], PREFER] = "latency"
     entries: Annotated[int, ENTRIES] = 0
     min_split: Annotated[float, MIN_SPLIT] = 0.0
     json: bool = False

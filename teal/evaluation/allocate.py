@@ -21,6 +21,7 @@ from teal.runtime.storage import atomic_file
 from teal.schemes.price_gnn import starter_for
 from teal.schemes.successive import SuccessivePdhg
 from teal.solvers.pdhg import MAX_LANES
+from teal.solvers.short_paths import preferred
 from teal.solvers.split_table import table_weights
 from teal.solvers.table_search import installable
 
@@ -119,7 +120,8 @@ class HistoryAllocator:
             problem = problem.with_churn_limit(previous, config.max_churn)
         begin = time.perf_counter()
         result = solver.solve(problem, gap=config.gap, max_iterations=config.max_iterations, starter=self._starter)
-        splits = installable(problem, result.splits, result.prices, config.min_split, config.entries)
+        short = result.splits if previous is not None else preferred(problem, result.splits, config.prefer)
+        splits = installable(problem, short, result.prices, config.min_split, config.entries)
         solve_s = time.perf_counter() - begin
         assessment = assess(problem, Allocation.of_batch(splits, result.prices, solve_s, result.program_prices))
         movement = torch.full((len(rows),), math.nan)

@@ -14,6 +14,7 @@ from torch import Tensor
 from teal.config import SolveConfig, seconds
 from teal.errors import InputError
 from teal.evaluation.instance import failed_links, load_instance
+from teal.evaluation.latency import LatencyFigures, latency_figures
 from teal.evaluation.path_sets import RoundsProgress, describe_gap_over_all_paths, proven
 from teal.formats.allocations import finite_only, read_allocation, read_splits, with_stored_paths
 from teal.network import Topology, TrafficMatrices
@@ -29,6 +30,7 @@ from teal.schemes.price_gnn import starter_for
 from teal.solvers.columns import improving
 from teal.solvers.pdhg import Stop, prepare, solve, takes_warm_start
 from teal.solvers.pdhg.dense import bytes_needed
+from teal.solvers.short_paths import preferred
 from teal.solvers.small_changes import changes, keep_within
 from teal.solvers.table_search import installable
 from teal.spec import parse_spec
@@ -64,6 +66,7 @@ class SolveFigures(Figures):
         stopped_by: what ended the search if it was not.
         moved_share: with an allocation in force, share of the routable demand that moves.
         changed: with an allocation in force, number of demands above 0 whose splits change.
+        latency: of what is carried; None where paths are in parts.
         levels: under max_min, level, number of demands and growth of those that hold most flow.
         held: under max_min, number of demands that are not carried whole and are held by a level (see
             :class:`teal.problem.FairFigures`).
@@ -86,6 +89,7 @@ class SolveFigures(Figures):
     open: int = 0
     moved_share: float | None = None
     changed: int | None = None
+    latency: LatencyFigures | None = None
 
     @property
     def usable(self) -> bool:
@@ -101,7 +105,9 @@ class SolveFigures(Figures):
             parts = {"held": self.held, "open": self.open, "levels": levels}
         figures = finite_only({name: getattr(self, name) for name in names})
         moved = {} if self.moved_share is None else {"moved_share": self.moved_share, "changed": self.changed}
-        return {"objective": self.objective.name, **figures, **parts, **moved}
+        names = ("latency_mean", "latency_99", "largest_stretch")
+        latency = {} if self.latency is None else finite_only(dict(zip(names, self.latency, strict=True)))
+        return {"objective": self.objective.name, **figures, **latency, **parts, **moved}
 
     def unit_hint(self) -> str:
         """What to check if demand and capacity seem to be in different units; ``""`` if they do not."""
@@ -120,6 +126,7 @@ class SolveFigures(Figures):
             f"satisfied demand {100 * self.satisfied_demand:.2f}%, "
             f"largest link utilisation {self.max_link_utilisation:.4g}, largest violation {self.max_violation:.1g}",
             *self._further_lines(),
+            *([] if self.latency is None else [_latency_line(self.latency)]),
             f"{self.iterations} iterations; build {self.build_s:.3g} s, solve {self.solve_s:.3g} s",
         ]
         return "\n".join(lines)
@@ -156,6 +163,13 @@ class SolveFigures(Figures):
             could = f"could grow by {growth:.3f}% at most" if math.isfinite(growth) else "without a bound"
             lines.append(f"  {one['level']:.6g}: {one['demands']:,} demands, {could}")
         return lines
+
+
+def _latency_line(latency: LatencyFigures) -> str:
+    return (
+        f"latency {latency.mean:.4g} ms on average, {latency.tail:.4g} ms for 99% of the volume, at most "
+        f"{latency.stretch:.3g} times the fastest path"
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -229,10 +243,11 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
             report=SolveProgress(notify),
         )
         target_gap = result.gap
+    short = result.splits if config.previous else preferred(problem, result.splits, config.prefer)
     solve_s = time.perf_counter() - begin
-    splits = installable(problem, result.splits, result.prices, config.min_split, config.entries)
-    if splits is not result.splits:
-        notify(_cost_of(problem, result.splits, splits, "--min-split and --entries"))
+    splits = installable(problem, short, result.prices, config.min_split, config.entries)
+    if splits is not short:
+        notify(_cost_of(problem, short, splits, "--min-split and --entries"))
     moved_share, changed = None, None
     if in_force is not None:
         if config.keep_within:
@@ -262,6 +277,7 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
         stopped_by=STOPPED_BY[result.stopped_by[0]],
         moved_share=moved_share,
         changed=changed,
+        latency=latency_figures(problem, splits[0]),
         classes=() if assessment.classes is None else assessment.classes.lines(0),
         **_fair_fields(assessment),
         **vars(assessment.figures(0)),

@@ -65,6 +65,7 @@ class Section:
         notes: of failed schemes.
         charts: in their order.
         map: see :func:`teal.reports.maps.network_map`; None for no map.
+        row_label: heading of the first column.
     """
 
     title: str
@@ -75,6 +76,7 @@ class Section:
     charts: Sequence[Chart]
     notes: Sequence[str] = ()
     map: dict[str, Any] | None = None
+    row_label: str = "scheme"
 
 
 def write_page(path: Path, heading: str, introduction: str, sections: Sequence[Section]) -> None:

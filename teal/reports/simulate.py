@@ -79,7 +79,7 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
     section = Section(
         title=topology.name,
         facts=f"{topology.num_nodes} nodes, {topology.num_links} directed links, {len(simulation.matrices):,} matrices",
-        traffic="",
+        traffic="shortest paths",
         columns=[
             Column("largest utilisation", most_is_best=True), Column("on", is_number=False),
             Column("above capacity, Gbit/s", most_is_best=True), Column("lost, Gbit/s", most_is_best=True),
@@ -87,6 +87,7 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
         ],
         lines=lines,
         charts=(),
+        row_label="failure",
         map={**drawn, "cases": [name for name, _ in cases], "schemes": ["routing"], "utilisation": shares},
     )  # fmt: skip
     introduction = (

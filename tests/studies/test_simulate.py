@@ -36,7 +36,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
 def _json(command: str, capsys: pytest.CaptureFixture[str], expected: int = 0) -> dict:  # type: ignore[type-arg]
     capsys.readouterr()
     _run(f"{command} --json", expected)
-    return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
+    return json.loads(capsys.readouterr().out)
 
 
 def test_loads_latency_and_failures_by_hand(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

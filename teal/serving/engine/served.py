@@ -48,6 +48,7 @@ from teal.solvers import pdhg
 from teal.solvers.pdhg import Starter
 from teal.solvers.pdhg.fused.rehearsal import rehearse as rehearse_kernels
 from teal.solvers.pdhg.fused.rehearsal import rehearse_for
+from teal.solvers.short_paths import shortened
 from teal.solvers.split_table import table_weights
 from teal.solvers.table_search import in_tables
 from teal.web.layout import drawing
@@ -298,8 +299,8 @@ class Served:
             problem, gap=job.gap, deadline=deadline, starter=starter if helps else None, start=start
         )
         return Solved(
-            job.wanted, problem, result.splits, result.prices, result.stopped_by, result.state, result.iterations,
-            result.program_prices,
+            job.wanted, problem, shortened(problem, result.splits), result.prices, result.stopped_by, result.state,
+            result.iterations, result.program_prices,
         )  # fmt: skip
 
     def answer(
