@@ -2,9 +2,9 @@
 
 Objectives such as total_flow do not care which of a demand's paths carries a Gbit/s, and an optimum may send traffic
 over long paths on an empty network.  From a feasible allocation, demand by demand, flow moves from the longest path
-that carries any to the shortest one with capacity left.  What each demand carries in total stays, and so do value, bound and
-gap, exactly; only mean latency falls.  Under max_link_utilisation links may be loaded up to the largest utilisation
-that there is.
+that carries any to the shortest one with capacity left.  What each demand carries in total stays, and so do value,
+bound and gap, exactly; only mean latency falls.  Under max_link_utilisation links may be loaded up to the largest
+utilisation that there is.
 
 This is greedy: it does not find the least mean latency among all allocations of the same value.
 """
