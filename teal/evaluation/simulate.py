@@ -98,6 +98,7 @@ class Simulation:
         mean_load: (E,) Gbit/s without failure.
         largest_load: (E,) Gbit/s without failure.
         worst_loads: load (E,) Gbit/s of the worst matrix under each of the worst failures, by name.
+        plain_load: (E,) Gbit/s, largest without failure if no segment list were installed; None if none is.
     """
 
     topology: Topology
@@ -106,6 +107,7 @@ class Simulation:
     mean_load: FloatArray
     largest_load: FloatArray
     worst_loads: dict[str, FloatArray]
+    plain_load: FloatArray | None = None
 
     @property
     def worst_matrix(self) -> MatrixLoad:
@@ -185,6 +187,7 @@ def simulated(
     latency = SegmentPasses(dag).segment_sum(topology.latency[None])[0]
     matrices: list[MatrixLoad] = []
     total, largest = np.zeros(topology.num_links), np.zeros(topology.num_links)
+    plain = np.zeros(topology.num_links) if policies.lists else None
     found: dict[int, FailureLoad] = {}
     for begin in range(0, len(rows), block):
         part = rows[begin : begin + block]
@@ -193,6 +196,9 @@ def simulated(
         loads = IgpFailures(dag, volume)
         total += loads.load.sum(0)
         largest = np.maximum(largest, loads.load.max(0))
+        if plain is not None:
+            straight = segment_volumes(traffic.pairs, demand, SegmentPolicies.none(), topology.num_nodes)
+            plain = np.maximum(plain, IgpFailures(dag, straight).load.max(0))
         for m, index in enumerate(part.tolist()):
             matrices.append(_matrix_load(index, traffic, demand[m], loads, m, names, topology, latency, policies))
         if failures:
@@ -218,7 +224,7 @@ def simulated(
         one_loads = IgpFailures(dag, segment_volumes(traffic.pairs, demand, policies, topology.num_nodes))
         worst_loads[failures[s].name] = one_loads.under([sets[s]], loads=True).load[0, 0]
     mean = total / max(1, len(rows))
-    return Simulation(topology, matrices, [found[s] for s in order], mean, largest, worst_loads)
+    return Simulation(topology, matrices, [found[s] for s in order], mean, largest, worst_loads, plain)
 
 
 def severity(one: FailureLoad) -> tuple[float, float]:

@@ -144,7 +144,7 @@ def save_topology(path: Path | str, topology: Topology) -> None:
     """
     name = Path(path).name.lower()
     if not name.endswith((".json", ".csv")):
-        raise InputError(str(path), "out", "a .json, .rfc8345.json or .csv file", repr(Path(path).suffix))
+        raise InputError(str(path), "out", "a .json file (.rfc8345.json for RFC 8345) or a .csv file", repr(Path(path).suffix))
     with atomic_file(Path(path)) as temporary:
         if name.endswith(".csv"):
             frame = topology.to_frame().drop(columns="link")

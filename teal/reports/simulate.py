@@ -66,12 +66,15 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
     cases: list[tuple[str, FloatArray]] = [("no failure, largest of all matrices", simulation.largest_load)]
     cases += [(f"{name} down", load) for name, load in simulation.worst_loads.items()]
     live = topology.capacity > 0
-    shares = {
-        f"{number}/0": packed_utilisation(
-            np.where(live, load / np.where(live, topology.capacity, 1), np.nan).astype(np.float32)
-        )
-        for number, (_, load) in enumerate(cases)
-    }
+
+    def packed(load: FloatArray) -> str:
+        utilisation = np.where(live, load / np.where(live, topology.capacity, 1), np.nan)
+        return packed_utilisation(utilisation.astype(np.float32))
+
+    shares, schemes = {f"{number}/0": packed(load) for number, (_, load) in enumerate(cases)}, ["as installed"]
+    if simulation.plain_load is not None:
+        shares["0/1"] = packed(simulation.plain_load)
+        schemes.append("shortest paths alone")
     drawn = drawing(
         topology.node_names, topology.coordinates, topology.link_source, topology.link_target, topology.capacity
     )
@@ -88,7 +91,7 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
         lines=lines,
         charts=(),
         row_label="failure",
-        map={**drawn, "cases": [name for name, _ in cases], "schemes": ["routing"], "utilisation": shares},
+        map={**drawn, "cases": [name for name, _ in cases], "schemes": schemes, "utilisation": shares},
     )  # fmt: skip
     introduction = (
         "Loads of shortest paths with equal-cost multipath, and of segment lists where any are installed.  Each "

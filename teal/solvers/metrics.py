@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from teal.solvers.metric_moves import anneal, load_all, score_of
 
 _HOT, _COLD = 0.01, 0.0005  # temperatures at the start and at the end, in units of the score
 _MOVES_AT_ONCE = 500  # between looks at the clock
+_SIGNALS_EVERY_S = 0.2  # between looks for Ctrl-C
 _COPIES = 3  # of the loads of all destinations that a walk has in memory, approximately
 
 
@@ -98,10 +100,10 @@ class _Walk:
         self.best_metric = self.metric[0].copy()
         self.best = float(score_of(self.load, self.inverse)[1])
 
-    def run(self, seconds: float) -> _Walk:
-        """Anneal for so many seconds."""
+    def run(self, seconds: float, stop: threading.Event) -> None:
+        """Anneal for so many seconds, or until told to stop."""
         begin = time.perf_counter()
-        while time.perf_counter() - begin < seconds:
+        while time.perf_counter() - begin < seconds and not stop.is_set():
             done = min(1.0, (time.perf_counter() - begin) / max(seconds, 1e-9))
             temperature = _HOT * (_COLD / _HOT) ** done
             self.best = float(anneal(
@@ -110,7 +112,6 @@ class _Walk:
                 self.search.at_most, temperature, _MOVES_AT_ONCE, self.rng, self.best_metric, self.best,
             ))  # fmt: skip
             self.moves += _MOVES_AT_ONCE
-        return self
 
 
 def improve_metrics(
@@ -124,6 +125,8 @@ def improve_metrics(
         starts: metrics (E,) to start from beside those in force and random ones; not used where changes are limited.
         seed: of all draws.
         threads: walks at a time.
+
+    Ctrl-C ends the search with the best so far.
 
     Raises:
         InputError: metrics in force above ``most``, or a state that does not fit into memory.
@@ -142,11 +145,20 @@ def improve_metrics(
         firsts.append(rng.integers(5, 16, topology.num_links).clip(1, search.most).astype(np.float64))
     walks = [_Walk(search, first, seed + 1_000_003 * number) for number, first in enumerate(firsts)]
     before = walks[0].best
-    rounds = math.ceil(len(walks) / threads)
+    rounds, stop = math.ceil(len(walks) / threads), threading.Event()
     for group in range(rounds):
         part = walks[group * threads : (group + 1) * threads]
         with ThreadPoolExecutor(len(part)) as pool:
-            list(pool.map(_Walk.run, part, [seconds / rounds] * len(part)))
+            running = [pool.submit(walk.run, seconds / rounds, stop) for walk in part]
+            try:
+                while wait(running, _SIGNALS_EVERY_S).not_done:
+                    pass  # a wait without an end would not see a signal that another thread received
+            except KeyboardInterrupt:  # the walks end within a second, with the best so far
+                stop.set()
+        for one in running:
+            one.result()  # raises what a walk raised
+        if stop.is_set():
+            break
     best = min(walks, key=lambda walk: walk.best)
     metric = np.where(topology.capacity > 0, best.best_metric, search.start)
     return MetricResult(metric, best.best, before, sum(walk.moves for walk in walks))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import signal
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -74,6 +77,17 @@ def test_the_order_of_changes_ends_at_the_new_metrics_and_says_the_worst_step() 
         seen.append(largest_utilisation(search, now))
     np.testing.assert_array_equal(now, found.metric)
     assert highest == pytest.approx(max(seen), rel=1e-12)
+
+
+def test_ctrl_c_ends_the_search_with_the_best_so_far() -> None:
+    search = _search(0)
+    improve_metrics(search, 0.1)  # compiled now, so that the signal meets the search
+    timer = threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    begin = time.perf_counter()
+    found = improve_metrics(search, 600.0)
+    assert time.perf_counter() - begin < 300
+    assert found.utilisation == pytest.approx(largest_utilisation(search, found.metric), rel=1e-9)
 
 
 def test_metrics_in_force_above_the_largest_are_refused() -> None:
