@@ -144,7 +144,8 @@ def save_topology(path: Path | str, topology: Topology) -> None:
     """
     name = Path(path).name.lower()
     if not name.endswith((".json", ".csv")):
-        raise InputError(str(path), "out", "a .json file (.rfc8345.json for RFC 8345) or a .csv file", repr(Path(path).suffix))
+        expected = "a .json file (.rfc8345.json for RFC 8345) or a .csv file"
+        raise InputError(str(path), "out", expected, repr(Path(path).suffix))
     with atomic_file(Path(path)) as temporary:
         if name.endswith(".csv"):
             frame = topology.to_frame().drop(columns="link")
