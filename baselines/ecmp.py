@@ -1,24 +1,44 @@
-"""ECMP: every demand in equal parts over its live candidate paths with the fewest links.
+"""ECMP: every demand along all shortest paths, in equal parts at every hop.
 
-Routers split hop by hop over all shortest paths of the network; this scheme splits over the shortest candidate paths
-only.  Traffic above the capacity of a link is dropped.
+By default these are the shortest paths of the network under its IGP metrics (of hops where it has none), as routers
+use them, found again where links have failed.  With ``over=candidates`` a demand is divided evenly over its live
+candidate paths with the fewest links: the published tables of this project have that form.  Where the objective may
+shed traffic, what passes an overloaded link is cut.
 """
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from teal.problem import Problem
-from teal.problem.allocation import Allocation
+from teal.errors import InputError
+from teal.problem import Allocation, Problem
+from teal.schemes.segments import Igp
 from teal.solvers.projection import project
+from teal.solvers.segments.over_lists import ecmp_allocation
 from teal.spec import Spec
 
 
 class Ecmp:
-    """ECMP, as described in the module."""
+    """ECMP over the shortest paths of the network.
+
+    Args:
+        metric: of the IGP; see :class:`teal.schemes.segments.Igp`.
+    """
+
+    def __init__(self, metric: str = "file") -> None:
+        self._igp = Igp(metric)
+
+    def solve(self, problem: Problem) -> Allocation:
+        """Allocate every matrix."""
+        return ecmp_allocation(problem, self._igp.of(problem))
+
+
+class EcmpOverCandidates:
+    """ECMP over the shortest candidate paths."""
 
     def solve(self, problem: Problem) -> Allocation:
         """Allocate every matrix."""
@@ -30,7 +50,9 @@ class Ecmp:
         return Allocation.of_batch(splits, None, time.perf_counter() - begin)
 
 
-def make(spec: Spec, model: Path | None) -> Ecmp:
-    """``ecmp``."""
-    spec.parse_options()
-    return Ecmp()
+def make(spec: Spec, model: Path | None) -> Ecmp | EcmpOverCandidates:
+    """``ecmp[:over=igp|candidates,metric=file|hops|latency|inverse-capacity]``."""
+    options: Any = spec.parse_options(over="igp", metric="file")
+    if options["over"] not in ("igp", "candidates"):
+        raise InputError(spec.text, "over", "igp or candidates", repr(options["over"]))
+    return Ecmp(options["metric"]) if options["over"] == "igp" else EcmpOverCandidates()

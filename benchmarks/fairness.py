@@ -18,7 +18,14 @@ import teal
 from teal.solvers.level_growths import level_growths
 from teal.solvers.sequences.fairness import fairness, is_bottlenecked
 
-SCHEMES = ("max-min", "max-min:form=filling", "adaptive-waterfiller", "geometric-binner", "pdhg", "ecmp")
+SCHEMES = (
+    "max-min",
+    "max-min:form=filling",
+    "adaptive-waterfiller",
+    "geometric-binner",
+    "pdhg",
+    "ecmp:over=candidates",
+)
 _LEAST = 1e-4  # share of the largest capacity below which differences of rates do not count, as in the paper
 
 

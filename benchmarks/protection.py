@@ -17,7 +17,7 @@ from teal.problem.protection import Protection
 from teal.solvers.protection import under_failures
 
 _EXACT_UP_TO = 2000  # pairs; above, the LP takes minutes
-_SCHEMES = ("protected", "ffc", "teavar", "pdhg", "ecmp")
+_SCHEMES = ("protected", "ffc", "teavar", "pdhg", "ecmp:over=candidates")
 
 
 def main(topology_name: str, load: str, count: str = "3", method: str = "edge-disjoint") -> None:

@@ -22,7 +22,7 @@ from teal.reports.table import percent, summarise, time_text
 
 MODELS = ("price-gnn", "price-gnn:rounds=4,bound_rounds=4", "price-gnn:repair=pdhg,gap=0.01")
 ENGINE = ("pdhg:gap=0.01", "pdhg:gap=0.01,warm=true", "pdhg:gap=0.0002")
-ROUTERS = ("cspf", "ecmp", "shortest-path")
+ROUTERS = ("cspf", "ecmp:over=candidates", "shortest-path")
 SMALL = (
     *MODELS, *ENGINE, "lp-all", "lp-all:solver=gurobi", "pdlp:accuracy=0.001", "lp-top", "demand-pinning", "pop",
     "ncflow", "ncflow:method=spectral", "teavar", *ROUTERS,

@@ -2,10 +2,14 @@
 
 from .errors import InputError, SolverError, TealError
 from .formats import load_topology, load_traffic, save_topology, save_traffic
+from .formats.counters import load_counters, save_counters
 from .network import PathMethod, PathSet, PathWeight, Topology, TrafficMatrices, compute_paths
+from .network.counters import Counters
+from .network.ecmp import EcmpDag
 from .network.shards import PathSearch
 from .objectives import Objective, ObjectiveName
 from .pathops import PathOps, make_path_ops
+from .pathops.measurements import ecmp_measurements, path_measurements, policy_measurements
 from .problem import (
     Allocation,
     Assessment,
@@ -25,6 +29,10 @@ from .reports import plot
 from .schemes import Follower, Scheme, make_scheme, register_scheme, scheme_names
 from .schemes.hedges import Hedge, Past, hedge_names, make_hedge, register_hedge
 from .solvers.candidates import ChosenPaths, choose_paths
+from .solvers.estimation.check import Check, Checker
+from .solvers.estimation.estimator import Estimate, Estimator
+from .solvers.estimation.repair import Repaired, repair
+from .solvers.estimation.worst_load import WorstLoad, worst_load
 from .solvers.pdhg import PdhgResult, PdhgState, Starter, solve
 from .solvers.pdhg.scenarios.solver import ScenarioResult, solve_scenarios
 from .solvers.pdhg.shards.sharded import ShardedProblem, ShardedResult
@@ -35,8 +43,14 @@ __version__: str
 __all__ = [
     "Allocation",
     "Assessment",
+    "Check",
+    "Checker",
     "ChosenPaths",
     "ClassFigures",
+    "Counters",
+    "EcmpDag",
+    "Estimate",
+    "Estimator",
     "Figures",
     "Follower",
     "Hedge",
@@ -52,6 +66,7 @@ __all__ = [
     "PdhgResult",
     "PdhgState",
     "Problem",
+    "Repaired",
     "ScenarioResult",
     "Scheme",
     "ShardedProblem",
@@ -63,22 +78,29 @@ __all__ = [
     "Topology",
     "TrafficMatrices",
     "Violations",
+    "WorstLoad",
     "all_paths_bound",
     "assess",
     "choose_paths",
     "compute_paths",
     "dual_bound",
+    "ecmp_measurements",
     "hedge_names",
+    "load_counters",
     "load_topology",
     "load_traffic",
     "make_hedge",
     "make_path_ops",
     "make_scheme",
+    "path_measurements",
     "plot",
+    "policy_measurements",
     "priority_problem",
     "project",
     "register_hedge",
     "register_scheme",
+    "repair",
+    "save_counters",
     "save_topology",
     "save_traffic",
     "scaled_dual_bound",
@@ -86,4 +108,5 @@ __all__ = [
     "solve",
     "solve_scenarios",
     "violations",
+    "worst_load",
 ]

@@ -6,10 +6,12 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from teal.cli import routing_runners, runners
+from teal.cli import counter_runners, routing_runners, runners
 from teal.config import (
     AllocateConfig,
     AuditConfig,
+    CheckConfig,
+    EstimateConfig,
     EvaluateConfig,
     ExportConfig,
     ImproveConfig,
@@ -29,6 +31,7 @@ from teal.config import (
     TrafficGenerateConfig,
     TrainConfig,
     UpdateConfig,
+    UpgradeConfig,
     WarmUpConfig,
 )
 
@@ -65,10 +68,13 @@ COMMANDS = {
     "simulate": Command(SimulateConfig, routing_runners.simulate, _COMPARE, uses_kernels=False),
     "metrics": Command(MetricsConfig, routing_runners.metrics, _COMPARE, uses_kernels=False),
     "plan": Command(PlanConfig, runners.plan, _COMPARE),
+    "upgrade": Command(UpgradeConfig, routing_runners.upgrade, _COMPARE),
     "audit": Command(AuditConfig, runners.audit, _COMPARE),
     "train": Command(TrainConfig, runners.train, _LEARN),
     "pretrain": Command(PretrainConfig, runners.pretrain, _LEARN),
     "pretrain-hedge": Command(PretrainHedgeConfig, runners.pretrain_hedge, _LEARN),
+    "estimate": Command(EstimateConfig, counter_runners.estimate, _INPUT, uses_kernels=False),
+    "check": Command(CheckConfig, counter_runners.check, _INPUT, uses_kernels=False),
     "topology list": Command(TopologyListConfig, runners.list_topologies, _INPUT, uses_kernels=False),
     "topology info": Command(TopologyConfig, runners.describe_topology, _INPUT, uses_kernels=False),
     "traffic info": Command(TrafficConfig, runners.describe_traffic, _INPUT, uses_kernels=False),

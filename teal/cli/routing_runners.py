@@ -1,4 +1,4 @@
-"""What the commands about shortest-path routing print."""
+"""What the commands about the network itself print: its routing, and what to buy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 from teal.cli import runners
 from teal.cli.runners import EXIT_GAP, EXIT_OK, Notify, print_tables
-from teal.config import MetricsConfig, SimulateConfig, SolveConfig
+from teal.config import MetricsConfig, SimulateConfig, SolveConfig, UpgradeConfig
 
 
 def simulate(config: SimulateConfig, notify: Notify) -> int:
@@ -49,3 +49,20 @@ def metrics(config: MetricsConfig, notify: Notify) -> int:
     report = run_metrics(config, notify)
     print(json.dumps(report.to_json(), allow_nan=False) if config.json else report.describe())
     return EXIT_OK
+
+
+def upgrade(config: UpgradeConfig, notify: Notify) -> int:
+    """What to buy."""
+    from teal.reports.upgrade import render_upgrade
+    from teal.studies.upgrade import PAGE, run_upgrade
+
+    plan = run_upgrade(config, notify)
+    if config.json:
+        print(json.dumps(plan.to_json(), allow_nan=False))
+    else:
+        print(plan.describe())
+        sys.stdout.flush()
+        print_tables(render_upgrade(plan))
+        if config.out is not None:
+            print(f"{config.out / PAGE}: open it in a browser; tables and the upgraded network are beside it")
+    return EXIT_OK if plan.upgrade.reached else EXIT_GAP

@@ -185,16 +185,43 @@ def measure(name: str, rates: Array, time: np.datetime64 | datetime, interval_s:
         time: of the first matrix; UTC if it names no zone.
         interval_s: from one matrix to the next, s, if there are several.
     """
-    if isinstance(time, np.datetime64):
-        text = f"{time.astype('datetime64[s]')}Z"
-    else:
-        text = (time if time.tzinfo else time.replace(tzinfo=UTC)).isoformat()
     content = {
         "content": _stream(rates),
-        "params": {"time": text, "interval_s": interval_s},
+        "params": {"time": _time(time), "interval_s": interval_s},
         "headers": {"Content-Type": ARROW},
     }
     return Call("POST", f"{_network(name)}/measurements", lambda response: Measured.of(response.json()), content)
+
+
+def measure_counters(
+    name: str,
+    time: np.datetime64 | datetime,
+    links: list[dict[str, Any]],
+    nodes: list[dict[str, Any]],
+    routing: str = "igp",
+    rates: Array | None = None,
+) -> Call[Measured]:
+    """Say what byte counters read in an interval; the service estimates its matrix, or checks the one sent beside them.
+
+    Args:
+        name: name of the network.
+        time: of the interval; UTC if it names no zone.
+        links: of each link ``source``, ``target``, and rates ``sent`` and ``received``, Gbit/s; ``number`` where links
+            are parallel.
+        nodes: of each node ``node``, and rates ``ingress`` and ``egress``, Gbit/s.
+        routing: what was in force: ``igp``, or ``allocation``, the last one for the next interval.
+        rates: (1, D) as of :meth:`allocate`, Gbit/s, to be checked and kept in the place of an estimate.
+    """
+    body: dict[str, Any] = {"time": _time(time), "counters": {"links": links, "nodes": nodes, "routing": routing}}
+    if rates is not None:
+        body["rates"] = np.asarray(rates, np.float64).tolist()
+    return Call("POST", f"{_network(name)}/measurements", lambda response: Measured.of(response.json()), {"json": body})
+
+
+def _time(time: np.datetime64 | datetime) -> str:
+    if isinstance(time, np.datetime64):
+        return f"{time.astype('datetime64[s]')}Z"
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).isoformat()
 
 
 def measured(name: str) -> Call[Measured]:

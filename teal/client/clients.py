@@ -73,6 +73,7 @@ class Client:
     allocate = _sync(calls.allocate)
     allocation = _sync(calls.allocation)
     measure = _sync(calls.measure)
+    measure_counters = _sync(calls.measure_counters)
     measured = _sync(calls.measured)
     allocate_next = _sync(calls.allocate_next)
 
@@ -121,6 +122,7 @@ class AsyncClient:
     allocate = _async(calls.allocate)
     allocation = _async(calls.allocation)
     measure = _async(calls.measure)
+    measure_counters = _async(calls.measure_counters)
     measured = _async(calls.measured)
     allocate_next = _async(calls.allocate_next)
 

@@ -111,6 +111,8 @@ class Measured:
         first, last: time of the oldest and of the newest, UTC; None without matrices.
         interval_s: usual time between two, s; 0 if unknown.
         most: number of matrices that are kept at most.
+        counted: what counters said, if they were sent: found_by, total_gbps, unexplained, replaced, alarm, suspects,
+            kept.
     """
 
     matrices: int
@@ -118,12 +120,13 @@ class Measured:
     last: np.datetime64 | None
     interval_s: int
     most: int
+    counted: dict[str, Any] | None = None
 
     @classmethod
     def of(cls, body: dict[str, Any]) -> Measured:
         """From the body of a response."""
         first, last = (None if body[name] is None else utc(body[name]) for name in ("first", "last"))
-        return cls(body["matrices"], first, last, body["interval_s"], body["most"])
+        return cls(body["matrices"], first, last, body["interval_s"], body["most"], body.get("counted"))
 
 
 def utc(text: str) -> np.datetime64:

@@ -6,6 +6,7 @@ The command line is made from these: the docstring of a field is its text in ``-
 from teal.config.allocate import AllocateConfig
 from teal.config.audit import AuditConfig
 from teal.config.base import CandidateConfig, InstanceConfig, PathConfig, ProgramConfig, assignments, seconds
+from teal.config.counters import CheckConfig, EstimateConfig
 from teal.config.evaluate import EvaluateConfig
 from teal.config.export import ExportConfig
 from teal.config.metrics import MetricsConfig
@@ -21,12 +22,15 @@ from teal.config.topology import TopologyConfig, TopologyListConfig
 from teal.config.traffic import TrafficConfig, TrafficConvertConfig, TrafficGenerateConfig
 from teal.config.train import TrainConfig
 from teal.config.update import UpdateConfig
+from teal.config.upgrade import UpgradeConfig
 from teal.config.warm_up import WarmUpConfig
 
 __all__ = [
     "AllocateConfig",
     "AuditConfig",
     "CandidateConfig",
+    "CheckConfig",
+    "EstimateConfig",
     "EvaluateConfig",
     "ExportConfig",
     "ImproveConfig",
@@ -49,6 +53,7 @@ __all__ = [
     "TrafficGenerateConfig",
     "TrainConfig",
     "UpdateConfig",
+    "UpgradeConfig",
     "WarmUpConfig",
     "assignments",
     "seconds",

@@ -36,7 +36,7 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
         "changes of matrices and networks": (
             "fail", "failures", "noise", "spatial", "scale", "churn", "draws", "seed", "online", "interval",
         ),
-        "other protocols": ("race", "next_interval", "lead", "lookback"),
+        "other protocols": ("race", "next_interval", "known", "lead", "lookback"),
         "output": ("out", "wide", "resume", "overwrite"),
         "for experts": ("epsilon", "device"),
     }  # fmt: skip
@@ -81,8 +81,12 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
     splits carry the next one.  Use with --objective max_link_utilisation; --scheme mixture, last, saa36, peak12,
     static, residual36, or any other scheme, which then acts on the last matrix.  Takes consecutive
     matrices, the first --limit of the split."""
+    known: str = ""
+    """For --next-interval: what is known instead of the matrices before, such as estimates from counters (matrices.npz
+    of teal estimate) of the same times; the splits still carry the matrices of --traffic."""
     lead: int = 1
-    """For --next-interval: intervals from the newest known matrix to the one that is allocated for."""
+    """For --next-interval: intervals from the newest known matrix to the one that is allocated for; 0, with --known,
+    for the same interval."""
     lookback: int = 0
     """For --next-interval: matrices that schemes are given, the newest ones; 0 for all that are known."""
     seed: int = 0
@@ -111,7 +115,9 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
         seconds(self.time_limit, "--time-limit")
         if self.interval:
             require(self, "interval", "a duration above 0", seconds(self.interval, "--interval") > 0)
-        require(self, "lead", "a whole number of at least 1", self.lead >= 1)
+        require(self, "lead", "a whole number of at least 1 (0 with --known)", self.lead >= (0 if self.known else 1))
+        require(self, "known", "--next-interval beside it", self.next_interval or not self.known)
+        require(self, "known", "a single topology", not self.known or len(self.topology) == 1)
         require(self, "lookback", "a whole number of at least 0", self.lookback >= 0)
         incompatible = ("fail", "failures", "noise", "spatial", "scale", "churn", "online", "resume")
         for mode in ("race", "next_interval"):

@@ -24,7 +24,7 @@ class SimulateConfig(IgpConfig, NetworkConfig):
         "routing": ("metric", "set_metric", "ucmp", "policies"),
         "failures": ("fail", "failures", "groups", "repair"),
         "matrices": ("index", "limit"),
-        "output": ("worst", "out", "json", "overwrite"),
+        "output": ("worst", "out", "counters", "counter_error", "json", "overwrite"),
     }
 
     policies: Path | None = None
@@ -45,6 +45,11 @@ class SimulateConfig(IgpConfig, NetworkConfig):
     """Number of failures and links to list."""
     out: Path | None = None
     """Folder for simulate.html, links.csv, failures.csv and manifest.json."""
+    counters: Path | None = None
+    """Write what the byte counters of all interfaces would read, to this .npz file, which teal estimate and teal check
+    take: to try them, or to know what to expect."""
+    counter_error: float = 0.01
+    """Standard deviation of these counters, as a share of each."""
     json: bool = False
     """Print one JSON object instead of text."""
     overwrite: Annotated[bool, OVERWRITE] = False
@@ -54,5 +59,6 @@ class SimulateConfig(IgpConfig, NetworkConfig):
         require(self, "index", "a whole number of at least -1", self.index >= -1)
         require(self, "limit", "a whole number of at least 0", self.limit >= 0)
         require(self, "worst", "a whole number of at least 1", self.worst >= 1)
+        require(self, "counter_error", "a number in [0, 1)", 0 <= self.counter_error < 1)
         needs = bool(self.failures or self.groups)
         require(self, "repair", "together with --failures or --groups", needs or not self.repair)

@@ -18,7 +18,18 @@ class SolveConfig(IgpConfig, InstanceConfig):
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "matrix": ("index", "fail"),
-        "segment routing": ("routing", "metric", "set_metric", "ucmp", "fewest_policies", "one_list"),
+        "segment routing": (
+            "routing",
+            "metric",
+            "set_metric",
+            "ucmp",
+            "max_segments",
+            "adjacency",
+            "matrices",
+            "survive",
+            "fewest_policies",
+            "one_list",
+        ),
         "calm": ("previous", "max_churn", "keep_within"),
         "when to stop": ("gap", "over_all_paths", "deadline", "max_iterations"),
         "large networks": ("carrying", "shards", "workers"),
@@ -42,8 +53,18 @@ class SolveConfig(IgpConfig, InstanceConfig):
     fail: tuple[str, ...] = ()
     """A failed link A,B (node names; both directions); repeat for more.  Candidate paths are not changed."""
     routing: Literal["paths", "segments", "ecmp"] = "paths"
-    """paths (explicit tunnels over candidate paths); segments (segment lists with one midpoint, between which the IGP's
-    shortest paths are used, all midpoints considered); or ecmp (the IGP's shortest paths alone)."""
+    """paths (explicit tunnels over candidate paths); segments (segment lists, between whose stops the IGP's shortest
+    paths are used; all lists of --max-segments are considered); or ecmp (the IGP's shortest paths alone)."""
+    max_segments: int = 2
+    """With --routing segments: the most segments of a list, the one to the target included: what the routers can push
+    (their maximum SID depth, MSD).  2 is one midpoint."""
+    adjacency: bool = False
+    """With --routing segments: a list may also take a link whatever the metrics say (adjacency segments)."""
+    matrices: int = 1
+    """With --routing segments and max_link_utilisation: lists that serve this many matrices, evenly spread over the
+    traffic, as they are; 0 for all, 1 for --index alone."""
+    survive: Literal["none", "cables"] = "none"
+    """Likewise: lists that serve the failure of any single cable as they are, with the IGP converged without it."""
     fewest_policies: str = ""
     """With --routing segments and max_link_utilisation: the fewest demands with a policy whose utilisation is within
     this share of the best, such as 1%."""
@@ -107,14 +128,23 @@ class SolveConfig(IgpConfig, InstanceConfig):
             seconds(self.deadline, "--deadline")
         if self.routing != "paths":
             self._check_routing()
-        for field in ("fewest_policies", "one_list", "set_metric", "ucmp"):
+        is_static = self.matrices != 1 or self.survive != "none"
+        is_balanced = self.objective == "max_link_utilisation" and self.routing == "segments"
+        require(self, "matrices", "a whole number of at least 0", self.matrices >= 0)
+        for field in ("matrices", "survive"):
+            require(self, field, "--routing segments and max_link_utilisation beside it", is_balanced or not is_static)
+        for field in ("fewest_policies", "one_list", "adjacency"):
+            require(self, field, "a single matrix without failures", not is_static or not getattr(self, field))
+        require(self, "max_segments", "2 with --matrices and --survive", not is_static or self.max_segments == 2)
+        for field in ("fewest_policies", "one_list", "set_metric", "ucmp", "adjacency"):
             require(self, field, "--routing segments beside it", self.routing != "paths" or not getattr(self, field))
+        require(self, "max_segments", "--routing segments beside it", self.routing != "paths" or self.max_segments == 2)
         require(self, "metric", "--routing segments beside it", self.routing != "paths" or self.metric == "file")
 
     def _check_routing(self) -> None:
-        names = ("total_flow", "max_link_utilisation")
         where = f"with --routing {self.routing}"
-        require(self, "objective", f"total_flow or max_link_utilisation {where}", self.objective in names)
+        require(self, "objective", f"an objective without classes {where}", self.objective != "priority")
+        require(self, "max_segments", "a whole number of at least 1", self.max_segments >= 1)
         for field in (
             "previous",
             "calibrate",
@@ -131,6 +161,8 @@ class SolveConfig(IgpConfig, InstanceConfig):
         for field in ("fewest_policies", "one_list"):
             balances = self.objective == "max_link_utilisation" and self.routing == "segments"
             require(self, field, "--objective max_link_utilisation beside it", balances or not getattr(self, field))
+            is_two = self.max_segments == 2 and not self.adjacency
+            require(self, field, "two segments without --adjacency", is_two or not getattr(self, field))
         if self.fewest_policies:
             share(self.fewest_policies, "--fewest-policies")
 

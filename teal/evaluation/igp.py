@@ -11,11 +11,8 @@ import numpy as np
 from teal.config.igp import IgpConfig
 from teal.errors import InputError
 from teal.network import Topology
-from teal.network.ecmp import EcmpDag, check_metric
+from teal.network.ecmp import EcmpDag, check_metric, igp_metric
 from teal.runtime.arrays import FloatArray
-
-_REFERENCE_GBPS = 10_000.0  # capacity whose inverse-capacity metric is 1
-_MS_PER_METRIC = 0.01  # latency of a metric of 1
 
 
 def load_igp(config: IgpConfig, topology: Topology, notify: Callable[[str], None]) -> tuple[Topology, EcmpDag]:
@@ -41,18 +38,9 @@ def metric_in_force(config: IgpConfig, topology: Topology, notify: Callable[[str
     Raises:
         InputError: see :func:`load_igp`.
     """
-    match config.metric:
-        case "file" if topology.metric is not None:
-            metric = topology.metric.astype(np.float64)
-        case "latency":
-            metric = np.maximum(1, np.round(topology.latency / _MS_PER_METRIC))
-        case "inverse-capacity":
-            metric = np.maximum(1, np.round(_REFERENCE_GBPS / positive(topology.capacity)))
-        case _:
-            metric = np.ones(topology.num_links)
-            if config.metric == "file":
-                notify(f"{topology.name}: the file has no IGP metrics: 1 on every link (--metric says otherwise)")
-    metric = check_metric(topology, metric).copy()
+    if config.metric == "file" and topology.metric is None:
+        notify(f"{topology.name}: the file has no IGP metrics: 1 on every link (--metric says otherwise)")
+    metric = check_metric(topology, igp_metric(topology, config.metric)).copy()
     for text in config.set_metric:
         match = re.fullmatch(r"(.+?)([,>])(.+)=(\d+)", text)
         if not match:

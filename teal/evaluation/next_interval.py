@@ -18,16 +18,18 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from teal.evaluation.instance import Instance
+from teal.network import AnyPaths, CandidateLists, TrafficMatrices
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
-from teal.schemes.hedges import Hedge, Past
+from teal.schemes.hedges import Hedge, OfLastMatrix, Past
 from teal.schemes.hedges.conformal import ConformalLimit
 from teal.solvers import pdhg
 
@@ -100,6 +102,27 @@ class NextSummary:
     solve_s: float
 
 
+class InForce(NamedTuple):
+    """What is installed for an interval.
+
+    Attributes:
+        splits: (D, K).
+        paths: that they are over; None for the candidate paths.
+    """
+
+    splits: Tensor
+    paths: AnyPaths | None
+
+    def moved(self, before: InForce, demand: Tensor) -> float:
+        """Gbit/s of demands (D,) on other paths than before; NaN between tunnels over different path sets."""
+        if isinstance(self.paths, CandidateLists) and isinstance(before.paths, CandidateLists):
+            shares = self.splits.cpu().numpy(), before.splits.cpu().numpy()
+            return self.paths.moved(shares[0], before.paths, shares[1], demand.cpu().numpy())
+        if self.paths is not before.paths:
+            return math.nan
+        return float((demand * (self.splits - before.splits).abs().sum(-1)).sum() / 2)
+
+
 class NextInterval:
     """The protocol on one network.
 
@@ -109,16 +132,25 @@ class NextInterval:
         lead: intervals from the newest known matrix to the one that is allocated for.
         lookback: matrices that hedges are given, the newest ones; 0 for all.
         level: probability with which the limit of the ratio is to hold.
+        known: (of the same times) what hedges are given in the place of the traffic, such as estimates; None for it.
     """
 
     def __init__(
-        self, instance: Instance, hedges: Mapping[str, Hedge], *, lead: int = 1, lookback: int = 0, level: float = 0.95
+        self,
+        instance: Instance,
+        hedges: Mapping[str, Hedge],
+        *,
+        lead: int = 1,
+        lookback: int = 0,
+        level: float = 0.95,
+        known: TrafficMatrices | None = None,
     ) -> None:
+        self._known = instance.traffic if known is None else known
         self._instance, self._hedges, self._lead, self._lookback = instance, hedges, lead, lookback
         self._network = instance.problem(np.zeros((1, instance.traffic.num_demands)))
         self._limits = {name: ConformalLimit(level) for name in hedges}
         self._ratios: dict[str, deque[tuple[int, float]]] = {name: deque() for name in hedges}
-        self._before: dict[str, Tensor] = {}
+        self._before: dict[str, InForce] = {}
         self._start: pdhg.PdhgState | None = None  # of the optimum
 
     def run(self, rows: Sequence[int], warm_up: int) -> Iterator[list[NextRow]]:
@@ -141,15 +173,17 @@ class NextInterval:
     def _past(self, row: int) -> Past:
         stop = row - self._lead + 1
         first = max(0, stop - self._lookback) if self._lookback else 0
-        return Past(self._network, self._instance.traffic.part(first, stop), self._lead, first)
+        return Past(self._network, self._known.part(first, stop), self._lead, first)
 
     def _interval(self, row: int, demand: FloatArray) -> list[NextRow]:
         past, problem = self._past(row), self._network.with_demand(torch.from_numpy(demand))
-        allocated: dict[str, tuple[Tensor, float]] = {}
+        allocated: dict[str, tuple[InForce, float]] = {}
         for name, hedge in self._hedges.items():  # before anything is computed from the matrix
             begin = time.perf_counter()
             splits = hedge.allocate(past)
-            allocated[name] = splits.to(torch.float64), time.perf_counter() - begin
+            seconds = time.perf_counter() - begin
+            paths = hedge.paths if isinstance(hedge, OfLastMatrix) else None
+            allocated[name] = InForce(splits.to(torch.float64), paths), seconds
         optimum = self._optimum(problem)
         return [self._row(name, row, problem, optimum, *allocated[name]) for name in self._hedges]
 
@@ -160,9 +194,10 @@ class NextInterval:
         self._start = result.state
         return realised(problem, result.splits[0])
 
-    def _row(self, name: str, row: int, problem: Problem, optimum: float, splits: Tensor, solve_s: float) -> NextRow:
+    def _row(self, name: str, row: int, problem: Problem, optimum: float, force: InForce, solve_s: float) -> NextRow:
         instance, is_utilisation = self._instance, problem.objective.name == ObjectiveName.MAX_LINK_UTILISATION
-        value = realised(problem, splits)
+        over = problem if force.paths is None else problem.with_paths(force.paths)
+        value = realised(over, force.splits)
         ratio, limit = value / optimum if optimum > 0 else math.nan, math.nan
         if is_utilisation and math.isfinite(ratio):
             # Ratios of intervals that are not measured yet when this one is allocated for count later.
@@ -173,9 +208,8 @@ class NextInterval:
             waiting.append((row, ratio))
         churn, before = math.nan, self._before.get(name)
         if before is not None:
-            moved = (problem.demand[0] * (splits - before).abs().sum(-1)).sum() / 2
-            churn = float(moved / problem.demand.sum())
-        self._before[name] = splits
+            churn = force.moved(before, problem.demand[0]) / float(problem.demand.sum())
+        self._before[name] = force
         return NextRow(
             scheme=name,
             topology=instance.topology.name,

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from teal.config import SolveConfig, seconds
+from teal.config import SolveConfig
 from teal.config.base import share
 from teal.errors import InputError
 from teal.evaluation.igp import load_igp
 from teal.formats import load_topology, load_traffic
 from teal.formats.allocations import finite_only
-from teal.network import Topology
+from teal.network import Topology, TrafficMatrices
 from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentPolicies
 from teal.pathops.segment_passes import SegmentPasses
@@ -89,15 +89,19 @@ class SegmentReport:
     def describe(self) -> str:
         """The same in a few lines."""
         balances = self.objective == "max_link_utilisation"
-        unit = "" if balances else " Gbit/s"
+        unit = " Gbit/s" if self.objective in ("total_flow", "max_min") else ""
         few = f" (at least {self.policies_bound:g} are needed)" if math.isfinite(self.policies_bound) else ""
         lines = [
             f"{self.objective}: {self.value:.6g}{unit}, bound {self.bound:.6g}{unit}, gap {100 * self.gap:.3f}%",
-            f"over any paths at {'least' if balances else 'most'} {self.free_bound:.6g}{unit}: "
-            f"gap {100 * self.free_gap:.3f}%; shortest paths alone {self.ecmp:.6g}{unit}",
+            f"shortest paths alone {self.ecmp:.6g}{unit}",
             f"{len(self.policies.lists):,} of {self.demands:,} demands have a policy{few}; "
             f"mean latency {self.latency_ms:.4g} ms",
         ]
+        if math.isfinite(self.free_bound):
+            least = "least" if balances else "most"
+            lines[1] = (
+                f"over any paths at {least} {self.free_bound:.6g}{unit}: gap {100 * self.free_gap:.3f}%; {lines[1]}"
+            )
         if math.isfinite(self.fractional):
             lines.append(f"one list for each demand; with splits {self.fractional:.6g}{unit}")
         if self.lost:
@@ -105,8 +109,8 @@ class SegmentReport:
         return "\n".join([*lines, f"{self.iterations} iterations, {self.solve_s:.3g} s"])
 
 
-def solve_segments(config: SolveConfig, notify: Callable[[str], None]) -> SegmentReport:
-    """Load, solve, and measure.
+def load_segments(config: SolveConfig, notify: Callable[[str], None]) -> tuple[EcmpDag, TrafficMatrices]:
+    """Shortest paths of the network, and its traffic.
 
     Raises:
         InputError: a fault in what the user gave.
@@ -117,10 +121,7 @@ def solve_segments(config: SolveConfig, notify: Callable[[str], None]) -> Segmen
     traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
     if config.index >= traffic.num_matrices:
         raise InputError("--index", "", f"a matrix from 0 to {traffic.num_matrices - 1}", config.index)
-    topology, dag = load_igp(config, topology, notify)
-    demand = traffic.read([config.index])[0]
-    deadline = Deadline.after(seconds(config.deadline, "--deadline")) if config.deadline else Deadline(math.inf)
-    return solved(config, dag, traffic.pairs, demand, deadline, notify)
+    return load_igp(config, topology, notify)[1], traffic
 
 
 def solved(
@@ -164,7 +165,9 @@ def solved(
     policies = problem.policies(mid, shares)
     delay = SegmentPasses(dag).segment_sum(dag.topology.latency[None])[0]
     admitted = problem.demand * (1.0 if problem.balances else shares.sum(1))
-    per_demand = policies.mean_over_lists(delay, np.stack([problem.source, problem.target], 1))
+    per_demand = policies.mean_over_lists(
+        delay, dag.topology.latency, np.stack([problem.source, problem.target], 1), dag.topology.link_source
+    )
     return SegmentReport(
         dag.topology, policies, str(config.objective), value, bound, result.free_bound,
         gap_between(problem, value, bound), gap_between(problem, value, result.free_bound), _ecmp_value(problem),

@@ -1,10 +1,11 @@
-"""Link-state databases as routers print them: FRR's JSON of IS-IS and OSPF, and BGP-LS as JSON lines of ExaBGP.
+"""Link-state databases as routers print them: FRR's JSON of IS-IS and OSPF, and BGP-LS of ExaBGP and GoBGP.
 
 - IS-IS: ``vtysh -c "show isis database detail json"``.  Routers are named by their system IDs in adjacencies; where the
   names of link-state packets are host names, these are matched by the order of the database, which is that of system
   IDs, and checked by the adjacencies of both ends.
 - OSPF: ``vtysh -c "show ip ospf database router json"``.
-- BGP-LS: a line of JSON for each update, as ExaBGP writes it for a process (``encoder json``).
+- BGP-LS: a line of JSON for each update, as ExaBGP writes it for a process (``encoder json``), or what GoBGP prints
+  (:mod:`teal.formats.gobgp`).
 
 Routers on a broadcast network are connected in pairs, each with the metric of its own interface.  None of these say a
 latency; only BGP-LS and traffic-engineering extensions say a capacity.
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from teal.errors import InputError
+from teal.formats.gobgp import GobgpLink, GobgpNode, gobgp_paths
 from teal.formats.records import LinkRecord, topology_from_records
 from teal.network import Topology
 
@@ -70,6 +72,8 @@ def read_bgp_ls(path: Path, default_capacity: float | None) -> Topology:
             document = json.loads(text)
         except ValueError as error:
             raise InputError(where, f"line {line}", "a JSON object", str(error)) from None
+        for path_of in gobgp_paths(document):
+            _take_gobgp(path_of, links, names, where, line)
         update = _find(document, "update") or document
         attribute = (update.get("attribute") or {}).get("bgp-ls") or {} if isinstance(update, dict) else {}
         withdrawn = {id(one) for one in _nlris((update or {}).get("withdraw"))} if isinstance(update, dict) else set()
@@ -89,6 +93,23 @@ def read_bgp_ls(path: Path, default_capacity: float | None) -> Topology:
             links[key] = (*ends, float(attribute.get("igp-metric", 1)), capacity)  # type: ignore[assignment]
     found = [(names.get(a, a), names.get(b, b), metric, capacity) for a, b, metric, capacity in links.values()]
     return _topology(path, found, default_capacity, ())
+
+
+def _take_gobgp(
+    one: GobgpNode | GobgpLink, links: dict[tuple[str, ...], _Adjacency], names: dict[str, str], where: str, line: int
+) -> None:
+    """Note what a path of GoBGP says."""
+    if isinstance(one, GobgpNode):
+        names[one.router] = one.name
+        return
+    if not all(one.ends):
+        raise InputError(where, f"line {line}", "a router ID of each end", one.ends)
+    key = (*one.ends, one.key)
+    if one.withdrawn:
+        links.pop(key, None)
+        return
+    capacity = None if one.bandwidth is None else one.bandwidth * _BITS_PER_BYTE / _GIGA
+    links[key] = (*one.ends, one.metric, capacity)
 
 
 def _topology(path: Path, found: list[_Adjacency], default_capacity: float | None, notes: tuple[str, ...]) -> Topology:

@@ -3,7 +3,8 @@
     {"format": 1, "topology": "germany50", "policies": [
         {"source": "a", "target": "b", "lists": [{"share": 0.6, "segments": ["m", "b"]}, {"share": 0.4, ...}]}]}
 
-A demand that is not listed goes along the IGP's shortest paths.
+A demand that is not listed goes along the IGP's shortest paths.  A segment is the name of a node, or an adjacency: an
+object {"link": 17, "from": "a", "to": "b"} with the number of the link, which tells parallel links apart.
 """
 
 from __future__ import annotations
@@ -32,13 +33,23 @@ def policies_to_json(topology: Topology, policies: SegmentPolicies) -> dict[str,
             {
                 "source": names[source], "target": names[target],
                 "lists": [
-                    {"share": one.share, "segments": [names[node] for node in (*one.midpoints, target)]}
-                    for one in lists
+                    {"share": one.share, "segments": _segments(topology, one, source, target)} for one in lists
                 ],
             }
             for (source, target), lists in sorted(policies.lists.items())
         ],
     }  # fmt: skip
+
+
+def _segments(topology: Topology, one: SegmentList, source: int, target: int) -> list[Any]:
+    """Names of nodes, and objects for adjacencies; without a segment that leads to where the list is already."""
+    names, result, here = topology.node_names, list[Any](), source
+    for stop, link in (*one.stops, (target, -1)):
+        end = stop if link < 0 else int(topology.link_source[link])
+        result += [names[end]] if end != here else []
+        result += [] if link < 0 else [{"link": link, "from": names[end], "to": names[stop]}]
+        here = stop
+    return result
 
 
 def write_policies(path: Path, topology: Topology, policies: SegmentPolicies, figures: dict[str, Any]) -> None:
@@ -64,12 +75,10 @@ def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
         raise InputError(
             where, "format", str(FORMAT), document.get("format") if isinstance(document, dict) else "no object"
         )
-    index, lists = topology.node_index(), dict[tuple[int, int], tuple[SegmentList, ...]]()
+    lists = dict[tuple[int, int], tuple[SegmentList, ...]]()
 
     def node(name: Any, field: str) -> int:
-        if name not in index:
-            raise InputError(where, field, f"a node of {topology.name}", repr(name))
-        return index[name]
+        return _node(name, topology, where, field)
 
     entries = document.get("policies")
     if not isinstance(entries, list):
@@ -84,17 +93,49 @@ def read_policies(path: Path, topology: Topology) -> SegmentPolicies:
             here = f"{field}.lists[{place}]"
             if not isinstance(one, dict) or not isinstance(one.get("share"), int | float):
                 raise InputError(where, here, "an object with share and segments", repr(one)[:80])
-            stops = tuple(node(name, f"{here}.segments") for name in one.get("segments", []))
-            if not stops or stops[-1] != pair[1]:
+            segments = one.get("segments", [])
+            if not isinstance(segments, list):
+                raise InputError(where, f"{here}.segments", "a list", repr(segments)[:80])
+            stops = [_stop(segment, topology, where, f"{here}.segments") for segment in segments]
+            if not stops or stops[-1][0] != pair[1]:
                 raise InputError(
                     where, f"{here}.segments", f"a list that ends at {entry['target']}", one.get("segments")
                 )
             if not (math.isfinite(one["share"]) and one["share"] >= 0):
                 raise InputError(where, f"{here}.share", "a share in [0, 1]", one["share"])
-            found.append(SegmentList(float(one["share"]), stops[:-1]))
+            if stops[-1][1] < 0:
+                stops.pop()
+            links = tuple(link for _, link in stops)
+            found.append(
+                SegmentList(
+                    float(one["share"]), tuple(stop for stop, _ in stops), links if any(e >= 0 for e in links) else ()
+                )
+            )
         if abs(sum(one.share for one in found) - 1) > _SHARE_TOLERANCE:
             raise InputError(where, field, "shares that sum to 1", sum(one.share for one in found))
         if pair in lists:
             raise InputError(where, field, "each pair once", f"{entry['source']} -> {entry['target']} again")
         lists[pair] = tuple(found)
     return SegmentPolicies(lists)
+
+
+def _node(name: Any, topology: Topology, where: str, field: str) -> int:
+    number = topology.node_index().get(name) if isinstance(name, str) else None
+    if number is None:
+        raise InputError(where, field, f"a node of {topology.name}", repr(name)[:80])
+    return number
+
+
+def _stop(segment: Any, topology: Topology, where: str, field: str) -> tuple[int, int]:
+    """The node to which a segment leads, and its link, -1 for a node segment."""
+    if not isinstance(segment, dict):
+        return _node(segment, topology, where, field), -1
+    link = segment.get("link")
+    if not isinstance(link, int) or not 0 <= link < topology.num_links:
+        raise InputError(where, f"{field}.link", f"the number of a link, 0 to {topology.num_links - 1}", repr(link))
+    ends = int(topology.link_source[link]), int(topology.link_target[link])
+    for key, end in zip(("from", "to"), ends, strict=True):
+        name = topology.node_names[end]
+        if segment.get(key, name) != name:
+            raise InputError(where, f"{field}.{key}", f"{name}, an end of link {link}", repr(segment[key])[:80])
+    return ends[1], link

@@ -25,6 +25,9 @@ from teal.network.topology import Topology
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import kernel, parallel_kernel, prange, threads_for
 
+METRICS = "file", "hops", "latency", "inverse-capacity"
+_REFERENCE_GBPS = 10_000.0  # capacity whose inverse-capacity metric is 1
+_MS_PER_METRIC = 0.01  # latency of a metric of 1
 MOST_METRIC = 2**32 - 1  # the largest wide metric of IS-IS has 24 bits, that of OSPF 16; some files have 32
 _OPERATIONS_PER_VISIT = 20  # scalar operations for each link and destination of a search, approximately
 
@@ -255,6 +258,24 @@ def igp_links(topology: Topology, metric: FloatArray | Int64Array, weight: Float
         np.ascontiguousarray(graph.tail, dtype=np.int32), np.ascontiguousarray(graph.head, dtype=np.int32),
         np.ascontiguousarray(live), np.ascontiguousarray(weight),
     )  # fmt: skip
+
+
+def igp_metric(topology: Topology, kind: str) -> FloatArray:
+    """(E,) metrics: whole numbers of at least 1, in float64.
+
+    Args:
+        topology: the network.
+        kind: ``file`` (those of the topology; 1 where it has none), ``hops`` (1), ``latency`` (units of 0.01 ms), or
+            ``inverse-capacity`` (10,000 Gbit/s over the capacity).
+    """
+    match kind:
+        case "file" if topology.metric is not None:
+            return topology.metric.astype(np.float64)
+        case "latency":
+            return np.maximum(1, np.round(topology.latency / _MS_PER_METRIC))
+        case "inverse-capacity":
+            return np.maximum(1, np.round(_REFERENCE_GBPS / np.where(topology.capacity > 0, topology.capacity, 1.0)))
+    return np.ones(topology.num_links)
 
 
 def check_metric(topology: Topology, metric: FloatArray | Int64Array) -> FloatArray:

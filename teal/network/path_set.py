@@ -48,6 +48,16 @@ class PathSet:
             node = int(self.trie.parent[node])
         return links[::-1]
 
+    def nodes_of(self, demand: int, k: int, link_target: IntArray) -> list[int]:
+        """Numbers of the nodes along a path, from its source to its target.
+
+        Args:
+            demand: number of the demand.
+            k: number of the path.
+            link_target: (E,) node where each link ends.
+        """
+        return [int(self.pairs[demand, 0]), *(int(link_target[link]) for link in self.links_of(demand, k))]
+
     @property
     def num_demands(self) -> int:
         """D."""
@@ -69,6 +79,11 @@ class PathSet:
         if not self.trie.num_nodes:
             return np.zeros_like(self.leaf)
         return np.where(self.mask, self.trie.depth[self.leaf], 0).astype(np.int32)
+
+    @property
+    def scan_size(self) -> int:
+        """Entries that one pass over all paths touches: nodes of the trie, and path slots."""
+        return self.trie.num_nodes + self.leaf.size
 
     @cached_property
     def packed(self) -> PackedPaths:

@@ -1,15 +1,15 @@
 """Lists of segments by which demands are sent, and the segments' volumes.
 
 A list of a demand (s, t) leads from s to its first midpoint along the IGP's shortest paths, from there to the next one,
-and at last to t.  A midpoint may be an *adjacency*: the node where a link starts, then the link itself.  A demand
-without a policy goes straight to t.
+and at last to t.  A midpoint may be the end of an *adjacency*, a link that is taken whatever the metrics say: then the
+shortest paths lead to the start of that link.  A demand without a policy goes straight to t.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,15 +22,43 @@ class SegmentList:
 
     Attributes:
         share: of the demand that it takes.
-        midpoints: nodes that are visited in this order, without source and target.
+        midpoints: nodes that are visited in this order, without source and target; the target too, if the last segment
+            is an adjacency.
+        links: link by which each midpoint is reached, -1 for the shortest paths; empty for shortest paths throughout.
     """
 
     share: float
     midpoints: tuple[int, ...]
+    links: tuple[int, ...] = ()
 
-    def segments(self, source: int, target: int) -> Iterator[tuple[int, int]]:
-        """Start and end of each segment."""
-        return itertools.pairwise((source, *self.midpoints, target))
+    @property
+    def stops(self) -> tuple[tuple[int, int], ...]:
+        """Midpoints and the link by which each is reached, -1 for the shortest paths."""
+        return tuple(zip(self.midpoints, self.links or (-1,) * len(self.midpoints), strict=True))
+
+    @property
+    def adjacencies(self) -> tuple[int, ...]:
+        """The links that are taken whatever the metrics say."""
+        return tuple(link for link in self.links if link >= 0)
+
+    def segments(self, source: int, target: int, link_start: IntArray) -> Iterator[tuple[int, int]]:
+        """Start and end of each segment along shortest paths.
+
+        Args:
+            source: of the demand.
+            target: of the demand.
+            link_start: (E,) node where each link starts.
+        """
+        here = source
+        for stop, link in (*self.stops, (target, -1)):
+            end = stop if link < 0 else int(link_start[link])
+            if here != end:
+                yield here, end
+            here = stop
+
+    def num_segments(self, source: int, target: int, link_start: IntArray) -> int:
+        """Number of segment identifiers that the source pushes."""
+        return sum(1 for _ in self.segments(source, target, link_start)) + len(self.adjacencies)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,32 +76,63 @@ class SegmentPolicies:
         """No policy at all: plain shortest-path routing."""
         return cls({})
 
-    @property
-    def depth(self) -> int:
-        """Number of segments of the longest list; 1 without policies."""
-        return 1 + max((len(one.midpoints) for lists in self.lists.values() for one in lists), default=0)
+    def depth(self, link_start: IntArray) -> int:
+        """Number of segment identifiers of the longest list; 1 without policies.
 
-    def mean_over_lists(self, segment_value: FloatArray, pairs: IntArray) -> FloatArray:
-        """(D,) sum of a value (N, N), destination first, along the lists of each pair (D, 2), weighted by shares."""
+        Args:
+            link_start: (E,) node where each link starts.
+        """
+        return max(
+            (one.num_segments(*pair, link_start) for pair, lists in self.lists.items() for one in lists), default=1
+        )
+
+    def mean_over_lists(
+        self, segment_value: FloatArray, link_value: FloatArray, pairs: IntArray, link_start: IntArray
+    ) -> FloatArray:
+        """(D,) sum of values along the lists of each pair, weighted by shares.
+
+        Args:
+            segment_value: (N, N) of segments, destination first.
+            link_value: (E,) of the links that are adjacencies.
+            pairs: (D, 2) source and target.
+            link_start: (E,) node where each link starts.
+        """
         result = segment_value[pairs[:, 1], pairs[:, 0]].copy()
         for d, (source, target) in enumerate(pairs.tolist()):
             if lists := self.lists.get((source, target)):
                 result[d] = sum(
-                    one.share * sum(segment_value[b, a] for a, b in one.segments(source, target)) for one in lists
+                    one.share * sum(segment_value[b, a] for a, b in one.segments(source, target, link_start))
+                    + one.share * sum(link_value[link] for link in one.adjacencies)
+                    for one in lists
                 )
         return np.asarray(result)
 
 
-def segment_volumes(pairs: IntArray, demand: FloatArray, policies: SegmentPolicies, nodes: int) -> FloatArray:
-    """(M, N, N) Gbit/s of every segment to the first node from the second one.
+class SegmentTraffic(NamedTuple):
+    """What M matrices put on segments.
+
+    Attributes:
+        volume: (M, N, N) Gbit/s of every segment along shortest paths, to the first node from the second one.
+        adjacency: (M, E) Gbit/s that takes a link whatever the metrics say.
+    """
+
+    volume: FloatArray
+    adjacency: FloatArray
+
+
+def segment_traffic(
+    pairs: IntArray, demand: FloatArray, policies: SegmentPolicies, nodes: int, link_start: IntArray
+) -> SegmentTraffic:
+    """The traffic of demands, those with policies along their lists and all others straight.
 
     Args:
         pairs: (D, 2) source and target of each demand.
         demand: (M, D) Gbit/s.
         policies: lists of some of them.
         nodes: N.
+        link_start: (E,) node where each link starts.
     """
-    volume = np.zeros((len(demand), nodes, nodes))
+    volume, adjacency = np.zeros((len(demand), nodes, nodes)), np.zeros((len(demand), len(link_start)))
     steered = np.array([(s, t) in policies.lists for s, t in pairs.tolist()], dtype=bool)
     direct = np.flatnonzero(~steered)
     for m in range(len(demand)):
@@ -81,6 +140,8 @@ def segment_volumes(pairs: IntArray, demand: FloatArray, policies: SegmentPolici
     for d in np.flatnonzero(steered).tolist():
         source, target = pairs[d].tolist()
         for one in policies.lists[source, target]:
-            for a, b in one.segments(source, target):
+            for a, b in one.segments(source, target, link_start):
                 volume[:, b, a] += one.share * demand[:, d]
-    return volume
+            for link in one.adjacencies:
+                adjacency[:, link] += one.share * demand[:, d]
+    return SegmentTraffic(volume, adjacency)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from teal.network.candidate_lists import CandidateLists
 from teal.network.packed import PackedPaths, PathScan
 from teal.network.path_set import PathSet
 from teal.network.trie import Trie
 from teal.runtime.arrays import Int64Array, IntArray
 from teal.runtime.parallel import parallel_kernel, prange
+
+AnyColumns = TypeVar("AnyColumns", PathSet, CandidateLists)
 
 
 def of_demands(paths: PathSet, demands: Int64Array) -> PathSet:
@@ -56,8 +59,10 @@ def cut(packed: PackedPaths, demands: Int64Array, pairs: IntArray, num_paths: in
     return _path_set(pairs, leaf, trie, kept, packed.num_links, topology_key)
 
 
-def first_demands(paths: PathSet, count: int) -> PathSet:
+def first_demands(paths: AnyColumns, count: int) -> AnyColumns:
     """The paths of the first ``count`` demands, which end where the demands of a source end; nothing is copied."""
+    if isinstance(paths, CandidateLists):
+        return paths.first_demands(count)
     scan = paths.packed.scan
     sources = int(np.searchsorted(scan.demand_ptr, count))
     nodes, ends = int(scan.node_ptr[sources]), int(scan.path_ptr[sources])

@@ -7,18 +7,21 @@ import warnings
 import torch
 
 from teal.errors import InputError
-from teal.network import PathSet
+from teal.network import AnyPaths
+from teal.network.candidate_lists import CandidateLists
 from teal.pathops.base import OpsBackend, PathOps
 from teal.pathops.numba_backend import NumbaBackend
+from teal.pathops.segment_lists import SegmentOps
 from teal.pathops.torch_backend import TorchBackend
 
-__all__ = ["NumbaBackend", "OpsBackend", "PathOps", "TorchBackend", "make_path_ops"]
+__all__ = ["NumbaBackend", "OpsBackend", "PathOps", "SegmentOps", "TorchBackend", "make_path_ops"]
 
 
-def make_path_ops(paths: PathSet, device: torch.device | str = "cpu", backend: str = "auto") -> PathOps:
+def make_path_ops(paths: AnyPaths, device: torch.device | str = "cpu", backend: str = "auto") -> PathOps:
     """The operations over ``paths`` on ``device``.
 
     Args:
+        paths: explicit paths, or segment lists, which have one backend.
         backend: ``torch`` (any device), ``numba`` (CPU), ``cuda`` (GPU), or ``auto``: numba on the CPU, cuda on a
             GPU, torch where numba-cuda is missing there (a warning says so) and elsewhere.
 
@@ -26,6 +29,8 @@ def make_path_ops(paths: PathSet, device: torch.device | str = "cpu", backend: s
         InputError: an unknown backend, or one that does not run on the device.
     """
     device = torch.device(device)
+    if isinstance(paths, CandidateLists):
+        return SegmentOps(paths, device)
     name = {"cpu": "numba", "cuda": "cuda"}.get(device.type, "torch") if backend == "auto" else backend
     if name == "torch":
         return PathOps(paths, TorchBackend(paths, device), device)

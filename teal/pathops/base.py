@@ -21,7 +21,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from teal.network import PathSet
+from teal.network import ProblemPaths
 from teal.runtime.shapes import Float, Int
 
 
@@ -109,7 +109,7 @@ class PathOps:
 
     counts_once = is_over_paths = True
 
-    def __init__(self, paths: PathSet, backend: OpsBackend, device: torch.device) -> None:
+    def __init__(self, paths: ProblemPaths, backend: OpsBackend, device: torch.device) -> None:
         self.paths, self.backend, self.device = paths, backend, device
         self.column_paths = paths
         self.mask = torch.from_numpy(paths.mask).to(device)  # (D, K), true where the demand has a k-th path

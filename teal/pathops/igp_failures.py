@@ -233,20 +233,23 @@ class IgpFailures:
     Args:
         dag: shortest paths without failure.
         volume: (M, N, N) Gbit/s to the first node, the destination, from the second one.
+        adjacency: (M, E) Gbit/s that takes a link whatever the metrics say; None for none.  It is lost when the link
+            fails: adjacency segments are taken as unprotected, and no source has withdrawn the list yet.
 
     Attributes:
         load: (M, E) Gbit/s without failure.
         lost: (M,) Gbit/s between nodes that have no path even without failure.
     """
 
-    def __init__(self, dag: EcmpDag, volume: FloatArray) -> None:
+    def __init__(self, dag: EcmpDag, volume: FloatArray, adjacency: FloatArray | None = None) -> None:
         self.dag, self._volume = dag, np.ascontiguousarray(volume)
         topology = dag.topology
         self._by_destination = np.zeros((len(volume), topology.num_nodes, topology.num_links))
         self._operations = _OPERATIONS_PER_ARC * dag.num_arcs * len(volume)
         with threads_for(self._operations):
             _loads_by_destination(dag.links.head, dag.dags, self._volume, self._by_destination)
-        self.load: FloatArray = self._by_destination.sum(1)
+        self._adjacency = np.zeros((len(volume), topology.num_links)) if adjacency is None else adjacency
+        self.load: FloatArray = self._by_destination.sum(1) + self._adjacency
         self.lost: FloatArray = np.where(dag.reaches, 0, self._volume).sum((1, 2))
 
     def under(
@@ -276,6 +279,8 @@ class IgpFailures:
                 self.dag.links, self.dag.dags, ptr, flat, self._volume, self._by_destination, self.load, self.lost,
                 inverse, capacity, repairing, micro_loops, max(1, min(sets, MOST_BLOCKS)), *results,
             )  # fmt: skip
+        for s, links in enumerate(failures):
+            results.lost[s] += self._adjacency[:, links].sum(1)
         return results
 
 

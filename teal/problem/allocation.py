@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from teal.errors import InputError
-from teal.network import PathSet
+from teal.network import AnyPaths
 from teal.problem.problem import Problem
 from teal.runtime.archives import check_npz
 from teal.runtime.shapes import Float
@@ -89,7 +89,7 @@ class Allocation:
     build_s: tuple[float, ...]
     solve_s: tuple[float, ...]
     parallel_s: tuple[float | None, ...] = ()
-    paths: PathSet | None = None
+    paths: AnyPaths | None = None
     program_prices: ProgramPrices | None = None
 
     def __repr__(self) -> str:
@@ -101,7 +101,8 @@ class Allocation:
     def to_frame(self, problem: Problem) -> Any:
         """A pandas frame, a row for each path that carries traffic.
 
-        Columns: matrix, source, target, k, nodes, split (share of the demand), flow (Gbit/s).
+        Columns: matrix, source, target, k, nodes (of a segment list its stops), split (share of the demand), flow
+        (Gbit/s).
 
         Args:
             problem: that the allocation is for.
@@ -112,9 +113,7 @@ class Allocation:
         splits, demand = self.splits.cpu().numpy(), problem.demand.cpu().numpy()
         matrix, d, k = np.nonzero((splits > 0) & (demand > 0)[..., None] & paths.mask)
         names = np.array(problem.topology.node_names, dtype=object)
-        links = [paths.links_of(int(i), int(j)) for i, j in zip(d, k, strict=True)]
-        target = problem.topology.link_target
-        nodes = [[names[paths.pairs[i, 0]], *names[target[along]]] for i, along in zip(d, links, strict=True)]
+        nodes = [names[paths.nodes_of(int(i), int(j), problem.topology.link_target)] for i, j in zip(d, k, strict=True)]
         split = splits[matrix, d, k]
         return pd.DataFrame({
             "matrix": matrix, "source": names[paths.pairs[d, 0]], "target": names[paths.pairs[d, 1]], "k": k,

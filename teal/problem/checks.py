@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from teal.errors import InputError
-from teal.network import DemandClasses, PathSet, Topology
+from teal.network import AnyPaths, DemandClasses, Topology
 from teal.objectives import CLASS_RATIO, Objective, ObjectiveName
 from teal.runtime.arrays import AnyArray
 
@@ -25,7 +25,7 @@ def checked(field: str, values: AnyArray, width: int) -> AnyArray:
 
 def arrays(
     topology: Topology,
-    paths: PathSet,
+    paths: AnyPaths,
     objective: Objective,
     demand: AnyArray,
     capacity: AnyArray | None,

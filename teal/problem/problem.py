@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from teal.errors import InputError
-from teal.network import DemandClasses, PathSet, Topology
+from teal.network import AnyPaths, DemandClasses, ProblemPaths, Topology
 from teal.network.subset import first_demands
 from teal.objectives import Objective, ObjectiveName
 from teal.pathops import PathOps, make_path_ops
@@ -38,7 +38,7 @@ class Problem:
 
     Attributes:
         topology: the network, with its regular capacities.
-        paths: candidate paths of the demands.
+        paths: candidate paths of the demands, or segment lists; then ``ops.is_over_paths`` is false.
         objective: the program to solve.
         demand: (B, D) Gbit/s.
         capacity: (B, E) Gbit/s in force for each matrix; 0 where a link has failed.
@@ -54,7 +54,7 @@ class Problem:
     """
 
     topology: Topology
-    paths: PathSet
+    paths: ProblemPaths
     objective: Objective
     demand: Float[Tensor, "B D"]
     capacity: Float[Tensor, "B E"]
@@ -70,7 +70,7 @@ class Problem:
     def create(
         cls,
         topology: Topology,
-        paths: PathSet,
+        paths: AnyPaths,
         objective: Objective,
         demand: AnyArray,
         *,
@@ -106,7 +106,7 @@ class Problem:
         cost = objective.link_cost(topology.latency, lambda: float(ops.path_sum(latency).max()))
         return cls(
             topology,
-            paths,
+            cast(ProblemPaths, paths),
             objective,
             torch.tensor(demand, dtype=dtype, device=ops.device),
             torch.tensor(capacity, dtype=dtype, device=ops.device),
@@ -281,7 +281,7 @@ class Problem:
         capacity = torch.as_tensor(capacity).to(self.capacity)
         return dataclasses.replace(self, capacity=capacity.expand(self.batch, -1))
 
-    def with_paths(self, paths: PathSet) -> Problem:
+    def with_paths(self, paths: AnyPaths) -> Problem:
         """The same matrices over other candidate paths of the same demands.  Not validated.
 
         The costs of links stay those of the old paths; the path operations use the default backend.
@@ -291,7 +291,7 @@ class Problem:
         """
         ops = make_path_ops(paths, self.ops.device)
         conditions = tuple(condition.on_paths(ops, self.topology.num_links) for condition in self.conditions)
-        return dataclasses.replace(self, paths=paths, ops=ops, conditions=conditions)
+        return dataclasses.replace(self, paths=cast(ProblemPaths, paths), ops=ops, conditions=conditions)
 
     def under(self, condition: Condition) -> Problem:
         """The same matrices under one more side condition; raises InputError where it does not go with the rest."""

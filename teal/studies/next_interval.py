@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from tqdm import tqdm
 
 from teal.config import EvaluateConfig, InstanceConfig
 from teal.errors import InputError
-from teal.evaluation.instance import load_instance
+from teal.evaluation.instance import Instance, load_instance
 from teal.evaluation.next_interval import NextInterval, NextRow, NextSummary, summarise
+from teal.formats import load_traffic
 from teal.formats.rows import write_csv
+from teal.network import TrafficMatrices
+from teal.network.rates import ArrayRates
 from teal.reports.manifest import write_manifest
 from teal.reports.next_interval import plot_next_interval, write_next_interval_report
 from teal.runtime.storage import check_out_folder
@@ -66,7 +71,8 @@ def _run_network(
     if not len(measured):
         raise InputError(settings.traffic, "", f"matrices after the first {config.lead}", instance.traffic.num_matrices)
     selections[instance.topology.name] = selection_text(len(measured), instance, config)
-    protocol = NextInterval(instance, hedges, lead=config.lead, lookback=config.lookback)
+    known = _known(config, settings, instance) if config.known else None
+    protocol = NextInterval(instance, hedges, lead=config.lead, lookback=config.lookback, known=known)
     with tqdm(total=len(measured), desc=instance.topology.name, unit="interval") as bar:
         for interval in protocol.run(measured.tolist(), _WARM_UP_INTERVALS):
             rows += interval
@@ -74,6 +80,28 @@ def _run_network(
     for hedge in hedges.values():
         if isinstance(hedge, Mixture):
             notify(f"{instance.topology.name}: {hedge.regret}")
+
+
+def _known(config: EvaluateConfig, settings: InstanceConfig, instance: Instance) -> TrafficMatrices:
+    """What schemes know: the matrices of --known over the demands and times of the traffic.
+
+    Raises:
+        InputError: other times, or demands that are missing.
+    """
+    known, traffic = load_traffic(config.known, instance.topology, unit=settings.traffic_unit), instance.traffic
+    if not np.array_equal(known.timestamps, traffic.timestamps):
+        expected = f"the {traffic.num_matrices} times of {settings.traffic}"
+        raise InputError("--known", "timestamps", expected, f"{known.num_matrices} other ones")
+    if not np.array_equal(known.pairs, traffic.pairs):
+        place = {(int(s), int(t)): d for d, (s, t) in enumerate(known.pairs)}
+        missing = [pair for pair in map(tuple, traffic.pairs.tolist()) if pair not in place]
+        if missing:
+            names = instance.topology.node_names
+            source, target = (names[node] for node in missing[0])
+            raise InputError("--known", "demands", "all of --traffic", f"no {source} -> {target}")
+        rates = known.read(slice(None))[:, [place[pair] for pair in map(tuple, traffic.pairs.tolist())]]
+        known = dataclasses.replace(known, pairs=traffic.pairs, rates=ArrayRates(rates), scale=1.0)
+    return known
 
 
 def _write(config: EvaluateConfig, rows: list[NextRow], selections: dict[str, str]) -> None:

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from teal.config.simulate import SimulateConfig
+from teal.evaluation.counters import simulated_counters
 from teal.evaluation.simulate import FailureLoad, Simulation, simulate
+from teal.formats.counters import save_counters
 from teal.formats.rows import write_csv
 from teal.reports.manifest import write_manifest
 from teal.reports.simulate import write_simulation_page
-from teal.runtime.storage import check_out_folder
+from teal.runtime.storage import check_out_file, check_out_folder
 from teal.studies.files import write_files
 
 FILES = PAGE, LINKS, FAILURES, MANIFEST = ("simulate.html", "links.csv", "failures.csv", "manifest.json")
@@ -27,7 +29,11 @@ def run_simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simul
     """
     if config.out is not None:
         check_out_folder(config.out, FILES, overwrite=config.overwrite)
+    if config.counters is not None:
+        check_out_file(config.counters, (".npz",), overwrite=config.overwrite)
     result = simulate(config, notify)
+    if config.counters is not None:
+        save_counters(config.counters, simulated_counters(config, notify))
     if config.out is not None:
         files: dict[str, Callable[[Path], None]] = {
             PAGE: partial(write_simulation_page, simulation=result),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from baselines.cspf import Cspf
 from baselines.demand_pinning import DemandPinning
-from baselines.ecmp import Ecmp
+from baselines.ecmp import EcmpOverCandidates
 from baselines.largest import largest
 from baselines.linear_program import LpSettings
 from baselines.lp_all import LpAll
@@ -57,7 +57,7 @@ def test_heuristics_are_never_better_than_the_lp(seed: int, objective: Objective
     problem = random_problem(seed, objective=objective, failed=failed)
     optimum, sign = _values(problem, LpAll()), problem.objective.rules.sense
     greedy: list[Scheme] = [Cspf(), Cspf(partial=True)] if problem.objective.maximises_value else []
-    for scheme in [*HEURISTIC_SCHEMES, ShortestPath(), Ecmp(), *greedy]:
+    for scheme in [*HEURISTIC_SCHEMES, ShortestPath(), EcmpOverCandidates(), *greedy]:
         assert (sign * (optimum - _values(problem, scheme)) >= -1e-6 * optimum.clamp(min=1)).all(), scheme
 
 
@@ -72,7 +72,7 @@ def test_prices_of_pop_bound_the_optimum(objective: ObjectiveName) -> None:
 
 
 def test_heuristics_on_a_batch_equal_their_matrices_one_by_one() -> None:
-    for scheme in [*HEURISTIC_SCHEMES, ShortestPath(), Ecmp(), Cspf()]:
+    for scheme in [*HEURISTIC_SCHEMES, ShortestPath(), EcmpOverCandidates(), Cspf()]:
         assert_batch_equals_loop(scheme, random_problem(3))
 
 
@@ -89,7 +89,7 @@ def _problem_with_shared_link(demand: list[float]) -> Problem:
     ("scheme", "demand", "flows"),
     [
         (ShortestPath(), [4.0, 2.0], [[2.0, 0.0], [1.0, 0.0]]),  # both flows over d->c are cut in proportion
-        (Ecmp(), [4.0, 2.0], [[2.0, 0.0], [1.0, 0.0]]),  # the second path is longer, so it is not used
+        (EcmpOverCandidates(), [4.0, 2.0], [[2.0, 0.0], [1.0, 0.0]]),  # the second path is longer, so it is not used
         (Cspf(), [2.0, 3.0], [[0.0, 2.0], [3.0, 0.0]]),  # the larger demand is routed first
         (Cspf(), [2.5, 3.0], [[0.0, 0.0], [3.0, 0.0]]),  # 2.5 fits on no path
         (Cspf(partial=True), [2.5, 3.0], [[0.0, 2.0], [3.0, 0.0]]),

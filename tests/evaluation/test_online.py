@@ -58,7 +58,7 @@ def test_a_failure_leaves_the_last_allocation_in_force() -> None:
 def test_stale_routes_carry_the_smaller_of_new_demand_and_old_flow(seed: int) -> None:
     problem: Problem = random_problem(seed, batch=2)
     old, new = problem.row(0), problem.row(1)
-    allocation: Allocation = make_scheme("ecmp").solve(old)
+    allocation: Allocation = make_scheme("ecmp:over=candidates").solve(old)
     carried = carried_over(new, LazyAllocation(lambda: allocation, old.demand))
     before, after = old.flows(allocation.splits).sum(-1), new.flows(carried.splits).sum(-1)
     torch.testing.assert_close(after, torch.minimum(new.demand, before))

@@ -108,3 +108,29 @@ def test_bgp_ls_of_exabgp_takes_bandwidth_metric_names_and_withdrawals(tmp_path:
     file.write_text("no json", encoding="utf-8")
     with pytest.raises(InputError, match="line 1"):
         load_topology(str(file))
+
+
+def test_bgp_ls_of_gobgp_as_a_table_and_as_lines(tmp_path: Path) -> None:
+    def link(a: str, b: str, address: str, metric: int, **more: Any) -> dict[str, Any]:
+        nlri = {
+            "type": 2, "local_node_desc": {"asn": 1, "igp_router_id": a}, "remote_node_desc": {"igp_router_id": b},
+            "link_desc": {"InterfaceAddrIPv4": address},
+        }  # fmt: skip
+        attribute = {"type": 29, "flags": 128, "node": {}, "link": {"igp_metric": metric, "bandwidth": 1.25e9}}
+        return {"nlri": nlri, "attrs": [{"type": 1, "value": 0}, attribute], "best": True, **more}
+
+    node = {
+        "nlri": {"type": 1, "local_node_desc": {"igp_router_id": "0001"}},
+        "attrs": [{"type": 29, "node": {"name": "rennes"}}],
+    }
+    paths = [link("0001", "0002", "10.0.0.1", 10), link("0002", "0001", "10.0.0.2", 20), node]
+    expected = {("rennes", "0002"): (10, 10), ("0002", "rennes"): (10, 20)}
+    file = tmp_path / "net.jsonl"
+    file.write_text(json.dumps({f"NLRI {number}": [path] for number, path in enumerate(paths)}), encoding="utf-8")
+    assert links_of(load_topology(str(file))) == expected
+    gone = [link("0001", "0002", "10.0.0.9", 5), link("0001", "0002", "10.0.0.9", 5, withdrawal=True)]
+    file.write_text("\n".join(json.dumps([path]) for path in [*paths, *gone]), encoding="utf-8")
+    assert links_of(load_topology(str(file))) == expected
+    file.write_text(json.dumps(link("", "0002", "10.0.0.1", 1)), encoding="utf-8")
+    with pytest.raises(InputError, match="router ID"):
+        load_topology(str(file))

@@ -15,7 +15,7 @@ from teal.formats.segment_lists import read_policies, write_policies
 from teal.formats.sr_policies import SRGB_BASE, check_depth, to_frr, to_json, weights
 from teal.network import Topology
 from teal.network.ecmp import EcmpDag
-from teal.network.segment_lists import SegmentList, SegmentPolicies, segment_volumes
+from teal.network.segment_lists import SegmentList, SegmentPolicies, segment_traffic
 from teal.pathops.igp_failures import IgpFailures
 from teal.testing import make_topology
 
@@ -45,7 +45,8 @@ def test_labels_expanded_again_give_the_same_loads(tmp_path: Path) -> None:
         )
     dag, pairs, demand = EcmpDag.of(topology, np.ones(10)), np.array([[0, 3], [1, 0], [2, 1]]), np.array([[4.0, 2, 1]])
     loads = [
-        IgpFailures(dag, segment_volumes(pairs, demand, one, 4)).load for one in (policies, SegmentPolicies(lists))
+        IgpFailures(dag, *segment_traffic(pairs, demand, one, 4, dag.topology.link_source)).load
+        for one in (policies, SegmentPolicies(lists))
     ]
     np.testing.assert_allclose(loads[0], loads[1], atol=1e-12)
     write_policies(tmp_path / "p.json", topology, policies, {})
@@ -63,9 +64,9 @@ def test_frr_prefers_the_list_with_the_largest_share() -> None:
 
 def test_lists_deeper_than_routers_can_push_and_faulty_files_are_refused(tmp_path: Path) -> None:
     topology, policies = _policies()
-    check_depth(policies, 2, "p")
+    check_depth(_policies()[0], policies, 2, "p")
     with pytest.raises(InputError, match="MSD"):
-        check_depth(policies, 1, "p")
+        check_depth(_policies()[0], policies, 1, "p")
     policy = {"source": "n0", "target": "n3", "lists": [{"share": 0.5, "segments": ["n3"]}]}
     for change, message in (
         ({}, "shares that sum to 1"),

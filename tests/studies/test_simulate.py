@@ -117,7 +117,8 @@ def test_metrics_are_found_and_their_changes_written_in_order(files: Path, capsy
         ("simulate --index 1", "--index"),
         ("simulate --policies nowhere.json", "nowhere.json"),
         ("solve --one-list", "--routing segments"),
-        ("solve --routing segments --objective max_min", "total_flow or max_link_utilisation"),
+        ("solve --survive cables", "--routing segments"),
+        ("solve --routing segments --objective priority", "an objective without classes"),
         ("solve --routing segments --fewest-policies 1%", "max_link_utilisation"),
         (
             "solve --routing segments --objective max_link_utilisation --fewest-policies few",

@@ -32,7 +32,7 @@ def test_solve_and_evaluate_say_what_each_class_gets(tmp_path: Path, capsys: pyt
     assert main(["solve", *traffic, *classes]) == 0
     assert "  silver  " in capsys.readouterr().out
     results = tmp_path / "results"
-    schemes = ["--scheme", "pdhg", "--scheme", "lp-all", "--scheme", "ecmp", "--limit", "2"]
+    schemes = ["--scheme", "pdhg", "--scheme", "lp-all", "--scheme", "ecmp:over=candidates", "--limit", "2"]
     assert main(["evaluate", *traffic, *classes, *schemes, "--out", str(results)]) == 0
     with (results / "results.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
@@ -40,7 +40,7 @@ def test_solve_and_evaluate_say_what_each_class_gets(tmp_path: Path, capsys: pyt
         parts = json.loads(row["classes"])
         assert sum(part["value"] for part in parts) == pytest.approx(float(row["value"]))
         assert float(row["gap_known"]) <= float(row["gap"]) + 1e-12
-        assert (float(row["gap_known"]) > 0.1) == (row["scheme"] == "ecmp")
+        assert (float(row["gap_known"]) > 0.1) == (row["scheme"] == "ecmp:over=candidates")
     assert main(["solve", *traffic]) == 2
     assert main(["solve", *traffic, "--class-shares", "gold=0.5"]) == 2
     assert main(["solve", *traffic, *classes, "--shards", "2"]) == 2

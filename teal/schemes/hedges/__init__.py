@@ -15,6 +15,6 @@ the last matrix that was measured.
 """
 
 from teal.schemes.hedges.past import Hedge, Past
-from teal.schemes.hedges.registry import hedge_names, make_hedge, register_hedge
+from teal.schemes.hedges.registry import OfLastMatrix, hedge_names, make_hedge, register_hedge
 
-__all__ = ["Hedge", "Past", "hedge_names", "make_hedge", "register_hedge"]
+__all__ = ["Hedge", "OfLastMatrix", "Past", "hedge_names", "make_hedge", "register_hedge"]

@@ -132,7 +132,11 @@ class Mixture:
 
     def _decide(self, past: Past) -> Tensor:
         """(n, D, K) splits of all hedges, remembered until their interval is measured."""
-        splits = torch.stack([hedge.allocate(past).to(torch.float64) for hedge in self._hedges.values()])
+        per_hedge = {name: hedge.allocate(past).to(torch.float64) for name, hedge in self._hedges.items()}
+        for name, splits in per_hedge.items():
+            if splits.shape != past.network.paths.mask.shape:
+                raise InputError("mixture", "of", "hedges whose splits are over the candidate paths", name)
+        splits = torch.stack(list(per_hedge.values()))
         self._pending[past.traffic_row] = splits
         return splits
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from teal.errors import InputError
+from teal.network import AnyPaths
 from teal.schemes.hedges.past import Hedge, Past
 from teal.schemes.registry import Scheme, make_scheme, scheme_names
 from teal.spec import Spec, parse_spec
@@ -70,18 +71,25 @@ def make_hedge(text: str, model: Path | None = None) -> Hedge:
         return factory(spec, model)
     if spec.name not in scheme_names():
         raise InputError(text, "scheme", "one of: " + ", ".join(sorted({*hedge_names(), *scheme_names()})), spec.name)
-    return _OfLastMatrix(make_scheme(text, model))
+    return OfLastMatrix(make_scheme(text, model))
 
 
-class _OfLastMatrix:
-    """A scheme for known matrices, which acts on the newest one."""
+class OfLastMatrix:
+    """A scheme for known matrices, which acts on the newest one.
+
+    Attributes:
+        paths: that the splits last returned are over; None for the candidate paths of the network.
+    """
 
     def __init__(self, scheme: Scheme) -> None:
         self._scheme = scheme
+        self.paths: AnyPaths | None = None
 
     def allocate(self, past: Past) -> Tensor:
         """See Hedge."""
         problem = past.last(1)
         if not past.network.demand_set.carries_all:
             problem = past.network.with_demand(problem.demand)
-        return self._scheme.solve(problem).splits[0].to(problem.demand)
+        allocation = self._scheme.solve(problem)
+        self.paths = allocation.paths
+        return allocation.splits[0].to(problem.demand)

@@ -53,7 +53,7 @@ class SampleAverage:
 
     def of(self, problem: Problem) -> Tensor:
         """Splits (D, K) for scenarios, from those of the call before; the newest scenario last."""
-        work = problem.batch * (problem.paths.trie.num_nodes + problem.paths.leaf.size)
+        work = problem.batch * problem.paths.scan_size
         iterations = min(self._iterations, max(_LEAST_ITERATIONS, _MOST_WORK // work))
         gap = self._gap
         if not problem.demand_set.carries_all:  # the gap is of what is lost, a tenth of the traffic or less

@@ -16,6 +16,7 @@ import numpy as np
 from teal.errors import InputError
 from teal.network import PathMethod, Topology
 from teal.network.paths import estimated_seconds, forget
+from teal.serving.engine.counted import CountedTraffic
 from teal.serving.engine.errors import LOCKED, ServiceError, not_ready, wrong
 from teal.serving.engine.log import LOG
 from teal.serving.engine.next_interval import NextInterval
@@ -51,6 +52,7 @@ class Hosted:
         estimated_s: seconds that all paths take, if that was estimated when it was registered.
         is_gone: ends the search for its paths.
         measured: its measured matrices, as soon as somebody asks for them.
+        counted: estimates from its counters, as soon as somebody sends any.
         taking: takes paths that have been added; requests need not wait for it.
         added_paths: how often paths were added to those that it serves.
         unsaved: what happened to its links and could not be stored, by number of the link; in force all the same.
@@ -67,6 +69,7 @@ class Hosted:
     estimated_s: float | None = None
     is_gone: threading.Event = dataclasses.field(default_factory=threading.Event)
     measured: NextInterval | None = None
+    counted: CountedTraffic | None = None
     taking: asyncio.Task[None] | None = None
     added_paths: int = 0
     unsaved: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)

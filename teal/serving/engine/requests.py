@@ -289,8 +289,50 @@ class MeasurementOptions(_Strict):
     )
 
 
+_Rate = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] | None
+
+
+class LinkReading(_Strict):
+    """The two counters of a link, as rates."""
+
+    source: _NodeId
+    target: _NodeId
+    number: int = Field(default=0, ge=0, description="Of parallel links, in the order of the topology.")
+    sent: _Rate = Field(default=None, description="Gbit/s, by the router at its start.")
+    received: _Rate = Field(default=None, description="Gbit/s, by the router at its end.")
+
+
+class BorderReading(_Strict):
+    """What the external interfaces of a node count, as rates."""
+
+    node: _NodeId
+    ingress: _Rate = Field(default=None, description="Gbit/s that enter the network there.")
+    egress: _Rate = Field(default=None, description="Gbit/s that leave it there.")
+
+
+class CounterReadings(_Strict):
+    """Byte counters of one interval, as rates."""
+
+    links: list[LinkReading] = Field(max_length=MOST_LINKS)
+    nodes: list[BorderReading] = Field(min_length=1, max_length=MOST_NODES)
+    routing: Literal["igp", "allocation"] = Field(
+        default="igp",
+        description="What was in force: shortest paths with ECMP (metrics of the topology, else hops), or the "
+        "allocation for the next interval that this service gave last.",
+    )
+    counter_error: float = Field(default=0.01, gt=0, lt=1, description="Standard deviation, as a share of a counter.")
+
+
 class MeasurementRequest(MeasurementOptions, _Matrices):
-    """What was measured: one matrix or several."""
+    """What was measured: one matrix or several; or byte counters, alone or to check one matrix against."""
+
+    counters: CounterReadings | None = Field(
+        default=None, description="Of one interval.  Without demands and rates its matrix is estimated from them."
+    )
+
+    @property
+    def _needs_matrices(self) -> bool:
+        return self.counters is None
 
 
 def parsed(model: type[_Model], content: bytes | dict[str, str]) -> _Model:

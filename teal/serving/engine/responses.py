@@ -244,6 +244,20 @@ class RecentAllocations(_Said):
     utilisation: list[float] = Field(description="Of each link, in the last matrix of all.")
 
 
+class CountedInfo(_Said):
+    """What the counters of an interval say."""
+
+    found_by: Literal["sent", "history", "tracked", "gravity"] = Field(
+        description="Whether the matrix was sent, or what its estimate began with."
+    )
+    total_gbps: float
+    unexplained: float = Field(description="Share of what was counted that the matrix does not explain.")
+    replaced: int = Field(description="Counters that contradict all others.")
+    alarm: bool = Field(description="Counters contradict each other, or the matrix; then it is not kept.")
+    suspects: list[str]
+    kept: bool = Field(description="Whether the matrix is, and allocations follow it.")
+
+
 class MeasuredInfo(_Said):
     """The measured matrices that are kept."""
 
@@ -252,6 +266,7 @@ class MeasuredInfo(_Said):
     last: str | None = Field(description="Time of the newest.")
     interval_s: int = Field(description="Between two, the usual one; 0 if unknown.")
     most: int = Field(description="Matrices that are kept at most; the oldest go.")
+    counted: CountedInfo | None = Field(default=None, description="If counters were sent.")
 
 
 class Health(_Said):

@@ -18,8 +18,10 @@ from teal.runtime.arrays import FloatArray
 from teal.serving.engine.answer import Answer
 from teal.serving.engine.backend import Found, Sent
 from teal.serving.engine.beside import beside
+from teal.serving.engine.counted import Counted, CountedTraffic
 from teal.serving.engine.errors import ServiceError, not_ready, replaced, wrong
 from teal.serving.engine.growth import GROW_EVERY_S, Growth
+from teal.serving.engine.log import LOG
 from teal.serving.engine.model import ServedModel
 from teal.serving.engine.next_interval import NextInterval
 from teal.serving.engine.queue import Waiting
@@ -206,15 +208,37 @@ class Solver:
             ServiceError: see :mod:`teal.serving.engine.errors`.
         """
         served = await self._ready(name)
-        rates, times = await beside(len(sent.body), read_measured, sent, served.topology)
+        rates, times, readings = await beside(len(sent.body), read_measured, sent, served.topology)
         network = self._same(name, served)
         measured = await self._measured(name, network)
+        counted: Counted | None = None
+        if readings is not None:
+            counting = self._counting(network, served, measured)
+            counted = await asyncio.to_thread(counting.take, readings, rates, measured.latest)
+            if counted.alarm:
+                LOG.warning("counters disagree", extra={"teal": {"network": name, **counted.figures}})
+                return {**measured.info(), "counted": {**counted.figures, "kept": False}}
+            rates = counted.rates
+        assert rates is not None
         await asyncio.to_thread(measured.matrices.add, times, rates)
         if network.is_gone.is_set():
             raise replaced(name)
+        if network.counted is not None and (counted is None or counted.figures["found_by"] == "sent"):
+            await asyncio.to_thread(network.counted.observe, rates)
         self._growth.note(name, network, rates)
         self._compute_next(network, measured)
-        return measured.info()
+        figures = {} if counted is None else {"counted": {**counted.figures, "kept": True}}
+        return {**measured.info(), **figures}
+
+    def _counting(self, network: Hosted, served: Served, measured: NextInterval) -> CountedTraffic:
+        """The estimates of a network, begun with the matrices that are kept."""
+        if network.counted is None:
+            history = np.zeros((0, served.paths.num_demands))
+            if measured.matrices.times:
+                traffic, _ = measured.matrices.traffic("", served.paths.pairs)
+                history = traffic.read(np.arange(traffic.num_matrices))
+            network.counted = CountedTraffic(served, history)
+        return network.counted
 
     async def measured(self, name: str) -> dict[str, Any]:
         """Which measured matrices are kept.

@@ -20,6 +20,7 @@ from teal.serving.engine.media import ARROW, JSON
 from teal.serving.engine.named import named, splits_of
 from teal.serving.engine.requests import (
     AllocationRequest,
+    CounterReadings,
     Form,
     MeasurementOptions,
     MeasurementRequest,
@@ -47,23 +48,32 @@ def read(sent: Sent, topology: Topology) -> tuple[FloatArray | None, AllocationR
     return (None if request.wanted == "next" else _rates(request, topology)), request
 
 
-def read_measured(sent: Sent, topology: Topology) -> tuple[FloatArray, list[np.datetime64]]:
-    """Measured rates (B, D), Gbit/s, over all pairs of nodes, and their times.
+def read_measured(
+    sent: Sent, topology: Topology
+) -> tuple[FloatArray | None, list[np.datetime64], CounterReadings | None]:
+    """Measured rates (B, D), Gbit/s, over all pairs of nodes, None for counters alone; their times; counters.
 
     Raises:
         ServiceError: anything that is not as the API says.
     """
+    rates: FloatArray | None
+    counters: CounterReadings | None = None
+    when: MeasurementOptions
     if sent.media_type == ARROW:
         rates, when = checked(from_arrow(sent.body, topology)), parsed(MeasurementOptions, sent.query)
     else:
         request = parsed(MeasurementRequest, sent.body)
-        rates, when = _rates(request, topology), request
-    if len(rates) > 1 and not when.interval_s:
+        when, counters = request, request.counters
+        rates = None if request.demands is None and request.rates is None else _rates(request, topology)
+    count = 1 if rates is None else len(rates)
+    if counters is not None and count > 1:
+        raise wrong("counters: of one interval, with one matrix at most")
+    if count > 1 and not when.interval_s:
         raise wrong("interval_s: seconds from one matrix to the next, since there are several")
     first = when.time.timestamp()
     if not 0 <= first < 2**32:
         raise wrong("time: from 1970 to 2106")
-    return rates, [np.datetime64(int(first) + row * when.interval_s, "s") for row in range(len(rates))]
+    return rates, [np.datetime64(int(first) + row * when.interval_s, "s") for row in range(count)], counters
 
 
 def previous_splits(answer: Found, served: Served) -> FloatArray:

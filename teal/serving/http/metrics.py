@@ -25,6 +25,9 @@ class Metrics:
         self.gap = Histogram("teal_gap", "Certified gap of answers, the widest of a request", buckets=gaps, **shared)
         self.satisfied = Gauge("teal_satisfied_demand", "Of the last answer, by network", ["network"], **shared)
         self.measured_count = Gauge("teal_measured_matrices", "Measured matrices that are kept", ["network"], **shared)
+        self.counter_alarm = Gauge(
+            "teal_counter_alarm", "1 if the last counters contradict each other or the matrix", ["network"], **shared
+        )
         self.next_limit = Gauge(
             "teal_next_limit", "Limit of realised over optimal utilisation, next interval", ["network"], **shared
         )
@@ -37,10 +40,12 @@ class Metrics:
     def measured(self, network: str, info: dict[str, Any]) -> None:
         """Note which matrices are kept."""
         self.measured_count.labels(network).set(info["matrices"])
+        if info.get("counted"):
+            self.counter_alarm.labels(network).set(int(info["counted"]["alarm"]))
 
     def forget(self, network: str) -> None:
         """Drop what is said of a network."""
-        for gauge in (self.satisfied, self.measured_count, self.next_limit, self.next_realised):
+        for gauge in (self.satisfied, self.measured_count, self.counter_alarm, self.next_limit, self.next_realised):
             with contextlib.suppress(KeyError):
                 gauge.remove(network)
 

@@ -98,8 +98,7 @@ class Search:
         self._is_refilled = False  # whether the last check was one with refill, and nothing has moved since
         self._history: list[tuple[int, float]] = []  # iterations done and widest gap at the full gap checks
         if is_large is None:
-            work = problem.paths.trie.num_nodes + problem.paths.leaf.size
-            is_large = work > LARGE_WORK and problem.demand.device.type == "cpu"
+            is_large = problem.paths.scan_size > LARGE_WORK and problem.demand.device.type == "cpu"
         self._stride = 1 if is_large else _ITERATIONS_PER_TEST
 
     def run(self, seconds: float, *, warm: bool) -> PdhgResult:

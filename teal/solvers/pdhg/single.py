@@ -152,7 +152,7 @@ def _solving_reduced(
     real = iteration_dtype(options.gap, dtype)
     if engine != "auto":
         return (yield from _solving_parts(problem, state, options, engine, real))
-    is_small = problem.paths.trie.num_nodes + problem.paths.leaf.size <= LARGE_WORK and problem.steps is None
+    is_small = problem.paths.scan_size <= LARGE_WORK and problem.steps is None
     # The equilibrated engine takes long above that size, and knows no steps; a stall of float32 may still be mended.
     fallback = "equilibrated" if is_small else "auto" if real is torch.float32 and dtype is None else ""
     is_wide = (

@@ -149,7 +149,7 @@ def solving(
     settings.check(problem)
     prepare(problem, gap=settings.gap, engine=settings.engine, dtype=settings.dtype)
     steps = _solving(problem, settings, deadline or Deadline())
-    return (yield from quietly(steps, problem.batch * problem.paths.leaf.size))
+    return (yield from quietly(steps, problem.batch * problem.paths.mask.size))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -240,7 +240,7 @@ def _starting_state(problem: Problem, warm_start: WarmStart | None) -> PdhgState
         return None
     state = warm_start.state if isinstance(warm_start, PdhgResult) else warm_start
     state = PdhgState(*state) if isinstance(state, tuple) else state
-    expected = (problem.batch, *problem.paths.leaf.shape), (problem.batch, problem.topology.num_links)
+    expected = (problem.batch, *problem.paths.mask.shape), (problem.batch, problem.topology.num_links)
     actual = tuple(state.splits.shape), tuple(state.prices.shape)
     if actual != expected:
         raise InputError("solve", "warm_start", f"splits and prices of shape {expected}", actual)

@@ -16,7 +16,7 @@ from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.parallel import threads_for
 from teal.solvers.segments.kernels import cheapest_midpoints, grouped, segment_volumes
 
-_UNIFORM_PARTS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)  # of equal prices in a mixture, for the bound on any paths
+UNIFORM_PARTS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)  # of equal prices in a mixture, for the bound on any paths
 _LEAST_SHARE = 1e-9  # of a demand, below which a list is dropped
 
 
@@ -126,7 +126,7 @@ class SegmentProblem:
         nodes, roots = self.num_nodes, np.unique(self.source)
         uniform = float((self.capacity * prices).sum()) * self.inverse_capacity / max(1, int(live.sum()))
         bounds = []
-        for part in _UNIFORM_PARTS:
+        for part in UNIFORM_PARTS:
             mixed = (1 - part) * prices + part * uniform
             weight = np.where(live, mixed, np.inf)
             distance, _ = shortest_trees(nodes, links.tail, links.head, weight, roots.astype(np.int32))

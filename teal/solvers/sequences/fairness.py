@@ -54,7 +54,7 @@ def weights_of(problem: Problem, weight: Tensor | None) -> Tensor:
 
 def usual_iterations(problem: Problem) -> int:
     """Iterations over the levels of links that suit a network."""
-    return _ITERATIONS_SMALL if problem.paths.leaf.size <= _SMALL_NETWORK_PATHS else _ITERATIONS
+    return _ITERATIONS_SMALL if problem.paths.mask.size <= _SMALL_NETWORK_PATHS else _ITERATIONS
 
 
 def fair_flows(

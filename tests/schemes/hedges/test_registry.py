@@ -8,7 +8,8 @@ import torch
 
 import teal
 from teal.errors import InputError
-from teal.schemes.hedges import hedge_names, make_hedge
+from teal.network import CandidateLists
+from teal.schemes.hedges import OfLastMatrix, hedge_names, make_hedge
 from teal.schemes.hedges.saa import SampleAverage
 from tests.schemes.hedges.series import make_past
 
@@ -21,7 +22,7 @@ def test_all_names_make_hedges_that_allocate_all_demand() -> None:
         "saa5",
         "peak:spread=0.7",
         "lp-all",
-        "ecmp",
+        "ecmp:over=candidates",
     ]:
         if name.startswith("mean-of-test"):
             continue
@@ -30,6 +31,18 @@ def test_all_names_make_hedges_that_allocate_all_demand() -> None:
             splits = hedge.allocate(make_past(demand[:known]))
             assert splits.shape == (3, 2), name
             torch.testing.assert_close(splits.sum(-1), torch.ones(3, dtype=torch.float64), msg=name)
+
+
+def test_splits_of_the_igp_are_over_lists_of_their_own_and_no_part_of_a_mixture() -> None:
+    past = make_past(np.random.default_rng(0).lognormal(1, 0.5, (5, 3)))
+    hedge = make_hedge("ecmp")
+    splits = hedge.allocate(past)
+    assert isinstance(hedge, OfLastMatrix)
+    assert isinstance(hedge.paths, CandidateLists)
+    assert splits.shape == hedge.paths.mask.shape
+    torch.testing.assert_close(splits.sum(-1), torch.ones(3, dtype=torch.float64))
+    with pytest.raises(InputError, match="candidate paths"):
+        make_hedge("mixture:of=last+ecmp").allocate(past)
 
 
 def test_a_name_may_end_with_its_window() -> None:

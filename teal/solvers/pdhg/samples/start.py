@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from teal.network import PathSet
+from teal.network import AnyPaths
 from teal.problem import Problem
 from teal.problem.bounds import usable_prices
 from teal.runtime.interruptible import Deadline, Steps
@@ -122,13 +122,13 @@ def _start(drawn: sample.Sample, starter: Starter) -> tuple[Tensor, Tensor]:
     return splits / splits.sum(-1, keepdim=True).clamp(min=1), usable_prices(drawn.problem, prices, most=1.0)
 
 
-def first_size(paths: PathSet, gap: float) -> int:
+def first_size(paths: AnyPaths, gap: float) -> int:
     """Expected number of demands in the first sample for a target ``gap``."""
     accuracy = min(max(gap, _FINEST_GAP), _COARSEST_GAP)
     return int(_DEMANDS_PER_LINK * paths.num_links * math.sqrt(_COARSEST_GAP / accuracy))
 
 
-def is_faster(paths: PathSet, gap: float = _COARSEST_GAP) -> bool:
+def is_faster(paths: AnyPaths, gap: float = _COARSEST_GAP) -> bool:
     """Whether a start from samples takes less time than iterations with all demands."""
-    is_large = paths.trie.num_nodes + paths.leaf.size > LARGE_WORK
+    is_large = paths.scan_size > LARGE_WORK
     return is_large and first_size(paths, gap) <= MAX_SHARE * paths.num_demands

@@ -138,7 +138,7 @@ def solve_scenarios(
         engine = DroppedFlowEngine(some, limits, state)
     else:
         engine = ScenarioEngine(some, limits, state)
-        is_large = some.batch * (problem.paths.trie.num_nodes + problem.paths.leaf.size) > LARGE_WORK
+        is_large = some.batch * problem.paths.scan_size > LARGE_WORK
         sampled = SampledScenarios(some, limits, engine, gap) if sampled_start.is_faster(problem.paths, gap) else None
     search = Search(
         _minimised(some.row(0)), engine, gap, max_iterations, report, begin, may_stall=False, sampled=sampled,

@@ -1,0 +1,218 @@
+"""Matrices from counters, intervals, routing on estimates, repair and alarms, on measured series, with seeds.
+
+    python benchmarks/counters.py TOPOLOGY TRAFFIC [--history 0.6] [--parts estimate,routing,flows,repair,alarm,worst]
+
+The first share of the matrices is the history, the rest is tested.  Counters are the loads of shortest paths by hops,
+each with 1% noise.  NMAE is sum abs(estimate - truth) / sum truth, the mean over intervals; realised is the largest
+utilisation of splits for the estimate, under the true matrix, over the optimum (4 edge-disjoint paths).
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from teal.formats import load_topology, load_traffic
+from teal.network import Topology, compute_paths
+from teal.network.ecmp import EcmpDag
+from teal.objectives import Objective
+from teal.pathops.measurements import ecmp_measurements, path_measurements
+from teal.problem import Problem
+from teal.runtime.arrays import FloatArray, IntArray
+from teal.solvers.estimation import Estimator
+from teal.solvers.estimation.check import Checker
+from teal.solvers.estimation.repair import repair
+from teal.solvers.estimation.worst_load import worst_load
+from teal.solvers.pdhg import solve
+from teal.solvers.pdhg.scenarios.solver import solve_scenarios
+
+_NOISE = 0.01
+_PARTS = "estimate,routing,flows,repair,alarm,worst"
+
+
+class Case(NamedTuple):
+    """A network, its shortest paths' measurement matrix, and its matrices."""
+
+    topology: Topology
+    pairs: IntArray
+    measurements: sp.csr_array
+    history: FloatArray
+    test: FloatArray
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("topology")
+    parser.add_argument("traffic")
+    parser.add_argument("--default-capacity", type=float)
+    parser.add_argument("--history", type=float, default=0.6)
+    parser.add_argument("--parts", default=_PARTS)
+    parser.add_argument("--clean", type=int, default=1000, help="clean intervals for the rate of false alarms")
+    options = parser.parse_args()
+    topology = load_topology(options.topology, options.default_capacity)
+    traffic = load_traffic(options.traffic, topology)
+    matrices = traffic.read(slice(None))
+    matrices = matrices[matrices.sum(1) > 0]
+    cut = round(options.history * len(matrices))
+    measurements = ecmp_measurements(EcmpDag.of(topology, np.ones(topology.num_links)), traffic.pairs)
+    case = Case(topology, traffic.pairs, measurements, matrices[:cut], matrices[cut:])
+    print(f"{topology.name}: {cut} matrices of history, {len(matrices) - cut} of test, F {measurements.shape}")
+    for part in options.parts.split(","):
+        if part == "alarm":
+            _alarm(case, options.clean)
+        else:
+            {"estimate": _estimate, "routing": _routing, "flows": _flows, "repair": _repair, "worst": _worst}[part](
+                case
+            )
+
+
+def _counted(case: Case, matrix: FloatArray, rng: np.random.Generator) -> FloatArray:
+    return case.measurements @ matrix * (1 + _NOISE * rng.normal(size=case.measurements.shape[0]))
+
+
+def _estimator(case: Case, history: FloatArray | None) -> Estimator:
+    estimator = Estimator(case.pairs, case.topology.num_nodes, history=history)
+    estimator.route(case.measurements)
+    estimator.calibrate()
+    return estimator
+
+
+def _estimate(case: Case) -> None:
+    for name, history in (("with history", case.history), ("cold", None)):
+        estimator, rng, rows = _estimator(case, history), np.random.default_rng(0), []
+        for truth in case.test:
+            counters = _counted(case, truth, rng)
+            begin = time.perf_counter()
+            one = estimator.estimate(counters)
+            seconds = time.perf_counter() - begin
+            holds = ((truth >= one.lower) & (truth <= one.upper)).mean()
+            width = (one.upper - one.lower).sum() / truth.sum()
+            rows.append((np.abs(one.matrix - truth).sum() / truth.sum(), holds, width, seconds))
+        error, holds, width, seconds = np.array(rows).T
+        text = f"estimate, {name}: NMAE {error.mean():.4f}, {1e3 * np.median(seconds):.1f} ms"
+        if history is not None:
+            sixths = min(part.mean() for part in np.array_split(holds, 6))
+            text += f"; 90% intervals hold {holds.mean():.3f}, worst sixth {sixths:.3f}, width {width.mean():.3f}"
+        print(text, flush=True)
+
+
+def _routing(case: Case) -> None:
+    paths = compute_paths(case.topology, case.pairs, num_paths=4)
+    estimator, rng = _estimator(case, case.history), np.random.default_rng(0)
+    rows = set(np.linspace(0, len(case.test) - 1, 60).astype(int).tolist())
+    ratios: dict[str, list[float]] = {"estimate": [], "estimate and 29 residuals": [], "matrix before": []}
+    for number, truth in enumerate(case.test):
+        one = estimator.estimate(_counted(case, truth, rng))
+        if number not in rows:
+            continue
+        problem = Problem.create(case.topology, paths, Objective("max_link_utilisation"), truth[None])
+        optimum = float(solve(problem, gap=1e-3).value)
+        before = case.test[max(0, number - 1)]
+        several = problem.with_demand(torch.from_numpy(estimator.scenarios(one.matrix, 30)))
+        splits = {
+            "estimate": solve(problem.with_demand(one.matrix[None]), gap=1e-3).splits[0],
+            "estimate and 29 residuals": solve_scenarios(several, gap=1e-2, max_iterations=3000).splits,
+            "matrix before": solve(problem.with_demand(before[None]), gap=1e-3).splits[0],
+        }
+        for name, of_name in splits.items():
+            ratios[name].append(float(problem.utilisation(of_name[None].to(problem.demand)).amax()) / optimum)
+    for name, values in ratios.items():
+        print(f"routing on {name}: realised / optimum mean {np.mean(values):.4f}, p95 {np.quantile(values, 0.95):.4f}")
+
+
+def _flows(case: Case) -> None:
+    """A tenth of the pairs measured: those with the largest residuals' variance."""
+    estimator, rng, errors = _estimator(case, case.history), np.random.default_rng(0), []
+    assert estimator.residuals is not None
+    chosen = np.argsort(-(estimator.residuals**2).sum(0))[: len(case.pairs) // 10]
+    for truth in case.test[:: max(1, len(case.test) // 100)]:
+        flows = np.full(len(truth), np.nan)
+        flows[chosen] = truth[chosen] * (1 + _NOISE * rng.normal(size=len(chosen)))
+        one = estimator.estimate(_counted(case, truth, rng), flows=np.maximum(flows, 0.0))
+        errors.append(np.abs(one.matrix - truth).sum() / truth.sum())
+    print(f"a tenth of the pairs measured: NMAE {np.mean(errors):.4f}")
+
+
+def _repair(case: Case) -> None:
+    checker = Checker(case.topology, case.pairs, case.measurements)
+    links = case.topology.num_links
+    for share in (0.1, 0.3):
+        rng, rows = np.random.default_rng(1), []
+        for _ in range(40):
+            truth, other = (case.test[rng.integers(len(case.test))] for _ in range(2))
+            values = case.measurements @ truth
+            clean = np.concatenate([values[:links], values])
+            counters = checker.corrupted_counters(truth, other, share, rng)
+            believed = truth * (1 + 0.02 * rng.normal(size=len(truth)))
+            begin = time.perf_counter()
+            fixed = repair(case.topology, *counters, case.measurements @ believed)
+            seconds = time.perf_counter() - begin
+            used = values > 0
+            blamed = np.concatenate([fixed.blamed_sent, fixed.blamed_received, fixed.blamed_external])
+            good = np.abs(np.concatenate(counters) - clean) <= 0.05 * clean
+            within = (np.abs(fixed.values - values) <= 0.05 * values)[used].mean()
+            rows.append((within, (blamed & good).sum() / good.sum(), seconds))
+        within, blamed, seconds = np.array(rows).T
+        print(
+            f"repair, {100 * share:.0f}% of the counters wrong: {within.mean():.3f} within 5%, "
+            f"{100 * blamed.mean():.3f}% of the good ones blamed, {1e3 * np.median(seconds):.1f} ms",
+            flush=True,
+        )
+
+
+def _alarm(case: Case, clean: int) -> None:
+    checker = Checker(case.topology, case.pairs, case.measurements)
+    checker.calibrate(case.history)
+    for share in (0.0, 0.1, 0.3):
+        rng, found, false = np.random.default_rng(2), [], 0
+        for _ in range(clean):
+            truth, other = (case.test[rng.integers(len(case.test))] for _ in range(2))
+            counters = checker.corrupted_counters(truth, other, share, rng)
+            false += checker.check(*counters, truth * (1 + 0.02 * rng.normal(size=len(truth)))).alarm
+        for _ in range(100):
+            truth, other = (case.test[rng.integers(len(case.test))] for _ in range(2))
+            counters = checker.corrupted_counters(truth, other, share, rng)
+            believed, order = truth * (1 + 0.02 * rng.normal(size=len(truth))), rng.permutation(len(truth))
+            gone = np.searchsorted(np.cumsum(truth[order]), 0.05 * truth.sum()) + 1
+            believed[order[:gone]] = 0.0
+            found.append(checker.check(*counters, believed).alarm)
+        print(
+            f"alarm, {100 * share:.0f}% of the counters wrong: {false} of {clean} clean intervals, "
+            f"{np.mean(found):.2f} of those where 5% of the traffic is missing",
+            flush=True,
+        )
+
+
+def _worst(case: Case) -> None:
+    paths = compute_paths(case.topology, case.pairs, num_paths=4)
+    estimator, rng, truth = _estimator(case, case.history), np.random.default_rng(0), case.test[len(case.test) // 2]
+    assert estimator.residuals is not None
+    ball = float(np.quantile(np.abs(estimator.residuals).sum(1), 0.9))
+    counters = _counted(case, truth, rng)
+    one = estimator.estimate(counters)
+    problem = Problem.create(case.topology, paths, Objective("max_link_utilisation"), one.matrix[None])
+    splits = solve(problem, gap=1e-3).splits[0]
+    optimum = float(solve(problem.with_demand(truth[None]), gap=1e-3).value)
+    links = case.topology.num_links
+    shares = sp.csr_array(path_measurements(paths, splits.numpy(), case.topology.num_nodes)[:links])
+    for name, near in (("all matrices", None), (f"those within {ball:.3f} of the estimate", one.matrix)):
+        begin = time.perf_counter()
+        worst = worst_load(
+            shares, case.topology.capacity, case.measurements, counters, tolerance=0.03, near=near,
+            ball=None if near is None else ball,
+        )  # fmt: skip
+        seconds = time.perf_counter() - begin
+        print(
+            f"worst load over {name}: {worst.utilisation / optimum:.3f} x optimum, "
+            f"bound {worst.bound / optimum:.3f}, {seconds:.2f} s"
+        )
+
+
+if __name__ == "__main__":
+    main()

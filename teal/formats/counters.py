@@ -1,0 +1,324 @@
+"""Tables of interface counters -> rates of links and external interfaces.
+
+A table has a row for each reading, in any order:
+
+| column | what |
+|---|---|
+| ``time`` | ISO 8601, or seconds since 1970 |
+| ``router`` | name of the node |
+| ``interface`` | name; or instead ``neighbour``, the router at the other end, empty for external interfaces |
+| ``direction`` | ``in`` or ``out``, as the router sees it |
+| ``bytes`` | a counter that only rises (32 or 64 bits), or instead ``rate``, by default in Gbit/s |
+
+Interfaces are led back to links by a table of router, interface, neighbour (empty: external) and, where there are
+parallel links, number; by default an interface that is named like a neighbour is the link to it, and any other one is
+external.  External interfaces of a router are summed.
+
+Counters become rates over the intervals between two readings.  A fall is a wrap where the counter was in the last
+quarter of its width and the rate stays below what the interface can carry, else a reset, after which that interval is
+missing. Readings need not be simultaneous: the rate of an interval is the mean over what it shares with the readings.
+
+A .npz file holds the arrays of :class:`teal.network.counters.Counters` by their names, as `teal estimate` writes them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from teal.errors import InputError
+from teal.formats.units import gbps_per_unit
+from teal.network import Topology
+from teal.network.counters import Counters
+from teal.runtime.archives import check_npz
+from teal.runtime.arrays import FloatArray
+from teal.runtime.storage import atomic_file
+
+_ARRAYS = ("timestamps", "interval_s", "sent", "received", "ingress", "egress")
+_WIDTHS = (2.0**32, 2.0**64)  # of counters
+_LAST_PART = 0.75  # of the width: a counter that falls from above it may have wrapped
+_SPARE = 1.5  # times the capacity of an interface: the largest rate that is believed
+_BITS = 8.0
+_GIGA = 1e9
+_LEAST_SHARE = 0.5  # of an interval that readings must cover
+
+
+def load_counters(
+    path: Path, topology: Topology, *, interfaces: Path | None = None, unit: str = "", interval_s: float = 0.0
+) -> Counters:
+    """Read counters.
+
+    Args:
+        path: a .csv, .parquet or .npz file.
+        topology: the network.
+        interfaces: table that leads interfaces back to links; None for names of neighbours.
+        unit: of the column rate; "" for Gbit/s.
+        interval_s: seconds of an interval; 0 for the median time between two readings.
+
+    Raises:
+        InputError: no such file, a missing column, a value that is none, an unknown router or interface, or no
+            external interface.
+    """
+    if path.suffix.lower() == ".npz":
+        counters = _from_npz(path)
+    else:
+        counters = counters_from_frame(
+            _read(path), topology, str(path), interfaces and _read(interfaces), unit, interval_s
+        )
+    counters.check(topology)
+    return counters
+
+
+def save_counters(path: Path, counters: Counters) -> None:
+    """Write a .npz file that :func:`load_counters` reads."""
+    arrays = {name: getattr(counters, name) for name in _ARRAYS}
+    arrays["timestamps"] = counters.timestamps.astype("datetime64[s]").astype(np.int64)
+    with atomic_file(path) as temporary, temporary.open("wb") as stream:
+        np.savez_compressed(stream, **arrays)
+
+
+def _from_npz(path: Path) -> Counters:
+    check_npz(path)
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            missing = [name for name in _ARRAYS if name not in stored.files]
+            if missing:
+                raise InputError(str(path), "arrays", ", ".join(_ARRAYS), "no " + ", ".join(missing))
+            arrays = {name: stored[name] for name in _ARRAYS}
+    except (OSError, ValueError) as error:
+        raise InputError(str(path), "", "a .npz file of counters", str(error)) from None
+    times = arrays.pop("timestamps").astype("datetime64[s]")
+    interval_s = float(arrays.pop("interval_s"))
+    return Counters(times, interval_s, **{name: array.astype(np.float64) for name, array in arrays.items()})
+
+
+def _read(path: Path) -> Any:
+    import pandas as pd
+
+    readers: dict[str, Callable[..., Any]] = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise InputError(str(path), "", "a .csv, .parquet or .npz file", path.suffix or "no ending")
+    try:
+        return reader(path)
+    except (OSError, ValueError) as error:
+        raise InputError(str(path), "", "a table of counters", str(error).splitlines()[0]) from None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Interface:
+    """Where an interface leads: the link out of the router, the one into it; None for both if it is external."""
+
+    out_link: int | None
+    in_link: int | None
+
+
+def counters_from_frame(
+    frame: Any, topology: Topology, where: str, interfaces: Any | None = None, unit: str = "", interval_s: float = 0.0
+) -> Counters:
+    """The counters of a pandas frame; see the module.
+
+    Args:
+        frame: a row for each reading.
+        topology: the network.
+        where: named in messages.
+        interfaces: frame of router, interface, neighbour and number.
+        unit: of the column rate.
+        interval_s: seconds of an interval; 0 for the median time between two readings.
+    """
+    import pandas as pd
+
+    frame = frame.rename(columns={name: str(name).strip().lower() for name in frame.columns})
+    name_column = "interface" if "interface" in frame.columns else "neighbour"
+    value_column = "bytes" if "bytes" in frame.columns else "rate"
+    needed = ("time", "router", name_column, "direction", value_column)
+    missing = [name for name in needed if name not in frame.columns]
+    if missing:
+        expected = "columns time, router, interface or neighbour, direction, bytes or rate"
+        raise InputError(where, "columns", expected, "no " + ", ".join(missing))
+    times = _times(frame["time"], where)
+    value = pd.to_numeric(frame[value_column], errors="coerce").to_numpy(dtype=np.float64)
+    bad = np.flatnonzero(~np.isfinite(value) | (value < 0))
+    notes = [f"{len(bad):,} of {len(frame):,} readings are empty or negative, and left out"] if len(bad) else []
+    direction = frame["direction"].astype(str).str.strip().str.lower().to_numpy()
+    wrong = np.flatnonzero((direction != "in") & (direction != "out"))
+    if len(wrong):
+        raise InputError(where, f"row {wrong[0] + 2}: direction", "in or out", repr(direction[wrong[0]]))
+    leads = _leads_of(topology, interfaces, where)
+    names = frame[name_column].fillna("").astype(str).str.strip().to_numpy()
+    routers = frame["router"].astype(str).str.strip().to_numpy()
+    index = topology.node_index()
+    unknown = sorted(set(routers) - set(index))
+    if unknown:
+        raise InputError(where, "router", f"a node of {topology.name}", ", ".join(map(repr, unknown[:3])))
+    keep = np.isfinite(value) & (value >= 0)
+    step = interval_s or _usual_step(times[keep], routers[keep], names[keep], direction[keep])
+    if not step > 0:
+        raise InputError(where, "time", "at least two readings of an interface", "one")
+    ends = np.arange(times[keep].min() + (step if value_column == "bytes" else 0), times[keep].max() + step / 2, step)
+    shape = len(ends), topology.num_links
+    sent, received = np.full(shape, np.nan), np.full(shape, np.nan)
+    ingress, egress = (np.full((len(ends), topology.num_nodes), np.nan) for _ in range(2))
+    factor = _BITS / _GIGA if value_column == "bytes" else gbps_per_unit(unit, "--counter-unit") if unit else 1.0
+    wraps = resets = 0
+    groups = pd.DataFrame({"r": routers[keep], "n": names[keep], "d": direction[keep]}).groupby(["r", "n", "d"]).indices
+    for (router, name, way), rows in groups.items():
+        at, reading = times[keep][rows], value[keep][rows]
+        order = np.argsort(at, kind="stable")
+        at, reading = at[order], reading[order]
+        lead = leads(router, name)
+        link = lead.out_link if way == "out" else lead.in_link
+        capacity = float(topology.capacity[link]) if link is not None else float(topology.capacity.sum())
+        if value_column == "bytes":
+            rate, starts, found = _rates(at, reading * factor, capacity, factor)
+            wraps, resets = wraps + found[0], resets + found[1]
+            series = _means(starts, at[1:], rate, ends, step)
+        else:
+            series = _nearest(at, reading * factor, ends, step)
+        if link is not None:
+            (sent if way == "out" else received)[:, link] = series
+        else:
+            side = egress if way == "out" else ingress
+            node = index[router]
+            side[:, node] = np.where(np.isnan(side[:, node]), series, side[:, node] + np.nan_to_num(series))
+    notes += [f"{wraps:,} counter wraps, {resets:,} resets"] if wraps or resets else []
+    silent = int((np.isnan(sent) & np.isnan(received)).all(0).sum())
+    notes += [f"{silent} of {topology.num_links} links have no counter"] if silent else []
+    stamps = np.round(ends).astype("int64").astype("datetime64[s]")
+    return Counters(stamps, float(step), sent, received, ingress, egress, tuple(notes))
+
+
+def _times(column: Any, where: str) -> FloatArray:
+    """(n,) seconds since 1970."""
+    import pandas as pd
+
+    numbers = pd.to_numeric(column, errors="coerce")
+    if numbers.notna().all():
+        return np.asarray(numbers.to_numpy(dtype=np.float64))
+    stamps = pd.to_datetime(column.astype(str), errors="coerce", utc=True, format="ISO8601")
+    if stamps.isna().any():
+        row = int(np.flatnonzero(stamps.isna())[0])
+        raise InputError(where, f"row {row + 2}: time", "ISO 8601, or seconds since 1970", repr(column.iloc[row]))
+    return np.asarray(stamps.astype("int64").to_numpy() / 10.0 ** _digits(stamps))
+
+
+def _digits(stamps: Any) -> int:
+    """Decimal digits of a second in the unit of a column of times."""
+    return {"s": 0, "ms": 3, "us": 6, "ns": 9}[str(stamps.dtype.unit)]
+
+
+def _leads_of(topology: Topology, interfaces: Any | None, where: str) -> Callable[[str, str], _Interface]:
+    """The function from router and interface to where that leads."""
+    index, external = topology.node_index(), _Interface(None, None)
+
+    def to_neighbour(router: str, neighbour: str, number: int, what: str) -> _Interface:
+        start = index[router]
+        end = index.get(neighbour)
+        links = [] if end is None else topology.find_links(router, neighbour)
+        forth = [link for link in links if topology.link_source[link] == start]
+        back = [link for link in links if topology.link_source[link] == end]
+        if max(len(forth), len(back)) <= number:
+            raise InputError(where, what, f"a link of {topology.name} from {router}", f"{neighbour!r}, number {number}")
+        return _Interface(forth[number] if number < len(forth) else None, back[number] if number < len(back) else None)
+
+    if interfaces is None:
+        neighbours = {
+            (topology.node_names[a], topology.node_names[b])
+            for a, b in zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True)
+        }
+
+        def by_name(router: str, name: str) -> _Interface:
+            is_link = (router, name) in neighbours or (name, router) in neighbours
+            return to_neighbour(router, name, 0, "interface") if is_link else external
+
+        return by_name
+    table = interfaces.rename(columns={name: str(name).strip().lower() for name in interfaces.columns})
+    missing = [name for name in ("router", "interface", "neighbour") if name not in table.columns]
+    if missing:
+        raise InputError("--interfaces", "columns", "router, interface, neighbour", "no " + ", ".join(missing))
+    known: dict[tuple[str, str], _Interface] = {}
+    for row in table.to_dict("records"):
+        router, name = str(row["router"]).strip(), str(row["interface"]).strip()
+        neighbour = row["neighbour"]
+        is_external = neighbour is None or neighbour != neighbour or not str(neighbour).strip()
+        number = row.get("number", 0)
+        number = 0 if number != number else int(number)
+        if router not in index:
+            raise InputError("--interfaces", "router", f"a node of {topology.name}", repr(router))
+        known[router, name] = external if is_external else to_neighbour(
+            router, str(neighbour).strip(), number, "--interfaces"
+        )  # fmt: skip
+
+    def by_table(router: str, name: str) -> _Interface:
+        if (router, name) not in known:
+            raise InputError(where, "interface", "one of the table --interfaces", f"{name} of {router}")
+        return known[router, name]
+
+    return by_table
+
+
+def _usual_step(times: FloatArray, *keys: Any) -> float:
+    """Median seconds between two readings of the same interface."""
+    import pandas as pd
+
+    groups = pd.DataFrame(dict(enumerate(keys))).groupby(list(range(len(keys)))).indices
+    steps = [np.diff(np.sort(times[rows])) for rows in groups.values() if len(rows) > 1]
+    return float(np.median(np.concatenate(steps))) if steps else 0.0
+
+
+def _rates(
+    at: FloatArray, amount: FloatArray, capacity: float, factor: float
+) -> tuple[FloatArray, FloatArray, tuple[int, int]]:
+    """Gbit/s between readings, NaN after a reset; where each begins; numbers of wraps and resets.
+
+    Args:
+        at: (n,) seconds.
+        amount: (n,) readings in Gbit.
+        capacity: of the interface, Gbit/s.
+        factor: Gbit of a unit of the counter.
+    """
+    seconds, change = np.diff(at), np.diff(amount)
+    wraps = 0
+    for i in np.flatnonzero(change < 0).tolist():
+        for width in _WIDTHS:
+            full = width * factor
+            wrapped = change[i] + full
+            is_late = amount[i] >= _LAST_PART * full and amount[i] <= full
+            if is_late and seconds[i] > 0 and wrapped <= _SPARE * capacity * seconds[i]:
+                change[i], wraps = wrapped, wraps + 1
+                break
+    resets = int((change < 0).sum())
+    rate = np.where((change >= 0) & (seconds > 0), change / np.where(seconds > 0, seconds, 1), np.nan)
+    return rate, at[:-1], (wraps, resets)
+
+
+def _means(starts: FloatArray, stops: FloatArray, rate: FloatArray, ends: FloatArray, step: float) -> FloatArray:
+    """(T,) mean of piecewise constant rates over the intervals that end at ``ends``; NaN where half is unknown."""
+    known = np.isfinite(rate)
+    starts, stops, rate = starts[known], stops[known], rate[known]
+    if not len(rate):
+        return np.full(len(ends), np.nan)
+    volume = np.concatenate([[0.0], np.cumsum(rate * (stops - starts))])
+    covered = np.concatenate([[0.0], np.cumsum(stops - starts)])
+
+    def until(time: FloatArray, total: FloatArray, slope: FloatArray) -> FloatArray:
+        i = np.clip(np.searchsorted(starts, time, side="right") - 1, 0, len(starts) - 1)
+        inside = np.clip(time - starts[i], 0.0, stops[i] - starts[i])
+        return np.asarray(total[i] + slope[i] * inside)
+
+    amount = until(ends, volume, rate) - until(ends - step, volume, rate)
+    seconds = until(ends, covered, np.ones_like(rate)) - until(ends - step, covered, np.ones_like(rate))
+    return np.where(seconds >= _LEAST_SHARE * step, amount / np.maximum(seconds, 1e-300), np.nan)
+
+
+def _nearest(at: FloatArray, rate: FloatArray, ends: FloatArray, step: float) -> FloatArray:
+    """(T,) mean of the rates that were read nearest to each end; NaN where none is within half a step."""
+    place = np.round((at - ends[0]) / step).astype(int)
+    inside = (place >= 0) & (place < len(ends))
+    total = np.bincount(place[inside], rate[inside], len(ends))
+    count = np.bincount(place[inside], minlength=len(ends))
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)

@@ -1,0 +1,89 @@
+"""Byte counters of interfaces as rates: what is measured where no traffic matrix is.
+
+Each link is counted twice, by the router that sends and by the one that receives.  The interfaces towards everything
+outside the network (customers, peers) are summed for each router: what enters there (ingress) and what leaves (egress).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from teal.errors import InputError
+from teal.network.topology import Topology
+from teal.runtime.arrays import FloatArray, Int64Array
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Counters:
+    """T intervals of N routers and E links; rates in Gbit/s, NaN where nothing was measured.
+
+    Attributes:
+        timestamps: (T,) datetime64[s], the end of each interval, strictly increasing.
+        interval_s: seconds of an interval; 0 if unknown.
+        sent: (T, E) of each link, by the router where it starts.
+        received: (T, E) by the router where it ends.
+        ingress: (T, N) that enters the network at each router.
+        egress: (T, N) that leaves it there.
+        notes: what was assumed and left out when they were read.
+    """
+
+    timestamps: npt.NDArray[np.datetime64]
+    interval_s: float
+    sent: FloatArray
+    received: FloatArray
+    ingress: FloatArray
+    egress: FloatArray
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise InputError for shapes that do not fit, times that do not increase, or a rate that is none."""
+        times, links, nodes = len(self.timestamps), self.sent.shape[-1], self.ingress.shape[-1]
+        for name, width in (("sent", links), ("received", links), ("ingress", nodes), ("egress", nodes)):
+            rates = getattr(self, name)
+            if rates.shape != (times, width):
+                raise InputError("counters", name, f"{times} x {width} rates", " x ".join(map(str, rates.shape)))
+            if np.isinf(rates).any() or (rates < 0).any():
+                raise InputError("counters", name, "finite rates of at least 0", rates[~(rates >= 0)][0])
+        later = np.diff(self.timestamps) > np.timedelta64(0, "s")
+        if not later.all():
+            raise InputError("counters", "timestamp", "increasing times", self.timestamps[1:][~later][0])
+
+    @property
+    def num_intervals(self) -> int:
+        """T."""
+        return len(self.timestamps)
+
+    def rows(self, rows: slice | Int64Array) -> Counters:
+        """Some of the intervals."""
+        parts = {name: getattr(self, name)[rows] for name in ("timestamps", "sent", "received", "ingress", "egress")}
+        return dataclasses.replace(self, **parts)
+
+    def check(self, topology: Topology) -> None:
+        """Raise InputError for counters of another network, or without any external interface."""
+        expected = f"{topology.num_links} links and {topology.num_nodes} routers of {topology.name}"
+        if (self.sent.shape[1], self.ingress.shape[1]) != (topology.num_links, topology.num_nodes):
+            raise InputError("counters", "", expected, f"{self.sent.shape[1]} and {self.ingress.shape[1]}")
+        if np.isnan(self.ingress).all() and np.isnan(self.egress).all():
+            raise InputError("counters", "external interfaces", "what enters and leaves at some router", "none")
+
+    @property
+    def links(self) -> FloatArray:
+        """(T, E) mean of both ends, or the one that was measured; NaN where neither was."""
+        both = np.stack([self.sent, self.received])
+        count = np.isfinite(both).sum(0)
+        return np.where(count > 0, np.nansum(both, 0) / np.maximum(count, 1), np.nan)
+
+    @property
+    def values(self) -> FloatArray:
+        """(T, E + 2 N) loads of links, ingress, egress: the rows of a measurement matrix."""
+        return np.concatenate([self.links, self.ingress, self.egress], 1)
+
+    @classmethod
+    def of_values(cls, like: Counters, values: FloatArray) -> Counters:
+        """Counters whose links are measured alike at both ends, from values (T, E + 2 N)."""
+        links, nodes = like.sent.shape[1], like.ingress.shape[1]
+        load, ingress, egress = np.split(values, [links, links + nodes], axis=1)
+        return dataclasses.replace(like, sent=load, received=load.copy(), ingress=ingress, egress=egress)

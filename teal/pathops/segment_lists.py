@@ -1,0 +1,117 @@
+"""Path operations over segment lists: a list is a path that puts fractions of a Gbit/s on links.
+
+With the passes of :mod:`teal.pathops.segment_passes` over the IGP's shortest paths, a list (segments (t, u), and links
+that it takes whatever the metrics say) has
+
+- path_sum: the sum of segment_sum over its segments, and of the values of its links;
+- link_sum: segment_load of the flows on all segments, and the flows on its links;
+- path_max: the largest of segment_max over its segments, and of the values of its links.
+
+One pass costs the arcs of all shortest paths, and a few additions a list, whatever the lengths of the paths.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from teal.network import ProblemPaths
+from teal.network.candidate_lists import CandidateLists
+from teal.pathops.base import PathOps
+from teal.pathops.segment_passes import SegmentPasses
+
+
+class _SegmentBackend:
+    """The three operations on plain tensors.
+
+    Args:
+        lists: the columns.
+    """
+
+    name = "segments"
+
+    def __init__(self, lists: CandidateLists) -> None:
+        self._passes = SegmentPasses(lists.dag)
+        self._nodes, self._links = lists.dag.topology.num_nodes, lists.dag.topology.num_links
+        self._segment = torch.from_numpy(lists.segments)  # (D, K, M + 1)
+        taken = np.where((lists.link >= 0) & lists.mask[..., None], lists.link, self._links)
+        self._link = torch.from_numpy(taken.astype(np.int64))  # (D, K, M), E for none
+
+    def path_sum(self, link_values: Tensor) -> Tensor:
+        """See OpsBackend."""
+        rows = _rows(link_values)
+        segment = self._by_segment(self._passes.segment_sum(rows.numpy()), 0.0)
+        link = torch.cat([rows, rows.new_zeros(len(rows), 1)], 1)
+        total = segment[:, self._segment].sum(-1) + link[:, self._link].sum(-1)
+        return _batch(total, link_values)
+
+    def link_sum(self, path_values: Tensor) -> Tensor:
+        """See OpsBackend."""
+        rows, size = _rows(path_values), self._nodes**2
+        volume, load = rows.new_zeros(len(rows), size + 1), rows.new_zeros(len(rows), self._links + 1)
+        for result, index in ((volume, self._segment), (load, self._link)):
+            for m in range(index.shape[-1]):
+                result.index_add_(1, index[..., m].reshape(-1), rows)
+        shape = len(rows), self._nodes, self._nodes
+        total = load[:, :-1] + torch.from_numpy(self._passes.segment_load(volume[:, :-1].reshape(shape).numpy()))
+        return _batch(total, path_values)
+
+    def path_max(self, link_values: Tensor) -> tuple[Tensor, Tensor]:
+        """See OpsBackend; of equal values one of the links is returned."""
+        rows = link_values.detach().to("cpu", torch.float64)
+        largest, first = self._passes.segment_max(rows.numpy())
+        value = torch.cat(
+            [self._by_segment(largest, -torch.inf)[:, self._segment], _with_column(rows, -torch.inf)[:, self._link]], -1
+        )
+        at = torch.from_numpy(first.astype(np.int64)).reshape(len(rows), -1)
+        link = torch.cat([_with_column(at, -1)[:, self._segment], self._link.expand(len(rows), *self._link.shape)], -1)
+        best, place = value.max(-1)
+        found = link.gather(-1, place[..., None])[..., 0]
+        exists = best > -torch.inf
+        return (
+            torch.where(exists, best, 0).to(link_values.dtype).to(link_values.device),
+            torch.where(exists, found, -1).to(link_values.device),
+        )
+
+    def _by_segment(self, values: object, nothing: float) -> Tensor:
+        """(L, N^2 + 1) of values (L, N, N) of segments, destination first; the last one stands for no segment."""
+        return _with_column(torch.as_tensor(values).reshape(-1, self._nodes**2), nothing)
+
+
+def _with_column(values: Tensor, last: float) -> Tensor:
+    return torch.cat([values, values.new_full((len(values), 1), last)], 1)
+
+
+def _rows(values: Tensor) -> Tensor:
+    """(B F, ...) of values (B, ..., F), in float64 on the CPU."""
+    return values.detach().movedim(-1, 1).flatten(0, 1).flatten(1).to("cpu", torch.float64).contiguous()
+
+
+def _batch(rows: Tensor, like: Tensor) -> Tensor:
+    """(B, ..., F) of rows (B F, ...), of the type and device of ``like`` (B, ..., F)."""
+    return rows.unflatten(0, (like.shape[0], like.shape[-1])).movedim(1, -1).to(like)
+
+
+class SegmentOps(PathOps):
+    """See :class:`teal.pathops.PathOps`; columns are segment lists, so that a column's part of a link is a fraction.
+
+    Args:
+        lists: the columns.
+        device: where the tensors live; the passes run on the CPU.
+    """
+
+    counts_once = is_over_paths = False
+
+    def __init__(self, lists: CandidateLists, device: torch.device) -> None:
+        super().__init__(cast(ProblemPaths, lists), _SegmentBackend(lists), device)  # what it reads of a path set
+        ones = torch.ones(1, lists.dag.topology.num_links, dtype=torch.float64, device=device)
+        self.hops = torch.where(self.mask, self.path_sum(ones)[0], 0)  # mean number of links
+
+    def incidence(self, num_rows: int) -> sp.csr_array:
+        """See PathOps."""
+        units = torch.eye(num_rows, dtype=torch.float64, device=self.device)
+        return sp.csr_array(self.path_sum(units).flatten(1).cpu().numpy())

@@ -1,0 +1,299 @@
+"""Matrices from counters, one interval after the other: prior, projection, intervals, and what is learnt meanwhile.
+
+The shares of the prior are the average of analogues, Gaussian (both of :mod:`teal.solvers.estimation.priors`) and of
+tracked shares; without history they are the tracked ones, which begin with gravity.  The dispersion is
+
+    phi = 0.3 sum (x - p)^2 / sum p      over the history, p its mean scaled to each matrix;  without history total / D.
+
+Intervals are conformal: the residuals |x - estimate| / total of the second half of the history, estimated from the
+first half, give each demand a quantile, mixed with that of all demands where there are few; a demand above its mean
+share has a wider one.  Matrices that arrive later (:meth:`Estimator.observe`) join history and residuals.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import scipy.sparse as sp
+
+from teal.errors import InputError
+from teal.runtime.arrays import FloatArray, IntArray
+from teal.solvers.estimation.priors import History, HistoryPrior, gravity, scaled_to
+from teal.solvers.estimation.projection import Projected, Projection
+
+_TRACKING = 0.1  # share of the last estimate in tracked shares; 0.3 drifts under fixed routing (Abilene 0.29 for 0.26)
+_MOST_HISTORY = 4032  # matrices, two weeks of 5 minutes; older ones are dropped when new ones are observed
+_CALIBRATED_ON = 200  # matrices of the second half of a history, at most, evenly spaced
+_LEAST_CALIBRATION = 10  # matrices, below which there are no intervals
+_WORTH_OF_ALL = 30  # residuals of a demand that count as much as the quantile of all demands
+_LEAST_MEAN = 1e-9  # share of the traffic that a demand counts as at least, in widths
+# Of the dispersion about the mean, what the prior leaves: as accurate as all of it, in half the steps of Newton.
+_LEFT_BY_PRIOR = 0.3
+_MOST_GROWTH = 10.0  # of a demand over its mean share, by which its interval widens
+_FLOW_ERROR = 0.01  # standard deviation of a measured demand, as a share of it
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Estimate:
+    """The matrix of one interval.
+
+    Attributes:
+        matrix: (D,) Gbit/s.
+        lower: (D,) Gbit/s, end of the interval that holds each demand with the level's probability; NaN without
+            enough history.
+        upper: (D,) likewise.
+        residual: (R,) what was counted less what the matrix puts there, Gbit/s; NaN for missing counters.
+        dispersion: phi, Gbit/s.
+        prior: what the prior was made of: history, tracked or gravity.
+        steps: of Newton's method.
+        unexplained: sum of the residuals' magnitudes over the sum of the counters.
+    """
+
+    matrix: FloatArray
+    lower: FloatArray
+    upper: FloatArray
+    residual: FloatArray
+    dispersion: float
+    prior: str
+    steps: int
+    unexplained: float
+
+
+class Estimator:
+    """Estimates for consecutive intervals of one network.
+
+    Args:
+        pairs: (D, 2) source and target of the demands.
+        nodes: N.
+        history: (T, D) past matrices, Gbit/s, the newest last; None for none.
+        relative: standard deviation of a counter, as a share of it.
+        level: probability of the intervals.
+        tracking: share of the last estimate in tracked shares; None for 0.1.
+    """
+
+    def __init__(
+        self,
+        pairs: IntArray,
+        nodes: int,
+        *,
+        history: FloatArray | None = None,
+        relative: float = 0.01,
+        level: float = 0.9,
+        tracking: float | None = None,
+    ) -> None:
+        if not 0 < relative < 1:
+            raise InputError("estimate", "relative error of a counter", "a number in (0, 1)", relative)
+        if not 0 < level < 1:
+            raise InputError("estimate", "level", "a number in (0, 1)", level)
+        if history is not None and (history.ndim != 2 or history.shape[1] != len(pairs)):
+            raise InputError("estimate", "history", f"matrices of {len(pairs)} demands", history.shape)
+        self._pairs, self._nodes, self._relative, self._level = pairs, nodes, relative, level
+        self._matrices: FloatArray | None = None if history is None else history[history.sum(1) > 0]
+        self._history = None if history is None else History.of(history)
+        self._tracking = _TRACKING if tracking is None else tracking
+        self._tracked: FloatArray | None = None if self._history is None else self._history.mean
+        self._projection: Projection | None = None
+        self._history_prior: HistoryPrior | None = None
+        self._residuals: FloatArray | None = None  # (C, D) shares of the total
+        self._widths = self._mean = np.zeros(len(pairs))  # half widths of the intervals, mean: shares of the total
+        self._own = 1.0
+        self._phi_share = self._dispersion_of(self._matrices)
+
+    @staticmethod
+    def _dispersion_of(matrices: FloatArray | None) -> float:
+        """Phi over the mean total of the history; 0 without."""
+        if matrices is None or len(matrices) < 2:
+            return 0.0
+        total = matrices.sum(1, keepdims=True)
+        expected = total * (matrices / total).mean(0)
+        spread = float(((matrices - expected) ** 2).sum()) / float(expected.sum())
+        return spread / float(total.mean())
+
+    def route(self, measurements: sp.csr_array) -> None:
+        """Set the measurement matrix F (R, D) from the next interval on; nothing happens if it is the present one.
+
+        R = E + 2 N, as of :mod:`teal.pathops.measurements`.
+        """
+        if self._projection is not None and _same(self._projection.measurements, measurements):
+            return
+        if measurements.shape[1] != len(self._pairs):
+            expected = f"columns of {len(self._pairs)} demands"
+            raise InputError("estimate", "measurements", expected, measurements.shape)
+        self._projection = Projection(measurements)
+        if self._history is not None:
+            self._history_prior = HistoryPrior(self._history, self._projection.measurements, self._relative)
+
+    def estimate(
+        self, counters: FloatArray, *, flows: FloatArray | None = None, deviation: FloatArray | None = None
+    ) -> Estimate:
+        """The matrix of the next interval.
+
+        Args:
+            counters: (R,) Gbit/s of links, ingress and egress; NaN for those that are missing.
+            flows: (D,) Gbit/s of demands that were measured themselves; NaN for the others.
+            deviation: (R,) standard deviations, Gbit/s; None for the relative error.
+
+        Raises:
+            InputError: no routing was set, nothing was measured, or traffic that the prior rules out.
+        """
+        if self._projection is None:
+            raise InputError("estimate", "routing", "a measurement matrix (Estimator.route) first", "none")
+        projection = self._projection
+        if counters.shape != (projection.measurements.shape[0],):
+            expected = f"{projection.measurements.shape[0]} rates"
+            raise InputError("estimate", "counters", expected, counters.shape)
+        shares, kind = self._shares(counters)
+        prior = scaled_to(counters, projection.measurements, shares)
+        total = float(prior.sum())
+        phi = _LEFT_BY_PRIOR * self._phi_share * total or total / max(1, len(prior)) or 1.0
+        deviation = projection.deviations(counters, self._relative) if deviation is None else deviation
+        found, rows = self._project(counters, deviation, prior, phi, flows)
+        matrix = found.matrix
+        if float(matrix.sum()) > 0 and self._tracked is not None:
+            mixed = (1 - self._tracking) * self._tracked + self._tracking * matrix / matrix.sum()
+            self._tracked = mixed
+        residual = found.residual[:rows]
+        counted = float(np.nansum(counters))
+        lower, upper = self._interval(matrix)
+        return Estimate(
+            matrix, lower, upper, residual, phi, kind, found.steps,
+            float(np.nansum(np.abs(residual))) / counted if counted > 0 else 0.0,
+        )  # fmt: skip
+
+    def _shares(self, counters: FloatArray) -> tuple[FloatArray, str]:
+        if self._tracked is None:
+            links = len(counters) - 2 * self._nodes
+            ingress, egress = counters[links : links + self._nodes], counters[links + self._nodes :]
+            self._tracked = gravity(ingress, egress, self._pairs)
+            return self._tracked, "gravity"
+        if self._history_prior is None:
+            return self._tracked, "tracked"
+        known = self._history_prior.prior(counters)
+        return (2 * known / max(float(known.sum()), 1e-300) + self._tracked) / 3, "history"
+
+    def _project(
+        self, counters: FloatArray, deviation: FloatArray, prior: FloatArray, phi: float, flows: FloatArray | None
+    ) -> tuple[Projected, int]:
+        """The projection, with a row more for each measured demand, and the number of rows of the counters."""
+        assert self._projection is not None
+        rows = len(counters)
+        measured = np.zeros(0, dtype=int) if flows is None else np.flatnonzero(np.isfinite(flows))
+        if not len(measured):
+            return self._projection.project(counters, deviation, prior, phi), rows
+        assert flows is not None
+        units = sp.csr_array(
+            (np.ones(len(measured)), (np.arange(len(measured)), measured)), shape=(len(measured), len(prior))
+        )
+        more = Projection(sp.csr_array(sp.vstack([self._projection.measurements, units])))
+        prior = prior.copy()
+        prior[measured] = flows[measured]
+        least = _FLOW_ERROR * np.maximum(flows[measured], 1e-3 * float(prior.max(initial=0.0)) + 1e-300)
+        return more.project(
+            np.concatenate([counters, flows[measured]]), np.concatenate([deviation, least]), prior, phi
+        ), rows
+
+    def observe(self, matrix: FloatArray) -> None:
+        """Learn a matrix (D,), Gbit/s, that became known after its estimate; NaN entries are demands not measured.
+
+        Demands that were measured alone change the tracked shares, by the tracking share.
+        """
+        if np.isnan(matrix).any():
+            known = np.isfinite(matrix)
+            if self._tracked is not None and known.any():
+                expected = float(self._tracked[known].sum())
+                measured = matrix[known] / max(float(matrix[known].sum()), 1e-300) * expected
+                self._tracked = self._tracked.copy()
+                self._tracked[known] += self._tracking * (measured - self._tracked[known])
+            return
+        if not matrix.sum() > 0:
+            return
+        old = np.zeros((0, len(matrix))) if self._matrices is None else self._matrices
+        self._matrices = np.concatenate([old[-(_MOST_HISTORY - 1) :], matrix[None]])
+        self._history = (
+            History.of(matrix[None]) if self._history is None else self._history.with_matrix(matrix, _MOST_HISTORY)
+        )
+        self._phi_share = self._dispersion_of(self._matrices)
+        if self._projection is not None:
+            self._history_prior = HistoryPrior(self._history, self._projection.measurements, self._relative)
+
+    def calibrate(self) -> None:
+        """Estimate the second half of the history from the first one, for the intervals; needs a routing."""
+        matrices = self._matrices
+        if self._projection is None or matrices is None or len(matrices) < 2 * _LEAST_CALIBRATION:
+            return
+        half = len(matrices) // 2
+        first = Estimator(
+            self._pairs, self._nodes, history=matrices[:half], relative=self._relative, level=self._level,
+            tracking=self._tracking,
+        )  # fmt: skip
+        first.route(self._projection.measurements)
+        rng, residuals = np.random.default_rng(0), []
+        for row in np.unique(np.linspace(half, len(matrices) - 1, _CALIBRATED_ON).astype(int)):
+            truth = matrices[row]
+            counters = self._projection.measurements @ truth
+            counters = counters * (1 + self._relative * rng.normal(size=len(counters)))
+            found = first.estimate(np.maximum(counters, 0.0))
+            residuals.append((truth - found.matrix) / truth.sum())
+        self._residuals = np.array(residuals)
+        self._mean = np.maximum((matrices / matrices.sum(1, keepdims=True)).mean(0), _LEAST_MEAN)
+        self._widths, self._own = _widths(np.abs(self._residuals), self._mean, self._level)
+
+    @property
+    def residuals(self) -> FloatArray | None:
+        """(C, D) what calibration left unexplained of each demand, as shares of the total; None without."""
+        return self._residuals
+
+    def scenarios(self, matrix: FloatArray, count: int, seed: int = 0) -> FloatArray:
+        """(count, D) matrices that may be behind an estimate: itself, and it with residuals of calibration added.
+
+        For :func:`teal.solve_scenarios`: splits that are good for all of them lose less to what is not known exactly.
+
+        Args:
+            matrix: (D,) the estimate, Gbit/s.
+            count: number of matrices.
+            seed: of the draw of residuals.
+
+        Raises:
+            InputError: no calibration.
+        """
+        if self._residuals is None:
+            raise InputError("estimate", "scenarios", "a history, and Estimator.calibrate", "none")
+        rows = np.random.default_rng(seed).integers(0, len(self._residuals), max(0, count - 1))
+        return np.concatenate([matrix[None], np.maximum(0.0, matrix + float(matrix.sum()) * self._residuals[rows])])
+
+    def _interval(self, matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
+        if self._residuals is None:
+            unknown = np.full_like(matrix, math.nan)
+            return unknown, unknown
+        total = float(matrix.sum())
+        growth = np.clip(matrix / max(total, 1e-300) / self._mean, 1.0, _MOST_GROWTH)
+        width = self._widths * total * growth ** (1 - self._own)
+        return np.maximum(0.0, matrix - width), matrix + width
+
+
+def _widths(residual: FloatArray, mean: FloatArray, level: float) -> tuple[FloatArray, float]:
+    """Half widths (D,) as shares of the total, and the weight n / (n + 30) of each demand's own quantile.
+
+    Few residuals say little about the tail of one demand.  So its quantile is mixed with that of all demands together,
+    whose residuals are taken in units of the square root of the demand's mean.
+
+    Args:
+        residual: (n, D) magnitudes, shares of the total.
+        mean: (D,) shares, above 0.
+        level: probability.
+    """
+    count = len(residual)
+    quantile = min(1.0, math.ceil((count + 1) * level) / count)
+    own = np.quantile(residual, quantile, axis=0)
+    scale = np.sqrt(mean * float(mean.mean()))
+    of_all = float(np.quantile(residual / scale, quantile)) * scale
+    weight = count / (count + _WORTH_OF_ALL)
+    return weight * own + (1 - weight) * np.maximum(own, of_all), weight
+
+
+def _same(a: sp.csr_array, b: sp.csr_array) -> bool:
+    if a is b:
+        return True
+    return a.shape == b.shape and a.nnz == b.nnz and not (a != b).nnz

@@ -1,0 +1,142 @@
+"""Tables of counters: wraps, resets, missing readings, units, parallel links, and what is named in errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from teal.errors import InputError
+from teal.formats.counters import counters_from_frame, load_counters, save_counters
+from teal.testing import make_topology
+
+TOPOLOGY = make_topology([(0, 1, 10), (1, 2, 10)], both=True)  # n0 - n1 - n2
+STEP = 300
+RATE = 2.0  # Gbit/s
+
+
+def _readings(start: float, rates: list[float], *, width: float = 2.0**64) -> list[float]:
+    """Bytes read every five minutes at these rates, Gbit/s, modulo the width of the counter."""
+    return [(start + one) % width for one in np.concatenate([[0.0], np.cumsum(rates)]) * STEP * 1e9 / 8]
+
+
+def _table(readings: dict[tuple[str, str, str], list[float]]) -> pd.DataFrame:
+    rows = [
+        {"time": STEP * i, "router": router, "interface": name, "direction": way, "bytes": value}
+        for (router, name, way), values in readings.items()
+        for i, value in enumerate(values)
+    ]
+    return pd.DataFrame(rows)
+
+
+def _plain() -> dict[tuple[str, str, str], list[float]]:
+    rates = [RATE] * 4
+    return {
+        ("n0", "n1", "out"): _readings(100, rates), ("n1", "n0", "in"): _readings(5, rates),
+        ("n0", "customers", "in"): _readings(0, rates), ("n0", "peers", "in"): _readings(7, rates),
+        ("n1", "lan", "out"): _readings(0, rates),
+    }  # fmt: skip
+
+
+def test_rates_of_links_and_sums_of_external_interfaces() -> None:
+    counters = counters_from_frame(_table(_plain()), TOPOLOGY, "t")
+    link = int(TOPOLOGY.find_links("n0", "n1")[0])
+    link = next(e for e in TOPOLOGY.find_links("n0", "n1") if TOPOLOGY.link_source[e] == 0)
+    assert counters.interval_s == STEP
+    assert counters.num_intervals == 4
+    np.testing.assert_allclose(counters.sent[:, link], RATE)
+    np.testing.assert_allclose(counters.received[:, link], RATE)
+    np.testing.assert_allclose(counters.ingress[:, 0], 2 * RATE)
+    np.testing.assert_allclose(counters.egress[:, 1], RATE)
+    assert np.isnan(counters.ingress[:, 1]).all()
+    assert any("no counter" in note for note in counters.notes)
+
+
+@pytest.mark.parametrize("width", [2.0**32, 2.0**64])
+def test_a_wrap_is_followed_and_a_reset_is_a_missing_interval(width: float) -> None:
+    slow = 0.02 if width == 2.0**32 else RATE  # 32 bits wrap every half hour at 20 Mbit/s
+    table = _plain()
+    per_step = slow * STEP * 1e9 / 8
+    table["n0", "n1", "out"] = _readings(width - 2.5 * per_step, [slow] * 4, width=width)
+    table["n1", "n0", "in"] = [0.0, 1e9, 5.0, 5.0 + per_step, 5.0 + 2 * per_step]  # set to 0 at the second reading
+    counters = counters_from_frame(_table(table), TOPOLOGY, "t")
+    link = next(e for e in TOPOLOGY.find_links("n0", "n1") if TOPOLOGY.link_source[e] == 0)
+    np.testing.assert_allclose(counters.sent[:, link], slow, rtol=1e-3)
+    assert np.isnan(counters.received[1, link])
+    np.testing.assert_allclose(counters.received[2:, link], slow, rtol=1e-6)
+    assert any("1 counter wraps, 1 resets" in note for note in counters.notes)
+
+
+def test_polls_at_unequal_times_and_empty_readings_give_the_same_rate() -> None:
+    table = _table(_plain())
+    rng = np.random.default_rng(0)
+    shift = rng.uniform(-40, 40, len(table))
+    table["bytes"] += np.where(table["time"] > 0, shift, 0) * RATE * 1e9 / 8
+    table["time"] = table["time"] + np.where(table["time"] > 0, shift, 0)
+    table.loc[3, "bytes"] = np.nan
+    counters = counters_from_frame(table, TOPOLOGY, "t", interval_s=STEP)
+    link = next(e for e in TOPOLOGY.find_links("n0", "n1") if TOPOLOGY.link_source[e] == 0)
+    inner = counters.sent[1:3, link]
+    np.testing.assert_allclose(inner[np.isfinite(inner)], RATE, rtol=1e-6)
+    assert any("left out" in note for note in counters.notes)
+
+
+def test_interfaces_by_a_table_tell_parallel_links_apart() -> None:
+    topology = make_topology([(0, 1, 10), (0, 1, 10), (1, 0, 10), (1, 0, 10)])
+    forth = [e for e in range(4) if topology.link_source[e] == 0]
+    frame = pd.DataFrame([
+        {"time": 300 * i, "router": "n0", "interface": name, "direction": way, "rate": rate}
+        for i in range(2) for name, way, rate in (("a", "out", 1000.0), ("b", "out", 3000.0), ("c", "in", 4000.0))
+    ])  # fmt: skip
+    interfaces = pd.DataFrame({
+        "router": ["n0"] * 3, "interface": ["a", "b", "c"], "neighbour": ["n1", "n1", None], "number": [0, 1, None],
+    })  # fmt: skip
+    counters = counters_from_frame(frame, topology, "t", interfaces, "Mbit/s")
+    np.testing.assert_allclose(counters.sent[:, forth], [[1.0, 3.0], [1.0, 3.0]])
+    np.testing.assert_allclose(counters.ingress[:, 0], 4.0)
+    wrong = interfaces.assign(number=[0, 7, None])
+    with pytest.raises(InputError, match="number 7"):
+        counters_from_frame(frame, topology, "t", wrong)
+    with pytest.raises(InputError, match="--interfaces"):
+        counters_from_frame(frame, topology, "t", interfaces.iloc[:2])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"direction": "left"}, "in or out"),
+        ({"router": "nowhere"}, "a node of"),
+        ({"time": "yesterday"}, "ISO 8601"),
+    ],
+)
+def test_wrong_cells_are_named(change: dict[str, str], message: str) -> None:
+    table = _table(_plain()).astype(object)
+    for column, value in change.items():
+        table.loc[2, column] = value
+    with pytest.raises(InputError, match=message):
+        counters_from_frame(table, TOPOLOGY, "t")
+
+
+def test_files_come_back_and_what_they_lack_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "c.csv"
+    table = _table(_plain())
+    table["time"] = pd.to_datetime(table["time"], unit="s", utc=True).dt.strftime("%Y-%m-%dT%H:%M:%SZ")
+    table.to_csv(path, index=False)
+    counters = load_counters(path, TOPOLOGY)
+    save_counters(tmp_path / "c.npz", counters)
+    again = load_counters(tmp_path / "c.npz", TOPOLOGY)
+    np.testing.assert_array_equal(again.sent, counters.sent)
+    np.testing.assert_array_equal(again.timestamps, counters.timestamps)
+    with pytest.raises(InputError, match="links and"):
+        load_counters(tmp_path / "c.npz", make_topology([(0, 1, 1)]))
+    table.drop(columns="direction").to_csv(path, index=False)
+    with pytest.raises(InputError, match="no direction"):
+        load_counters(path, TOPOLOGY)
+    inner = table[table["interface"].isin(["n0", "n1"])]
+    inner.to_csv(path, index=False)
+    with pytest.raises(InputError, match="external interfaces"):
+        load_counters(path, TOPOLOGY)
+    with pytest.raises(InputError, match="csv"):
+        load_counters(tmp_path / "c.txt", TOPOLOGY)

@@ -1,0 +1,139 @@
+"""What to buy against the whole linear program and integer program by HiGHS, and a network solved by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy.optimize import Bounds, LinearConstraint, linprog, milp
+
+import teal
+from teal.errors import InputError, SolverError
+from teal.network import all_pairs
+from teal.runtime.arrays import FloatArray
+from teal.runtime.interruptible import Deadline
+from teal.solvers.upgrade import Scenarios, buy, buy_modules, scenarios_of
+from teal.testing import make_topology, random_topology
+
+
+def _scenarios(seed: int, limit: float = 0.9) -> Scenarios:
+    topology = random_topology(seed, 7)
+
+    pairs = all_pairs(topology)
+    paths = teal.compute_paths(topology, pairs, num_paths=3, method="survivable", cache=False)
+    rng = np.random.default_rng(seed)
+    matrices = rng.exponential(float(topology.capacity.mean()) / 12, (3, len(pairs)))
+    problem = teal.Problem.create(topology, paths, teal.Objective("max_link_utilisation"), matrices[:1])
+    cost = rng.uniform(1, 3, len(topology.cables()))
+    return scenarios_of(problem, matrices, topology.cables(), cost, limit, growth=1.3)[0]
+
+
+def _whole(scenarios: Scenarios) -> tuple[FloatArray, sp.csr_array, FloatArray, sp.csr_array, FloatArray]:
+    """Cost, inequality rows, equality rows over the purchase and then the flows of all scenarios."""
+    problem = scenarios.problem
+    paths, cables = problem.paths, scenarios.num_cables
+    links = problem.topology.num_links
+    incidence = problem.ops.incidence(links).toarray()
+    regular = problem.capacity[0].numpy()
+    blocks, right, sums, wanted = [], [], [], []
+    for s, demand in enumerate(scenarios.demand):
+        dead = incidence[~scenarios.live[s]].sum(0) > 0
+        column = np.flatnonzero(paths.mask.reshape(-1) & ~dead & (np.repeat(demand, paths.num_paths) > 0))
+        rows = incidence[:, column]
+        before = np.zeros((links, cables))
+        before[np.arange(links), scenarios.cable] = -scenarios.limit
+        live = scenarios.live[s]
+        blocks.append((before[live], rows[live]))
+        right.append(scenarios.limit * regular[live])
+        own = np.zeros((paths.num_demands, len(column)))
+        own[column // paths.num_paths, np.arange(len(column))] = 1
+        has = own.any(1)
+        sums.append(own[has])
+        wanted.append(demand[has])
+    upper = sp.hstack([sp.csr_array(np.vstack([b for b, _ in blocks])), sp.block_diag([r for _, r in blocks])])
+    equal = sp.hstack([sp.csr_array((sum(map(len, wanted)), cables)), sp.block_diag(sums)])
+    cost = np.concatenate([scenarios.cost, np.zeros(upper.shape[1] - cables)])
+    return cost, sp.csr_array(upper), np.concatenate(right), sp.csr_array(equal), np.concatenate(wanted)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_cost_and_bound_enclose_the_optimum_of_the_whole_program(seed: int) -> None:
+    scenarios = _scenarios(seed)
+    cost, upper, right, equal, wanted = _whole(scenarios)
+    optimum = linprog(cost, upper, right, equal, wanted, bounds=(0, None)).fun
+    found, _ = buy(scenarios, gap=1e-3)
+    assert found.reached
+    assert optimum > 0
+    assert found.bound <= optimum * (1 + 1e-7)
+    assert found.cost >= optimum * (1 - 1e-7)
+    assert found.gap <= 1e-3
+    assert float(found.utilisation.max()) <= scenarios.limit * (1 + 1e-9)
+    # replayed: every scenario solved anew fits
+    rows = np.arange(len(scenarios.demand))
+    problem = scenarios.problem.with_demand(scenarios.demand).with_capacity(scenarios.capacity(found.bought, rows))
+    replayed = teal.solve(problem, gap=1e-4).value
+    assert float(replayed.max()) <= scenarios.limit * (1 + 2e-4)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_modules_cost_what_the_whole_integer_program_says(seed: int) -> None:
+    scenarios = _scenarios(seed)
+    _, cuts = buy(scenarios, gap=1e-2)
+    size = float(scenarios.problem.topology.capacity.mean()) / 2
+    found = buy_modules(scenarios, cuts, [(size, 1.0)])
+    cost, upper, right, equal, wanted = _whole(scenarios)
+    cables = scenarios.num_cables
+    scaled = upper.tolil()
+    scaled[:, :cables] *= size
+    whole = milp(
+        np.concatenate([scenarios.cost, cost[cables:]]),
+        constraints=[LinearConstraint(sp.csr_array(scaled), ub=right), LinearConstraint(equal, wanted, wanted)],
+        integrality=np.concatenate([np.ones(cables), np.zeros(len(cost) - cables)]), bounds=Bounds(0, np.inf),
+    )  # fmt: skip
+    assert found.cost == pytest.approx(whole.fun, rel=1e-6)
+    assert found.bound <= whole.fun * (1 + 1e-6)
+    assert found.reached
+    assert np.allclose(found.bought / size, np.round(found.bought / size))
+
+
+def test_a_triangle_by_hand() -> None:
+    # 12 Gbit/s from 0 to 1; each cable has 10.  If 0 - 1 fails, 2 more are needed on 0 - 2 and on 2 - 1; if one of them
+    # fails, 2 more on 0 - 1.
+    topology = make_topology([(0, 1, 10), (0, 2, 10), (2, 1, 10)], both=True)
+    paths = teal.compute_paths(topology, np.array([[0, 1]]), num_paths=2, cache=False)
+    problem = teal.Problem.create(topology, paths, teal.Objective("max_link_utilisation"), np.array([[12.0]]))
+    scenarios, cut_off = scenarios_of(problem, np.array([[12.0]]), topology.cables(), np.ones(3), 1.0)
+    assert not cut_off
+    found, cuts = buy(scenarios, gap=1e-6)
+    np.testing.assert_allclose(found.bought, [2.0, 2.0, 2.0], rtol=1e-4)
+    assert buy_modules(scenarios, cuts, [(5.0, 5.0), (10.0, 7.0)]).cost == pytest.approx(15.0)
+    nothing, _ = buy(scenarios_of(problem, np.array([[5.0]]), topology.cables(), np.ones(3), 1.0)[0])
+    assert nothing.cost == nothing.bound == nothing.gap == 0
+
+
+def test_demands_that_a_failure_cuts_off_are_named_and_left_out() -> None:
+    topology = make_topology([(0, 1, 10), (1, 2, 10), (2, 1, 10), (1, 0, 10)])
+    paths = teal.compute_paths(topology, np.array([[0, 1], [0, 2], [1, 2]]), num_paths=2, cache=False)
+    problem = teal.Problem.create(topology, paths, teal.Objective("max_link_utilisation"), np.array([[8.0, 4.0, 1.0]]))
+    failures = topology.cables()
+    scenarios, cut_off = scenarios_of(problem, np.array([[8.0, 4.0, 1.0]]), failures, np.ones(2), 1.0)
+    assert {failure: sorted(demands) for failure, demands in cut_off.items()} == {0: [0, 1], 1: [1, 2]}
+    found, _ = buy(scenarios, gap=1e-4)
+    assert found.cost == pytest.approx(2.0, rel=1e-3), "12 Gbit/s on 0 - 1 without failure"
+
+
+def test_wrong_costs_and_sizes_are_refused_and_time_is_kept() -> None:
+    scenarios = _scenarios(0)
+
+    with pytest.raises(InputError, match="cost"):
+        buy(dataclasses.replace(scenarios, cost=np.zeros(scenarios.num_cables)))
+    found, cuts = buy(scenarios, gap=0.0, deadline=Deadline.after(0.0))
+    assert found.rounds == 1
+    assert not found.reached
+    assert found.bound <= found.cost
+    with pytest.raises(InputError, match="modules"):
+        buy_modules(scenarios, cuts, [])
+    with pytest.raises((SolverError, InputError)):
+        buy_modules(scenarios, cuts, [(-1.0, 1.0)])

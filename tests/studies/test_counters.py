@@ -1,0 +1,106 @@
+"""`teal estimate` and `teal check` from files to files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from teal.cli import main
+from teal.formats import load_topology
+from teal.formats.counters import load_counters, save_counters
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """B4 with a history, a day to come, and its counters."""
+    folder = tmp_path_factory.mktemp("counters")
+    for name, seed, count in (("history", 1, 80), ("today", 2, 12)):
+        out = str(folder / f"{name}.npz")
+        gravity = f"gravity:seed={seed},count={count},load=0.5"
+        assert main(["traffic", "generate", "--topology", "b4", "--traffic", gravity, "--out", out]) == 0
+    counters = ["--counters", str(folder / "counters.npz")]
+    assert main(["simulate", "--topology", "b4", "--traffic", str(folder / "today.npz"), *counters]) == 0
+    return folder
+
+
+def _common(folder: Path) -> list[str]:
+    return ["--topology", "b4", "--counters", str(folder / "counters.npz"), "--history", str(folder / "history.npz")]
+
+
+def test_estimates_are_matrices_that_other_commands_take(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, truth = folder / "estimate", str(folder / "today.npz")
+    assert main(["estimate", *_common(folder), "--truth", truth, "--out", str(out)]) == 0
+    assert "error (NMAE)" in capsys.readouterr().out
+    with (out / "estimate.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 12
+    assert {row["prior"] for row in rows} == {"history"}
+    assert all(float(row["unexplained"]) < 0.05 for row in rows)
+    with np.load(out / "intervals.npz") as stored:
+        assert (stored["lower"] <= stored["upper"]).all()
+    assert "<html" in (out / "estimate.html").read_text()
+    matrices = str(out / "matrices.npz")
+    network = ["--topology", "b4", "--objective", "max_link_utilisation"]
+    assert main(["solve", *network, "--traffic", matrices]) == 0
+    hedges = ["--next-interval", "--split", "all", "--scheme", "last", "--known", matrices, "--lead", "0"]
+    assert main(["evaluate", *network, "--traffic", truth, *hedges, "--out", str(folder / "next")]) == 0
+    assert main(["evaluate", *network, "--traffic", truth, *hedges[:-2], "--out", str(folder / "n2"), "--lead", "0",
+                 "--topology", "b4"]) in (0, 2)  # fmt: skip
+    capsys.readouterr()
+    assert main(["estimate", *_common(folder)[:4], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["error"] is None
+
+
+def test_a_check_names_what_is_wrong_and_its_exit_code_says_so(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    today = ["--traffic", str(folder / "today.npz")]
+    assert main(["check", *_common(folder), *today]) == 0
+    assert "no alarm" in capsys.readouterr().out
+    topology = load_topology("b4")
+    counters = load_counters(folder / "counters.npz", topology)
+    counters.sent[:, 3] *= 0.3
+    counters.received[:, 5] = 0.0
+    counters.sent[:, 5] = 0.0
+    save_counters(folder / "wrong.npz", counters)
+    wrong = _common(folder)
+    wrong[3] = str(folder / "wrong.npz")
+    out = folder / "check.csv"
+    assert main(["check", *wrong, *today, "--out", str(out)]) in (0, 4)
+    with out.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    names = topology.link_names()
+    assert all(f"counter sent of {names[3]}" in row["suspects"] for row in rows)
+    assert all(f"link {names[5]}: carries nothing" in row["suspects"] for row in rows)
+    capsys.readouterr()
+    bytes_for_bits = ["--traffic-unit", "Mbit/s", "--json"]
+    assert main(["check", *_common(folder), *today, *bytes_for_bits]) == 4
+    found = json.loads(capsys.readouterr().out)
+    assert found["alarms"] == 12
+    assert "too large" in found["intervals"][0]["unit"]
+
+
+def test_flow_records_are_measured_demands(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = load_topology("b4").node_names
+    prefixes, flows = folder / "prefixes.csv", folder / "flows.json"
+    prefixes.write_text("prefix,router\n" + "".join(f"10.{n}.0.0/16,{name}\n" for n, name in enumerate(names)))
+    record = {"ip_src": "10.0.0.1", "ip_dst": "10.1.0.1", "bytes": 10**9, "stamp_inserted": "2024-01-01 00:00:00"}
+    flows.write_text(json.dumps(record) + "\n")
+    arguments = ["estimate", *_common(folder), "--flows", str(flows), "--prefixes", str(prefixes), "--json"]
+    assert main([*arguments, "--sampling", "100"]) == 0
+    record["stamp_inserted"] = "2030-01-01 00:00:00"
+    flows.write_text(json.dumps(record) + "\n")
+    capsys.readouterr()
+    assert main(arguments) == 2
+    assert "those of the counters" in capsys.readouterr().err
+
+
+def test_faults_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["estimate", "--topology", "b4", "--counters", str(folder / "none.npz")]) == 2
+    assert main(["check", *_common(folder), "--traffic", str(folder / "history.npz"), "--window", "0"]) == 2
+    assert main(["estimate", *_common(folder), "--level", "2"]) == 2
+    assert "level" in capsys.readouterr().err
