@@ -38,7 +38,7 @@ ORDERS = {
     "evaluation": (
         "calibration", "path_sets", "instance", "cases", "online", "comparison", "rows", "runner", "evaluate", "race",
         "plan", "audit", "latency", "solve", "sharded", "allocate", "next_interval", "warm_up", "igp", "simulate",
-        "segments", "over_lists", "metrics", "counters", "upgrade", "static_lists",
+        "segments", "over_lists", "metrics", "counters", "static_lists",
     ),
 }  # fmt: skip
 MAX_TOP_LEVEL_ENTRIES = 26

@@ -12,33 +12,56 @@ from teal.config.option import GAP, OVERWRITE
 from teal.errors import InputError
 from teal.objectives import ObjectiveName
 
+_MOST_YEARS = 30.0  # of a horizon
+_YEARS = {"y": 1.0, "q": 0.25, "m": 1 / 12}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UpgradeConfig(InstanceConfig):
     """What to buy: the least capacity with which all traffic fits, without failure and under each.
 
     In every scenario (a matrix, and what has failed) the controller chooses splits anew.  The cost is certified from
-    below, over the candidate paths (--path-method survivable is best here).
+    below, over the candidate paths and over all paths.  --path-method survivable gives every demand a path under every
+    failure, where there is one.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "scenarios": ("matrices", "growth", "failures", "groups"),
-        "what is bought": ("max_utilisation", "cost", "modules"),
-        "when to stop": ("gap", "deadline"),
-        "output": ("out", "json", "overwrite"),
+        "demands": ("demands", "matrices", "growth", "hose", "certify", "replay"),
+        "failures": ("failures", "groups"),
+        "growth in time": ("growth_per_year", "horizon"),
+        "what is bought": ("max_utilisation", "cost", "modules", "candidates", "routing"),
+        "when to stop": ("gap", "over_all_paths", "deadline"),
+        "output": ("curve", "out", "json", "overwrite"),
         "for experts": ("epsilon", "device"),
     }
 
     objective: ObjectiveName = ObjectiveName.MAX_LINK_UTILISATION
     """Always max_link_utilisation."""
+    demands: Literal["matrices", "pipe", "hose"] = "matrices"
+    """matrices of the traffic; pipe: one matrix of every pair's peak; hose: every matrix in which each node sends and
+    receives at most its peak.  pipe and hose are computed both, and compared."""
     matrices: int = 24
     """Number of matrices, evenly spread over the traffic; 0 for all."""
     growth: float = 1.0
     """Factor of all demands: 1.4 for next year's traffic, if it grows by 40%."""
-    failures: Literal["none", "cables"] = "cables"
-    """none, or cables: every single cable (all links between two nodes, both directions) fails in turn."""
+    hose: Path | None = None
+    """For --demands hose: a .csv file of node,out,in in Gbit/s, in the place of the peaks of the traffic."""
+    replay: float = 0.0
+    """Share of the traffic, the latest, that is not planned for: it is replayed on the plan, without failure and under
+    each, and what would be dropped is printed."""
+    certify: bool = False
+    """For --demands hose: also compute how full a link can be at most, under each failure, by splits fixed beforehand;
+    for networks of up to some 25 nodes."""
+    failures: Literal["none", "cables", "pairs"] = "cables"
+    """none; cables: every single cable (all links between two nodes, both directions) fails in turn; pairs: every pair
+    of cables too."""
     groups: Path | None = None
     """Also fail groups of cables that share a risk: a .csv (group,source,target), .json or .graphml file."""
+    growth_per_year: str = ""
+    """Growth of all demands in a year: 0.3 for 30%, or fit, from the traffic.  Prints when which link is full."""
+    horizon: str = ""
+    """With --growth-per-year: how far to plan, such as 2y, 6q or 18m from the last matrix; prints what to buy in which
+    quarter."""
     max_utilisation: float = 1.0
     """Largest utilisation of a link in any scenario, such as 0.8."""
     cost: str = "capacity"
@@ -47,9 +70,19 @@ class UpgradeConfig(InstanceConfig):
     modules: str = ""
     """Sizes that can be bought, Gbit/s, such as 100, or with what each costs, 100=1,400=3 (in units of 1 Gbit/s times
     --cost: 100=100 is the price of single Gbit/s).  Default: any amount."""
+    candidates: Path | None = None
+    """New cables that can be bought: a .csv file of source,target,latency (ms) and, if they are to be limited, most
+    (Gbit/s) and, if it differs from --cost, cost."""
+    routing: Literal["optimal", "ecmp"] = "optimal"
+    """optimal: splits are chosen anew in every scenario; ecmp: the IGP's shortest paths, converged after each
+    failure."""
     gap: Annotated[float, GAP] = 0.01
+    over_all_paths: bool = False
+    """Add paths until the gap to the cheapest purchase over all paths of the network is reached."""
     deadline: str = ""
     """Time after which to stop with the best so far: 30s, 5m.  Default: none."""
+    curve: bool = False
+    """Also find what more or less growth costs, without failures and with them, for a chart."""
     out: Path | None = None
     """Folder for upgrade.html, purchases.csv, scenarios.csv, topology.json (with what is bought) and manifest.json."""
     json: bool = False
@@ -63,12 +96,57 @@ class UpgradeConfig(InstanceConfig):
         require(self, "objective", "max_link_utilisation, which is the default", is_utilisation)
         require(self, "matrices", "a whole number of at least 0", self.matrices >= 0)
         require(self, "growth", "a number above 0", self.growth > 0)
+        require(self, "replay", "a share in [0, 1)", 0 <= self.replay < 1)
         require(self, "max_utilisation", "a number above 0", self.max_utilisation > 0)
         require(self, "protect", "nothing: failures are given by --failures", not self.protect)
         require(self, "class_shares", "no classes", not self.class_shares)
-        _ = self.sizes
+        require(self, "hose", "--demands hose", self.hose is None or self.demands == "hose")
+        require(self, "certify", "--demands hose", not self.certify or self.demands == "hose")
+        is_optimal = self.routing == "optimal"
+        require(self, "routing", "optimal with --demands hose", is_optimal or self.demands != "hose")
+        require(self, "over_all_paths", "--routing optimal", is_optimal or not self.over_all_paths)
+        require(self, "over_all_paths", "--demands matrices or pipe", self.demands != "hose" or not self.over_all_paths)
+        require(self, "horizon", "--growth-per-year too", not self.horizon or bool(self.growth_per_year))
+        require(self, "horizon", "--demands matrices or pipe", not self.horizon or self.demands != "hose")
+        require(self, "horizon", "--routing optimal", not self.horizon or is_optimal)
+        _ = self.sizes, self.rate, self.horizon_years
         if self.deadline:
             seconds(self.deadline, "--deadline")
+
+    @property
+    def rate(self) -> float | None:
+        """Growth in a year, as a share; None where it is fitted or not asked for.
+
+        Raises:
+            InputError: no number above -1 and not ``fit``.
+        """
+        if self.growth_per_year in ("", "fit"):
+            return None
+        try:
+            rate = float(self.growth_per_year)
+        except ValueError:
+            rate = float("nan")
+        if not -1 < rate < float("inf"):
+            raise InputError("--growth-per-year", "", "a share such as 0.3, or fit", repr(self.growth_per_year))
+        return rate
+
+    @property
+    def horizon_years(self) -> float:
+        """Years from the last matrix to the end of the plan; 0 for none.
+
+        Raises:
+            InputError: no number above 0 with a unit.
+        """
+        if not self.horizon:
+            return 0.0
+        number, unit = self.horizon[:-1], self.horizon[-1]
+        try:
+            years = float(number) * _YEARS[unit]
+        except (ValueError, KeyError):
+            years = 0.0
+        if not 0 < years <= _MOST_YEARS:
+            raise InputError("--horizon", "", "a time after the traffic, such as 2y, 6q or 18m", repr(self.horizon))
+        return years
 
     @property
     def sizes(self) -> list[tuple[float, float]]:

@@ -158,12 +158,12 @@ def _add_for_matrix(problem: Problem, prices: Tensor, target_value: float, paths
     chosen = np.flatnonzero(gain > _SKIPPED_SHARE * target_value / len(demand))
     if not len(chosen):
         return paths
-    ptr, links = _paths_in_trees(chosen, pairs, source_row, into, tail)
+    ptr, links = paths_in_trees(chosen, pairs, source_row, into, tail)
     return with_more_paths(paths, ptr, links)
 
 
 @kernel
-def _paths_in_trees(  # type: ignore[no-untyped-def]
+def paths_in_trees(  # type: ignore[no-untyped-def]
     chosen, pairs, source_row, into, tail
 ) -> tuple[Int64Array, IntArray]:
     """The shortest paths of some demands: pointers (D + 1,) into an array of links, and that array.

@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from teal.config.upgrade import UpgradeConfig
-from teal.evaluation.upgrade import Purchase, UpgradePlan, plan_upgrade
+from teal.evaluation.upgrade.result import Purchase, UpgradePlan
+from teal.evaluation.upgrade.search import plan_upgrade
 from teal.formats import save_topology
 from teal.formats.rows import write_csv
 from teal.reports.manifest import write_manifest
@@ -15,8 +16,8 @@ from teal.reports.upgrade import write_upgrade_page
 from teal.runtime.storage import check_out_folder
 from teal.studies.files import write_files
 
-FILES = PAGE, PURCHASES, SCENARIOS, TOPOLOGY, MANIFEST = (
-    "upgrade.html", "purchases.csv", "scenarios.csv", "topology.json", "manifest.json",
+FILES = PAGE, PURCHASES, SCENARIOS, FORECAST, TOPOLOGY, MANIFEST = (
+    "upgrade.html", "purchases.csv", "scenarios.csv", "forecast.csv", "topology.json", "manifest.json",
 )  # fmt: skip
 
 
@@ -38,5 +39,7 @@ def run_upgrade(config: UpgradeConfig, notify: Callable[[str], None]) -> Upgrade
             TOPOLOGY: partial(save_topology, topology=plan.upgraded),
             MANIFEST: partial(write_manifest, settings=config),
         }
+        if plan.forecasts:
+            files[FORECAST] = partial(write_csv, rows=plan.forecasts)
         write_files(config.out, files)
     return plan

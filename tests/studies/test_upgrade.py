@@ -6,10 +6,13 @@ import csv
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import teal
 from teal.cli import main
 from teal.formats import load_topology
+from teal.network.ecmp import igp_metric
 
 B4 = ["--topology", "b4", "--traffic", "gravity:seed=0,count=6,load=0.8", "--path-method", "survivable"]
 
@@ -51,3 +54,64 @@ def test_costs_of_a_file_and_of_lengths(tmp_path: Path, capsys: pytest.CaptureFi
     assert "every cable" in capsys.readouterr().err
     assert main(["upgrade", *B4, "--modules", "big"]) == 2
     assert main(["upgrade", *B4, "--growth", "0"]) == 2
+
+
+def test_new_cables_are_bought_where_they_are_cheaper_and_no_more_than_there_may_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = ["upgrade", *B4, "--growth", "2", "--matrices", "2", "--json"]
+    assert main(plain) == 0
+    without = json.loads(capsys.readouterr().out)
+    path, out = tmp_path / "new.csv", tmp_path / "plan"
+    path.write_text("source,target,latency,cost,most\n1,12,5,0.01,40\n")
+    assert main([*plain, "--candidates", str(path), "--out", str(out)]) == 0
+    with_new = json.loads(capsys.readouterr().out)
+    assert with_new["cost"] < without["cost"]
+    new = [one for one in with_new["purchases"] if {one["source"], one["target"]} == {"1", "12"}]
+    assert new[0]["capacity"] == 0
+    assert 0 < new[0]["bought"] <= 40
+    assert load_topology(str(out / "topology.json")).num_links == load_topology("b4").num_links + 2
+    path.write_text("source,target,latency\n1,2,5\n")
+    assert main([*plain, "--candidates", str(path)]) == 2
+    assert "without a cable" in capsys.readouterr().err
+
+
+def test_purchases_by_quarter_and_when_links_are_full(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "plan"
+    time = ["--growth-per-year", "0.5", "--horizon", "1y", "--modules", "50,200=150"]
+    assert main(["upgrade", *B4, "--growth", "1.6", "--matrices", "2", *time, "--out", str(out), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    costs = [one["cost"] for one in said["quarters"]]
+    assert costs == sorted(costs)
+    assert len(costs) == 4
+    assert sum(one["cost"] for one in said["purchases"]) >= costs[-1] * (1 - 1e-9), "small modules may come first"
+    assert all(one["utilisation"] <= 1 + 1e-6 for one in said["quarters"])
+    full = [one for one in said["forecasts"] if one["full_under_failure"]]
+    assert full[0]["failed_utilisation"] >= full[0]["utilisation"]
+    assert (out / "forecast.csv").is_file()
+
+
+def test_hose_beside_pipe_and_what_would_be_dropped(capsys: pytest.CaptureFixture[str]) -> None:
+    hose = ["--demands", "hose", "--failures", "none", "--replay", "0.34", "--certify"]
+    assert main(["upgrade", *B4, "--growth", "2", *hose, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    by_name = {one["demands"]: one for one in said["alternatives"]}
+    assert set(by_name) == {"hose", "pipe"}
+    assert all(0 <= one["dropped"] <= 1 for one in by_name.values())
+    assert said["worst_demands_found"] <= 1.01
+    assert said["worst_demands_limit"] >= said["worst_demands_found"] * (1 - 5e-3)
+
+
+def test_the_igps_loads_need_what_simulate_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    igp = ["--growth", "3", "--matrices", "1", "--routing", "ecmp", "--failures", "none"]
+    assert main(["upgrade", *B4, *igp, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["cost"] == said["bound"]
+    topology = load_topology("b4")
+    dag = teal.EcmpDag.of(topology, igp_metric(topology, "file"))
+    traffic = teal.load_traffic("gravity:seed=0,count=6,load=0.8", topology)
+    rows = teal.ecmp_measurements(dag, traffic.pairs)
+    load = (rows @ (3 * traffic.read([0])[0]))[: topology.num_links]
+    missing = np.maximum(0, load - topology.capacity)
+    by_cable = [max(missing[links]) for links in topology.cables()]
+    assert said["cost"] == pytest.approx(sum(by_cable), rel=1e-9)

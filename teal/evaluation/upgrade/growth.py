@@ -1,0 +1,162 @@
+r"""How traffic grows, and when links are full.
+
+The growth of a history is that of its daily means of all traffic, or of its hourly ones where it has fewer than four
+days: a straight line through the logarithms by least squares,
+
+    log(traffic at t) = a + r t,    growth in a year e^r - 1,
+
+with the standard error of r enlarged for means that follow each other (by (1 + rho) / (1 - rho), rho the correlation of
+neighbouring residuals).  A link whose largest load is utilisation x today is full, at the limit u, after
+log(u / x) / r years.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from teal.errors import InputError
+from teal.network import TrafficMatrices
+from teal.runtime.arrays import FloatArray
+
+_DAY_S, _YEAR_S = 86_400.0, 365.25 * 86_400.0
+_LEAST_DAYS = 4  # days, from which on daily means are used
+_LEAST_MEANS = 3
+_WIDEST = math.log(4.0)  # of the interval of a fitted rate: wider ones say nothing about the years to come
+_MOST_YEARS = 30.0  # years, beyond which a link counts as never full
+_Z90 = 1.645  # standard errors to each side of an interval that holds 90%
+_BLOCK = 1024  # matrices in memory at a time
+
+
+@dataclasses.dataclass(frozen=True)
+class Growth:
+    """Growth of all traffic.
+
+    Attributes:
+        rate: in a year, continuous: demands after t years are e^(rate t) times those of today.
+        low: of the interval that holds 90%.
+        high: of it.
+        fitted: whether it was fitted to the traffic.
+    """
+
+    rate: float
+    low: float
+    high: float
+    fitted: bool
+
+    @classmethod
+    def given(cls, per_year: float) -> Growth:
+        """The growth ``per_year``, as a share, without uncertainty."""
+        rate = math.log1p(per_year)
+        return cls(rate, rate, rate, False)
+
+    def factor(self, years: float) -> float:
+        """Factor of all demands after a time."""
+        return math.exp(self.rate * years)
+
+    def __str__(self) -> str:
+        if not self.fitted:
+            return f"growth {100 * math.expm1(self.rate):.3g}% a year"
+        numbers = [100 * math.expm1(min(rate, 50.0)) for rate in (self.rate, self.low, self.high)]
+        return "growth {:.3g}% a year, fitted (90%: {:.3g}% to {:.3g}%)".format(*numbers)
+
+
+def fitted_growth(traffic: TrafficMatrices) -> Growth:
+    """The growth of a history.
+
+    Raises:
+        InputError: fewer than three means, a mean of no traffic, or an interval so wide that nothing follows from it.
+    """
+    totals = np.concatenate(
+        [
+            traffic.read(np.arange(first, min(first + _BLOCK, traffic.num_matrices))).sum(1)
+            for first in range(0, traffic.num_matrices, _BLOCK)
+        ]
+    )
+    seconds = (traffic.timestamps - traffic.timestamps[0]).astype("timedelta64[s]").astype(np.float64)
+    length = _DAY_S if seconds[-1] >= _LEAST_DAYS * _DAY_S else 3600.0
+    part = (seconds // length).astype(np.int64)
+    counts = np.bincount(part)
+    full = counts >= 0.9 * counts.max()  # the first and the last day may be parts of one
+    number = np.flatnonzero(full)
+    if len(number) < _LEAST_MEANS:
+        raise InputError(
+            "--growth-per-year", "fit", f"traffic of at least {_LEAST_MEANS} days or hours", f"{len(number)} of them"
+        )
+    means = np.bincount(part, totals)[full] / counts[full]
+    if not (means > 0).all():
+        raise InputError("--growth-per-year", "fit", "traffic in every day", "a day without any")
+    years, logs = number * length / _YEAR_S, np.log(means)
+    centred = years - years.mean()
+    rate = float(centred @ logs / (centred @ centred))
+    residual = logs - logs.mean() - rate * centred
+    variance = float(residual @ residual) / max(1, len(logs) - 2) / float(centred @ centred)
+    size = float(residual @ residual)
+    rho = float(np.clip(residual[1:] @ residual[:-1] / size, 0.0, 0.95)) if size > 0 else 0.0
+    error = math.sqrt(variance * (1 + rho) / (1 - rho))
+    growth = Growth(rate, rate - _Z90 * error, rate + _Z90 * error, True)
+    if growth.high - growth.low > _WIDEST:
+        raise InputError(
+            "--growth-per-year", "fit", "traffic from which a growth can be told, or a number such as 0.3",
+            f"{len(number)} {'days' if length == _DAY_S else 'hours'}, {growth}",
+        )  # fmt: skip
+    return growth
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LinkForecast:
+    """When a link is full.
+
+    Attributes:
+        link: its name.
+        capacity: Gbit/s.
+        utilisation: largest, without failure, today.
+        failed_utilisation: largest under the worst failure, today.
+        worst_failure: its name.
+        full: date (month) from which it passes the limit without failure; "" beyond 30 years, or never.
+        full_under_failure: the same under the worst failure.
+        earliest: of ``full_under_failure``, at the high end of the growth's interval.
+        latest: at its low end.
+    """
+
+    link: str
+    capacity: float
+    utilisation: float
+    failed_utilisation: float
+    worst_failure: str
+    full: str
+    full_under_failure: str
+    earliest: str
+    latest: str
+
+
+def month_when_full(utilisation: float, limit: float, rate: float, today: np.datetime64) -> str:
+    """The month in which a link passes the limit; "" for never, or after more than 30 years.
+
+    Args:
+        utilisation: today.
+        limit: largest utilisation.
+        rate: of growth, continuous, in a year.
+        today: time of the traffic.
+    """
+    if utilisation <= 0:
+        return ""
+    years = 0.0 if utilisation > limit else math.inf if rate <= 0 else math.log(limit / utilisation) / rate
+    if years > _MOST_YEARS:
+        return ""
+    return month_after(today, years)
+
+
+def month_after(today: np.datetime64, years: float) -> str:
+    """The month some years after a time, such as 2027-03."""
+    moment = today.astype("datetime64[s]") + np.timedelta64(round(years * _YEAR_S), "s")
+    return str(moment.astype("datetime64[M]"))
+
+
+def quarters(growth: Growth, years: float) -> tuple[FloatArray, FloatArray]:
+    """Ends of the quarters up to the horizon, in years from today, and the factor of demands at each."""
+    ends = np.arange(1, math.ceil(years * 4 - 1e-9) + 1) / 4
+    ends[-1] = min(ends[-1], years)
+    return ends, np.array([growth.factor(float(end)) for end in ends])

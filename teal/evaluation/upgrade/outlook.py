@@ -1,0 +1,168 @@
+"""What a plan of `teal upgrade` looks like beside others: in time, for other demands, for other growths."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from teal.config.upgrade import UpgradeConfig
+from teal.evaluation.plan import NO_FAILURE
+from teal.evaluation.upgrade.growth import Growth, LinkForecast, fitted_growth, month_when_full
+from teal.evaluation.upgrade.question import Notify, Question, igp_loads, planned_matrices, purchase
+from teal.evaluation.upgrade.result import Alternative, CurvePoint, Purchase
+from teal.network import TrafficMatrices
+from teal.objectives import Objective
+from teal.runtime.arrays import BoolArray, FloatArray
+from teal.runtime.interruptible import Deadline
+from teal.solvers.pdhg import solve
+from teal.solvers.upgrade import Cuts, Scenarios, Upgrade, buy, buy_for_loads, live_links
+from teal.solvers.upgrade.schedule import Period
+from teal.solvers.upgrade.testing import Tester
+
+_CURVE = 0.8, 1.0, 1.2, 1.4, 1.6  # x the demands of the plan, of the chart of costs
+_REPLAYED = 24  # matrices at most, evenly spread, that are replayed
+_REPLAY_BATCH = 512  # scenarios at a time
+_FORECAST_GAP = 1e-3  # certified, of the engine in forecasts
+_ROUNDING = 1e-9  # Gbit/s, below which nothing is bought
+
+
+def alternative(question: Question, demands: str, scenarios: Scenarios, upgrade: Upgrade) -> Alternative:
+    """What a purchase is, and what of the replayed traffic would not fit."""
+    share = question.config.replay
+    traffic = question.instance.traffic
+    none = failed = worst = math.nan
+    if share:
+        rows = np.arange(planned_matrices(traffic, question.config), traffic.num_matrices)
+        rows = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _REPLAYED)).astype(int))]
+        live = live_links(scenarios.problem, [one.links for one in question.failures])
+        dropped = _dropped(scenarios, upgrade.bought, question.config.growth * traffic.read(rows), live)
+        none, failed = float(dropped[:, 0].mean()), float(dropped[:, 1:].mean()) if live.shape[0] > 1 else math.nan
+        worst = float(dropped.mean(0).max())
+    return Alternative(
+        demands=demands, bought=float(upgrade.bought.sum()), cost=upgrade.cost, bound=upgrade.bound, dropped=none,
+        dropped_under_failure=failed, dropped_at_worst=worst,
+    )  # fmt: skip
+
+
+def _dropped(scenarios: Scenarios, bought: FloatArray, matrices: FloatArray, live: BoolArray) -> FloatArray:
+    """(M, F) share of matrices (M, D) that the upgraded network does not carry, of demands that have a live path."""
+    count, failures = len(matrices), len(live)
+    demand, alive = np.repeat(matrices, failures, axis=0), np.tile(live, (count, 1))
+    replayed = scenarios.some(demand, alive)
+    share = np.zeros(len(demand))
+    for first in range(0, len(demand), _REPLAY_BATCH):
+        rows = np.arange(first, min(first + _REPLAY_BATCH, len(demand)))
+        balanced = replayed.batch(rows, bought)
+        problem = dataclasses.replace(
+            balanced,
+            objective=Objective("total_flow"),
+            capacity=scenarios.limit * balanced.capacity,
+            demand_value=torch.ones_like(balanced.demand_value),
+        )
+        wanted = problem.routable_demand.sum(1).clamp(min=1e-300)
+        share[rows] = (1 - solve(problem, gap=_FORECAST_GAP).bound / wanted).clamp(min=0).numpy()
+    return share.reshape(count, failures)
+
+
+def growth(config: UpgradeConfig, traffic: TrafficMatrices, notify: Notify) -> Growth:
+    """The growth that the settings give, or fitted to the traffic."""
+    rate = fitted_growth(traffic) if config.rate is None else Growth.given(config.rate)
+    notify(str(rate))
+    return rate
+
+
+def by_quarter(question: Question, periods: Sequence[Period], months: Sequence[str]) -> list[Purchase]:
+    """What each quarter adds, the earliest first."""
+    rows, before = [], np.zeros(len(question.offer.cost))
+    prices = dict(question.config.sizes)
+    for one, month in zip(periods, months, strict=True):
+        added = one.bought - before
+        before = one.bought
+        for cable in np.argsort(-added * question.offer.cost):
+            if added[cable] > _ROUNDING:
+                cost = float(question.offer.cost[cable] * added[cable])
+                if prices:
+                    cost = float(question.offer.cost[cable]) * _price(float(added[cable]), prices)
+                rows.append(purchase(question, int(cable), float(added[cable]), cost, "", month))
+    return rows
+
+
+def _price(amount: float, prices: dict[float, float]) -> float:
+    """The cheapest modules that add up to an amount at least."""
+    best = {0.0: 0.0}
+    for _ in range(64):
+        nearest = min(best, key=lambda one: (amount - one > _ROUNDING, best[one]))
+        if amount - nearest <= _ROUNDING:
+            return best[nearest]
+        best = {
+            round(one + size, 9): min(best[one] + price, best.get(round(one + size, 9), math.inf))
+            for one in best for size, price in prices.items()
+        }  # fmt: skip
+    return min(best.values())
+
+
+def forecasts(question: Question, scenarios: Scenarios, growth: Growth) -> list[LinkForecast]:
+    """When each link is full, if nothing is bought, with today's demands in ``scenarios``.
+
+    Under the IGP these are its loads; else those of splits with the least largest utilisation of each scenario, so that
+    the first link to be full is certain and later ones depend on the splits chosen.
+    """
+    if question.config.routing == "ecmp":
+        load = igp_loads(question, scenarios)
+    else:
+        rows, nothing = np.arange(scenarios.num_scenarios), np.zeros(scenarios.num_cables)
+        relaxed = dataclasses.replace(scenarios, limit=0.0)
+        load = Tester(relaxed).test(nothing, rows, Deadline(), finest=_FORECAST_GAP, until_cut=False).load
+    topology, failures = question.offer.topology, [NO_FAILURE, *question.failures]
+    per_link = load.reshape(-1, len(failures), topology.num_links).max(0)
+    today, limit = question.instance.traffic.timestamps[-1], scenarios.limit
+    found = []
+    for link, name in enumerate(topology.link_names()):
+        capacity = float(question.offer.regular[link])
+        if capacity <= 0:
+            continue
+        utilisation = per_link[:, link] / capacity
+        worst = int(np.argmax(utilisation))
+        times = [
+            month_when_full(float(utilisation[which]), limit, rate, today)
+            for which, rate in ((0, growth.rate), (worst, growth.rate), (worst, growth.high), (worst, growth.low))
+        ]
+        found.append(
+            LinkForecast(
+                link=name, capacity=capacity, utilisation=float(utilisation[0]),
+                failed_utilisation=float(utilisation[worst]), worst_failure=failures[worst].name, full=times[0],
+                full_under_failure=times[1], earliest=times[2], latest=times[3],
+            )
+        )  # fmt: skip
+    return sorted(found, key=lambda one: -one.failed_utilisation)
+
+
+def curve(question: Question, scenarios: Scenarios, cuts: Cuts) -> list[CurvePoint]:
+    """What other growths cost, without failures and with them, in any amounts."""
+    points, config = [], question.config
+    is_intact = np.zeros(scenarios.num_scenarios, dtype=bool)
+    is_intact[:: 1 + len(question.failures)] = True
+    intact = scenarios.some(scenarios.demand[is_intact], scenarios.live[is_intact])
+    for one, has_failures in ((scenarios, True), (intact, False)):
+        if has_failures and not question.failures:
+            continue
+        known = cuts if has_failures else Cuts(scenarios.num_cables, len(scenarios.cable))
+        for factor in _CURVE:
+            if config.routing == "ecmp":
+                found = buy_for_loads(
+                    one, factor * igp_loads(question, scenarios)[slice(None) if has_failures else is_intact]
+                )
+            else:
+                found, grown = buy(
+                    one.scaled(factor), gap=config.gap, deadline=question.deadline, cuts=known.at_growth(factor)
+                )
+                known = grown.at_growth(1 / factor)
+            points.append(
+                CurvePoint(growth=factor * config.growth, failures=has_failures, cost=found.cost, bound=found.bound)
+            )
+            question.notify(f"demands x {factor * config.growth:.3g}: cost {found.cost:.6g}")
+    return points

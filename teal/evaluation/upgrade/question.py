@@ -1,0 +1,139 @@
+"""What `teal upgrade` is asked: network with candidate cables, demands and failures; and the loads of the IGP."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from teal.config import seconds
+from teal.config.upgrade import UpgradeConfig
+from teal.evaluation.instance import Instance, load_instance
+from teal.evaluation.plan import Failure
+from teal.evaluation.upgrade.inputs import Offer, failures_of, offer
+from teal.evaluation.upgrade.result import Purchase
+from teal.network import PathSet, Topology, TrafficMatrices, compute_paths
+from teal.network.ecmp import EcmpDag, igp_metric
+from teal.network.extension import with_more_paths
+from teal.network.segment_lists import SegmentPolicies, segment_traffic
+from teal.pathops.igp_failures import IgpFailures
+from teal.problem import Problem
+from teal.runtime.arrays import FloatArray, Int64Array
+from teal.runtime.interruptible import Deadline
+from teal.solvers.upgrade import Scenarios, scenarios_of
+
+Notify = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Question:
+    """What is asked: the instance with candidate cables, its scenarios, and the settings."""
+
+    config: UpgradeConfig
+    instance: Instance
+    offer: Offer
+    problem: Problem
+    rows: Int64Array
+    matrices: FloatArray
+    failures: list[Failure]
+    deadline: Deadline
+    notify: Notify
+
+    def scenarios(self, matrices: FloatArray, failures: Sequence[Failure]) -> tuple[Scenarios, dict[int, list[int]]]:
+        """Matrices (M, D), as they are, under no failure and under each."""
+        return scenarios_of(
+            self.problem, matrices, [one.links for one in failures], self.offer.cost, self.config.max_utilisation,
+            regular=self.offer.regular, most=self.offer.most,
+        )  # fmt: skip
+
+    def report(self, number: int, cost: float, bound: float) -> None:
+        """A line of progress."""
+        self.notify(f"round {number}: cost {cost:.6g}, at least {bound:.6g}")
+
+
+def load_question(config: UpgradeConfig, notify: Notify) -> Question:
+    """Network, traffic, paths over candidate cables, failures."""
+    planned: list[TrafficMatrices] = []
+
+    def select(traffic: TrafficMatrices) -> TrafficMatrices:
+        planned.append(traffic)
+        return traffic.part(0, planned_matrices(traffic, config))
+
+    instance = load_instance(config, notify, select)
+    bought = offer(config, instance.topology)
+    if bought.candidates:
+        paths = _with_candidate_paths(config, instance.paths, bought.topology)
+        instance = dataclasses.replace(instance, topology=bought.topology, paths=paths)
+    traffic = instance.traffic
+    count = traffic.num_matrices
+    rows = np.unique(np.linspace(0, count - 1, min(count, config.matrices or count)).astype(int))
+    if config.demands != "matrices":
+        rows = np.arange(count)
+    factor = 1.0
+    if config.calibrate is not None and planned[0].num_matrices:
+        raw = planned[0].read([0]).sum()
+        factor = float(traffic.read([0]).sum() / raw) if raw > 0 else 1.0
+    whole = planned[0] if factor == 1.0 else planned[0].scaled(factor)
+    instance = dataclasses.replace(instance, traffic=whole)
+    deadline = Deadline.after(seconds(config.deadline, "--deadline") if config.deadline else math.inf)
+    matrices = whole.read(rows)
+    return Question(
+        config, instance, bought, instance.problem(matrices[:1]), rows, matrices,
+        failures_of(config, bought.topology), deadline, notify,
+    )  # fmt: skip
+
+
+def _with_candidate_paths(config: UpgradeConfig, paths: PathSet, topology: Topology) -> PathSet:
+    """The candidate paths without new cables, and those that a search with them finds: no new cable is presumed.
+
+    The links of new cables are the last ones of ``topology``, so that the numbers of the others stay.
+    """
+    found = compute_paths(
+        topology, paths.pairs, num_paths=config.first_paths, method=config.path_method, weight=config.path_weight,
+        cache=False,
+    )  # fmt: skip
+    paths = dataclasses.replace(paths, num_links=topology.num_links, topology_key=topology.graph_key())
+    for k in range(found.num_paths):
+        nothing = np.zeros(0, dtype=np.int32)
+        links = [found.links_of(d, k) if found.mask[d, k] else nothing for d in range(len(found.pairs))]
+        ptr = np.concatenate([[0], np.cumsum([len(one) for one in links])])
+        paths = with_more_paths(paths, ptr.astype(np.int64), np.concatenate(links).astype(np.int32))
+    return paths
+
+
+def planned_matrices(traffic: TrafficMatrices, config: UpgradeConfig) -> int:
+    """Number of matrices that the plan is made for."""
+    return max(1, round((1 - config.replay) * traffic.num_matrices))
+
+
+def igp_loads(question: Question, scenarios: Scenarios) -> FloatArray:
+    """(S, E) Gbit/s along the IGP's shortest paths, converged after each failure."""
+    topology = question.offer.topology
+    dag = EcmpDag.of(topology, igp_metric(topology, "file"))
+    sets = [list(one.links) for one in question.failures]
+    per_matrix = 1 + len(sets)
+    demand = scenarios.demand[::per_matrix]  # without failure: of all demands that have a path
+    loads = IgpFailures(
+        dag, *segment_traffic(scenarios.problem.paths.pairs, demand, SegmentPolicies.none(), topology.num_nodes,
+                              topology.link_source)
+    )  # fmt: skip
+    every = np.zeros((len(demand), per_matrix, topology.num_links))
+    every[:, 0] = loads.load
+    if sets:
+        every[:, 1:] = loads.under(sets, loads=True).load.transpose(1, 0, 2)
+    return every.reshape(-1, topology.num_links)
+
+
+def purchase(question: Question, cable: int, amount: float, cost: float, modules: str, by: str) -> Purchase:
+    """One line of the list."""
+    topology = question.offer.topology
+    links = topology.cables()[cable]
+    first = links[0]
+    forth = [e for e in links if topology.link_source[e] == topology.link_source[first]]
+    return Purchase(
+        source=topology.node_names[topology.link_source[first]],
+        target=topology.node_names[topology.link_target[first]],
+        capacity=float(question.offer.regular[forth].sum()), bought=amount, cost=cost, modules=modules, by=by,
+    )  # fmt: skip

@@ -1,0 +1,238 @@
+"""What to buy, from settings to a certified plan: `teal upgrade`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import torch
+
+from teal.config.upgrade import UpgradeConfig
+from teal.evaluation.upgrade.growth import month_after, quarters
+from teal.evaluation.upgrade.inputs import hose_of
+from teal.evaluation.upgrade.outlook import alternative, by_quarter, curve, forecasts, growth
+from teal.evaluation.upgrade.question import Notify, Question, igp_loads, load_question, purchase
+from teal.evaluation.upgrade.result import Quarter, ScenarioFit, UpgradePlan
+from teal.runtime.arrays import FloatArray
+from teal.runtime.interruptible import Deadline
+from teal.solvers.upgrade import Cuts, Scenarios, Upgrade, buy, buy_for_loads, buy_modules
+from teal.solvers.upgrade.all_paths import bound_over_all_paths, with_missing_paths
+from teal.solvers.upgrade.hose import buy_for_hose, pipe, static_limit
+from teal.solvers.upgrade.schedule import schedule
+from teal.solvers.upgrade.testing import Tester
+
+_MOST_PATH_ROUNDS = 12  # of adding paths
+
+
+def plan_upgrade(config: UpgradeConfig, notify: Notify) -> UpgradePlan:
+    """Load, and find what to buy.
+
+    Raises:
+        InputError: a fault in what the user gave.
+        SolverError: no purchase was found in time.
+    """
+    question = load_question(config, notify)
+    if config.demands == "matrices":
+        scenarios, cut_off = question.scenarios(config.growth * question.matrices, question.failures)
+    else:
+        peaks = config.growth * pipe(question.matrices)[None]
+        scenarios, cut_off = question.scenarios(peaks, question.failures)
+    count = len(scenarios.demand)
+    failures = len(question.failures)
+    notify(f"{count:,} scenarios: {count // (1 + failures)} matrices, {failures} failures and none")
+    if config.demands == "hose":
+        return _with_comparison(question, scenarios, cut_off)
+    if config.horizon:
+        return _over_time(question, scenarios, cut_off)
+    upgrade, cuts, scenarios, continuous = _bought(question, scenarios)
+    plan = _plan(question, scenarios, upgrade, cuts, cut_off, continuous)
+    if config.growth_per_year:
+        rate = growth(config, question.instance.traffic, notify)
+        plan = dataclasses.replace(plan, growth=rate, forecasts=forecasts(question, scenarios, rate))
+    if config.replay:
+        plan = dataclasses.replace(plan, alternatives=[alternative(question, config.demands, scenarios, upgrade)])
+    return dataclasses.replace(plan, curve=curve(question, scenarios, cuts)) if config.curve else plan
+
+
+def _bought(question: Question, scenarios: Scenarios) -> tuple[Upgrade, Cuts, Scenarios, float]:
+    """The purchase, its cuts and scenarios (with added paths), and, with modules, the cost in any amounts."""
+    config = question.config
+    if config.routing == "ecmp":
+        cuts = Cuts(scenarios.num_cables, len(scenarios.cable))
+        load = igp_loads(question, scenarios)
+        upgrade = buy_for_loads(scenarios, load, config.sizes, question.deadline)
+        continuous = buy_for_loads(scenarios, load).cost if config.sizes else math.nan
+        return upgrade, cuts, scenarios, continuous
+    upgrade, cuts = buy(scenarios, gap=config.gap, deadline=question.deadline, report=question.report)
+    if config.over_all_paths:
+        upgrade, cuts, scenarios = _over_all_paths(question, scenarios, upgrade, cuts)
+    if not config.sizes:
+        return upgrade, cuts, scenarios, math.nan
+    whole = buy_modules(scenarios, cuts, config.sizes, deadline=question.deadline, report=question.report)
+    return dataclasses.replace(whole, dual=upgrade.dual), cuts, scenarios, upgrade.cost
+
+
+def _over_all_paths(
+    question: Question, scenarios: Scenarios, upgrade: Upgrade, cuts: Cuts
+) -> tuple[Upgrade, Cuts, Scenarios]:
+    """Add paths until the purchase is within the target of the cheapest one over all paths."""
+    for number in range(1, _MOST_PATH_ROUNDS + 1):
+        assert upgrade.dual is not None
+        bound = bound_over_all_paths(scenarios, cuts, upgrade.dual)
+        if upgrade.cost - bound <= question.config.gap * upgrade.cost or question.deadline.is_over:
+            break
+        paths = with_missing_paths(scenarios, cuts, upgrade.dual)
+        added = int(paths.mask.sum() - scenarios.problem.paths.mask.sum())
+        question.notify(f"paths, round {number}: cost {upgrade.cost:.6g}, at least {bound:.6g}; {added} paths more")
+        if not added:
+            break
+        scenarios = scenarios.with_paths(paths)
+        cuts.over_paths(scenarios)
+        upgrade, cuts = buy(scenarios, gap=question.config.gap / 2, deadline=question.deadline, cuts=cuts)
+    reached = upgrade.cost - bound <= question.config.gap * upgrade.cost
+    return dataclasses.replace(upgrade, reached=reached), cuts, scenarios
+
+
+def _with_comparison(question: Question, start: Scenarios, cut_off: dict[int, list[int]]) -> UpgradePlan:
+    """The plan for a hose, beside that for every pair's peak and, where traffic is replayed, what each drops.
+
+    ``start`` has one matrix, every pair's peak, under each failure.
+    """
+    config = question.config
+    hose = hose_of(config, question.offer.topology, start.problem.paths.pairs, question.matrices)
+    question.notify("every pair's peak")
+    of_pipe, _ = buy(start, gap=config.gap, deadline=question.deadline, report=question.report)
+    live = start.live
+    hops = start.batch(np.arange(1), np.zeros(start.num_cables))
+    far = hops.cheapest_path_cost(hops.ops.path_sum(torch.ones_like(hops.capacity)))[0].numpy()
+    matrix = hose.dearest(far)
+    first = dataclasses.replace(start, demand=np.where(start.demand > 0, matrix, 0.0))
+    question.notify("hose")
+    upgrade, cuts, scenarios, worst = buy_for_hose(
+        first, live, hose, gap=config.gap, deadline=question.deadline, report=question.report, notify=question.notify
+    )
+    continuous = math.nan
+    if config.sizes:
+        continuous, dual = upgrade.cost, upgrade.dual
+        upgrade = buy_modules(scenarios, cuts, config.sizes, deadline=question.deadline, report=question.report)
+        upgrade = dataclasses.replace(upgrade, dual=dual)
+    plan = _plan(question, scenarios, upgrade, cuts, cut_off, continuous)
+    alternatives = [
+        alternative(question, "hose", scenarios, upgrade), alternative(question, "pipe", start, of_pipe)
+    ]  # fmt: skip
+    limit = math.nan
+    if config.certify:
+        limit = 0.0
+        network = scenarios.some(np.zeros((len(live), scenarios.demand.shape[1])), live)
+        for number in range(len(live)):
+            one = network.batch(np.array([number]), upgrade.bought)
+            limit = max(limit, static_limit(one, hose)[0])
+            question.notify(f"certified {number + 1} of {len(live)}: at most {100 * limit:.2f}%")
+    return dataclasses.replace(
+        plan, worst_demands=float(worst.max(initial=0.0)), worst_limit=limit, alternatives=alternatives
+    )
+
+
+def _over_time(question: Question, scenarios: Scenarios, cut_off: dict[int, list[int]]) -> UpgradePlan:
+    """Purchases by quarter, up to the horizon."""
+    config, today = question.config, question.instance.traffic.timestamps[-1]
+    rate = growth(config, question.instance.traffic, question.notify)
+    ends, factors = quarters(rate, config.horizon_years)
+    full = forecasts(question, scenarios, rate)
+    periods, upgrade, last, cuts = schedule(
+        scenarios, factors.tolist(), gap=config.gap, sizes=config.sizes, deadline=question.deadline,
+        notify=question.notify,
+    )  # fmt: skip
+    plan = _plan(question, last, upgrade, cuts, cut_off, math.nan)
+    months = [month_after(today, float(end)) for end in ends]
+    listed = [
+        Quarter(
+            by=month, growth=one.growth, cost=one.cost, bound=one.bound,
+            utilisation=float(one.utilisation.max(initial=0.0)),
+        )
+        for month, one in zip(months, periods, strict=True)
+    ]  # fmt: skip
+    purchases = by_quarter(question, periods, months)
+    return dataclasses.replace(plan, growth=rate, forecasts=full, quarters=listed, purchases=purchases)
+
+
+def _plan(
+    question: Question, scenarios: Scenarios, upgrade: Upgrade, cuts: Cuts, cut_off: dict[int, list[int]],
+    continuous: float,
+) -> UpgradePlan:  # fmt: skip
+    """The purchase with names."""
+    config, topology, failures = question.config, question.offer.topology, question.failures
+    purchases = []
+    price = np.array([one for _, one in config.sizes])
+    for cable in np.flatnonzero(upgrade.bought > 0).tolist():
+        cost, modules = float(upgrade.bought[cable] * scenarios.cost[cable]), ""
+        if upgrade.modules is not None:
+            count = upgrade.modules[cable]
+            cost = float(scenarios.cost[cable] * (price @ count))
+            modules = " + ".join(f"{n} x {size:g}" for n, (size, _) in zip(count, config.sizes, strict=True) if n)
+        purchases.append(purchase(question, cable, float(upgrade.bought[cable]), cost, modules, ""))
+    purchases.sort(key=lambda one: -one.cost)
+    pairs, names = question.instance.traffic.pairs, topology.node_names
+    named = {
+        failures[number].name: [f"{names[pairs[d, 0]]} -> {names[pairs[d, 1]]}" for d in demands]
+        for number, demands in cut_off.items()
+    }
+    capacity = question.offer.regular + upgrade.bought[scenarios.cable]
+    bound = math.nan
+    if upgrade.dual is not None and config.routing == "optimal":
+        bound = max(0.0, bound_over_all_paths(scenarios, cuts, upgrade.dual)) if len(cuts) else 0.0
+    before, after = _link_loads(question, scenarios, upgrade)
+    return UpgradePlan(
+        topology=topology.with_capacity(question.offer.regular),
+        upgraded=topology.with_capacity(capacity).with_links(capacity > 0),
+        upgrade=upgrade, purchases=purchases, scenarios=_fits(question, scenarios, upgrade, cut_off), cut_off=named,
+        continuous=continuous, bound_all_paths=bound, before=before, after=after,
+    )  # fmt: skip
+
+
+def _fits(
+    question: Question, scenarios: Scenarios, upgrade: Upgrade, cut_off: dict[int, list[int]]
+) -> list[ScenarioFit]:
+    """Every scenario with its utilisation."""
+    by_links = {tuple(one.links): one.name for one in question.failures}
+    rows, timestamps = question.rows, question.instance.traffic.timestamps
+    per_matrix, is_series = 1 + len(question.failures), question.config.demands == "matrices"
+    cut = {question.failures[number].name: len(demands) for number, demands in cut_off.items()}
+    names = [*["", *(one.name for one in question.failures)]] * (scenarios.num_scenarios // per_matrix)
+    all_live = scenarios.problem.topology.capacity > 0
+    fits = []
+    for s in range(scenarios.num_scenarios):
+        if s < len(names) and (is_series or s < per_matrix):
+            failure = names[s]
+        else:  # a matrix that the search for worst demands added
+            failure = by_links.get(tuple(np.flatnonzero(all_live & ~scenarios.live[s]).tolist()), "")
+        index = int(rows[s // per_matrix]) if is_series else -1
+        fits.append(
+            ScenarioFit(
+                index=index,
+                timestamp=str(timestamps[index]) if is_series else question.config.demands,
+                failure=failure,
+                utilisation=float(upgrade.utilisation[s]),
+                cut_off=cut.get(failure, 0),
+            )
+        )
+    return fits
+
+
+def _link_loads(question: Question, scenarios: Scenarios, upgrade: Upgrade) -> tuple[FloatArray, FloatArray]:
+    """Largest utilisation of each link over all scenarios, before and with the purchase."""
+    if question.config.routing == "ecmp":
+        load = igp_loads(question, scenarios).max(0)
+        regular, after = question.offer.regular, question.offer.regular + upgrade.bought[scenarios.cable]
+        return _over(load, regular), _over(load, after)
+    rows = np.arange(scenarios.num_scenarios)
+    both = []
+    for bought in (np.zeros(scenarios.num_cables), upgrade.bought):
+        tested = Tester(scenarios).test(bought, rows, Deadline(), until_cut=True)
+        both.append(_over(tested.load.max(0), question.offer.regular + bought[scenarios.cable]))
+    return both[0], both[1]
+
+
+def _over(load: FloatArray, capacity: FloatArray) -> FloatArray:
+    return np.where(capacity > 0, load / np.where(capacity > 0, capacity, 1.0), 0.0)

@@ -1,0 +1,320 @@
+r"""Demands of which only the sums at each node are known: the hose model (Duffield et al. 1999).
+
+    H = {x >= 0 of the pairs:  sum over t of x_{s,t} <= out_s,   sum over s of x_{s,t} <= in_t}.
+
+Which matrix of H is the worst for a network is no convex program: the largest utilisation max over x of
+min over splits is max over x, y of sum_d x_d dist_d(y), linear in each of the two.  :func:`worst_matrices` improves x
+(a transport problem) and the prices y (the engine) in turn, from several starts: a lower limit of how bad H can be, and
+in :func:`buy_for_hose` the next scenario.  :func:`static_limit` is an upper limit: splits that may not depend on x.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from scipy.optimize import linprog
+
+from teal.errors import InputError, SolverError
+from teal.problem import Problem
+from teal.runtime.arrays import BoolArray, FloatArray, IntArray
+from teal.runtime.interruptible import Deadline
+from teal.solvers.pdhg import solve
+from teal.solvers.upgrade.benders import ReportRound, Upgrade, buy
+from teal.solvers.upgrade.cuts import Cuts
+from teal.solvers.upgrade.scenarios import Scenarios
+
+_ENGINE_GAP = 3e-3  # certified, of the utilisations of matrices that are tried
+_MOST_TURNS = 8  # turns of matrix and prices, at most, from each start
+RANDOM_STARTS = 3  # random starts of the search for worst matrices, beside those from earlier prices
+_GAIN = 1e-3  # relative, of the largest utilisation, below which a search stops
+_MOST_STATIC_ROWS = 200_000  # of the program of static splits; with them HiGHS takes minutes
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Hose:
+    """Limits of what nodes send and receive.
+
+    Attributes:
+        pairs: (D, 2) source and target of each demand.
+        out: (N,) Gbit/s that a node sends at most.
+        into: (N,) Gbit/s that it receives at most.
+    """
+
+    pairs: IntArray
+    out: FloatArray
+    into: FloatArray
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a limit that is negative or no number."""
+        for name in ("out", "into"):
+            limits = getattr(self, name)
+            if not (np.isfinite(limits) & (limits >= 0)).all():
+                raise InputError("hose", name, "finite limits of at least 0 Gbit/s", limits)
+
+    @classmethod
+    def of_history(cls, pairs: IntArray, matrices: FloatArray, num_nodes: int) -> Hose:
+        """The peaks of what each node sent and received in matrices (M, D)."""
+        out, into = (np.zeros((len(matrices), num_nodes)) for _ in range(2))
+        for row, matrix in enumerate(matrices):
+            out[row] = np.bincount(pairs[:, 0], matrix, num_nodes)
+            into[row] = np.bincount(pairs[:, 1], matrix, num_nodes)
+        return cls(pairs, out.max(0, initial=0.0), into.max(0, initial=0.0))
+
+    @property
+    def rows(self) -> sp.csr_array:
+        """(2 N, D) the sums that ``limits`` limits."""
+        demands, nodes = len(self.pairs), len(self.out)
+        ends = np.concatenate([self.pairs[:, 0], nodes + self.pairs[:, 1]])
+        columns = np.tile(np.arange(demands), 2)
+        return sp.csr_array((np.ones(2 * demands), (ends, columns)), shape=(2 * nodes, demands))
+
+    @property
+    def limits(self) -> FloatArray:
+        """(2 N,) what nodes send, then what they receive, at most."""
+        return np.concatenate([self.out, self.into])
+
+    def excess(self, matrix: FloatArray) -> float:
+        """By how much a matrix (D,) passes a limit, relative to the largest one; at most 0 inside."""
+        return float((self.rows @ matrix - self.limits).max()) / max(float(self.limits.max(initial=0.0)), 1e-300)
+
+    def dearest(self, weight: FloatArray) -> FloatArray:
+        """(D,) the matrix of the hose with the largest weight (D,), by HiGHS.
+
+        Raises:
+            SolverError: HiGHS failed.
+        """
+        scale = max(float(np.abs(weight).max(initial=0.0)), 1e-300)
+        result = linprog(-weight / scale, self.rows, self.limits, bounds=(0, None), method="highs")
+        if result.status != 0:
+            raise SolverError(f"hose: HiGHS: {result.message}")
+        return np.asarray(np.maximum(result.x, 0.0))
+
+
+def pipe(matrices: FloatArray) -> FloatArray:
+    """(D,) every pair's peak, all at once: what planning by pairs provides for."""
+    return np.asarray(matrices.max(0, initial=0.0))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WorstMatrices:
+    """The worst matrices that a search found, one for each failure.
+
+    Attributes:
+        matrix: (F, D) Gbit/s.
+        utilisation: (F,) largest of a link under the best splits, certified from below.
+        prices: (F, E) that certify it.
+    """
+
+    matrix: FloatArray
+    utilisation: FloatArray
+    prices: FloatArray
+
+
+def worst_matrices(
+    network: Problem, hose: Hose, *, starts: FloatArray | None = None, random_starts: int = RANDOM_STARTS,
+    seed: int = 0, deadline: Deadline | None = None,
+) -> WorstMatrices:  # fmt: skip
+    """For each failure the matrix of the hose with the largest utilisation that alternation finds.
+
+    Args:
+        network: under max_link_utilisation; row f has the capacities of failure f, its demand means nothing.
+        hose: the matrices.
+        starts: (n, F, E) prices to start from, beside random ones.
+        random_starts: number of these.
+        seed: of the random starts.
+        deadline: after which no further turn is made.
+    """
+    rng, end = np.random.default_rng(seed), deadline or Deadline(math.inf)
+    failures, links = network.capacity.shape
+    regular = network.capacity.numpy()
+    random = rng.exponential(1.0, (random_starts, failures, links)) ** 2 / np.where(regular > 0, regular, np.inf)
+    every = random if starts is None else np.concatenate([starts, random])
+    best = WorstMatrices(np.zeros((failures, len(hose.pairs))), np.zeros(failures), np.zeros((failures, links)))
+    for start in every:
+        prices, before, rising = start.copy(), np.zeros(failures), np.arange(failures)
+        for _ in range(_MOST_TURNS):
+            part = dataclasses.replace(network, demand=network.demand[rising], capacity=network.capacity[rising])
+            matrix = np.stack([hose.dearest(row) for row in _path_cost(part, prices[rising])])
+            matrix *= part.routable.numpy()
+            result = solve(dataclasses.replace(part, demand=torch.from_numpy(matrix)), gap=_ENGINE_GAP)
+            bound = result.bound.numpy()
+            prices[rising] = result.prices.clamp(min=0).numpy()
+            better = bound > best.utilisation[rising]
+            best.matrix[rising[better]] = matrix[better]
+            best.utilisation[rising[better]] = bound[better]
+            best.prices[rising[better]] = prices[rising[better]]
+            still = bound > before[rising] * (1 + _GAIN)
+            before[rising] = bound
+            rising = rising[still]
+            if not len(rising) or end.is_over:
+                break
+        if end.is_over:
+            break
+    return best
+
+
+def _path_cost(network: Problem, prices: FloatArray) -> FloatArray:
+    """(F, D) the cheapest live path of each demand under prices (F, E)."""
+    one = torch.from_numpy(np.ascontiguousarray(prices)).to(network.demand)
+    return np.asarray(network.cheapest_path_cost(network.ops.path_sum(one)).numpy())
+
+
+def buy_for_hose(
+    start: Scenarios,
+    live: BoolArray,
+    hose: Hose,
+    *,
+    gap: float = 1e-2,
+    target: float = 1e-2,
+    deadline: Deadline | None = None,
+    report: ReportRound | None = None,
+    notify: Callable[[str], None] | None = None,
+) -> tuple[Upgrade, Cuts, Scenarios, FloatArray]:
+    """The cheapest purchase for all matrices of a hose, as far as the search for the worst ones reaches.
+
+    Matrices that the purchase so far does not serve are added as scenarios, until the worst one found passes the limit
+    by ``target`` at most.  The bound is certified: a part of the hose's matrices has to fit in any case.
+
+    Args:
+        start: scenarios to begin with, such as one matrix under each failure.
+        live: (F, E) whether links work, for each failure.
+        hose: the matrices.
+        gap: of the purchase for the scenarios, certified.
+        target: by which the worst matrix found may pass the limit.
+        deadline: after which the purchase so far is returned.
+        report: see :data:`ReportRound`.
+        notify: called with a line after each search.
+
+    Returns:
+        The purchase, the cuts, all scenarios, and (F,) the utilisation of the worst matrix found under each failure.
+    """
+    scenarios, cuts, end = start, None, deadline or Deadline(math.inf)
+    begin, number = time.perf_counter(), 0
+    while True:
+        upgrade, cuts = buy(scenarios, gap=gap, deadline=end, report=report, cuts=cuts)
+        network = _network(scenarios, live, upgrade.bought)
+        earlier = _last_prices(cuts, scenarios, live)
+        # From the prices of earlier cuts alone as long as they lead to something; random starts have the last word.
+        for starts in (0, RANDOM_STARTS):
+            found = worst_matrices(
+                network, hose, starts=earlier, random_starts=starts if earlier is not None else RANDOM_STARTS,
+                seed=number, deadline=end,
+            )  # fmt: skip
+            number += 1
+            passing = found.utilisation > scenarios.limit * (1 + target)
+            if passing.any() or end.is_over:
+                break
+        if notify is not None:
+            notify(
+                f"worst demands found: the fullest link at {100 * float(found.utilisation.max()):.2f}%, "
+                f"{int(passing.sum())} of {len(live)} failures above the limit"
+            )
+        if not passing.any() or end.is_over:
+            break
+        scenarios = scenarios.and_more(found.matrix[passing], live[passing])
+    upgrade = dataclasses.replace(
+        upgrade, solve_s=time.perf_counter() - begin, reached=upgrade.reached and not passing.any()
+    )
+    return upgrade, cuts, scenarios, found.utilisation
+
+
+def _network(scenarios: Scenarios, live: BoolArray, bought: FloatArray) -> Problem:
+    """A row for each failure, with a purchase in force."""
+    empty = np.zeros((len(live), scenarios.demand.shape[1]))
+    return scenarios.some(empty, live).batch(np.arange(len(live)), bought)
+
+
+def _last_prices(cuts: Cuts, scenarios: Scenarios, live: BoolArray) -> FloatArray | None:
+    """(1, F, E) prices of the last cut of each failure; None if there are none."""
+    if not len(cuts):
+        return None
+    prices = np.zeros(live.shape)
+    for number, row in enumerate(cuts.row):
+        same = (live == scenarios.live[row]).all(1)
+        prices[same] = cuts.prices[number]
+    return prices[None]
+
+
+def static_limit(network: Problem, hose: Hose) -> tuple[float, FloatArray]:
+    r"""An upper limit of the largest utilisation over all matrices of a hose, one failure: by splits fixed beforehand.
+
+    One linear program, by duality of the transport problem of each link: least theta with splits w and a_e, b_e >= 0,
+
+        sum_s out_s a_{e,s} + sum_t in_t b_{e,t} <= theta c_e,    a_{e,s} + b_{e,t} >= sum over paths p of (s, t)
+        through e of w_p,    for every link e and every pair (s, t) with a path through e.
+
+    Args:
+        network: B = 1, with the capacities of the failure.
+        hose: the matrices.
+
+    Returns:
+        theta, and the splits (D, K).
+
+    Raises:
+        InputError: a program of more than 200,000 rows.
+        SolverError: HiGHS failed.
+    """
+    paths, nodes = network.paths, len(hose.out)
+    capacity = network.capacity[0].numpy()
+    live = network.path_mask[0].numpy().reshape(-1)
+    incidence = network.ops.incidence(network.topology.num_links).tocoo()
+    kept = live[incidence.col]
+    link, path = incidence.row[kept], incidence.col[kept]
+    demand = path // paths.num_paths
+    rows, row_of = np.unique(link * paths.num_demands + demand, return_inverse=True)
+    if len(rows) > _MOST_STATIC_ROWS:
+        raise InputError("hose", "network", f"at most {_MOST_STATIC_ROWS:,} pairs of link and demand", f"{len(rows):,}")
+    used = np.flatnonzero(live)
+    column = np.cumsum(live) - 1
+    widths = len(used), len(capacity) * 2 * nodes
+    row_link, row_demand = rows // paths.num_demands, rows % paths.num_demands
+    source, target = hose.pairs[row_demand, 0], nodes + hose.pairs[row_demand, 1]
+    number = np.arange(len(rows))
+    cover = sp.csr_array(
+        (
+            np.concatenate([np.ones(len(path)), -np.ones(2 * len(rows))]),
+            (
+                np.concatenate([row_of, number, number]),
+                np.concatenate([
+                    column[path], widths[0] + row_link * 2 * nodes + source, widths[0] + row_link * 2 * nodes + target
+                ]),
+            ),
+        ),
+        shape=(len(rows), sum(widths) + 1),
+    )  # fmt: skip
+    links = np.flatnonzero(capacity > 0)
+    within = sp.csr_array(
+        (
+            np.concatenate([np.tile(hose.limits, len(links)), -capacity[links]]),
+            (
+                np.concatenate([np.repeat(np.arange(len(links)), 2 * nodes), np.arange(len(links))]),
+                np.concatenate([
+                    widths[0] + (links[:, None] * 2 * nodes + np.arange(2 * nodes)).reshape(-1),
+                    np.full(len(links), sum(widths)),
+                ]),
+            ),
+        ),
+        shape=(len(links), sum(widths) + 1),
+    )  # fmt: skip
+    has_path = np.unique(used // paths.num_paths)
+    sums = sp.csr_array(
+        (np.ones(len(used)), (np.searchsorted(has_path, used // paths.num_paths), np.arange(len(used)))),
+        shape=(len(has_path), sum(widths) + 1),
+    )  # fmt: skip
+    cost = np.zeros(sum(widths) + 1)
+    cost[-1] = 1.0
+    result = linprog(
+        cost, sp.vstack([cover, within]), np.zeros(len(rows) + len(links)), sums, np.ones(len(has_path)),
+        bounds=(0, None), method="highs",
+    )  # fmt: skip
+    if result.status != 0:
+        raise SolverError(f"hose: HiGHS: {result.message}")
+    splits = np.zeros(paths.num_demands * paths.num_paths)
+    splits[used] = result.x[: len(used)]
+    return float(result.fun), splits.reshape(paths.num_demands, -1)

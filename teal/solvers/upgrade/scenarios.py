@@ -1,0 +1,168 @@
+"""What has to fit after a purchase: matrices, failures, costs, and the limit of utilisation."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from teal.errors import InputError
+from teal.network import PathSet
+from teal.objectives import Objective
+from teal.problem import Problem
+from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
+
+# Gbit/s of a cable that exists in the plan alone, over the median capacity: with none of it the engine would take the
+# cable for failed, and would find no price for it.
+_UNBOUGHT_SHARE = 1e-3
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scenarios:
+    """What has to fit.
+
+    Attributes:
+        problem: network and paths, under max_link_utilisation; B = 1, its demand means nothing.
+        demand: (S, D) Gbit/s; 0 where a demand has no live path.
+        live: (S, E) whether a link works; links that can be bought and do not exist yet work.
+        cable: (E,) number of the cable of each link.
+        cost: (C,) of a Gbit/s on each cable, above 0.
+        limit: u, largest utilisation.
+        regular: (E,) Gbit/s before the purchase; 0 on candidate cables.
+        most: (C,) Gbit/s that can be bought at most; infinite where nothing limits it.
+        intact: (S,) number of the scenario of the same matrix without failure; its own where there is no other.
+    """
+
+    problem: Problem
+    demand: FloatArray
+    live: BoolArray
+    cable: Int64Array
+    cost: FloatArray
+    limit: float
+    regular: FloatArray
+    most: FloatArray
+    intact: Int64Array
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a cost that is not above 0."""
+        if not (np.isfinite(self.cost) & (self.cost > 0)).all():
+            raise InputError("upgrade", "cost", "a finite cost above 0 of a Gbit/s on every cable", self.cost)
+
+    @property
+    def num_cables(self) -> int:
+        """C."""
+        return len(self.cost)
+
+    @property
+    def num_scenarios(self) -> int:
+        """S."""
+        return len(self.demand)
+
+    def with_paths(self, paths: PathSet) -> Scenarios:
+        """The same scenarios over other candidate paths."""
+        return dataclasses.replace(self, problem=self.problem.with_paths(paths))
+
+    def and_more(self, demand: FloatArray, live: BoolArray) -> Scenarios:
+        """These scenarios and, behind them, others: (n, D) Gbit/s and (n, E)."""
+        numbers = self.num_scenarios + np.arange(len(demand))
+        return dataclasses.replace(
+            self, demand=np.concatenate([self.demand, demand]), live=np.concatenate([self.live, live]),
+            intact=np.concatenate([self.intact, numbers]),
+        )  # fmt: skip
+
+    def some(self, demand: FloatArray, live: BoolArray) -> Scenarios:
+        """The same network and costs with other scenarios: (n, D) Gbit/s and (n, E), each on its own."""
+        return dataclasses.replace(self, demand=demand, live=live, intact=np.arange(len(demand)))
+
+    def scaled(self, factor: float) -> Scenarios:
+        """The same scenarios with all demands times a factor."""
+        return dataclasses.replace(self, demand=factor * self.demand)
+
+    def batch(self, rows: IntArray | Int64Array, bought: FloatArray) -> Problem:
+        """Some of the scenarios as matrices of a problem, with a purchase (C,) in force."""
+        capacity = torch.from_numpy(np.ascontiguousarray(self.capacity(bought, rows)))
+        return dataclasses.replace(self.problem, demand=torch.from_numpy(self.demand[rows]), capacity=capacity)
+
+    def capacity(self, bought: FloatArray, rows: IntArray | Int64Array) -> FloatArray:
+        """(n, E) Gbit/s of some scenarios with a purchase (C,); never 0 on a link that works."""
+        with_purchase = self.regular + bought[self.cable]
+        least = _UNBOUGHT_SHARE * float(np.median(self.regular[self.regular > 0]))
+        with_purchase = np.where(self.regular > 0, with_purchase, np.maximum(with_purchase, least))
+        return np.where(self.live[rows], with_purchase[None], 0.0)
+
+    def needed(self, load: FloatArray) -> FloatArray:
+        """(C,) the least purchase with which loads (S, E), Gbit/s, of all scenarios keep to the limit."""
+        missing = np.where(self.live, load / self.limit - self.regular, 0.0).max(0, initial=0.0)
+        bought = np.zeros(self.num_cables)
+        np.maximum.at(bought, self.cable, missing)
+        return bought
+
+    def utilisation(self, load: FloatArray, bought: FloatArray) -> FloatArray:
+        """(S,) largest of loads (S, E) over the capacities with a purchase (C,); rounding of a bare candidate aside."""
+        capacity = np.where(self.live, (self.regular + bought[self.cable])[None], 0.0)
+        over = np.where(capacity > 0, load / np.where(capacity > 0, capacity, 1.0), 0.0)
+        return np.asarray(over.max(1, initial=0.0))
+
+
+def scenarios_of(
+    problem: Problem,
+    matrices: FloatArray,
+    failures: Sequence[Sequence[int]],
+    cost: FloatArray,
+    limit: float,
+    growth: float = 1.0,
+    *,
+    regular: FloatArray | None = None,
+    most: FloatArray | None = None,
+) -> tuple[Scenarios, dict[int, list[int]]]:
+    """Every matrix under no failure and under each; and for each failure the demands that it cuts off.
+
+    Demands without a live path in a scenario are not in it: no purchase on the given cables could carry them.
+
+    Args:
+        problem: network and paths, B = 1; candidate cables are links of it, with any capacity above 0.
+        matrices: (M, D) Gbit/s.
+        failures: links of each.
+        cost: (C,) of a Gbit/s on each cable, in the order of ``problem.topology.cables()``.
+        limit: largest utilisation, above 0.
+        growth: factor of all demands.
+        regular: (E,) Gbit/s before the purchase, 0 on candidate cables; None for the capacities of the topology.
+        most: (C,) that can be bought at most; None for no limit.
+    """
+    topology = problem.topology
+    cable = np.zeros(topology.num_links, dtype=np.int64)
+    for number, links in enumerate(topology.cables()):
+        cable[links] = number
+    live = live_links(problem, failures)
+    routable = _routable(problem, live)
+    wanted = (matrices > 0).any(0)
+    cut_off = {
+        row - 1: np.flatnonzero(~routable[row] & wanted).tolist()
+        for row in range(1, len(live)) if (~routable[row] & wanted).any()
+    }  # fmt: skip
+    demand = growth * np.repeat(matrices, len(live), axis=0) * np.tile(routable, (len(matrices), 1))
+    balanced = dataclasses.replace(problem, objective=Objective("max_link_utilisation")).to(torch.float64)
+    scenarios = Scenarios(
+        balanced, demand, np.tile(live, (len(matrices), 1)), cable, cost, limit,
+        topology.capacity if regular is None else regular,
+        np.full(len(cost), np.inf) if most is None else most,
+        np.repeat(np.arange(len(matrices)) * len(live), len(live)),
+    )  # fmt: skip
+    return scenarios, cut_off
+
+
+def live_links(problem: Problem, failures: Sequence[Sequence[int]]) -> BoolArray:
+    """(1 + F, E) whether each link works, without failure and under each."""
+    live = np.ones((1 + len(failures), problem.topology.num_links), dtype=bool)
+    for row, failed in enumerate(failures, 1):
+        live[row, list(failed)] = False
+    return live & (problem.topology.capacity > 0)[None]
+
+
+def _routable(problem: Problem, live: BoolArray) -> BoolArray:
+    """(n, D) whether a demand has a path over live links (n, E)."""
+    capacity = torch.from_numpy(np.where(live, problem.topology.capacity[None], 0.0)).to(problem.demand)
+    several = dataclasses.replace(problem, demand=problem.demand[:1].expand(len(live), -1), capacity=capacity)
+    return np.asarray(several.routable.numpy())

@@ -1,0 +1,94 @@
+"""Purchases over time, replayed in each period; and the bound over all paths against all simple paths."""
+
+from __future__ import annotations
+
+import itertools
+
+import networkx as nx
+import numpy as np
+import pytest
+
+import teal
+from teal.network import all_pairs
+from teal.objectives import Objective
+from teal.problem import Problem
+from teal.solvers.upgrade import Scenarios, buy, buy_for_loads, scenarios_of
+from teal.solvers.upgrade.all_paths import bound_over_all_paths, with_missing_paths
+from teal.solvers.upgrade.schedule import schedule
+from teal.testing import random_topology
+
+_GROWTHS = [1.0, 1.2, 1.5]
+
+
+def _scenarios(seed: int, num_paths: int = 3, nodes: int = 6, method: str = "survivable") -> Scenarios:
+    topology = random_topology(seed, nodes)
+    pairs = all_pairs(topology)
+    paths = teal.compute_paths(topology, pairs, num_paths=num_paths, method=method, cache=False)
+    rng = np.random.default_rng(seed)
+    matrices = rng.exponential(float(topology.capacity.mean()) / (2 * nodes), (2, len(pairs)))
+    problem = Problem.create(topology, paths, Objective("max_link_utilisation"), matrices[:1])
+    cost = rng.uniform(1, 3, len(topology.cables()))
+    return scenarios_of(problem, matrices, topology.cables(), cost, 0.9)[0]
+
+
+@pytest.mark.parametrize("sizes", [(), ((5.0, 4.0), (20.0, 12.0))])
+def test_periods_are_nested_and_each_fits_its_demands(sizes: tuple[tuple[float, float], ...]) -> None:
+    scenarios = _scenarios(1)
+    periods, upgrade, _, _ = schedule(scenarios, _GROWTHS, gap=2e-3, sizes=sizes)
+    assert [one.growth for one in periods] == _GROWTHS
+    assert upgrade.reached
+    for before, after in itertools.pairwise(periods):
+        assert (before.bought <= after.bought + 1e-9).all(), "nothing is taken away"
+    for one in periods:
+        assert one.bound <= one.cost * (1 + 1e-9)
+        grown = scenarios.scaled(one.growth)
+        problem = grown.batch(np.arange(grown.num_scenarios), one.bought)
+        assert float(teal.solve(problem, gap=1e-4).value.max()) <= 0.9 * (1 + 3e-4)
+    if sizes:
+        bought = np.unique(np.concatenate([one.bought for one in periods]))
+        whole = {5 * a + 20 * b for a in range(40) for b in range(10)}
+        assert all(min(abs(amount - one) for one in whole) < 1e-9 for amount in bought)
+    last, _ = buy(scenarios.scaled(_GROWTHS[-1]), gap=2e-3)
+    if not sizes:
+        assert periods[-1].cost == pytest.approx(last.cost, rel=5e-3), "the horizon costs what it costs alone"
+
+
+def test_the_bound_over_all_paths_is_that_of_all_simple_paths() -> None:
+    few = _scenarios(2, num_paths=1, nodes=5, method="yen")
+    graph = nx.MultiDiGraph()
+    topology = few.problem.topology
+    for link in range(topology.num_links):
+        graph.add_edge(int(topology.link_source[link]), int(topology.link_target[link]), key=link)
+    most = max(
+        len(list(nx.all_simple_edge_paths(graph, int(s), int(t)))) for s, t in few.problem.paths.pairs
+    )  # fmt: skip
+    paths = teal.compute_paths(topology, few.problem.paths.pairs, num_paths=min(most, 255), method="yen", cache=False)
+    # The same scenarios: demands that the failure cuts off from their one path are in neither.
+    every, _ = buy(few.with_paths(paths), gap=1e-4)
+    upgrade, cuts = buy(few, gap=1e-4)
+    assert upgrade.dual is not None
+    assert bound_over_all_paths(few, cuts, upgrade.dual) <= every.cost * (1 + 1e-9)
+    for _ in range(12):
+        assert upgrade.dual is not None
+        few = few.with_paths(with_missing_paths(few, cuts, upgrade.dual))
+        cuts.over_paths(few)
+        upgrade, cuts = buy(few, gap=1e-4, cuts=cuts)
+        assert upgrade.dual is not None
+        bound = bound_over_all_paths(few, cuts, upgrade.dual)
+        if upgrade.cost - bound <= 1e-3 * upgrade.cost:
+            break
+    assert bound <= every.cost * (1 + 1e-9)
+    assert upgrade.cost == pytest.approx(every.cost, rel=2e-3)
+
+
+def test_fixed_loads_need_what_passes_the_limit() -> None:
+    scenarios = _scenarios(3)
+    load = np.zeros((scenarios.num_scenarios, len(scenarios.cable)))
+    load[1, 0] = 2 * scenarios.regular[0]
+    live = scenarios.live[1, 0]
+    upgrade = buy_for_loads(scenarios, load)
+    missing = (2 / 0.9 - 1) * scenarios.regular[0] if live else 0.0
+    assert upgrade.bought[scenarios.cable[0]] == pytest.approx(missing)
+    assert upgrade.cost == upgrade.bound == pytest.approx(missing * scenarios.cost[scenarios.cable[0]])
+    modules = buy_for_loads(scenarios, load, [(missing / 2.5, 1.0)])
+    assert modules.bought[scenarios.cable[0]] == pytest.approx(3 * missing / 2.5)
