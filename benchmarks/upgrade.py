@@ -78,7 +78,7 @@ def whole_program(scenarios: Scenarios, seconds: float) -> float:
     upper, right, equal, wanted = [], [], [], []
     for s, demand in enumerate(scenarios.demand):
         live = scenarios.live[s]
-        is_dead = np.asarray(incidence[~live].sum(0)).reshape(-1) > 0
+        is_dead = (incidence.T @ (~live).astype(np.float64)) > 0
         column = np.flatnonzero(paths.mask.reshape(-1) & ~is_dead & (np.repeat(demand, paths.num_paths) > 0))
         upper.append((of_cable[live], incidence[:, column].tocsr()[live]))
         right.append(scenarios.limit * scenarios.regular[live])

@@ -3,7 +3,7 @@
 - IS-IS: ``vtysh -c "show isis database detail json"``.  Routers are named by their system IDs in adjacencies; where the
   names of link-state packets are host names, these are matched by the order of the database, which is that of system
   IDs, and checked by the adjacencies of both ends.
-- OSPF: ``vtysh -c "show ip ospf database router json"``.
+- OSPF: ``vtysh -c "show ip ospf database router json"``; OSPFv3: ``vtysh -c "show ipv6 ospf6 database router detail json"``.
 - BGP-LS: a line of JSON for each update, as ExaBGP writes it for a process (``encoder json``), or what GoBGP prints
   (:mod:`teal.formats.gobgp`).
 
@@ -26,6 +26,7 @@ from teal.network import Topology
 
 BGP_LS_SUFFIX = ".jsonl"
 _SYSTEM_ID = re.compile(r"[0-9a-f]{4}\.[0-9a-f]{4}\.[0-9a-f]{4}", re.IGNORECASE)
+_OSPF6 = "areaScopedLinkStateDb"
 _BITS_PER_BYTE, _GIGA = 8, 1e9
 _Adjacency = tuple[str, str, float, float | None]  # source, target, metric, Gbit/s
 
@@ -37,6 +38,7 @@ def is_router_database(document: Any) -> bool:
     areas = document.get("areas")
     return (
         "routerLinkStates" in document
+        or _OSPF6 in document
         or isinstance(areas, dict)
         or (isinstance(areas, list) and "nodes" not in document)
     )
@@ -49,7 +51,9 @@ def read_router_database(document: Any, path: Path, default_capacity: float | No
         InputError: no adjacency, or what :func:`topology_from_records` refuses.
     """
     where, notes = str(path), list[str]()
-    if isinstance(document.get("areas"), list):
+    if _OSPF6 in document:
+        found = list(_ospf6(document, where))
+    elif isinstance(document.get("areas"), list):
         found = list(_isis(document, where, notes))
     else:
         found = list(_ospf(document, where))
@@ -213,6 +217,22 @@ def _ospf(document: dict[str, Any], where: str) -> Iterator[_Adjacency]:
                 for other, _ in members:
                     if other != router:
                         yield router, other, metric, None
+
+
+def _ospf6(document: dict[str, Any], where: str) -> Iterator[_Adjacency]:
+    """The adjacencies of OSPFv3's router LSAs; those over broadcast networks, which need network LSAs, are refused."""
+    for area in document[_OSPF6]:
+        for entry in area.get("lsa", []):
+            if entry.get("type") != "Router":
+                continue
+            router = str(entry.get("advertisingRouter", ""))
+            for one in entry.get("lsaDescription", []):
+                if one.get("type") != "Point-To-Point":
+                    raise InputError(
+                        where, f"{router}: lsaDescription", "point-to-point links (ipv6 ospf6 network point-to-point)",
+                        repr(one.get("type")),
+                    )  # fmt: skip
+                yield router, str(one["neighborRouterId"]), float(one["metric"]), None
 
 
 def _nlris(part: Any) -> Iterator[dict[str, Any]]:

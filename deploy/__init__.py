@@ -1,0 +1,1 @@
+"""What runs Teal elsewhere: containers, clusters, and a laboratory of routers."""

@@ -1,0 +1,1 @@
+"""Teal on real routers, on one machine: see docs/lab.md."""

@@ -1,0 +1,88 @@
+"""The experiment as a page: predicted beside measured loads, utilisation in time, and what happened when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from deploy.lab.experiment import Experiment
+from teal.reports.chart import Chart, Series
+from teal.reports.maps import packed_utilisation
+from teal.reports.page import Cell, Column, Section, write_page
+from teal.web.layout import drawing
+
+_EVENTS = ("installed", "link", "measured", "resumed")
+
+
+def write_page_of(path: Path, run: Experiment) -> None:
+    """Write the page of a finished experiment."""
+    topology, figures = run.lab.topology, run.figures
+    start = run.samples[0]["time"] if run.samples else 0.0
+    seconds = [round(one["time"] - start, 1) for one in run.samples]
+    utilisation = np.array([one["utilisation"] for one in run.samples]) if run.samples else np.zeros((0, 1))
+    measured = np.array([row["measured"] / row["capacity"] for row in run.table])
+    predicted = np.array([row["predicted"] / row["capacity"] for row in run.table])
+    order = np.argsort(-predicted)
+    events = [one for one in run.events if one["event"] in _EVENTS]
+    charts = (
+        Chart(
+            "time", "Largest utilisation in time", "Of any link, once a second, as the interfaces counted it; what the "
+            "controller did stands beside it.", "seconds", "utilisation, %",
+            (
+                Series("fullest link", "line", seconds, (100 * utilisation.max(1, initial=0.0)).tolist()),
+                *(
+                    Series(name, "points", [round(one["time"] - start, 1) for one in events if one["event"] == name],
+                           [105.0 for one in events if one["event"] == name])
+                    for name in _EVENTS if any(one["event"] == name for one in events)
+                ),
+            ),
+        ),
+        Chart(
+            "loads", "Predicted and measured load", "Of each link with Teal's splits in force, the fullest first.",
+            "links", "utilisation, %",
+            (
+                Series("predicted", "line", list(range(1, len(order) + 1)), (100 * predicted[order]).tolist()),
+                Series("measured", "points", list(range(1, len(order) + 1)), (100 * measured[order]).tolist()),
+            ),
+        ),
+    )  # fmt: skip
+    lines = [
+        (
+            row["link"],
+            [
+                Cell(f"{row['capacity']:.4g}", row["capacity"]), Cell(f"{row['predicted']:.4g}", row["predicted"]),
+                Cell(f"{row['measured']:.4g}", row["measured"]),
+                Cell(f"{100 * (row['measured'] / row['predicted'] - 1):+.2f}%" if row["predicted"] > 0 else "-"),
+            ],
+        )
+        for row in run.table
+    ]  # fmt: skip
+    drawn = drawing(
+        topology.node_names, topology.coordinates, topology.link_source, topology.link_target, topology.capacity
+    )
+    section = Section(
+        title=topology.name, facts=f"{topology.num_nodes} routers in network namespaces, OSPFv3, SRv6",
+        traffic="laboratory",
+        columns=[Column("capacity, Gbit/s"), Column("predicted"), Column("measured"), Column("difference")],
+        lines=lines, charts=charts, row_label="link",
+        map={
+            **drawn, "cases": ["measured, splits of Teal in force"], "schemes": ["Teal"],
+            "utilisation": {"0/0": packed_utilisation(measured.astype(np.float32))},
+        },
+    )  # fmt: skip
+    teal, igp, cut = figures["teal"], figures["igp"], figures["cut"]
+    updates = figures["updates"]
+    text = (
+        f"Fullest link {100 * igp['largest_utilisation']:.1f}% with the IGP, {100 * teal['largest_utilisation']:.1f}% "
+        f"with Teal's splits (certified optimum {100 * teal['certified_optimum']:.1f}%).  Measured loads are within "
+        f"{100 * teal['largest_error']:.2f}% of predicted ones.  {updates['lost_packets']} of "
+        f"{updates['sent_packets']:,} packets lost in {updates['number']} updates.  After the cut of {cut['cable']} "
+        f"traffic flowed again in {_seconds(cut['flowing_again_s'])}, new splits were in force in "
+        f"{_seconds(cut['splits_in_force_s'])}."
+    )
+    write_page(path, "Teal on real routers", text, [section])
+
+
+def _seconds(value: float | None) -> str:
+    return "more than 30 s" if value is None else f"{value:.1f} s"
