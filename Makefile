@@ -8,7 +8,7 @@ DEMO_STAMP := $(VENV)/.installed-for-demo
 TORCH_INDEX ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-system check docs install constraints clean
+.PHONY: demo lab test test-system check docs install constraints clean
 
 install: $(STAMP)
 
@@ -34,6 +34,11 @@ demo: $(DEMO_STAMP)
 		--scheme lp-all:solver=gurobi --limit 20 --out runs/demo/b4 --overwrite
 	$(BIN)/teal evaluate $(LARGE) --scheme teal --scheme price-gnn --scheme pdhg --scheme lp-all:solver=highs --limit 1 \
 		--out runs/demo/large --overwrite
+
+# Real routers in network namespaces; as root, with FRRouting and iproute2 (docs/lab.md).  Five minutes with set-up.
+lab: $(DEMO_STAMP)
+	$(PIP) -e '.[serve]'
+	$(BIN)/python -m deploy.lab run --out runs/lab
 
 check: install
 	$(BIN)/ruff check .

@@ -175,7 +175,6 @@ class Experiment:
         a, b = self._busiest_cable()
         name = f"{topology.node_names[a]} - {topology.node_names[b]}"
         self.notify(f"cut of {name}")
-        count = len(self._named("installed"))
         begin, flowing = time.time(), None
         self.lab.set_cable(a, b, "down")
         before, last = self._arrived_and_sent(), begin
@@ -186,13 +185,13 @@ class Experiment:
             if flowing is None and rate >= _BACK * wanted:
                 flowing = time.time() - begin
             before, last = now, time.time()
-            if flowing is not None and len(self._named("installed")) > count:
+            noticed = [one["time"] for one in self._named("link") if one["down"] and one["time"] > begin]
+            installed = [one["time"] for one in self._named("installed") if noticed and one["time"] > noticed[0]]
+            if flowing is not None and installed:
                 break
-        installed = [one["time"] - begin for one in self._named("installed")[count:]]
-        noticed = [one["time"] - begin for one in self._named("link") if one["down"] and one["time"] > begin]
         self.figures["cut"] = {
-            "cable": name, "noticed_s": noticed[0] if noticed else None, "flowing_again_s": flowing,
-            "splits_in_force_s": installed[0] if installed else None,
+            "cable": name, "noticed_s": noticed[0] - begin if noticed else None, "flowing_again_s": flowing,
+            "splits_in_force_s": installed[0] - begin if installed else None,
         }  # fmt: skip
         time.sleep(self.settings.interval)
         self.notify(f"{name} mended")

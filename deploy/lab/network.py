@@ -183,6 +183,9 @@ class Lab:
             "net.ipv6.conf.all.accept_dad=0",
         )  # fmt: skip
         run(["ip", "netns", "exec", here, "sysctl", "-qw", *settings])
+        # Routers that hash alike choose alike one after the other.  Kernels before 6.11 have one seed for all.
+        seed = f"net.ipv4.fib_multipath_hash_seed={1000 + 7919 * node}"
+        run(["ip", "netns", "exec", here, "sysctl", "-qw", seed], check=False)
         run(["ip", "netns", "exec", host, "sysctl", "-qw", "net.ipv6.conf.all.accept_dad=0",
              "net.ipv6.conf.default.accept_dad=0"])  # fmt: skip
         run(["ip", "-n", here, "link", "add", "ext", "type", "veth", "peer", "name", "ext", "netns", host])

@@ -3,7 +3,8 @@
 - IS-IS: ``vtysh -c "show isis database detail json"``.  Routers are named by their system IDs in adjacencies; where the
   names of link-state packets are host names, these are matched by the order of the database, which is that of system
   IDs, and checked by the adjacencies of both ends.
-- OSPF: ``vtysh -c "show ip ospf database router json"``; OSPFv3: ``vtysh -c "show ipv6 ospf6 database router detail json"``.
+- OSPF: ``vtysh -c "show ip ospf database router json"``; OSPFv3:
+  ``vtysh -c "show ipv6 ospf6 database router detail json"``.
 - BGP-LS: a line of JSON for each update, as ExaBGP writes it for a process (``encoder json``), or what GoBGP prints
   (:mod:`teal.formats.gobgp`).
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from rich.markup import escape
 from rich.table import Table
 
-from teal.evaluation.plan import Outage, by_failure, loss, severity
+from teal.evaluation.plan import Outage, by_failure, loss
 from teal.objectives import Objective
 from teal.reports.table import percent
 
@@ -19,28 +19,26 @@ _MAX_FAILURES = 25  # rows of the plot
 
 
 def render_plan(outages: Sequence[Outage], worst: int, objective: Objective) -> list[Table]:
-    """A table of the ``worst`` cases, and one of as many failures of each kind."""
-    change = objective.rules.loss_label
-    cases = Table(title=f"worst cases of {len(outages):,}", title_justify="left")
-    for column in ("failure", "at", change, "stranded", "satisfied", "gap"):
-        cases.add_column(column, justify="left" if column in ("failure", "at") else "right")
-    failures = sorted((o for o in outages if o.failure), key=lambda o: severity(o, objective))[::-1]
-    for o in failures[:worst]:
-        lost = loss(o, objective)
-        cases.add_row(
-            escape(o.failure), o.timestamp, percent(lost), percent(o.stranded), percent(o.satisfied_demand),
-            percent(o.gap),
-        )  # fmt: skip
-    tables = [cases]
-    ranked = by_failure(outages, objective)
+    """For each kind a table of the ``worst`` failures, each at the matrix that it costs most."""
+    tables, ranked = [], by_failure(outages, objective)
     for kind in dict.fromkeys(o.kind for o in outages if o.failure):
-        table = Table(title=f"worst {kind}s", title_justify="left")
-        for column in (kind, f"{change}, worst", "at", f"{change}, mean", "stranded, mean"):
+        failures = [one for one in ranked if one.kind == kind]
+        costly = sum(one.worst > 0 or one.stranded > 0 for one in failures)
+        table = Table(title=f"{costly} of {len(failures)} {kind}s cost something certainly", title_justify="left")
+        for column in (kind, objective.rules.loss_label, "at most", "at", "mean", "stranded"):
             table.add_column(column, justify="left" if column in (kind, "at") else "right")
-        for c in [one for one in ranked if one.kind == kind][:worst]:
-            table.add_row(escape(c.failure), percent(c.worst), c.worst_at, percent(c.mean), percent(c.stranded))
+        for c in failures[:worst]:
+            table.add_row(
+                escape(c.failure), percent(c.worst), percent(c.worst_at_most), minute(c.worst_at), percent(c.mean),
+                percent(c.stranded),
+            )  # fmt: skip
         tables.append(table)
     return tables
+
+
+def minute(timestamp: str) -> str:
+    """A time without its seconds, where these are 0."""
+    return timestamp.removesuffix(":00").replace("T", " ") if timestamp.count(":") == 2 else timestamp
 
 
 def plot_plan(path: Path, outages: Sequence[Outage], objective: Objective) -> None:

@@ -134,3 +134,22 @@ def test_bgp_ls_of_gobgp_as_a_table_and_as_lines(tmp_path: Path) -> None:
     file.write_text(json.dumps(link("", "0002", "10.0.0.1", 1)), encoding="utf-8")
     with pytest.raises(InputError, match="router ID"):
         load_topology(str(file))
+
+
+def test_an_ospfv3_database_of_frr(tmp_path: Path) -> None:
+    def router(number: int, *neighbours: tuple[int, int], kind: str = "Point-To-Point") -> dict[str, Any]:
+        links = [{"type": kind, "metric": cost, "neighborRouterId": f"10.255.0.{n}"} for n, cost in neighbours]
+        return {"type": "Router", "advertisingRouter": f"10.255.0.{number}", "lsaDescription": links}
+
+    routers = [router(1, (2, 7), (3, 1)), router(2, (1, 9)), router(3, (1, 2), (2, 4))]
+    document: dict[str, Any] = {"areaScopedLinkStateDb": [{"areaId": "0", "lsa": [*routers, {"type": "Link"}]}]}
+    topology = load_topology(_write(tmp_path / "ospf6.json", document), default_capacity=10)
+    assert topology.metric is not None
+    metric = {topology.link_name(e): int(topology.metric[e]) for e in range(topology.num_links)}
+    assert metric == {
+        "10.255.0.1->10.255.0.2": 7, "10.255.0.2->10.255.0.1": 9, "10.255.0.1->10.255.0.3": 1,
+        "10.255.0.3->10.255.0.1": 2,
+    }, "3 -> 2 is said by one end only"  # fmt: skip
+    document["areaScopedLinkStateDb"][0]["lsa"] = [router(1, (2, 7), kind="Transit-Network")]
+    with pytest.raises(InputError, match="point-to-point"):
+        load_topology(_write(tmp_path / "transit.json", document), default_capacity=10)

@@ -1,0 +1,95 @@
+"""The laboratory on six routers: loads against predictions, losses, a cut, faults, and no trace left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import networkx as nx
+import pytest
+
+from deploy.lab import network
+from deploy.lab.__main__ import main
+from deploy.lab.experiment import Experiment, Settings, leftovers
+from deploy.lab.network import Lab, LabError, check_machine, down
+from teal.formats import load_topology, save_topology
+from teal.testing import make_topology
+
+ROOT = Path(__file__).parents[2]
+try:
+    check_machine()
+    MISSING = ""
+except LabError as error:
+    MISSING = str(error)
+
+pytestmark = [
+    pytest.mark.system, pytest.mark.skipif(bool(MISSING), reason=MISSING), pytest.mark.xdist_group("lab"),
+]  # fmt: skip
+
+
+def _six(path: Path) -> str:
+    """Two ways of three links between two sites, and a chord: enough for the IGP to crowd one of them."""
+    ends = [(0, 1), (1, 2), (2, 5), (0, 3), (3, 4), (4, 5), (1, 4)]
+    topology = make_topology([(a, b, 10.0) for a, b in ends], both=True)
+    save_topology(path, topology)
+    return str(path)
+
+
+def test_the_loop_on_six_routers(tmp_path: Path) -> None:
+    settings = Settings(_six(tmp_path / "six.json"), window=8.0, interval=2.5)
+    said: list[str] = []
+    run = Experiment(settings, said.append)
+    figures = run.run()
+    assert figures["teal"]["links"] > 8
+    assert figures["teal"]["mean_error"] < 0.05, "measured loads are the predicted ones"
+    assert figures["teal"]["largest_utilisation"] < figures["igp"]["largest_utilisation"]
+    assert figures["teal"]["over_optimum"] < 1.1
+    assert figures["updates"]["lost_packets"] == 0
+    assert figures["updates"]["sent_packets"] > 1000
+    assert figures["cut"]["splits_in_force_s"] is not None
+    assert figures["falsified"]["noticed"] == figures["falsified"]["intervals"] > 0
+    assert figures["falsified"]["allocations_made_from_them"] == 0
+    assert figures["killed"]["lost_packets"] == 0
+    assert not list(leftovers())
+
+
+def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "deploy.lab", "run", "--topology", _six(tmp_path / "six.json"), "--out", str(tmp_path)],
+        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        end = time.monotonic() + 120
+        while not (network.STATE / "traffic.pid").exists() and time.monotonic() < end:
+            time.sleep(0.1)
+        assert (network.STATE / "traffic.pid").exists()
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    assert list(leftovers())
+    down()
+    assert not list(leftovers())
+    assert not network.STATE.exists()
+    assert main(["cut", "0", "1"]) == 1, "no laboratory is up"
+
+
+def test_the_database_of_the_routers_is_the_topology(tmp_path: Path) -> None:
+    lab = Lab(load_topology(_six(tmp_path / "six.json")), 1e-3)
+    try:
+        lab.up()
+        lab.wait_for_routes()
+        file = tmp_path / "database.json"
+        file.write_text(json.dumps(lab.show(3, "show ipv6 ospf6 database router detail")))
+        seen = load_topology(str(file), 10.0)
+        graphs = []
+        for one, names in ((lab.topology, [f"10.255.0.{n + 1}" for n in range(6)]), (seen, seen.node_names)):
+            ends = zip(one.link_source.tolist(), one.link_target.tolist(), strict=True)
+            graphs.append(nx.DiGraph([(names[s], names[t]) for s, t in ends]))
+        assert set(graphs[0].edges) == set(graphs[1].edges)
+    finally:
+        down()
