@@ -139,6 +139,11 @@ def _topology(path: Path, found: list[_Adjacency], default_capacity: float | Non
 def _isis(document: dict[str, Any], where: str, notes: list[str]) -> Iterator[_Adjacency]:
     for area in document["areas"]:
         for level in area.get("levels", []):
+            if "lsp" in level:
+                raise InputError(
+                    where, "lsps", "the JSON of FRR 9 or later (FRR 8 writes one packet and one neighbour alone; its "
+                    "OSPF JSON is complete)", "lsp",
+                )  # fmt: skip
             packets = [one for one in level.get("lsps", []) if isinstance(one, dict)]
             reach: dict[str, list[tuple[str, float]]] = {}
             order: list[str] = []

@@ -25,23 +25,36 @@ def interrupts_wait() -> Iterator[Callable[[], None]]:
     Call it wherever the work may stop.  A second signal is not delayed: it raises KeyboardInterrupt at once.
     Outside the main thread, where Python delivers no signals, nothing is delayed.
     """
-    pending: list[int] = []
-
-    def remember(number: int, _: FrameType | None) -> None:
-        if pending:
-            raise KeyboardInterrupt
-        pending.append(number)
+    pending: list[bool] = []
 
     def stop_if_requested() -> None:
         if pending:
             raise Interrupted
 
-    if threading.current_thread() is not threading.main_thread():
+    with on_interrupt(lambda: pending.append(True)):
         yield stop_if_requested
+
+
+@contextlib.contextmanager
+def on_interrupt(act: Callable[[], object]) -> Iterator[None]:
+    """Call ``act`` on SIGINT or SIGTERM in the place of ending; a second signal raises KeyboardInterrupt at once.
+
+    Outside the main thread, where Python delivers no signals, nothing happens.
+    """
+    arrived: list[int] = []
+
+    def remember(number: int, _: FrameType | None) -> None:
+        if arrived:
+            raise KeyboardInterrupt
+        arrived.append(number)
+        act()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
         return
     previous_handlers = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stop_if_requested
+        yield
     finally:
         for number, handler in previous_handlers.items():
             signal.signal(number, handler)

@@ -136,6 +136,13 @@ def test_bgp_ls_of_gobgp_as_a_table_and_as_lines(tmp_path: Path) -> None:
         load_topology(str(file))
 
 
+def test_the_incomplete_isis_json_of_frr_8_is_refused(tmp_path: Path) -> None:
+    level = {"id": 2, "lsp": {"id": "y.00-00"}, "ext-reach": {"id": "0000.0000.0001.00", "metric": 7}, "count": 2}
+    document = {"areas": [{"area": {"name": "lab"}, "levels": [{}, level]}]}
+    with pytest.raises(InputError, match="FRR 9"):
+        load_topology(_write(tmp_path / "isis.json", document), default_capacity=10)
+
+
 def test_an_ospfv3_database_of_frr(tmp_path: Path) -> None:
     def router(number: int, *neighbours: tuple[int, int], kind: str = "Point-To-Point") -> dict[str, Any]:
         links = [{"type": kind, "metric": cost, "neighborRouterId": f"10.255.0.{n}"} for n, cost in neighbours]

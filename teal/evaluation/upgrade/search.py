@@ -16,6 +16,7 @@ from teal.evaluation.upgrade.question import Notify, Question, igp_loads, load_q
 from teal.evaluation.upgrade.result import Quarter, ScenarioFit, UpgradePlan
 from teal.runtime.arrays import FloatArray
 from teal.runtime.interruptible import Deadline
+from teal.runtime.interrupts import on_interrupt
 from teal.solvers.upgrade import Cuts, Scenarios, Upgrade, buy, buy_for_loads, buy_modules
 from teal.solvers.upgrade.all_paths import bound_over_all_paths, with_missing_paths
 from teal.solvers.upgrade.hose import buy_for_hose, pipe, static_limit
@@ -26,13 +27,25 @@ _MOST_PATH_ROUNDS = 12  # of adding paths
 
 
 def plan_upgrade(config: UpgradeConfig, notify: Notify) -> UpgradePlan:
-    """Load, and find what to buy.
+    """Load, and find what to buy; Ctrl-C ends the search with the best so far.
 
     Raises:
         InputError: a fault in what the user gave.
         SolverError: no purchase was found in time.
     """
     question = load_question(config, notify)
+
+    def stop() -> None:
+        notify("interrupted: the best purchase so far follows; once more ends at once")
+        question.deadline.expire()
+
+    with on_interrupt(stop):
+        return _planned(question)
+
+
+def _planned(question: Question) -> UpgradePlan:
+    """The plan that answers a question; the best so far once its deadline is over."""
+    config, notify = question.config, question.notify
     if config.demands == "matrices":
         scenarios, cut_off = question.scenarios(config.growth * question.matrices, question.failures)
     else:
