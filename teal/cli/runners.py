@@ -44,6 +44,8 @@ _RACE_TABLE_GAP = 0.01  # certified gap, 1%; the table of a race shows the time 
 _TABLE_WIDTH, _WIDE_TABLE_WIDTH = 80, 160  # characters of a line where the output is no terminal
 _MOST_CAPACITIES = 6  # different ones that are listed
 _MIN_DEMAND = 1e-300  # Gbit/s, instead of 0 as a divisor
+# Shares of the capacity of a node's links, outside which the unit of traffic or capacity is probably wrong.
+_LEAST_NEED, _MOST_NEED = 1e-3, 5.0
 
 Notify = Callable[[str], None]  # prints a message about the progress to the standard error
 
@@ -210,6 +212,7 @@ def solve(config: SolveConfig, notify: Notify) -> int:
 
 
 def allocate(config: AllocateConfig, notify: Notify) -> int:
+    from teal.evaluation.solve import signed_percent
     from teal.problem import Status
     from teal.studies.allocate import FIGURES_FILE, run_allocate
 
@@ -228,7 +231,7 @@ def allocate(config: AllocateConfig, notify: Notify) -> int:
         if config.entries or config.min_split:
             exact, value = (sum(getattr(matrix, name) for matrix in usable) for name in ("exact_value", "value"))
             change = (value - exact) / exact if exact else 0.0
-            print(f"--min-split and --entries changed the sum of all values by {100 * change:+.3f}%")
+            print(f"--min-split and --entries changed the sum of all values by {signed_percent(change)}")
     if unusable:
         return EXIT_FAILED
     return EXIT_GAP if above else EXIT_OK
@@ -240,9 +243,10 @@ def export(config: ExportConfig, notify: Notify) -> int:
     exported = run_export(config)
     for reason in exported.reasons:
         notify(f"left out: {reason}")
+    now, before = f"{100 * exported.utilisation:.4g}%", f"{100 * exported.utilisation_before:.4g}%"
     print(
         f"{config.out}: {exported.admitted:.6g} of {exported.admitted_before:.6g} Gbit/s, {exported.left_out:,} paths "
-        f"left out; fullest link at {100 * exported.utilisation:.4g}%, not {100 * exported.utilisation_before:.4g}%"
+        f"left out; fullest link at {now}, " + ("as before" if now == before else f"{before} before")
     )
     return EXIT_OK
 
@@ -284,7 +288,7 @@ def paths(config: PathsConfig, notify: Notify) -> int:
 
 
 def describe_traffic(config: TrafficConfig, _: Notify) -> int:
-    from teal.evaluation.instance import describe_traffic
+    from teal.evaluation.instance import busiest_node, describe_traffic
     from teal.formats import load_topology, load_traffic
 
     topology = load_topology(config.topology, config.default_capacity, config.attributes)
@@ -297,6 +301,11 @@ def describe_traffic(config: TrafficConfig, _: Notify) -> int:
     print(f"total demand of a matrix: {low:.6g} to {high:.6g} Gbit/s, median {middle:.6g}")
     share = largest_tenth.sum() / max(mean.sum(), _MIN_DEMAND)
     print(f"largest tenth of the demands: {100 * share:.1f}% of the total demand")
+    need, node = busiest_node(topology, traffic.pairs, mean)
+    name = topology.node_names[node]
+    print(f"{name} sends or receives {100 * need:.3g}% of what its links carry, the most of all nodes")
+    if not _LEAST_NEED < need < _MOST_NEED:
+        print("is the unit right (--traffic-unit Mbit/s, --attributes capacity_unit=Mbit/s)?")
     for gap in traffic.gaps:
         print(f"missing matrices: {gap.missing} after {gap.after}")
     for line in traffic.skipped:

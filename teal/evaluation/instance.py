@@ -24,7 +24,7 @@ from teal.network import PathSet, Split, Topology, TrafficMatrices
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.protection import Protection
-from teal.runtime.arrays import FloatArray
+from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.device import pick_device
 from teal.runtime.storage import atomic_file, cache_dir, content_key
 from teal.spec import parse_spec
@@ -219,6 +219,23 @@ def describe_traffic(traffic: TrafficMatrices) -> str:
     if traffic.skipped:
         parts.append(f"{len(traffic.skipped)} files skipped ({traffic.skipped[0]}, ...)")
     return f"{traffic.name}: " + ", ".join(parts)
+
+
+def busiest_node(topology: Topology, pairs: IntArray, demand: FloatArray) -> tuple[float, int]:
+    """The largest share of the capacity of a node's links that what it sends or receives needs, and that node.
+
+    Args:
+        topology: the network.
+        pairs: (D, 2) source and target of each demand.
+        demand: (D,) Gbit/s.
+    """
+    needs = []
+    for side, ends in enumerate((topology.link_source, topology.link_target)):
+        has = np.bincount(ends, topology.capacity, topology.num_nodes)
+        wants = np.bincount(pairs[:, side], demand, topology.num_nodes)
+        needs.append(np.where(has > 0, wants / np.where(has > 0, has, 1.0), 0.0))
+    most = np.maximum(*needs)
+    return float(most.max()), int(most.argmax())
 
 
 def load_weights(text: str, topology: Topology, traffic: TrafficMatrices) -> FloatArray:

@@ -39,6 +39,7 @@ from teal.spec import parse_spec
 _LEAST_SATISFIED, _LEAST_UTILISATION = 0.01, 0.001
 _MOST_ROUNDS = 1_000  # of column generation; it ends long before where nothing is left to add
 _REPORT_EVERY_S = 2.0  # seconds between two progress messages
+_ROUNDED = "rounding of the splits (--entries, --min-split, --keep-within)"
 # What ended a search, for messages.
 STOPPED_BY = {
     Stop.GAP: "rounding: the search has the gap, its independent measurement just does not",
@@ -62,7 +63,7 @@ class SolveFigures(Figures):
         solve_s: seconds to solve.
         bound_s: seconds for ``gap_all_paths``.
         status: feasible, or infeasible (the validator's verdict).
-        reached: whether the target gap was reached, before splits were rounded to whole numbers.
+        reached: whether the target gap was reached, by the splits that are returned.
         stopped_by: what ended the search if it was not.
         moved_share: with an allocation in force, share of the routable demand that moves.
         changed: with an allocation in force, number of demands above 0 whose splits change.
@@ -122,7 +123,12 @@ class SolveFigures(Figures):
         """The same in a few lines of text."""
         unit = self.objective.rules.unit
         lines = [
-            f"{self.objective.name}: {self.value:.6g}{unit}, bound {self.bound:.6g}{unit}, gap {100 * self.gap:.3f}%",
+            f"{self.objective.name}: {self.value:.6g}{unit}, bound {self.bound:.6g}{unit}, gap {100 * self.gap:.3f}%"
+            + (
+                " (Gbit/s less what latency costs)"
+                if self.objective.name == ObjectiveName.LATENCY_PENALISED_FLOW
+                else ""
+            ),
             f"satisfied demand {100 * self.satisfied_demand:.2f}%, "
             f"largest link utilisation {self.max_link_utilisation:.4g}, largest violation {self.max_violation:.1g}",
             *self._further_lines(),
@@ -263,6 +269,9 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
     elif not problem.objective.rules.is_sequence and not problem.conditions:
         gap_all_paths = proven(float(gap(problem, result.value, all_paths_bound(problem, result.prices))[0]))
     bound_s = time.perf_counter() - begin
+    figures = assessment.figures(0)
+    was_reached = bool(target_gap[0] <= config.gap)
+    is_rounded = splits is not short and not config.over_all_paths and figures.gap > config.gap
     return SolveReport(
         problem=problem,
         objective=problem.objective,
@@ -273,14 +282,14 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
         solve_s=solve_s,
         bound_s=bound_s,
         status=assessment.status[0].value,
-        reached=bool(target_gap[0] <= config.gap),
-        stopped_by=STOPPED_BY[result.stopped_by[0]],
+        reached=was_reached and not is_rounded,
+        stopped_by=_ROUNDED if was_reached and is_rounded else STOPPED_BY[result.stopped_by[0]],
         moved_share=moved_share,
         changed=changed,
         latency=latency_figures(problem, splits[0]),
         classes=() if assessment.classes is None else assessment.classes.lines(0),
         **_fair_fields(assessment),
-        **vars(assessment.figures(0)),
+        **vars(figures),
     )
 
 
@@ -290,11 +299,17 @@ def _fair_fields(assessment: Assessment) -> dict[str, Any]:
     return {} if fair is None else {"levels": fair.lines(0), "held": fair.held[0], "open": fair.open[0]}
 
 
+def signed_percent(share: float) -> str:
+    """A change as text, with its sign: ``+1.250%``; a change of nothing has none."""
+    change = round(100 * share, 3)
+    return f"{change:+.3f}%" if change else "0.000%"
+
+
 def _cost_of(problem: Problem, before: Tensor, after: Tensor, options: str) -> str:
     old, new = float(problem.value(before)[0]), float(problem.value(after)[0])
     change = (new - old) / old if old else 0.0
     unit = problem.objective.rules.unit
-    return f"{options}: {old:.6g}{unit} become {new:.6g}{unit} ({100 * change:+.3f}%)"
+    return f"{options}: {old:.6g}{unit} become {new:.6g}{unit} ({signed_percent(change)})"
 
 
 def capacity_in_force(config: SolveConfig, topology: Topology, notify: Callable[[str], None]) -> FloatArray | None:
