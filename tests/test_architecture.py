@@ -6,6 +6,7 @@ import ast
 import importlib
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -166,3 +167,13 @@ def test_the_drawing_shows_every_room_on_one_screen() -> None:
     assert len(drawing[1].splitlines()) <= MAX_DRAWING_LINES
     for room in TIER:
         assert re.search(rf"\b{room}\b", drawing[1]), room
+
+
+def test_a_look_at_a_network_loads_no_large_package() -> None:
+    """Each costs from a third of a second to two seconds at every call of a command."""
+    code = (
+        "import sys; from teal.cli import main; main(['topology', 'info', '--topology', 'b4']); "
+        "print([name for name in ('torch', 'pandas', 'networkx', 'matplotlib') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -24,8 +24,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-import networkx as nx
-
 from teal.formats.allocations import demands_of
 from teal.network import Topology
 from teal.network.segments import Igp, Segment, segment_list
@@ -183,6 +181,8 @@ def _without_circles(flows: dict[int, float], topology: Topology) -> dict[int, f
 
     From each circle the least flow on its links is subtracted, until there is none.
     """
+    import networkx as nx
+
     graph = nx.MultiDiGraph()
     for link, flow in flows.items():
         graph.add_edge(int(topology.link_source[link]), int(topology.link_target[link]), key=link, flow=flow)

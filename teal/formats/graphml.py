@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import ParseError
 
-import networkx as nx
-
 from teal.errors import InputError
 from teal.formats.records import Attributes, LinkRecord, number, topology_from_records
 from teal.formats.units import gbps_per_unit
@@ -79,6 +77,8 @@ def labelled_graph(path: Path) -> tuple[Any, dict[Any, str]]:
     Raises:
         InputError: not GraphML.
     """
+    import networkx as nx  # a third of a second, which other formats are spared
+
     try:
         graph: Any = nx.read_graphml(path)
     except (ParseError, nx.NetworkXError, LookupError, ValueError) as error:

@@ -19,14 +19,12 @@ import dataclasses
 import math
 
 import numpy as np
-import torch
 from tqdm import tqdm
 
 from teal.errors import InputError
 from teal.formats.rate_store import RateArray, RateFile, make_rates
 from teal.network import Topology, TrafficMatrices, all_pairs, compute_paths
 from teal.network.shards import divide
-from teal.pathops import make_path_ops
 from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import content_key
 from teal.spec import parse_spec
@@ -113,6 +111,10 @@ def generate_traffic(text: str, topology: Topology, progress: bool = False) -> T
 
 def shortest_path_load(topology: Topology, traffic: TrafficMatrices, rates: FloatArray) -> float:
     """Largest link utilisation if each demand of ``rates`` (D,) takes its path of fewest hops."""
+    import torch  # two seconds, which files that need no loads are spared
+
+    from teal.pathops import make_path_ops
+
     load = np.zeros(topology.num_links)
     # The paths of many pairs at once would take more memory than anything else here.
     parts = divide(traffic.pairs, math.ceil(len(rates) / _PAIRS_AT_A_TIME))
