@@ -31,6 +31,7 @@ _IGP_UTILISATION = 0.9  # of the fullest link without Teal: as much as the shape
 _LEAST_UTILISATION = 0.05  # of links whose measured load is compared with the predicted one
 _BACK = 0.95  # share of the sent packets that must arrive, for traffic to count as flowing again
 _SAMPLE_S = 0.1  # seconds between two looks at what arrives, after a cut
+_PATIENCE_S = 900.0  # seconds to wait for a step of the loop: the first time, kernels are compiled
 _CHANGE = 0.3  # standard deviation, relative, by which demands change for an update in steps
 
 
@@ -127,10 +128,10 @@ class Experiment:
 
     def _with_teal(self) -> None:
         self.notify("the controller: first splits")
-        _wait(lambda: self._answers(), 90.0, "the service")
+        _wait(lambda: self._answers(), _PATIENCE_S, "the service")
         begin = time.monotonic()
         self._start_controller()
-        _wait(lambda: len(self._named("installed")) >= 3, 120.0, "three installed allocations")
+        _wait(lambda: len(self._named("installed")) >= 3, _PATIENCE_S, "three installed allocations")
         self.figures["three_allocations_s"] = time.monotonic() - begin
         self.notify(f"splits of Teal in force, {self.settings.window:g} s")
         self._pause_controller(True)
@@ -157,7 +158,7 @@ class Experiment:
         time.sleep(1.0)
         count, before = len(self._named("installed")), self._arrived_and_sent(quiet=True)
         self._send(changed)
-        _wait(lambda: len(self._named("installed")) >= count + 3, 90.0, "three updates")
+        _wait(lambda: len(self._named("installed")) >= count + 3, _PATIENCE_S, "three updates")
         time.sleep(1.0)
         after = self._arrived_and_sent(quiet=True)
         updates = self._named("installed")[count:]
@@ -197,18 +198,18 @@ class Experiment:
         self.notify(f"{name} mended")
         count = len(self._named("link"))
         self.lab.set_cable(a, b, "up")
-        _wait(lambda: len(self._named("link")) > count, 60.0, "the adjacency to come back")
+        _wait(lambda: len(self._named("link")) > count, _PATIENCE_S, "the adjacency to come back")
         count = len(self._named("installed"))
-        _wait(lambda: len(self._named("installed")) > count, 60.0, "splits after the cable is back")
+        _wait(lambda: len(self._named("installed")) > count, _PATIENCE_S, "splits after the cable is back")
 
     def _falsified(self) -> None:
         self.notify("half of the links' counters at zero")
         count, installed = len(self._named("measured")), len(self._named("installed"))
-        _wait(lambda: len(self._named("measured")) > count, 60.0, "an interval")
+        _wait(lambda: len(self._named("measured")) > count, _PATIENCE_S, "an interval")
         links = np.random.default_rng(self.settings.seed).permutation(self.lab.topology.num_links)
         controller.CORRUPT.write_text(json.dumps({int(e): 0.0 for e in links[: len(links) // 2]}))
         count, installed = len(self._named("measured")), len(self._named("installed"))
-        _wait(lambda: len(self._named("measured")) >= count + 3, 90.0, "three intervals")
+        _wait(lambda: len(self._named("measured")) >= count + 3, _PATIENCE_S, "three intervals")
         measured = self._named("measured")[count:]
         controller.CORRUPT.unlink()
         wrong = measured[1:]  # the first one may have been read before
@@ -231,9 +232,9 @@ class Experiment:
         self._send(self.demand)
         count = len(self._named("resumed"))
         self._start_controller()
-        _wait(lambda: len(self._named("resumed")) > count, 60.0, "the controller to resume")
+        _wait(lambda: len(self._named("resumed")) > count, _PATIENCE_S, "the controller to resume")
         count = len(self._named("installed"))
-        _wait(lambda: len(self._named("installed")) > count, 90.0, "splits of the new controller")
+        _wait(lambda: len(self._named("installed")) > count, _PATIENCE_S, "splits of the new controller")
         self.figures["killed"] = {
             "sent_packets": int(after[1] - before[1]), "lost_packets": int(after[1] - before[1] - after[0] + before[0]),
             "resumed": True,
