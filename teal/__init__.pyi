@@ -32,6 +32,7 @@ from .solvers.candidates import ChosenPaths, choose_paths
 from .solvers.estimation.check import Check, Checker
 from .solvers.estimation.estimator import Estimate, Estimator
 from .solvers.estimation.repair import Repaired, repair
+from .solvers.estimation.variety import vary
 from .solvers.estimation.worst_load import WorstLoad, worst_load
 from .solvers.pdhg import PdhgResult, PdhgState, Starter, solve
 from .solvers.pdhg.scenarios.solver import ScenarioResult, solve_scenarios
@@ -107,6 +108,7 @@ __all__ = [
     "scheme_names",
     "solve",
     "solve_scenarios",
+    "vary",
     "violations",
     "worst_load",
 ]

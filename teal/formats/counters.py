@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from teal.errors import InputError
+from teal.formats.prometheus import read_prometheus
 from teal.formats.units import gbps_per_unit
 from teal.network import Topology
 from teal.network.counters import Counters
@@ -53,7 +54,7 @@ def load_counters(
     """Read counters.
 
     Args:
-        path: a .csv, .parquet or .npz file.
+        path: a .csv, .parquet, .json (of Prometheus) or .npz file.
         topology: the network.
         interfaces: table that leads interfaces back to links; None for names of neighbours.
         unit: of the column rate; "" for Gbit/s.
@@ -99,12 +100,16 @@ def _from_npz(path: Path) -> Counters:
 def _read(path: Path) -> Any:
     import pandas as pd
 
-    readers: dict[str, Callable[..., Any]] = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
+    readers: dict[str, Callable[..., Any]] = {
+        ".csv": pd.read_csv, ".parquet": pd.read_parquet, ".json": read_prometheus
+    }  # fmt: skip
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        raise InputError(str(path), "", "a .csv, .parquet or .npz file", path.suffix or "no ending")
+        raise InputError(str(path), "", "a .csv, .parquet, .json (Prometheus) or .npz file", path.suffix or "no ending")
     try:
         return reader(path)
+    except InputError:
+        raise
     except (OSError, ValueError) as error:
         raise InputError(str(path), "", "a table of counters", str(error).splitlines()[0]) from None
 
