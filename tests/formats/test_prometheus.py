@@ -14,10 +14,10 @@ from teal.formats.counters import load_counters
 from teal.testing import make_topology
 
 
-def _answer(name: str, values: dict[tuple[str, str], list[float]], **labels: str) -> dict[str, Any]:
+def _answer(name: str, values: dict[tuple[str, str], list[float]]) -> dict[str, Any]:
     result = [
         {
-            "metric": {"__name__": name, "instance": f"{router}:9116", "ifName": interface, **labels},
+            "metric": {"__name__": name, "instance": f"{router}:9116", "ifName": interface},
             "values": [[300 * i, str(v)] for i, v in enumerate(counts)],
         }
         for (router, interface), counts in values.items()
