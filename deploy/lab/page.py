@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -51,13 +52,13 @@ def write_page_of(path: Path, run: Experiment) -> None:
         (
             row["link"],
             [
-                Cell(f"{row['capacity']:.4g}", row["capacity"]), Cell(f"{row['predicted']:.4g}", row["predicted"]),
-                Cell(f"{row['measured']:.4g}", row["measured"]),
-                Cell(f"{100 * (row['measured'] / row['predicted'] - 1):+.2f}%" if row["predicted"] > 0 else "-"),
+                *(Cell(f"{row[name]:.4g}", row[name]) for name in ("capacity", "predicted", "measured")),
+                Cell(f"{100 * error:+.2f}%", error),
             ],
         )
         for row in run.table
-    ]  # fmt: skip
+        for error in [row["measured"] / max(row["predicted"], 1e-300) - 1 if row["predicted"] > 0 else math.nan]
+    ]
     drawn = drawing(
         topology.node_names, topology.coordinates, topology.link_source, topology.link_target, topology.capacity
     )

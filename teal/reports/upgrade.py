@@ -105,12 +105,19 @@ def write_upgrade_page(path: Path, plan: UpgradePlan) -> None:
         "largest utilisation in any scenario, before": plan.before.astype(np.float32),
         "largest utilisation in any scenario, with the purchase": plan.after.astype(np.float32),
     }
+    has_modules, has_times = any(one.modules for one in plan.purchases), any(one.by for one in plan.purchases)
+    columns = [
+        Column("capacity before, Gbit/s"), Column("bought, Gbit/s", most_is_best=True),
+        *([Column("modules", is_number=False)] if has_modules else []), Column("cost", most_is_best=True),
+        *([Column("by", is_number=False)] if has_times else []),
+    ]  # fmt: skip
     lines = [
         (
             f"{one.source} - {one.target}",
             [
-                Cell(f"{one.capacity:.6g}", one.capacity), Cell(f"{one.bought:.6g}", one.bought), Cell(one.modules),
-                Cell(f"{one.cost:.6g}", one.cost), Cell(one.by),
+                Cell(f"{one.capacity:.6g}", one.capacity), Cell(f"{one.bought:.6g}", one.bought),
+                *([Cell(one.modules)] if has_modules else []), Cell(f"{one.cost:.6g}", one.cost),
+                *([Cell(one.by)] if has_times else []),
             ],
         )
         for one in plan.purchases
@@ -119,10 +126,7 @@ def write_upgrade_page(path: Path, plan: UpgradePlan) -> None:
         title=topology.name,
         facts=f"{topology.num_nodes} nodes, {len(topology.cables())} cables, {len(plan.scenarios):,} scenarios",
         traffic="purchase",
-        columns=[
-            Column("capacity before, Gbit/s"), Column("bought, Gbit/s", most_is_best=True),
-            Column("modules", is_number=False), Column("cost", most_is_best=True), Column("by", is_number=False),
-        ],
+        columns=columns,
         lines=lines,
         charts=tuple(_charts(plan)),
         row_label="cable",
