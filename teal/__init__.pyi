@@ -38,6 +38,7 @@ from .solvers.pdhg import PdhgResult, PdhgState, Starter, solve
 from .solvers.pdhg.scenarios.solver import ScenarioResult, solve_scenarios
 from .solvers.pdhg.shards.sharded import ShardedProblem, ShardedResult
 from .solvers.projection import project
+from .studies.functions import FailurePlan, evaluate, plan, simulate, upgrade
 
 __version__: str
 
@@ -52,6 +53,7 @@ __all__ = [
     "EcmpDag",
     "Estimate",
     "Estimator",
+    "FailurePlan",
     "Figures",
     "Follower",
     "Hedge",
@@ -86,6 +88,7 @@ __all__ = [
     "compute_paths",
     "dual_bound",
     "ecmp_measurements",
+    "evaluate",
     "hedge_names",
     "load_counters",
     "load_topology",
@@ -94,6 +97,7 @@ __all__ = [
     "make_path_ops",
     "make_scheme",
     "path_measurements",
+    "plan",
     "plot",
     "policy_measurements",
     "priority_problem",
@@ -106,8 +110,10 @@ __all__ = [
     "save_traffic",
     "scaled_dual_bound",
     "scheme_names",
+    "simulate",
     "solve",
     "solve_scenarios",
+    "upgrade",
     "vary",
     "violations",
     "worst_load",

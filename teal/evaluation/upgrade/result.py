@@ -158,6 +158,13 @@ class UpgradePlan:
     alternatives: list[Alternative] = dataclasses.field(default_factory=list)
     curve: list[CurvePoint] = dataclasses.field(default_factory=list)
 
+    def to_frame(self) -> Any:
+        """A pandas frame of the purchases."""
+        import pandas as pd
+
+        columns = [field.name for field in dataclasses.fields(Purchase)]
+        return pd.DataFrame([dataclasses.asdict(one) for one in self.purchases], columns=columns)
+
     def to_json(self) -> dict[str, Any]:
         """All figures; numbers that JSON cannot hold become null."""
         one = self.upgrade

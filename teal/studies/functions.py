@@ -1,0 +1,138 @@
+"""What commands compute, as functions of Python: networks and traffic as files, names or objects; results with frames.
+
+>>> teal.upgrade("b4", "gravity:seed=0,count=6,load=0.8", growth=1.5, matrices=3).to_frame()
+>>> teal.plan(topology, traffic, objective="max_link_utilisation").to_frame()
+>>> teal.simulate(topology, traffic, failures=("cables",)).to_json()
+>>> teal.evaluate(topology, traffic, scheme=("pdhg", "lp-all"), limit=3)
+
+Settings have the names of the command's options, with _ for -; the same faults are refused with the same messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from teal.config import EvaluateConfig, PlanConfig, SimulateConfig, UpgradeConfig
+from teal.errors import InputError
+from teal.evaluation.plan import FailureLoss, Outage, by_failure
+from teal.evaluation.simulate import Simulation
+from teal.evaluation.upgrade.result import UpgradePlan
+from teal.evaluation.upgrade.search import plan_upgrade
+from teal.formats import load_topology, load_traffic, save_topology, save_traffic
+from teal.network import Topology, TrafficMatrices
+from teal.objectives import Objective
+from teal.reports.plan import plot_plan
+from teal.studies.evaluate import EvaluationStudy
+from teal.studies.plan import run_plan
+from teal.studies.simulate import run_simulate
+
+_Config = TypeVar("_Config")
+
+
+@dataclasses.dataclass(frozen=True)
+class FailurePlan:
+    """What failures cost.
+
+    Attributes:
+        outages: every failure under every matrix, and every matrix without one.
+        objective: that values are of.
+    """
+
+    outages: tuple[Outage, ...]
+    objective: Objective
+
+    def by_failure(self) -> list[FailureLoss]:
+        """A record for each failure, the worst first."""
+        return by_failure(self.outages, self.objective)
+
+    def to_frame(self) -> Any:
+        """A pandas frame, a row for each failure, the worst first."""
+        import pandas as pd
+
+        return pd.DataFrame([dataclasses.asdict(one) for one in self.by_failure()])
+
+    def plot(self, path: Path | str) -> None:
+        """Write the heat map of what failures cost."""
+        plot_plan(Path(path), self.outages, self.objective)
+
+
+def upgrade(topology: Any, traffic: Any, **settings: Any) -> UpgradePlan:
+    """What to buy; see ``teal upgrade --help`` for the settings.
+
+    Args:
+        topology: a Topology, a networkx graph, a file or a name.
+        traffic: TrafficMatrices, a pandas frame, a file or a name.
+        settings: of the command.
+
+    Raises:
+        InputError: a fault in the input.
+        SolverError: no purchase was found in time.
+    """
+    with _files(topology, traffic) as names:
+        return plan_upgrade(_settings(UpgradeConfig, *names, settings), _nobody)
+
+
+def plan(topology: Any, traffic: Any, **settings: Any) -> FailurePlan:
+    """What failures cost; see ``teal plan --help`` for the settings, and :func:`upgrade` for the arguments."""
+    with _files(topology, traffic) as names, tempfile.TemporaryDirectory() as folder:
+        config = _settings(PlanConfig, *names, {"out": Path(folder) / "plan", **settings})
+        return FailurePlan(tuple(run_plan(config, _nobody)), Objective(config.objective, config.epsilon))
+
+
+def simulate(topology: Any, traffic: Any, **settings: Any) -> Simulation:
+    """Loads of the IGP; see ``teal simulate --help`` for the settings, and :func:`upgrade` for the arguments."""
+    with _files(topology, traffic) as names:
+        return run_simulate(_settings(SimulateConfig, *names, settings), _nobody)
+
+
+def evaluate(topology: Any, traffic: Any, **settings: Any) -> Any:
+    """Schemes on the same matrices: a pandas frame, a row for each scheme and case, as in results.csv.
+
+    See ``teal evaluate --help`` for the settings (with ``out=`` the report is kept), and :func:`upgrade` for the
+    arguments.
+    """
+    import pandas as pd
+
+    with _files(topology, traffic) as (network, matrices), tempfile.TemporaryDirectory() as folder:
+        settings = {"out": Path(folder) / "evaluate", **settings}
+        config = _settings(EvaluateConfig, (network,), (matrices,), settings)
+        return pd.DataFrame([vars(row) for row in EvaluationStudy(config, _nobody).run().rows])
+
+
+@contextlib.contextmanager
+def _files(topology: Any, traffic: Any) -> Iterator[tuple[str, str]]:
+    """Names of files of the network and the traffic, which exist as long as the context."""
+    with tempfile.TemporaryDirectory() as folder:
+        network = topology if isinstance(topology, Topology) else None
+        if network is None and not isinstance(topology, str | Path):
+            network = load_topology(topology)
+        matrices = traffic if isinstance(traffic, TrafficMatrices) else None
+        if matrices is None and not isinstance(traffic, str | Path):
+            matrices = load_traffic(traffic, network if network is not None else load_topology(str(topology)))
+        if network is not None:
+            topology = Path(folder) / "topology.json"
+            save_topology(topology, network)
+        if matrices is not None:
+            known = network if network is not None else load_topology(str(topology))
+            traffic = Path(folder) / ("traffic.npz" if matrices.classes is None else "traffic.parquet")
+            save_traffic(traffic, matrices, known)
+        yield str(topology), str(traffic)
+
+
+def _settings(kind: type[_Config], topology: Any, traffic: Any, settings: dict[str, Any]) -> _Config:
+    """The settings of a command; a name that it does not have is refused with those that it has."""
+    names = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    for name, value in settings.items():
+        if name not in names:
+            raise InputError(kind.__name__, name, "one of " + ", ".join(sorted(names)), repr(value))
+    make: Callable[..., _Config] = kind
+    return make(topology=topology, traffic=traffic, **settings)
+
+
+def _nobody(_: str) -> None:
+    """Progress that nobody reads."""

@@ -1,0 +1,48 @@
+"""The commands as functions: objects and names give what the command gives, and wrong settings are named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import teal
+from teal.cli import main
+from teal.errors import InputError
+
+TRAFFIC = "gravity:seed=0,count=4,load=0.8"
+
+
+def test_a_purchase_is_that_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"growth": 2.0, "matrices": 2, "path_method": "survivable", "num_paths": 4}
+    topology = teal.load_topology("b4")
+    plan = teal.upgrade(topology, teal.load_traffic(TRAFFIC, topology), **settings)
+    options = ["--growth", "2", "--matrices", "2", "--path-method", "survivable", "--num-paths", "4", "--json"]
+    assert main(["upgrade", "--topology", "b4", "--traffic", TRAFFIC, *options]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert plan.upgrade.cost == pytest.approx(said["cost"], rel=1e-6)
+    frame = plan.to_frame()
+    assert frame.cost.sum() == pytest.approx(plan.upgrade.cost)
+    assert list(frame.columns)[:2] == ["source", "target"]
+
+
+def test_failures_loads_and_schemes_as_frames(tmp_path: Path) -> None:
+    failures = teal.plan("b4", "gravity:seed=0,count=2,load=3")
+    frame = failures.to_frame()
+    assert len(frame) == 19
+    assert frame.worst.is_monotonic_decreasing or frame.stranded.max() > 0
+    failures.plot(tmp_path / "failures.png")
+    assert (tmp_path / "failures.png").stat().st_size > 1000
+    loads = teal.simulate("b4", TRAFFIC, failures=("cables",)).to_json()
+    assert loads
+    rows = teal.evaluate("b4", TRAFFIC, scheme=("pdhg", "shortest-path"), split="all", limit=1)
+    assert set(rows.scheme) == {"pdhg", "shortest-path"}
+    assert (rows.value > 0).all()
+
+
+def test_a_setting_that_a_command_does_not_have_is_refused() -> None:
+    with pytest.raises(InputError, match="growht"):
+        teal.upgrade("b4", TRAFFIC, growht=2.0)
+    with pytest.raises(InputError, match="above 0"):
+        teal.upgrade("b4", TRAFFIC, growth=-2.0)
