@@ -52,7 +52,7 @@ def check_machine() -> None:
     missing += [name for name in ("zebra", "ospf6d") if not (DAEMONS / name).is_file()]
     if missing:
         raise LabError(f"not installed: {', '.join(missing)}.  On Debian: apt-get install frr iproute2")
-    probe = f"{PREFIX}probe"
+    probe = f"{PREFIX}probe-{os.getpid()}"
     run(["ip", "netns", "del", probe], check=False)
     try:
         run(["ip", "netns", "add", probe])

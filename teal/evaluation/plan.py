@@ -158,10 +158,11 @@ def outages(
             failed = problem.with_capacity(torch.from_numpy(capacity))
             if pdhg.takes_warm_start(failed):
                 result = pdhg.solve(failed, gap=gap, warm_start=before)
-                before, result = _decided(problem, failed, before, result, gap)
+                finer, result = _decided(problem, failed, before, result, gap)
             else:
-                result = pdhg.solve(failed, gap=gap)
-            yield part, list(_outages_of(instance, block, failed, result, before, failure))
+                finer, result = before, pdhg.solve(failed, gap=gap)
+            # Other failures start from ``before``, so that no result depends on which parts were done earlier.
+            yield part, list(_outages_of(instance, block, failed, result, finer, failure))
 
 
 def _decided(
