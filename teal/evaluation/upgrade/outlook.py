@@ -144,6 +144,7 @@ def forecasts(question: Question, scenarios: Scenarios, growth: Growth) -> list[
 def curve(question: Question, scenarios: Scenarios, cuts: Cuts) -> list[CurvePoint]:
     """What other growths cost, without failures and with them, in any amounts."""
     points, config = [], question.config
+    loads = igp_loads(question, scenarios) if config.routing == "ecmp" else np.zeros(0)
     is_intact = np.zeros(scenarios.num_scenarios, dtype=bool)
     is_intact[:: 1 + len(question.failures)] = True
     intact = scenarios.some(scenarios.demand[is_intact], scenarios.live[is_intact])
@@ -153,9 +154,7 @@ def curve(question: Question, scenarios: Scenarios, cuts: Cuts) -> list[CurvePoi
         known = cuts if has_failures else Cuts(scenarios.num_cables, len(scenarios.cable))
         for factor in _CURVE:
             if config.routing == "ecmp":
-                found = buy_for_loads(
-                    one, factor * igp_loads(question, scenarios)[slice(None) if has_failures else is_intact]
-                )
+                found = buy_for_loads(one, factor * loads[slice(None) if has_failures else is_intact])
             else:
                 found, grown = buy(
                     one.scaled(factor), gap=config.gap, deadline=question.deadline, cuts=known.at_growth(factor)

@@ -20,6 +20,7 @@ from teal.runtime.interrupts import on_interrupt
 from teal.solvers.upgrade import Cuts, Scenarios, Upgrade, buy, buy_for_loads, buy_modules
 from teal.solvers.upgrade.all_paths import bound_over_all_paths, with_missing_paths
 from teal.solvers.upgrade.hose import buy_for_hose, pipe, static_limit
+from teal.solvers.upgrade.scenarios import load_over_capacity
 from teal.solvers.upgrade.schedule import schedule
 from teal.solvers.upgrade.testing import Tester
 
@@ -238,14 +239,10 @@ def _link_loads(question: Question, scenarios: Scenarios, upgrade: Upgrade) -> t
     if question.config.routing == "ecmp":
         load = igp_loads(question, scenarios).max(0)
         regular, after = question.offer.regular, question.offer.regular + upgrade.bought[scenarios.cable]
-        return _over(load, regular), _over(load, after)
+        return load_over_capacity(load, regular), load_over_capacity(load, after)
     rows = np.arange(scenarios.num_scenarios)
     both = []
     for bought in (np.zeros(scenarios.num_cables), upgrade.bought):
         tested = Tester(scenarios).test(bought, rows, Deadline(), until_cut=True)
-        both.append(_over(tested.load.max(0), question.offer.regular + bought[scenarios.cable]))
+        both.append(load_over_capacity(tested.load.max(0), question.offer.regular + bought[scenarios.cable]))
     return both[0], both[1]
-
-
-def _over(load: FloatArray, capacity: FloatArray) -> FloatArray:
-    return np.where(capacity > 0, load / np.where(capacity > 0, capacity, 1.0), 0.0)

@@ -22,7 +22,8 @@ _FOCUS = 64  # scenarios, those that a purchase misses by most, that are tested 
 _FIRST_FOCUS = 256  # scenarios, of the first test of this kind, when nothing is known yet
 _FOCUS_ROUNDS = 12  # tests of these alone, at most, before all scenarios are tested again
 _INFLATION = 1.0 / 4.0  # of the target gap, by which the master's purchase is enlarged in a test of all scenarios
-_MOST_ROUNDS = 300
+_MOST_ROUNDS = 300  # tests
+_ROUNDING = 1e-9  # relative, by which a purchase may pass what can be bought at most
 
 ReportRound = Callable[[int, float, float], None]
 """Called after each round with its number, the least cost found and the bound."""
@@ -109,7 +110,7 @@ def buy(
         )  # fmt: skip
         purchase = np.maximum(scenarios.needed(tested.load), 0.0)
         cost = float(scenarios.cost @ purchase)
-        if cost < best_cost and (purchase <= scenarios.most * (1 + 1e-9)).all():
+        if cost < best_cost and (purchase <= scenarios.most * (1 + _ROUNDING)).all():
             best_cost, best, utilisation = cost, purchase, scenarios.utilisation(tested.load, purchase)
         cuts.add(tested.cuts)
         focus = tested.cuts.row[np.argsort(-tested.cuts.lacking(tested_at))[:_FOCUS]]
@@ -173,7 +174,7 @@ def buy_modules(
     begin, end = time.perf_counter(), deadline or Deadline(math.inf)
     if not sizes or any(not (math.isfinite(size) and size > 0 and price > 0) for size, price in sizes):
         raise InputError("upgrade", "modules", "sizes and prices above 0", list(sizes))
-    size, price = np.array([one for one, _ in sizes]), np.array([one for _, one in sizes])
+    size, price = np.array(sizes).T
     tester, everything = Tester(scenarios), np.arange(scenarios.num_scenarios)
     cost = (scenarios.cost[:, None] * price[None]).reshape(-1)
     best: Int64Array | None = None
@@ -229,7 +230,7 @@ def buy_for_loads(
         cuts.row = np.zeros(len(cables), dtype=np.int64)
         bought, cost, _ = cheapest_purchase(scenarios, cuts)
         if sizes:
-            size, price = np.array([one for one, _ in sizes]), np.array([one for _, one in sizes])
+            size, price = np.array(sizes).T
             left = 1e6 if deadline is None else max(1.0, min(deadline.left, 1e6))
             modules, bound = cheapest_modules(scenarios, cuts, size, price, left)
             bought, cost = (modules * size).sum(1), float((scenarios.cost[:, None] * price * modules).sum())
@@ -251,6 +252,6 @@ def _rounded_up(
     modules = np.zeros(per_kind.shape, dtype=np.int64)
     modules[np.arange(len(kind)), kind] = per_kind[np.arange(len(kind)), kind].astype(np.int64)
     bought = (modules * size).sum(1)
-    if (bought > scenarios.most * (1 + 1e-9)).any():
+    if (bought > scenarios.most * (1 + _ROUNDING)).any():
         raise SolverError("upgrade: no purchase of modules that fits was found in time")
     return modules, float(cost @ modules.reshape(-1)), scenarios.utilisation(load, bought)

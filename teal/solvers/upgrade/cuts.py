@@ -14,6 +14,7 @@ from teal.runtime.arrays import FloatArray, Int64Array
 from teal.solvers.upgrade.scenarios import Scenarios
 
 _NO_SOLUTION = 2  # status of SciPy's HiGHS
+_CUTS_AT_A_TIME = 64  # cuts whose prices are summed along all paths in one array
 _VIOLATED = 1e-7  # of a cut, relative to its right side, from which on it is added
 
 
@@ -74,8 +75,8 @@ class Cuts:
 
     def over_paths(self, scenarios: Scenarios) -> None:
         """Compute ``needed`` again over other candidate paths, since a cut over fewer paths may demand too much."""
-        for first in range(0, len(self), 64):
-            part = slice(first, first + 64)
+        for first in range(0, len(self), _CUTS_AT_A_TIME):
+            part = slice(first, first + _CUTS_AT_A_TIME)
             problem = scenarios.batch(self.row[part], np.zeros(scenarios.num_cables))
             self.needed[part] = cheapest_cost(problem, self.prices[part])
 

@@ -102,8 +102,12 @@ class Scenarios:
     def utilisation(self, load: FloatArray, bought: FloatArray) -> FloatArray:
         """(S,) largest of loads (S, E) over the capacities with a purchase (C,); rounding of a bare candidate aside."""
         capacity = np.where(self.live, (self.regular + bought[self.cable])[None], 0.0)
-        over = np.where(capacity > 0, load / np.where(capacity > 0, capacity, 1.0), 0.0)
-        return np.asarray(over.max(1, initial=0.0))
+        return np.asarray(load_over_capacity(load, capacity).max(1, initial=0.0))
+
+
+def load_over_capacity(load: FloatArray, capacity: FloatArray) -> FloatArray:
+    """Loads over capacities, of one shape; 0 where there is no capacity."""
+    return np.asarray(np.divide(load, capacity, out=np.zeros_like(load), where=capacity > 0))
 
 
 def scenarios_of(
