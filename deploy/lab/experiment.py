@@ -95,8 +95,8 @@ class Experiment:
         finally:
             self._stopping.set()
             for process in self.processes:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
+                process.kill()
+                process.wait()
             self.events = self._events()
             down()
         return self.figures

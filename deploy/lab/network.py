@@ -57,29 +57,12 @@ def check_machine() -> None:
     try:
         run(["ip", "netns", "add", probe])
         run(["ip", "-n", probe, "link", "set", "lo", "up"])
-        run(
-            ["ip", "-n", probe, "-6", "route", "add", "fc00::e/128", "encap", "seg6local", "action", "End", "dev", "lo"]
-        )
-        run(["ip", "-n", probe, "link", "add", "va", "type", "veth", "peer", "name", "vb"])
-        run(
-            [
-                "tc",
-                "-n",
-                probe,
-                "qdisc",
-                "add",
-                "dev",
-                "va",
-                "root",
-                "tbf",
-                "rate",
-                "1mbit",
-                "burst",
-                "16kb",
-                "latency",
-                "50ms",
-            ]
-        )
+        for command in (
+            f"ip -n {probe} -6 route add fc00::e/128 encap seg6local action End dev lo",
+            f"ip -n {probe} link add va type veth peer name vb",
+            f"tc -n {probe} qdisc add dev va root tbf rate 1mbit burst 16kb latency 50ms",
+        ):
+            run(command.split())
     except subprocess.CalledProcessError as error:
         text = f"{' '.join(error.cmd)}: {error.stderr.strip()}"
         raise LabError(f"this kernel or container forbids it: {text}") from None
