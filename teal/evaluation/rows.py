@@ -13,6 +13,7 @@ from torch import Tensor
 from teal.evaluation.cases import Case
 from teal.evaluation.comparison import SchemeResult, best_bounds, fairness_of, gaps_of_sequence
 from teal.evaluation.instance import Instance
+from teal.evaluation.latency import LatencyFigures, latency_figures
 from teal.formats.allocations import finite_only
 from teal.problem import Allocation, Figures, Problem, Status
 from teal.problem.bounds import gap
@@ -48,6 +49,10 @@ class Row(Figures):
             :mod:`teal.problem.fair_levels`), as JSON; else ``""``.
         fairness: under max_min, geometric mean over the demands of min(f / g, g / f), with f the rate and g that of the
             scheme with the smallest gap (an optimal one, if there is one); NaN without such a scheme.
+        latency_mean: ms, over the volume that is carried; this and the next two are NaN in a network without latencies
+            (see :class:`teal.evaluation.latency.LatencyFigures`).
+        latency_99: ms, least that 99% of the volume do not exceed.
+        largest_stretch: latency of a path that is used over that of the demand's fastest one.
     """
 
     scheme: str
@@ -68,11 +73,14 @@ class Row(Figures):
     classes: str = ""
     levels: str = ""
     fairness: float = float("nan")
+    latency_mean: float = float("nan")
+    latency_99: float = float("nan")
+    largest_stretch: float = float("nan")
 
     COLUMNS: ClassVar[tuple[str, ...]] = (
         "scheme", "topology", "traffic", "protocol", "level", "draw", "index", "timestamp", "objective", "value",
         "satisfied_demand", "bound", "gap", "gap_known", "max_link_utilisation", "max_violation", "build_s", "solve_s",
-        "parallel_s", "status", "note", "classes", "levels", "fairness",
+        "parallel_s", "status", "note", "classes", "levels", "fairness", "latency_mean", "latency_99", "largest_stretch",
     )  # fmt: skip
     """Columns of a file of rows, in this order."""
 
@@ -111,6 +119,7 @@ def make_rows(instance: Instance, case: Case, problem: Problem, results: Mapping
         (parallel_s,) = result.allocation.parallel_s or (None,)
         bound = best_bound if result.allocation.paths is None else all_paths
         classes, fair = result.assessment.classes, result.assessment.fair
+        latency = _latency(problem, result)
         rows.append(
             Row(
                 scheme=name,
@@ -131,10 +140,24 @@ def make_rows(instance: Instance, case: Case, problem: Problem, results: Mapping
                 classes="" if classes is None else json.dumps(classes.lines(0)),
                 fairness=fairness.get(name, float("nan")),
                 levels="" if fair is None else json.dumps([finite_only(dict(line)) for line in fair.lines(0)]),
+                latency_mean=latency.mean,
+                latency_99=latency.tail,
+                largest_stretch=latency.stretch,
                 **vars(result.assessment.figures(0)),
             )
         )
     return rows
+
+
+def _latency(problem: Problem, result: SchemeResult) -> LatencyFigures:
+    """Of what a usable allocation carries; NaN in a network without latencies."""
+    if not result.assessment.status[0].usable or not problem.topology.latency.any():
+        return LatencyFigures(float("nan"), float("nan"), float("nan"))
+    return latency_figures(_over_its_paths(problem, result.allocation), result.allocation.splits[0])
+
+
+def _over_its_paths(problem: Problem, allocation: Allocation) -> Problem:
+    return problem if allocation.paths is None else problem.with_paths(allocation.paths)
 
 
 def gap_of(problem: Problem, value: float, bound: float) -> float:
@@ -151,8 +174,7 @@ def failed_allocation(problem: Problem) -> Allocation:
 
 def link_utilisation(problem: Problem, allocation: Allocation) -> FloatArray:
     """(E,) load / capacity of one matrix, NaN for a failed link."""
-    over_paths = problem if allocation.paths is None else problem.with_paths(allocation.paths)
-    utilisation = over_paths.utilisation(allocation.splits.to(problem.demand))[0]
+    utilisation = _over_its_paths(problem, allocation).utilisation(allocation.splits.to(problem.demand))[0]
     return torch.where(problem.capacity[0] > 0, utilisation, torch.nan).cpu().numpy()
 
 

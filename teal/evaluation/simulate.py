@@ -202,7 +202,7 @@ def simulated(
             matrices.append(_matrix_load(index, traffic, demand[m], loads, m, names, topology, latency, policies))
         if failures:
             after = loads.under(sets)
-            repair = loads.under(sets, repairing=True, micro_loops=True) if repairing else None
+            repair = loads.under(sets, repairing=True) if repairing else None
             for s, failure in enumerate(failures):
                 m = int(np.lexsort((after.utilisation[s], after.lost[s]))[-1])
                 one = FailureLoad(

@@ -50,6 +50,10 @@ def read_csv(path: Path, kind: type[_T]) -> list[_T]:
 
 
 def from_text(kind: type[_T], values: Mapping[str, Any]) -> _T:
-    """A dataclass of strings, integers and floats, from texts or from values of the right types."""
+    """A dataclass of strings, integers and floats, from texts or from values of the right types.
+
+    Fields with a default may be missing, as in files that were written before a column was added.
+    """
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-    return kind(**{field.name: _PARSERS[str(field.type)](values[field.name]) for field in fields})
+    named = [field for field in fields if field.name in values or field.default is dataclasses.MISSING]
+    return kind(**{field.name: _PARSERS[str(field.type)](values[field.name]) for field in named})

@@ -1,8 +1,7 @@
 """Loads under shortest-path routing when links fail: after convergence, and while backup paths are in use.
 
-For every destination the loads without failure are kept.  A failure changes a destination only if a failed link is on
-its DAG.  If every node there keeps another next hop, distances stay and only shares change; else its shortest paths are
-searched anew.
+For every destination what passes each node without failure is kept.  A failure changes a destination only if a failed
+link is on its DAG, and then only the nodes behind it: :mod:`teal.pathops.igp_reroute`.
 
 - *After convergence* every node uses the shortest paths of the network without the failed links.
 - *Under fast reroute* (TI-LFA, RFC 9855) only the node at a failed link has acted.  If it has other next hops of equal
@@ -18,9 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from teal.network.ecmp import Dags, EcmpDag, IgpLinks, grow_dag, is_on_dag, new_dags
+from teal.network.ecmp import EcmpDag, IgpLinks, grow_dag, is_on_dag, new_dags
+from teal.pathops.igp_reroute import new_reroute_scratch, places_in_order, reroute
 from teal.pathops.segment_passes import MOST_BLOCKS, load_inwards
-from teal.runtime.arrays import AnyArray, FloatArray, Int64Array, IntArray
+from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import kernel, parallel_kernel, prange, threads_for
 
 _OPERATIONS_PER_ARC = 8  # scalar operations of a failure for each arc, approximately
@@ -47,23 +47,8 @@ class FailureResults(NamedTuple):
 
 
 @kernel
-def _keeps_next_hops(row: int, links: IgpLinks, dags: Dags, failed: AnyArray, stamp: int) -> bool:
-    """Whether every node of a DAG keeps a next hop without the failed links."""
-    arc_start, arc = dags.arc_start[row], dags.arc[row]
-    for i in range(1, dags.reached[row]):
-        has_hop = False
-        for a in range(arc_start[i], arc_start[i + 1]):
-            if failed[arc[a]] != stamp:
-                has_hop = True
-                break
-        if not has_hop:
-            return False
-    return True
-
-
-@kernel
 def _load_without(  # type: ignore[no-untyped-def]
-    row, links, dags, failed, stamp, volume, load, stuck
+    row, links, dags, is_failed, volume, load, stuck
 ):
     """:func:`load_inwards` where the next hops that are left take all; what has none is added to ``stuck`` (N,)."""
     order, arc_start, arc, share = dags.order[row], dags.arc_start[row], dags.arc[row], dags.share[row]
@@ -74,14 +59,14 @@ def _load_without(  # type: ignore[no-untyped-def]
             continue
         left = 0.0
         for a in range(arc_start[i], arc_start[i + 1]):
-            if failed[arc[a]] != stamp:
+            if not is_failed[arc[a]]:
                 left += share[a]
         if left == 0.0:
             stuck[order[i]] += passing
             continue
         for a in range(arc_start[i], arc_start[i + 1]):
             link = arc[a]
-            if failed[link] != stamp:
+            if not is_failed[link]:
                 part = passing * share[a] / left
                 load[link] += part
                 volume[links.head[link]] += part
@@ -89,7 +74,7 @@ def _load_without(  # type: ignore[no-untyped-def]
 
 @kernel
 def _volume_at_loops(  # type: ignore[no-untyped-def]
-    row, links, dags, after, failed, stamp, hops_left, queue, volume
+    row, links, dags, after, is_failed, hops_left, queue, volume
 ):
     """Gbit/s of nodes that can reach a cycle of the next hops of before and after together.
 
@@ -100,7 +85,7 @@ def _volume_at_loops(  # type: ignore[no-untyped-def]
     tail = links.tail
     hops_left[:] = 0
     for e in range(len(tail)):
-        if failed[e] != stamp and (is_on_dag(distance, links, e) or is_on_dag(distance_after, links, e)):
+        if not is_failed[e] and (is_on_dag(distance, links, e) or is_on_dag(distance_after, links, e)):
             hops_left[tail[e]] += 1
     size = 0
     for u in range(nodes):
@@ -113,7 +98,7 @@ def _volume_at_loops(  # type: ignore[no-untyped-def]
         done += 1
         for j in range(links.in_ptr[u], links.in_ptr[u + 1]):
             e = links.in_link[j]
-            if failed[e] != stamp and (is_on_dag(distance, links, e) or is_on_dag(distance_after, links, e)):
+            if not is_failed[e] and (is_on_dag(distance, links, e) or is_on_dag(distance_after, links, e)):
                 hops_left[tail[e]] -= 1
                 if hops_left[tail[e]] == 0:
                     queue[size] = tail[e]
@@ -126,11 +111,14 @@ def _volume_at_loops(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _one_failure(  # type: ignore[no-untyped-def]
-    links, failed_links, dags, after, volume, by_destination, failed, stamp, is_repairing, wants_loops,
-    keys, heap_nodes, passing, stuck, hops_left, queue, load, lost, at_risk
+def _repair(  # type: ignore[no-untyped-def]
+    links, failed_links, dags, after, volume, is_failed, keys, heap_nodes, passing, stuck, hops_left, queue,
+    load, lost, at_risk
 ):  # fmt: skip
-    """The loads (M, E) of one failure, by changing those without it; adds to ``lost`` and ``at_risk`` (M,)."""
+    """Loads (M, E) of a failure while backup paths are in use, by changing those without it.
+
+    Adds what is lost to ``lost`` (M,) and what micro-loops may take to ``at_risk`` (M,).
+    """
     matrices, nodes = volume.shape[0], volume.shape[1]
     for t in range(nodes):
         distance, is_hit = dags.distance[t], False
@@ -140,71 +128,66 @@ def _one_failure(  # type: ignore[no-untyped-def]
                 break
         if not is_hit:
             continue
-        keeps = _keeps_next_hops(t, links, dags, failed, stamp)
-        if not keeps:
-            for e in failed_links:
-                stuck[e] = links.metric[e]  # kept here while the links have failed
-                links.metric[e] = np.inf
-            grow_dag(t, 0, links, after, keys, heap_nodes)
-            for e in failed_links:
-                links.metric[e] = stuck[e]
+        for e in failed_links:
+            stuck[nodes + e] = links.metric[e]  # kept here while the links have failed
+            links.metric[e] = np.inf
+        grow_dag(t, 0, links, after, keys, heap_nodes)
+        for e in failed_links:
+            links.metric[e] = stuck[nodes + e]
         for m in range(matrices):
-            for e in range(load.shape[1]):
-                load[m, e] -= by_destination[m, t, e]
-            passing[:] = volume[m, t]
-            if keeps:
-                _load_without(t, links, dags, failed, stamp, passing, load[m], stuck)
-                continue
             for u in range(nodes):
+                passing[u] = -volume[m, t, u]
+            load_inwards(t, links.head, dags, passing, load[m])  # take the loads before away
+            for u in range(nodes):
+                passing[u] = volume[m, t, u]
                 if after.distance[0, u] == np.inf and dags.distance[t, u] < np.inf:
                     lost[m] += volume[m, t, u]
                     passing[u] = 0.0
-            if is_repairing:
-                stuck[:nodes] = 0.0
-                _load_without(t, links, dags, failed, stamp, passing, load[m], stuck)
-                for u in range(nodes):
-                    if after.distance[0, u] == np.inf:  # sent there by nodes that know of no failure yet
-                        lost[m] += stuck[u]
-                load_inwards(0, links.head, after, stuck[:nodes], load[m])
-            else:
-                load_inwards(0, links.head, after, passing, load[m])
-            if wants_loops:
-                at_risk[m] += _volume_at_loops(
-                    t, links, dags, after, failed, stamp, hops_left, queue, volume[m, t]
-                )  # fmt: skip
+            stuck[:nodes] = 0.0
+            _load_without(t, links, dags, is_failed, passing, load[m], stuck)
+            for u in range(nodes):
+                if after.distance[0, u] == np.inf:  # sent there by nodes that know of no failure yet
+                    lost[m] += stuck[u]
+            load_inwards(0, links.head, after, stuck[:nodes], load[m])
+            at_risk[m] += _volume_at_loops(t, links, dags, after, is_failed, hops_left, queue, volume[m, t])
 
 
 @parallel_kernel
 def _all_failures(  # type: ignore[no-untyped-def]
-    links, dags, set_ptr, set_link, volume, by_destination, base, lost_before, inverse_capacity, capacity,
-    is_repairing, wants_loops, blocks, utilisation, busiest, overload, lost, at_risk, loads
+    links, dags, place, set_ptr, set_link, volume, passing, base, lost_before, inverse_capacity, capacity,
+    is_repairing, blocks, utilisation, busiest, overload, lost, at_risk, loads
 ):  # fmt: skip
     for block in prange(blocks):
         matrices, nodes, num_links = volume.shape[0], volume.shape[1], base.shape[1]
+        scratch = new_reroute_scratch(nodes, num_links)
+        repairs = num_links if is_repairing else 0
         own = IgpLinks(
             links.out_ptr, links.out_link, links.in_ptr, links.in_link, links.tail, links.head,
             links.metric.copy(), links.weight,
         )  # fmt: skip
-        after = new_dags(1, nodes, num_links)
-        keys, heap_nodes = np.empty(2 * num_links + 2), np.empty(2 * num_links + 2, dtype=np.int32)
-        passing, stuck = np.empty(nodes), np.zeros(nodes + num_links)
+        after = new_dags(1, nodes, repairs)
+        keys, heap_nodes = np.empty(2 * repairs + 2), np.empty(2 * repairs + 2, dtype=np.int32)
+        at_node, stuck = np.empty(nodes), np.zeros(nodes + num_links)
         hops_left, queue = np.empty(nodes, dtype=np.int32), np.empty(nodes, dtype=np.int32)
-        failed, load = np.full(num_links, -1, dtype=np.int32), np.empty((matrices, num_links))
+        is_failed, load = np.zeros(num_links, dtype=np.bool_), np.empty((matrices, num_links))
         for s in range(block, len(set_ptr) - 1, blocks):
             failed_links = set_link[set_ptr[s] : set_ptr[s + 1]]
             for e in failed_links:
-                failed[e] = s
+                is_failed[e] = True
             load[:] = base
             for m in range(matrices):
                 lost[s, m] = lost_before[m]
-            _one_failure(
-                own, failed_links, dags, after, volume, by_destination, failed, s, is_repairing, wants_loops,
-                keys, heap_nodes, passing, stuck, hops_left, queue, load, lost[s], at_risk[s],
-            )  # fmt: skip
+            if is_repairing:
+                _repair(
+                    own, failed_links, dags, after, volume, is_failed, keys, heap_nodes, at_node, stuck, hops_left,
+                    queue, load, lost[s], at_risk[s],
+                )  # fmt: skip
+            else:
+                reroute(links, dags, place, is_failed, failed_links, volume, passing, load, lost[s], scratch)
             for m in range(matrices):
                 largest, where, over = 0.0, -1, 0.0
                 for e in range(num_links):
-                    if failed[e] == s:
+                    if is_failed[e]:
                         load[m, e] = 0.0
                         continue
                     u = load[m, e] * inverse_capacity[e]
@@ -215,16 +198,21 @@ def _all_failures(  # type: ignore[no-untyped-def]
                 if len(loads):
                     for e in range(num_links):
                         loads[s, m, e] = load[m, e]
+            for e in failed_links:
+                is_failed[e] = False
 
 
 @parallel_kernel
-def _loads_by_destination(head: IntArray, dags: Dags, volume: FloatArray, load: FloatArray) -> None:
-    for t in prange(volume.shape[1]):
-        passing = np.empty(volume.shape[2])
-        for m in range(len(volume)):
-            for u in range(len(passing)):
-                passing[u] = volume[m, t, u]
-            load_inwards(t, head, dags, passing, load[m, t])
+def _loads_without_failure(  # type: ignore[no-untyped-def]
+    head, dags, volume, passing, load, blocks
+):
+    """Fill ``passing`` (M, N, N), Gbit/s to the first node that pass the second one, and add to ``load``."""
+    for block in prange(blocks):
+        for t in range(block, volume.shape[1], blocks):
+            for m in range(len(volume)):
+                for u in range(volume.shape[2]):
+                    passing[m, t, u] = volume[m, t, u]
+                load_inwards(t, head, dags, passing[m, t], load[block, m])
 
 
 class IgpFailures:
@@ -243,24 +231,25 @@ class IgpFailures:
 
     def __init__(self, dag: EcmpDag, volume: FloatArray, adjacency: FloatArray | None = None) -> None:
         self.dag, self._volume = dag, np.ascontiguousarray(volume)
-        topology = dag.topology
-        self._by_destination = np.zeros((len(volume), topology.num_nodes, topology.num_links))
+        nodes, num_links = dag.topology.num_nodes, dag.topology.num_links
+        self._passing = np.empty_like(self._volume)
+        self._place = np.full((nodes, nodes), nodes, dtype=np.int32)
+        places_in_order(dag.dags.order, dag.dags.reached, self._place)
         self._operations = _OPERATIONS_PER_ARC * dag.num_arcs * len(volume)
+        blocks = max(1, min(nodes, MOST_BLOCKS))
+        load = np.zeros((blocks, len(volume), num_links))
         with threads_for(self._operations):
-            _loads_by_destination(dag.links.head, dag.dags, self._volume, self._by_destination)
-        self._adjacency = np.zeros((len(volume), topology.num_links)) if adjacency is None else adjacency
-        self.load: FloatArray = self._by_destination.sum(1) + self._adjacency
+            _loads_without_failure(dag.links.head, dag.dags, self._volume, self._passing, load, blocks)
+        self._adjacency = np.zeros((len(volume), num_links)) if adjacency is None else adjacency
+        self.load: FloatArray = load.sum(0) + self._adjacency
         self.lost: FloatArray = np.where(dag.reaches, 0, self._volume).sum((1, 2))
 
-    def under(
-        self, failures: list[list[int]], *, repairing: bool = False, micro_loops: bool = False, loads: bool = False
-    ) -> FailureResults:
+    def under(self, failures: list[list[int]], *, repairing: bool = False, loads: bool = False) -> FailureResults:
         """What each set of links does when all of its links fail.
 
         Args:
             failures: numbers of the links of each set.
-            repairing: loads while backup paths are in use, not after convergence.
-            micro_loops: also find the traffic at risk.
+            repairing: loads while backup paths are in use, not after convergence, and the traffic at risk.
             loads: also return the loads of all links.
         """
         topology, matrices, sets = self.dag.topology, len(self._volume), len(failures)
@@ -276,8 +265,8 @@ class IgpFailures:
         )  # fmt: skip
         with threads_for(self._operations * sets):
             _all_failures(
-                self.dag.links, self.dag.dags, ptr, flat, self._volume, self._by_destination, self.load, self.lost,
-                inverse, capacity, repairing, micro_loops, max(1, min(sets, MOST_BLOCKS)), *results,
+                self.dag.links, self.dag.dags, self._place, ptr, flat, self._volume, self._passing, self.load,
+                self.lost, inverse, capacity, repairing, max(1, min(sets, MOST_BLOCKS)), *results,
             )  # fmt: skip
         for s, links in enumerate(failures):
             results.lost[s] += self._adjacency[:, links].sum(1)

@@ -57,6 +57,9 @@ class Summary:
         status: number of cases that ended in each way, such as ``691 optimal``.
         classes: under priority, the highest one first.
         fairness: under max_min, mean fairness against the best scheme (see :class:`teal.evaluation.rows.Row`).
+        latency_mean: ms, mean over the cases of the mean over the volume; NaN without latencies.
+        latency_99: ms, mean over the cases of the least latency that 99% of the volume do not exceed.
+        largest_stretch: largest over the cases.
     """
 
     scheme: str
@@ -74,6 +77,9 @@ class Summary:
     status: str
     classes: tuple[ClassSummary, ...] = ()
     fairness: float = math.nan
+    latency_mean: float = math.nan
+    latency_99: float = math.nan
+    largest_stretch: float = math.nan
 
 
 def summarise(rows: list[Row]) -> list[Summary]:
@@ -106,7 +112,11 @@ def summarise(rows: list[Row]) -> list[Summary]:
                 _median([row.parallel_s for row in usable if not math.isnan(row.parallel_s)]),
                 ", ".join(f"{count} {status}" for status, count in counts.items()),
                 _classes(usable),
-                _mean([row.fairness for row in usable if not math.isnan(row.fairness)]),
+                *(
+                    _mean([getattr(row, name) for row in usable if not math.isnan(getattr(row, name))])
+                    for name in ("fairness", "latency_mean", "latency_99")
+                ),
+                max((row.largest_stretch for row in usable if not math.isnan(row.largest_stretch)), default=math.nan),
             )
         )
     return summaries
@@ -239,6 +249,11 @@ def render(summaries: list[Summary], objective: str, title: str, *, wide: bool) 
         columns |= of_class
         if is_compared:
             columns["fairness"] = lambda s: ratio_text(s.fairness)
+    if any(not math.isnan(s.latency_mean) for s in summaries):
+        columns["latency"] = lambda s: milliseconds(s.latency_mean)
+        if wide:
+            columns["latency of 99%"] = lambda s: milliseconds(s.latency_99)
+            columns["largest stretch"] = lambda s: "-" if math.isnan(s.largest_stretch) else f"{s.largest_stretch:.2f}"
     for column in columns:
         table.add_column(escape(column), justify="right")
     if wide:
@@ -277,6 +292,11 @@ def percent(share: float) -> str:
 def ratio_text(ratio: float) -> str:
     """A ratio near 1 as text: ``0.9987``, or ``-`` for NaN."""
     return "-" if math.isnan(ratio) else f"{ratio:.4f}"
+
+
+def milliseconds(value: float) -> str:
+    """A latency as text: ``12.3 ms``, or ``-`` for NaN."""
+    return "-" if math.isnan(value) else f"{value:.3g} ms"
 
 
 def time_text(seconds: float) -> str:

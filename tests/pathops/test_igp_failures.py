@@ -90,8 +90,8 @@ def test_a_ring_has_a_micro_loop_where_traffic_turns_round() -> None:
     cable = next(links for links in ring.cables() if 0 in links)
     failures = IgpFailures(EcmpDag.of(ring, np.ones(10)), volume)
     # 0 -> 4 after, 4 -> 0 before: nodes 0 and 4 reach the loop; 3 and 2 do not turn round.
-    assert failures.under([cable], micro_loops=True).at_risk[0, 0] == 3 + 11
-    assert failures.under([[]], micro_loops=True).at_risk[0, 0] == 0
+    assert failures.under([cable], repairing=True).at_risk[0, 0] == 3 + 11
+    assert failures.under([[]], repairing=True).at_risk[0, 0] == 0
 
 
 @pytest.mark.parametrize("seed", range(2))
