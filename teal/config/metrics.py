@@ -23,7 +23,7 @@ class MetricsConfig(IgpConfig, NetworkConfig):
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "routing": ("metric", "set_metric", "ucmp", "fail"),
         "matrices": ("index", "limit"),
-        "search": ("failures", "most", "at_most", "with_policies", "deadline", "seed"),
+        "search": ("failures", "most", "at_most", "with_policies", "start", "deadline", "seed"),
         "output": ("out", "json", "overwrite"),
     }
 
@@ -36,6 +36,8 @@ class MetricsConfig(IgpConfig, NetworkConfig):
     with_policies: bool = False
     """Also say how few demands need a segment list to come within 1% of the optimum, with the metrics in force and with
     the new ones, and keep those which need fewer."""
+    start: Path | None = None
+    """Go on from what an earlier search wrote (--out, .json or .csv); changes still count from the metrics in force."""
     deadline: str = "10s"
     """Length of the search: 500ms, 10s, 5m."""
     seed: int = 0

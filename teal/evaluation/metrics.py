@@ -13,8 +13,9 @@ from teal.config.metrics import MetricsConfig
 from teal.evaluation.igp import load_igp
 from teal.evaluation.simulate import chosen_rows
 from teal.formats import load_topology, load_traffic
+from teal.formats.metric_changes import read_changes
 from teal.network import Topology
-from teal.network.ecmp import EcmpDag
+from teal.network.ecmp import EcmpDag, check_metric
 from teal.pathops.igp_failures import volumes
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline
@@ -121,7 +122,15 @@ def improve(config: MetricsConfig, notify: Callable[[str], None]) -> MetricsRepo
     prices, optimum = _prices(dag, traffic.pairs, busiest)
     notify(f"segment lists could reach {100 * optimum:.2f}% at best; searching for {config.deadline}")
     length = seconds(config.deadline, "--deadline")
-    found = improve_metrics(search, length, [prices], config.seed)
+    earlier = None
+    if config.start is not None:
+        earlier = start.copy()
+        for link, value in read_changes(config.start, topology.link_names()).items():
+            earlier[link] = value
+        check_metric(topology, earlier)
+        most = largest_utilisation(search, earlier)
+        notify(f"{config.start}: {100 * most:.2f}%, from which the search goes on")
+    found = improve_metrics(search, length, [prices], config.seed, best_so_far=earlier)
     metric, reached = found.metric, found.utilisation
     before_policies = policies = -1
     if config.with_policies:

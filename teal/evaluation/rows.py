@@ -80,7 +80,8 @@ class Row(Figures):
     COLUMNS: ClassVar[tuple[str, ...]] = (
         "scheme", "topology", "traffic", "protocol", "level", "draw", "index", "timestamp", "objective", "value",
         "satisfied_demand", "bound", "gap", "gap_known", "max_link_utilisation", "max_violation", "build_s", "solve_s",
-        "parallel_s", "status", "note", "classes", "levels", "fairness", "latency_mean", "latency_99", "largest_stretch",
+        "parallel_s", "status", "note", "classes", "levels", "fairness", "latency_mean", "latency_99",
+        "largest_stretch",
     )  # fmt: skip
     """Columns of a file of rows, in this order."""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from teal.errors import InputError
 from teal.formats.rows import write_csv
 from teal.runtime.storage import atomic_file
 
@@ -31,6 +33,30 @@ def write_changes(path: Path, changes: Sequence[Any], figures: dict[str, Any]) -
                 temporary.write_text("link,source,target,before,after,utilisation\n", encoding="utf-8")
             case _:
                 temporary.write_text(frr_lines(changes), encoding="utf-8")
+
+
+def read_changes(path: Path, links: Sequence[str]) -> dict[int, int]:
+    """The metrics after all changes of a .json or .csv file, by the number of the link.
+
+    Args:
+        path: what :func:`write_changes` wrote.
+        links: names of the links of the network.
+
+    Raises:
+        InputError: no such file, one of something else, or a link that the network does not have.
+    """
+    number = {name: link for link, name in enumerate(links)}
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            entries = list(csv.DictReader(stream)) if path.suffix == ".csv" else json.load(stream)["changes"]
+        after = {str(entry["link"]): int(entry["after"]) for entry in entries}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        expected = "changes as teal metrics --out writes them, .json or .csv"
+        raise InputError(str(path), "", expected, f"{type(error).__name__}: {error}") from None
+    unknown = [name for name in after if name not in number]
+    if unknown:
+        raise InputError(str(path), f"link {unknown[0]}", "a link of the network", "none of this name")
+    return {number[name]: value for name, value in after.items()}
 
 
 def frr_lines(changes: Sequence[Any]) -> str:

@@ -17,7 +17,8 @@ problem", 1996).  The loads follow in two passes, since loads are linear in what
 With k nodes behind a failure both passes cost the arcs of these and of the nodes on their ways, not all arcs.
 
 The kernels take arrays, not the named tuples that hold them: reading a tuple's array counts a reference, and two
-threads that count at once wait for each other (3,828 pairs of Germany50's cables on two cores: 0.35 s with tuples, 0.18 s).
+threads that count at once wait for each other (3,828 pairs of Germany50's cables on two cores: 0.35 s with tuples,
+0.18 s).
 """
 
 from __future__ import annotations

@@ -112,10 +112,9 @@ def summarise(rows: list[Row]) -> list[Summary]:
                 _median([row.parallel_s for row in usable if not math.isnan(row.parallel_s)]),
                 ", ".join(f"{count} {status}" for status, count in counts.items()),
                 _classes(usable),
-                *(
-                    _mean([getattr(row, name) for row in usable if not math.isnan(getattr(row, name))])
-                    for name in ("fairness", "latency_mean", "latency_99")
-                ),
+                _known_mean(usable, "fairness"),
+                _known_mean(usable, "latency_mean"),
+                _known_mean(usable, "latency_99"),
                 max((row.largest_stretch for row in usable if not math.isnan(row.largest_stretch)), default=math.nan),
             )
         )
@@ -268,6 +267,11 @@ def render(summaries: list[Summary], objective: str, title: str, *, wide: bool) 
 
 def _mean(values: list[float]) -> float:
     return float(np.mean(values)) if values else math.nan
+
+
+def _known_mean(rows: list[Row], name: str) -> float:
+    """Mean of a column over the rows that have it."""
+    return _mean([getattr(row, name) for row in rows if not math.isnan(getattr(row, name))])
 
 
 def _median(values: list[float]) -> float:

@@ -115,7 +115,12 @@ class _Walk:
 
 
 def improve_metrics(
-    search: MetricSearch, seconds: float, starts: Sequence[FloatArray] = (), seed: int = 0, threads: int = 2
+    search: MetricSearch,
+    seconds: float,
+    starts: Sequence[FloatArray] = (),
+    seed: int = 0,
+    threads: int = 2,
+    best_so_far: FloatArray | None = None,
 ) -> MetricResult:
     """Search for metrics with a small largest utilisation.
 
@@ -125,11 +130,13 @@ def improve_metrics(
         starts: metrics (E,) to start from beside those in force and random ones; not used where changes are limited.
         seed: of all draws.
         threads: walks at a time.
+        best_so_far: metrics (E,) of an earlier search, than which the result is not worse.
 
     Ctrl-C ends the search with the best so far.
 
     Raises:
-        InputError: metrics in force above ``most``, or a state that does not fit into memory.
+        InputError: metrics in force above ``most``, an earlier result with too many changes, or a state that does not
+            fit into memory.
     """
     topology = search.topology
     check_metric(topology, search.start)
@@ -139,6 +146,11 @@ def improve_metrics(
     needed = 8 * scenarios * len(search.volume) * topology.num_nodes * topology.num_links * _COPIES * threads
     require("metrics", needed, "fewer matrices or failures")
     firsts = [search.start]
+    if best_so_far is not None:
+        changed = int((best_so_far != search.start).sum())
+        if changed > search.at_most:
+            raise InputError("metrics", "best_so_far", f"at most {search.at_most} changes", changed)
+        firsts.append(best_so_far)
     if search.at_most >= topology.num_links:
         rng = np.random.default_rng(seed)
         firsts += [np.clip(np.round(one), 1, search.most) for one in starts]

@@ -1,12 +1,18 @@
 """Short paths where nothing is gained by long ones.
 
 Objectives such as total_flow do not care which of a demand's paths carries a Gbit/s, and an optimum may send traffic
-over long paths on an empty network.  From a feasible allocation, demand by demand, flow moves from the longest path
-that carries any to the shortest one with capacity left.  What each demand carries in total stays, and so do value,
-bound and gap, exactly; only mean latency falls.  Under max_link_utilisation links may be loaded up to the largest
-utilisation that there is.
+over long paths on an empty network.  From a feasible allocation, flow moves to shorter paths of the same demand.  What
+each demand carries in total stays, and so do value, bound and gap, exactly; only mean latency falls.  Under
+max_link_utilisation links may be loaded up to the largest utilisation that there is.
 
-This is greedy: it does not find the least mean latency among all allocations of the same value.
+1. All demands take their shortest path, but for those whose shortest path has a link that would then be overfull: these
+   keep their splits.  Some rounds, since the splits that are kept need capacity too.
+2. Those that kept their splits move flow one after the other, from the longest path that carries any to the shortest
+   one with capacity left.
+
+This is greedy: it does not find the least mean latency among all allocations of the same value.  A price on latency in
+the program itself cannot replace it at usual gaps: a price that is small enough to cost less than the gap is lost in
+the error that the gap allows (docs/operating.md has a measurement).
 """
 
 from __future__ import annotations
@@ -23,6 +29,7 @@ from teal.runtime.parallel import parallel_kernel, prange, threads_for
 _OPERATIONS_PER_PATH = 100  # scalar operations, approximately
 _LEAST_GAIN = 1e-9  # relative difference of lengths from which on flow moves
 _LEAST_SHARE = 1e-9  # of a demand, below which moving it is not worth the time
+_MOST_ROUNDS = 8  # of the first stage; then the second one starts from the splits as they were
 
 
 def shortened(problem: Problem, splits: Tensor, length: Tensor | None = None) -> Tensor:
@@ -41,25 +48,55 @@ def shortened(problem: Problem, splits: Tensor, length: Tensor | None = None) ->
         return splits
     if length is None:
         length = torch.as_tensor(problem.topology.latency)
-    flow = problem.to(torch.float64).flows(splits.to(torch.float64)).contiguous()
-    load = problem.ops.link_sum(flow)
-    limit = problem.capacity.to(torch.float64)
+    demand = problem.demand.to(torch.float64)
+    flow = splits.to(torch.float64) * demand[..., None]
+    lengths = problem.ops.path_sum(length.to(torch.float64)[None])[0]
+    moved, load, kept = _on_shortest(problem, flow, lengths)
+    if bool(kept.any()):
+        room = (_limit(problem, flow) - load).clamp(min=0).contiguous()
+        packed = problem.paths.packed
+        with threads_for(_OPERATIONS_PER_PATH * int(kept.sum()) * flow.shape[-1]):
+            _shorten(
+                packed.scan, kept.numpy(), problem.path_mask.numpy(), lengths.numpy(), demand.numpy(), room.numpy(),
+                moved.numpy(),
+            )  # fmt: skip
+    if torch.equal(moved, flow):
+        return splits
+    shares = (moved / demand.clamp(min=1e-300)[..., None]).to(splits.dtype)
+    return torch.where(problem.demand[..., None] > 0, shares, splits)
+
+
+def _limit(problem: Problem, flow: Tensor) -> Tensor:
+    """(B, E) Gbit/s that links may carry, if they carry ``flow`` (B, D, K) now."""
+    load, limit = problem.ops.link_sum(flow), problem.capacity.to(torch.float64)
     if problem.demand_set.carries_all:
         limit = limit * problem.utilisation_of(load.to(problem.capacity)).amax(1, keepdim=True).to(torch.float64)
-    lengths = problem.ops.path_sum(length.to(torch.float64)[None])[0]
-    room = (limit - load).clamp(min=0).contiguous()
-    moved = flow.clone()
-    before = moved.numpy().copy()
-    packed = problem.paths.packed
-    with threads_for(_OPERATIONS_PER_PATH * problem.batch * packed.num_paths):
-        _shorten(
-            packed.scan, problem.path_mask.numpy(), lengths.numpy(), problem.demand.to(torch.float64).numpy(),
-            room.numpy(), moved.numpy(),
-        )  # fmt: skip
-    if np.array_equal(before, moved.numpy()):
-        return splits
-    shares = moved / problem.demand.to(torch.float64).clamp(min=1e-300)[..., None]
-    return torch.where(problem.demand[..., None] > 0, shares, splits.to(shares)).to(splits.dtype)
+    return torch.maximum(limit, load)  # which may be above by rounding
+
+
+def _on_shortest(problem: Problem, flow: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Put all demands on their shortest path that fit there.
+
+    Returns:
+        Flow (B, D, K), its loads (B, E), and (B, D) which demands kept theirs.
+    """
+    first = torch.where(problem.path_mask, length, torch.inf).argmin(-1, keepdim=True).expand(len(flow), -1, -1)
+    total = flow.sum(-1, keepdim=True)
+    shortest = torch.zeros_like(flow).scatter_(-1, first, total)
+    kept = torch.zeros(flow.shape[:2], dtype=torch.bool)
+    load = problem.ops.link_sum(shortest)
+    if not problem.demand_set.carries_all and bool((load <= problem.capacity).all()):
+        return shortest, load, kept
+    limit, moved = _limit(problem, flow), shortest
+    for _ in range(_MOST_ROUNDS):
+        is_overfull = load > limit
+        if not bool(is_overfull.any()):
+            return moved.contiguous(), load, kept
+        touched = problem.ops.path_sum(is_overfull.to(torch.float64)).expand_as(flow).gather(-1, first)
+        kept |= ((touched > 0) & (total > 0))[..., 0]
+        moved = torch.where(kept[..., None], flow, shortest)
+        load = problem.ops.link_sum(moved)
+    return flow.clone(), problem.ops.link_sum(flow), torch.ones_like(kept)
 
 
 def preferred(problem: Problem, splits: Tensor, prefer: str) -> Tensor:
@@ -71,9 +108,10 @@ def preferred(problem: Problem, splits: Tensor, prefer: str) -> Tensor:
 
 @parallel_kernel
 def _shorten(
-    scan: PathScan, live: BoolArray, length: FloatArray, demand: FloatArray, room: FloatArray, flow: FloatArray
-) -> None:
-    """Move flow (B, D, K) in place; ``room`` (B, E) is what each link may still take."""
+    scan: PathScan, is_open: BoolArray, live: BoolArray, length: FloatArray, demand: FloatArray, room: FloatArray,
+    flow: FloatArray
+) -> None:  # fmt: skip
+    """Move flow (B, D, K) of open demands (B, D) in place; ``room`` (B, E) is what each link may still take."""
     for b in prange(len(demand)):
         free, moving = room[b], flow[b]
         for s in range(len(scan.node_ptr) - 1):
@@ -81,7 +119,7 @@ def _shorten(
             for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
                 count = np.int64(scan.path_count[d])
                 # The longest path that carries flow gives to the shortest with room, until lengths meet.
-                for _ in range(count):
+                for _ in range(count if is_open[b, d] else 0):
                     giver = -1
                     for k in range(count):
                         carries = moving[d, k] > _LEAST_SHARE * demand[b, d]
@@ -118,10 +156,10 @@ def _shorten(
                             moving[d, taker] += most
                             left -= most
                     moving[d, giver] = left
-                    node = np.int64(scan.end_node[path + giver])
-                    while node > 0:
-                        free[np.int64(scan.link[first + node - 1])] -= left
-                        node = np.int64(scan.parent[first + node - 1])
                     if left > 0.0:
+                        node = np.int64(scan.end_node[path + giver])
+                        while node > 0:
+                            free[np.int64(scan.link[first + node - 1])] -= left
+                            node = np.int64(scan.parent[first + node - 1])
                         break
                 path += count

@@ -106,6 +106,14 @@ def test_metrics_are_found_and_their_changes_written_in_order(files: Path, capsy
     assert len(few["changes"]) <= 1
 
 
+def test_a_search_of_metrics_goes_on_from_an_earlier_one(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = _json("metrics --deadline 300ms --out changes.json", capsys)
+    kept = _json("metrics --deadline 1ms --seed 7 --start changes.json", capsys)
+    assert kept["before"] == found["before"]
+    assert kept["utilisation"] <= found["utilisation"] + 1e-9
+    assert {one["link"] for one in kept["changes"]}
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [
@@ -126,6 +134,7 @@ def test_metrics_are_found_and_their_changes_written_in_order(files: Path, capsy
         ),
         ("metrics --most 3", "at least 5"),
         ("metrics --ucmp", "--ucmp"),
+        ("metrics --start nowhere.csv", "nowhere.csv"),
     ],
 )
 def test_wrong_input_is_one_line(files: Path, capsys: pytest.CaptureFixture[str], command: str, message: str) -> None:
