@@ -1,6 +1,6 @@
 """Matrices from counters, intervals, routing on estimates, repair and alarms, on measured series, with seeds.
 
-    python benchmarks/counters.py TOPOLOGY TRAFFIC [--history 0.6] [--parts estimate,routing,flows,repair,alarm,worst]
+    python benchmarks/counters.py TOPOLOGY TRAFFIC [--history 0.6] [--parts estimate,repaired,persistent]
 
 The first share of the matrices is the history, the rest is tested.  Counters are the loads of shortest paths by hops,
 each with 1% noise.  NMAE is sum abs(estimate - truth) / sum truth, the mean over intervals; realised is the largest
@@ -26,13 +26,14 @@ from teal.problem import Problem
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.solvers.estimation import Estimator
 from teal.solvers.estimation.check import Checker
-from teal.solvers.estimation.repair import repair
+from teal.solvers.estimation.repair import STALE_WEIGHT, repair
 from teal.solvers.estimation.worst_load import worst_load
 from teal.solvers.pdhg import solve
 from teal.solvers.pdhg.scenarios.solver import solve_scenarios
 
 _NOISE = 0.01
-_PARTS = "estimate,routing,flows,repair,alarm,worst"
+_TRIALS = 100  # runs of intervals with one fault each, for the share of alarms
+_PARTS = "estimate,routing,flows,repair,repaired,alarm,persistent,worst"
 
 
 class Case(NamedTuple):
@@ -67,9 +68,8 @@ def main() -> None:
         if part == "alarm":
             _alarm(case, options.clean)
         else:
-            {"estimate": _estimate, "routing": _routing, "flows": _flows, "repair": _repair, "worst": _worst}[part](
-                case
-            )
+            {"estimate": _estimate, "routing": _routing, "flows": _flows, "repair": _repair,
+             "repaired": _repaired, "persistent": _persistent, "worst": _worst}[part](case)  # fmt: skip
 
 
 def _counted(case: Case, matrix: FloatArray, rng: np.random.Generator) -> FloatArray:
@@ -187,6 +187,55 @@ def _alarm(case: Case, clean: int) -> None:
             f"{np.mean(found):.2f} of those where 5% of the traffic is missing",
             flush=True,
         )
+
+
+def _persistent(case: Case) -> None:
+    """Faults that last: some of the traffic is missing in the matrix, in so many intervals."""
+    for window in (1, 4, 16):
+        checker = Checker(case.topology, case.pairs, case.measurements, window=window)
+        checker.calibrate(case.history)
+        for share in (0.0, 0.1):
+            texts = []
+            for missing in (0.0, 0.01, 0.02, 0.03):
+                rng, alarms = np.random.default_rng(3), 0
+                for _ in range(_TRIALS):
+                    order = rng.permutation(len(case.pairs))
+                    for _ in range(window):
+                        truth, other = (case.test[rng.integers(len(case.test))] for _ in range(2))
+                        believed = truth * (1 + 0.02 * rng.normal(size=len(truth)))
+                        gone = np.searchsorted(np.cumsum(truth[order]), missing * truth.sum()) + 1
+                        believed[order[: gone if missing else 0]] = 0.0
+                        last = checker.check(*checker.corrupted_counters(truth, other, share, rng), believed)
+                    alarms += last.alarm
+                texts.append(f"{100 * missing:.0f}% missing {alarms / _TRIALS:.2f}")
+            print(
+                f"window {window}, {100 * share:.0f}% of the counters wrong: share of alarms with " + ", ".join(texts),
+                flush=True,
+            )
+
+
+def _repaired(case: Case) -> None:
+    """Estimates from counters of which some are wrong, as `teal estimate` makes them."""
+    checker = Checker(case.topology, case.pairs, case.measurements)
+    for share in (0.0, 0.1, 0.3):
+        for is_repaired in (False, True):
+            estimator, rng, errors = _estimator(case, case.history), np.random.default_rng(4), []
+            expected = None
+            for number, truth in enumerate(case.test):
+                other = case.test[number - 1]
+                sent, received, ingress, egress = checker.corrupted_counters(truth, other, share, rng)
+                values = np.concatenate([(sent + received) / 2, ingress, egress])
+                if is_repaired:
+                    fixed = repair(
+                        case.topology, sent, received, ingress, egress, expected, expected_weight=STALE_WEIGHT
+                    )
+                    blamed = np.concatenate([fixed.blamed_sent | fixed.blamed_received, fixed.blamed_external])
+                    values = np.where(blamed, fixed.values, values)
+                one = estimator.estimate(values)
+                expected = case.measurements @ one.matrix
+                errors.append(np.abs(one.matrix - truth).sum() / truth.sum())
+            name = "repaired" if is_repaired else "as counted"
+            print(f"estimate, {100 * share:.0f}% of the counters wrong, {name}: NMAE {np.mean(errors):.4f}", flush=True)
 
 
 def _worst(case: Case) -> None:

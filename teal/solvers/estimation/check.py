@@ -6,8 +6,9 @@ With the repaired values u (:mod:`teal.solvers.estimation.repair`) and what the 
 
 The alarm is raised above a + b d, where d is the share of links whose two ends disagree by more than 6%: corrupted
 counters alone raise T, by an amount that depends on how many there are.  a and b come from matrices that are believed
-(:meth:`Checker.calibrate`), whose counters are corrupted on purpose, 0 to 30% of them.  T is averaged over the last
-intervals where faults persist (:attr:`Checker.window`).
+(:meth:`Checker.calibrate`), whose counters are corrupted on purpose, 0 to 30% of them.  T and d may be averaged over
+the last intervals (:attr:`Checker.window`): a mean of several varies less, so that its limit is lower, and smaller
+faults are found where they persist.
 
 Suspects are sources or targets whose demands of the history explain the deviation best, |g'z| / |g| with g the load of
 one router's demands (it must come from the history: of demands that are missing the present matrix knows nothing),
@@ -50,8 +51,8 @@ class Check:
     Attributes:
         repaired: what the counters say.
         statistic: T of this interval.
-        mean_statistic: T, mean over the last intervals.
-        limit: above which the mean is an alarm; infinite without calibration.
+        mean_statistic: T, mean over the window.
+        limit: a + b d, with d the mean over the window, above which that is an alarm; infinite without calibration.
         alarm: whether it is above.
         disagreeing: share of links whose ends disagree.
         suspects: names of counters, routers and links, the most suspicious first.
@@ -98,7 +99,7 @@ class Checker:
         self._relative, self.window = relative, window
         self.offset, self.slope = math.inf, 0.0
         self._mean: FloatArray | None = None
-        self._past: deque[float] = deque(maxlen=window)
+        self._past: deque[tuple[float, float]] = deque(maxlen=window)  # T and d
 
     def route(self, measurements: sp.csr_array) -> None:
         """Set F (E + 2 N, D) from the next interval on; the alarm's limit stays."""
@@ -107,7 +108,8 @@ class Checker:
     def calibrate(self, matrices: FloatArray, *, snapshots: int = 300, seed: int = 0) -> None:
         """Set the limit from believed matrices (T, D), Gbit/s, under corrupted counters.
 
-        The limit is the line a + b d above the statistics of all ``snapshots`` by a margin of 30%.
+        The limit is the line a + b d above the statistics of all ``snapshots`` by a margin of 30%; with a window above
+        the means of as many statistics, drawn among those with the same share of corrupted counters.
 
         Raises:
             InputError: no matrix with traffic.
@@ -126,7 +128,11 @@ class Checker:
             points.append((disagreeing, statistic))
         d, t = np.array(points).T
         self.slope = max(0.0, float(np.polyfit(d, t, 1)[0])) if np.ptp(d) > 0 else 0.0
-        self.offset = _MARGIN * float((t - self.slope * d).max())
+        above = t - self.slope * d
+        if self.window > 1:
+            kinds = [above[kind :: len(_CORRUPTED)] for kind in range(len(_CORRUPTED))]
+            above = np.concatenate([rng.choice(kind, (snapshots, self.window)).mean(1) for kind in kinds if len(kind)])
+        self.offset = _MARGIN * float(above.max())
 
     def corrupted_counters(
         self, truth: FloatArray, other: FloatArray, share: float, rng: np.random.Generator
@@ -184,9 +190,9 @@ class Checker:
         """
         counted = np.concatenate([np.where(np.isfinite(sent), sent, received), ingress, egress])
         statistic, disagreeing, z, repaired = self._statistic(sent, received, ingress, egress, matrix)
-        self._past.append(statistic)
-        mean = float(np.mean(self._past))
-        limit = self.offset + self.slope * disagreeing
+        self._past.append((statistic, disagreeing))
+        mean, mean_disagreeing = np.mean(self._past, axis=0).tolist()
+        limit = self.offset + self.slope * mean_disagreeing
         alarm = mean > limit
         return Check(
             repaired, statistic, mean, limit, alarm, disagreeing,

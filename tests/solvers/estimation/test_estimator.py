@@ -200,6 +200,23 @@ def test_an_alarm_says_that_traffic_is_missing_and_none_is_raised_without() -> N
         Checker(topology, pairs, measured, window=0)
 
 
+def test_a_window_finds_smaller_faults_that_last() -> None:
+    topology, _, pairs, measured = _network(5, 9)
+    series, alarms = _series(len(pairs), 160, 0), {}
+    for window in (1, 12):
+        checker, rng = Checker(topology, pairs, measured, window=window), np.random.default_rng(1)
+        checker.calibrate(series[:100])
+        alarms[window] = np.zeros(2)
+        for part, missing in ((series[100:130], 0.0), (series[130:], 0.03)):
+            for truth in part:
+                believed = truth * (1 + 0.02 * rng.normal(size=len(truth)))
+                believed[np.argsort(-truth)[5]] *= 1 - bool(missing)
+                counters = checker.corrupted_counters(truth, series[0], 0.0, rng)
+                alarms[window][int(missing > 0)] += checker.check(*counters, believed).alarm
+    assert alarms[1][0] == alarms[12][0] == 0
+    assert alarms[12][1] > alarms[1][1]
+
+
 def test_the_worst_load_is_the_best_vertex_and_its_bound_is_certified() -> None:
     _, dag, pairs, measured = _network(0, 4)
     topology, rng = dag.topology, np.random.default_rng(0)
