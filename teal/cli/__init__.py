@@ -104,6 +104,11 @@ def _overview() -> str:
 
 def _run(command: Command, config: Any, notify: Any) -> int:
     if command.uses_kernels:
+        from teal.formats import check_topology_name
+
+        named = getattr(config, "topology", None) or ()
+        for text in (named,) if isinstance(named, str) else named:  # before seconds of compilation
+            check_topology_name(text)
         from teal.studies.warm_up import compile_first
 
         compile_first(notify, everything=command.uses_all_kernels)

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from teal.config.option import DEVICE, MAX_PATHS, PATH_GAP, check_options
 from teal.errors import InputError
-from teal.network.paths import FIRST_PATHS, USUAL_MOST_PATHS, PathMethod, PathWeight
+from teal.network.path_options import FIRST_PATHS, USUAL_MOST_PATHS, PathMethod, PathWeight
 from teal.objectives import SINGLE_PROGRAMS, ObjectiveName
 
 

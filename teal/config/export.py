@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from teal.config.base import TopologyFileConfig, require
 from teal.config.option import OVERWRITE
-from teal.network.paths import PathWeight
+from teal.network.path_options import PathWeight
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -128,8 +128,8 @@ def improve(config: MetricsConfig, notify: Callable[[str], None]) -> MetricsRepo
         for link, value in read_changes(config.start, topology.link_names()).items():
             earlier[link] = value
         check_metric(topology, earlier)
-        most = largest_utilisation(search, earlier)
-        notify(f"{config.start}: {100 * most:.2f}%, from which the search goes on")
+        reached = largest_utilisation(search, earlier)
+        notify(f"{config.start}: {100 * reached:.2f}%, from which the search goes on")
     found = improve_metrics(search, length, [prices], config.seed, best_so_far=earlier)
     metric, reached = found.metric, found.utilisation
     before_policies = policies = -1

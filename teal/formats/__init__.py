@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from teal.errors import InputError
-from teal.formats import gravity, link_tables, rfc8345, router_databases, topohub_names
+from teal.formats import link_tables, rfc8345, router_databases, topohub_names
 from teal.formats.frames import topology_from_graph, traffic_from_frame
 from teal.formats.graphml import read_graphml
 from teal.formats.node_link import read_node_link, topology_from_node_link, topology_to_node_link
@@ -21,7 +21,15 @@ from teal.formats.units import gbps_per_unit
 from teal.network import Topology, TrafficMatrices
 from teal.runtime.storage import atomic_file, packaged
 
-__all__ = ["TRAFFIC_SUFFIXES", "is_named", "load_topology", "load_traffic", "save_topology", "save_traffic"]
+__all__ = [
+    "TRAFFIC_SUFFIXES",
+    "check_topology_name",
+    "is_named",
+    "load_topology",
+    "load_traffic",
+    "save_topology",
+    "save_traffic",
+]
 
 TRAFFIC_SUFFIXES = (".npz", ".csv", ".parquet")
 BUILT_IN = {"b4": "data/b4.json"}
@@ -37,6 +45,12 @@ _EXPECTED_TRAFFIC = (
 def is_named(text: str) -> bool:
     """Whether ``text`` names a topology that comes with Teal or topohub, and not a file."""
     return text.startswith(topohub_names.PREFIX) or text.lower() in BUILT_IN
+
+
+def check_topology_name(text: str) -> None:
+    """Raise InputError where :func:`load_topology` would find neither a file nor a name; nothing is read."""
+    if not is_named(text) and not Path(text).expanduser().is_file():
+        raise InputError(text, "topology", _EXPECTED_TOPOLOGY, "no such file or name")
 
 
 def load_topology(text: Any, default_capacity: float | None = None, attributes: str = "") -> Topology:
@@ -61,8 +75,7 @@ def load_topology(text: Any, default_capacity: float | None = None, attributes: 
         return read_node_link(packaged(BUILT_IN[text.lower()]))
     names = parse_attributes(attributes)
     path = Path(text).expanduser()
-    if not path.is_file():
-        raise InputError(text, "topology", _EXPECTED_TOPOLOGY, "no such file or name")
+    check_topology_name(text)
     match path.suffix.lower():
         case ".json":
             return _read_json(path, default_capacity, names)
@@ -120,6 +133,8 @@ def load_traffic(
     if unit and (repetita or is_archive or text.partition(":")[0] == "gravity"):
         raise InputError("--traffic-unit", "", f"nothing for {text}, which has a unit of its own", repr(unit))
     if text.partition(":")[0] == "gravity":
+        from teal.formats import gravity  # with shortest paths, and so with a compiler
+
         return gravity.generate_traffic(text, topology, progress)
     if is_archive:
         return read_sndlib_traffic(path, topology, progress)

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from teal.errors import InputError
-from teal.network.path_set import PathSet
-from teal.network.subset import joined, of_demands
 from teal.network.topology import Topology
 from teal.runtime.arrays import BoolArray, Int64Array, IntArray
 from teal.runtime.storage import content_key
+
+if TYPE_CHECKING:  # the rest needs no compiler
+    from teal.network.path_set import PathSet
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -109,6 +111,8 @@ def class_paths(
     Raises:
         InputError: see :func:`latency_limits`; a demand whose pair has no row in ``paths``.
     """
+    from teal.network.subset import joined, of_demands
+
     nodes = topology.num_nodes
     known = paths.pairs[:, 0].astype(np.int64) * nodes + paths.pairs[:, 1]
     number = pairs[:, 0].astype(np.int64) * nodes + pairs[:, 1]

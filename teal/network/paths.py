@@ -15,6 +15,7 @@ from teal.errors import InputError
 from teal.network import path_search
 from teal.network.packed import MAX_PATHS
 from teal.network.path_file import check_pairs, load_paths, save_paths
+from teal.network.path_options import FIRST_PATHS, PathMethod, PathWeight
 from teal.network.path_set import PathSet
 from teal.network.shortest import make_graph, shortest_trees
 from teal.network.survivable import Groups, make_groups, penalties, search_survivable
@@ -45,25 +46,6 @@ _POTENTIAL_MARGIN = 1e-9  # relative; keeps A*'s potential a lower bound in spit
 
 
 _Named = TypeVar("_Named", bound=StrEnum)
-
-FIRST_PATHS = 4  # edge-disjoint paths of a demand, from which a choice for some matrices begins
-USUAL_MOST_PATHS = 8  # paths of a demand after a choice, at most, unless somebody says otherwise: 16 gain nothing
-
-
-class PathMethod(StrEnum):
-    """How the K paths of a demand are chosen."""
-
-    DISJOINT = "edge-disjoint"
-    YEN = "yen"
-    SURVIVABLE = "survivable"
-
-
-class PathWeight(StrEnum):
-    """What makes a path short."""
-
-    HOPS = "hops"
-    LATENCY = "latency"
-    INVERSE_CAPACITY = "inverse-capacity"
 
 
 def compute_paths(

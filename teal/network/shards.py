@@ -14,8 +14,9 @@ import numpy as np
 from teal.errors import InputError
 from teal.network import subset
 from teal.network.packed import PackedPaths, PathScan
+from teal.network.path_options import PathMethod, PathWeight
 from teal.network.path_set import PathSet
-from teal.network.paths import PathMethod, PathWeight, compute_paths, search_key
+from teal.network.paths import compute_paths, search_key
 from teal.network.topology import Topology
 from teal.runtime.arrays import IntArray
 from teal.runtime.storage import cache_dir, require_disk

@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 
 from teal.errors import InputError
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
@@ -192,6 +190,9 @@ class Topology:
 
     def component_of_node(self) -> IntArray:
         """(N,) number of the strongly connected part of each node, over links that have a capacity."""
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import connected_components
+
         live = self.capacity > 0
         ends = self.link_source[live], self.link_target[live]
         graph = csr_array((np.ones(len(ends[0])), ends), shape=(self.num_nodes, self.num_nodes))

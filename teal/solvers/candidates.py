@@ -31,7 +31,8 @@ from teal.network import PathSet, Topology, compute_paths
 from teal.network.extension import with_columns
 from teal.network.packed import MAX_PATHS
 from teal.network.path_file import load_paths, save_paths
-from teal.network.paths import USUAL_MOST_PATHS, cache_file
+from teal.network.path_options import USUAL_MOST_PATHS
+from teal.network.paths import cache_file
 from teal.objectives import Objective
 from teal.problem import Problem, all_paths_bound
 from teal.problem.bounds import gap as certified_gap

@@ -16,7 +16,8 @@ from teal.cli import main
 from teal.formats.allocations import allocation_json
 from teal.formats.export import next_hop_groups, sr_policies
 from teal.network import PathMethod, Topology
-from teal.network.paths import PathWeight, link_weights
+from teal.network.path_options import PathWeight
+from teal.network.paths import link_weights
 from teal.network.segments import Igp, segment_list
 from teal.testing import make_topology
 

@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from teal.config.option import ENTRIES, GAP, MAX_PATHS, Option
-from teal.network.paths import FIRST_PATHS, USUAL_MOST_PATHS, PathMethod, PathWeight
+from teal.network.path_options import FIRST_PATHS, USUAL_MOST_PATHS, PathMethod, PathWeight
 from teal.objectives import ObjectiveName
 from teal.problem.offers import OFFERS
 from teal.serving.engine.errors import invalid
