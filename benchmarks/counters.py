@@ -231,7 +231,7 @@ def _repaired(case: Case) -> None:
                     )
                     blamed = np.concatenate([fixed.blamed_sent | fixed.blamed_received, fixed.blamed_external])
                     values = np.where(blamed, fixed.values, values)
-                one = estimator.estimate(values)
+                one = estimator.estimate(values, robust=is_repaired)
                 expected = case.measurements @ one.matrix
                 errors.append(np.abs(one.matrix - truth).sum() / truth.sum())
             name = "repaired" if is_repaired else "as counted"

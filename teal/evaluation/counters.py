@@ -199,7 +199,8 @@ def estimate(config: EstimateConfig, notify: Callable[[str], None]) -> EstimateR
         if not np.nansum(y) > 0:
             found = None
         else:
-            found = estimator.estimate(y, flows=_at(flows, counters.timestamps[t], pairs))
+            known_flows = _at(flows, counters.timestamps[t], pairs)
+            found = estimator.estimate(y, flows=known_flows, robust=not config.no_repair)
             matrices[t], lower[t], upper[t] = found.matrix, found.lower, found.upper
             residual += np.nan_to_num(found.residual[: topology.num_links]) / count
             expected = measurements @ found.matrix if past is not None else None

@@ -106,7 +106,7 @@ class CountedTraffic:
         values = np.where(blamed & np.isfinite(values), fixed.values, values)
         estimator = self._estimating(measurements, readings.counter_error)
         try:
-            one = estimator.estimate(values)
+            one = estimator.estimate(values, robust=True)
         except InputError as error:
             raise wrong(f"counters: {error}") from None
         counted = int(np.isfinite(both).sum() + np.isfinite(ingress).sum() + np.isfinite(egress).sum())

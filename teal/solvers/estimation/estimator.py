@@ -32,6 +32,9 @@ _LEAST_MEAN = 1e-9  # share of the traffic that a demand counts as at least, in 
 # Of the dispersion about the mean, what the prior leaves: as accurate as all of it, in half the steps of Newton.
 _LEFT_BY_PRIOR = 0.3
 _MOST_GROWTH = 10.0  # of a demand over its mean share, by which its interval widens
+_CONTRADICTED = 3.0  # standard deviations of a counter, beyond which a robust estimate doubts it
+_DOUBT = 3.0  # standard deviation of a counter that is doubted, in units of its residual
+_ROBUST_ROUNDS = 4  # of doubting and estimating again; with 2 the error is 0.01 larger at 30% wrong counters
 _FLOW_ERROR = 0.01  # standard deviation of a measured demand, as a share of it
 
 
@@ -126,7 +129,12 @@ class Estimator:
             self._history_prior = HistoryPrior(self._history, self._projection.measurements, self._relative)
 
     def estimate(
-        self, counters: FloatArray, *, flows: FloatArray | None = None, deviation: FloatArray | None = None
+        self,
+        counters: FloatArray,
+        *,
+        flows: FloatArray | None = None,
+        deviation: FloatArray | None = None,
+        robust: bool = False,
     ) -> Estimate:
         """The matrix of the next interval.
 
@@ -134,6 +142,8 @@ class Estimator:
             counters: (R,) Gbit/s of links, ingress and egress; NaN for those that are missing.
             flows: (D,) Gbit/s of demands that were measured themselves; NaN for the others.
             deviation: (R,) standard deviations, Gbit/s; None for the relative error.
+            robust: give counters that the estimate contradicts by more than 3 standard deviations a larger one, and
+                estimate again: for counters of which some are wrong.
 
         Raises:
             InputError: no routing was set, nothing was measured, or traffic that the prior rules out.
@@ -150,6 +160,13 @@ class Estimator:
         phi = _LEFT_BY_PRIOR * self._phi_share * total or total / max(1, len(prior)) or 1.0
         deviation = projection.deviations(counters, self._relative) if deviation is None else deviation
         found, rows = self._project(counters, deviation, prior, phi, flows)
+        for _ in range(_ROBUST_ROUNDS if robust else 0):
+            residual = np.abs(np.nan_to_num(found.residual[:rows]))
+            is_contradicted = residual > _CONTRADICTED * deviation
+            if not is_contradicted.any():
+                break
+            doubted = np.where(is_contradicted, _DOUBT * residual, deviation)
+            found, rows = self._project(counters, doubted, prior, phi, flows)
         matrix = found.matrix
         if float(matrix.sum()) > 0 and self._tracked is not None:
             mixed = (1 - self._tracking) * self._tracked + self._tracking * matrix / matrix.sum()

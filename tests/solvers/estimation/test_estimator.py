@@ -200,6 +200,24 @@ def test_an_alarm_says_that_traffic_is_missing_and_none_is_raised_without() -> N
         Checker(topology, pairs, measured, window=0)
 
 
+def test_a_robust_estimate_doubts_wrong_counters_and_leaves_right_ones() -> None:
+    topology, _, pairs, measured = _network(5, 9)
+    series, rng, errors = _series(len(pairs), 80, 0), np.random.default_rng(1), {True: [], False: []}
+    for robust, of_kind in errors.items():
+        estimator = Estimator(pairs, topology.num_nodes, history=series[:60])
+        estimator.route(measured)
+        for truth in series[60:]:
+            counters = measured @ truth
+            exact = estimator.estimate(counters, robust=robust)
+            if robust:
+                np.testing.assert_allclose(exact.matrix, estimator.estimate(counters).matrix, rtol=0.2, atol=0.2)
+            wrong = rng.permutation(len(counters))[: len(counters) // 8]
+            counters[wrong] *= rng.uniform(1.5, 3, len(wrong))
+            found = estimator.estimate(counters, robust=robust).matrix
+            of_kind.append(np.abs(found - truth).sum() / truth.sum())
+    assert np.mean(errors[True]) < 0.8 * np.mean(errors[False])
+
+
 def test_a_window_finds_smaller_faults_that_last() -> None:
     topology, _, pairs, measured = _network(5, 9)
     series, alarms = _series(len(pairs), 160, 0), {}
