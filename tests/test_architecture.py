@@ -37,8 +37,9 @@ ORDERS = {
         "fair_levels", "assessment",
     ),
     "evaluation": (
-        "calibration", "path_sets", "instance", "cases", "online", "comparison", "rows", "runner", "evaluate", "race",
-        "plan", "audit", "latency", "solve", "sharded", "allocate", "next_interval", "warm_up", "igp", "simulate",
+        "calibration", "path_sets", "instance", "cases", "online", "comparison", "latency", "rows", "runner",
+        "evaluate", "race",
+        "failures", "plan", "plan_report", "audit", "solve", "sharded", "allocate", "next_interval", "warm_up", "igp", "simulate",
         "segments", "over_lists", "metrics", "counters", "static_lists",
     ),
 }  # fmt: skip

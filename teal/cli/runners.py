@@ -173,13 +173,17 @@ def serve(config: ServeConfig, notify: Notify) -> int:
 
 
 def plan(config: PlanConfig, notify: Notify) -> int:
-    from teal.objectives import Objective
     from teal.reports.plan import render_plan
-    from teal.studies.plan import FILES, run_plan
+    from teal.studies.plan import FILES, PAGE, run_plan
 
-    outages = run_plan(config, notify)
-    print_tables(render_plan(outages, config.worst, Objective(config.objective)))
-    print(f"{len(outages):,} cases: " + ", ".join(str(config.out / name) for name in FILES))
+    report = run_plan(config, notify)
+    if config.json:
+        print(json.dumps(report.to_json(), indent=1))
+        return EXIT_OK
+    print("\n".join(report.findings()))
+    print_tables(render_plan(report.outages, config.worst, report.objective))
+    others = ", ".join(name for name in FILES if name != PAGE)
+    print(f"{config.out / PAGE}: open it in a browser; {len(report.outages):,} cases are in {others} beside it")
     return EXIT_OK
 
 

@@ -15,22 +15,26 @@ from teal.config.option import GAP, OVERWRITE, RESUME
 class PlanConfig(InstanceConfig):
     """What if a cable fails?  Solve every failure under every matrix to a certified gap.
 
-    A cable is all links between two nodes, in both directions; groups of cables and pairs of cables can fail too.  PDHG
-    solves sixteen matrices at a time, each from its state without the failure; no LP solver is needed.  The result
-    lists which failures cost most, and at which times.
+    A cable is all links between two nodes, in both directions; its members, nodes, groups of cables and pairs of cables
+    can fail too.  PDHG solves sixteen matrices at a time, each from its state without the failure; no LP solver is
+    needed.  The result, also as a page, lists which failures cost most and when, and how full each link can become.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "failures": ("groups", "pairs", "max_pairs"),
+        "failures": ("failures", "groups", "pairs", "max_pairs"),
         "matrices": ("split", "limit"),
-        "output": ("out", "worst", "resume", "overwrite"),
+        "output": ("out", "worst", "json", "resume", "overwrite"),
         "for experts": ("gap", "epsilon", "device"),
     }
 
+    failures: tuple[Literal["cables", "links", "nodes"], ...] = ()
+    """What fails, one at a time: cables (default); links (each member of parallel links alone, in both directions);
+    nodes (all links of a node: what it sends and receives is then stranded).  May be repeated."""
     groups: Path | None = None
-    """Also fail groups of cables that share a risk, such as a conduit: a .csv file of group,source,target, a .json file
-    {"conduit 3": [["a", "b"], ["c", "d"]]}, or a .graphml file whose edges have the attribute srlg (names, separated
-    by ;)."""
+    """Also fail groups of cables that share a risk, such as a conduit, or are out of service together: a .csv file of
+    group,source,target, a .json file {"conduit 3": [["a", "b"], ["c", "d"]]}, or a .graphml file whose edges have the
+    attribute srlg (names, separated by ;).  A target b#2 is the second of parallel cables alone, * all links of the
+    source."""
     pairs: bool = False
     """Also fail every pair of cables."""
     max_pairs: int = 2000
@@ -44,7 +48,9 @@ class PlanConfig(InstanceConfig):
     worst: int = 20
     """Number of cases to list."""
     out: Path
-    """Folder for failures.csv and .parquet, manifest.json and failures.png."""
+    """Folder for report.html, failures.csv and .parquet, links.csv, manifest.json and failures.png."""
+    json: bool = False
+    """Print one JSON object instead of text."""
     resume: Annotated[bool, RESUME] = False
     overwrite: Annotated[bool, OVERWRITE] = False
 
@@ -52,5 +58,7 @@ class PlanConfig(InstanceConfig):
         """Raise InputError for a number out of its range."""
         super().__post_init__()
         require(self, "max_pairs", "a whole number of at least 0", self.max_pairs >= 0)
+        has_cables = not self.failures or "cables" in self.failures
+        require(self, "pairs", "--failures cables, which say which pairs cost most", not self.pairs or has_cables)
         require(self, "limit", "a whole number of at least 0", self.limit >= 0)
         require(self, "worst", "a whole number of at least 1", self.worst >= 1)

@@ -1,6 +1,6 @@
 """A planner's sweep: every failure of a network under every matrix, solved by PDHG.
 
-A failure is a cable (all links between two nodes), a group of cables that share a risk, or a pair of cables.  Matrices
+Failures are those of :mod:`teal.evaluation.failures`.  Matrices
 are taken in blocks of as many as PDHG solves together; for each failure a block is solved at once, from its state
 without the failure.  Paths stay as they are: a failure strands a demand whose live paths all use failed links.
 
@@ -13,7 +13,6 @@ solved further: they are few.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple
@@ -21,17 +20,18 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import torch
 
+from teal.evaluation.failures import Failure
 from teal.evaluation.instance import Instance
-from teal.network import Topology
 from teal.objectives import Objective
 from teal.problem import Allocation, Figures, Problem, assess
-from teal.runtime.arrays import Int64Array
+from teal.runtime.arrays import FloatArray, Int64Array
 from teal.solvers import pdhg
 
 BLOCK_MATRICES = 16  # matrices
 _NOTHING = 1e-3  # share of the value, up to which a loss counts as nothing
 _NARROW = 0.1  # width of an interval, as a share of its high end, from which on it is narrow enough
 _FINER = 10.0  # by which the gap is divided where an interval is too wide
+_SAME_UTILISATION = 1e-9  # difference of utilisations that is none
 _LEAST_GAP = 1e-5  # certified, below which nothing is solved further
 
 
@@ -45,50 +45,6 @@ class SweepPart(NamedTuple):
 
     first: int
     failure: str
-
-
-class Failure(NamedTuple):
-    """Links that fail together.
-
-    Attributes:
-        name: such as ``a - b``; ``""`` for no failure.
-        kind: cable, group, pair, or none.
-        links: their numbers.
-    """
-
-    name: str
-    kind: str
-    links: tuple[int, ...]
-
-
-NO_FAILURE = Failure("", "none", ())
-
-
-def cable_failures(topology: Topology) -> list[Failure]:
-    """One failure for each cable."""
-    names, ends = topology.node_names, (topology.link_source, topology.link_target)
-    return [
-        Failure(" - ".join(names[end[cable[0]]] for end in ends), "cable", tuple(cable)) for cable in topology.cables()
-    ]
-
-
-def group_failures(groups: Mapping[str, Sequence[int]]) -> list[Failure]:
-    """One failure for each group of links, by its name."""
-    return [Failure(name, "group", tuple(links)) for name, links in groups.items()]
-
-
-def pair_failures(cables: Sequence[Failure], cost: Mapping[str, float], limit: int) -> list[Failure]:
-    """Failures of two cables at once, those first whose cables cost most alone.
-
-    Args:
-        cables: the single failures.
-        cost: of each, by its name; pairs are ranked by the sum.
-        limit: number of pairs, at most; 0 for all.
-    """
-    ranked = sorted(itertools.combinations(cables, 2), key=lambda pair: -sum(cost[one.name] for one in pair))
-    return [
-        Failure(f"{a.name} + {b.name}", "pair", (*a.links, *b.links)) for a, b in (ranked[:limit] if limit else ranked)
-    ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,13 +80,59 @@ class Outage(Figures):
     """Columns of a file of rows, in this order."""
 
 
+class LinkPeaks(NamedTuple):
+    """The largest utilisation of each link over the matrices of a part.
+
+    Attributes:
+        utilisation: (E,) load / capacity; 0 for a link that has failed.
+        row: (E,) row of the matrix in the traffic.
+    """
+
+    utilisation: FloatArray
+    row: Int64Array
+
+
+@dataclasses.dataclass
+class FullestLinks:
+    """The largest utilisation of each link over all parts so far, and when it is reached.
+
+    Attributes:
+        utilisation: (E,) load / capacity; -1 where no part has been taken.
+        failure: (E) name of the failure; ``""`` for none.
+        index: (E,) row of the matrix.
+    """
+
+    utilisation: FloatArray
+    failure: list[str]
+    index: Int64Array
+
+    @classmethod
+    def none(cls, links: int) -> FullestLinks:
+        """Before the first part."""
+        return cls(np.full(links, -1.0), [""] * links, np.full(links, -1))
+
+    def add(self, failure: str, peaks: Mapping[str, Sequence[float]]) -> None:
+        """Take over what is larger: number of a link to its utilisation and the row of the matrix."""
+        for link, (utilisation, index) in ((int(name), values) for name, values in peaks.items()):
+            if utilisation > self.utilisation[link]:
+                self.utilisation[link], self.failure[link], self.index[link] = utilisation, failure, int(index)
+
+    def larger(self, failure: str, peaks: LinkPeaks) -> dict[str, list[float]]:
+        """What :meth:`add` would take over, so that a journal need not hold every link of every part.
+
+        Without failure it is every link, since those peaks are reported by themselves too.
+        """
+        rises = np.flatnonzero(peaks.utilisation > (self.utilisation + _SAME_UTILISATION if failure else -1)).tolist()
+        return {str(link): [float(peaks.utilisation[link]), int(peaks.row[link])] for link in rises}
+
+
 def outages(
     instance: Instance,
     rows: Int64Array,
     gap: float,
     failures: Sequence[Failure],
     done: Collection[SweepPart] = (),
-) -> Iterator[tuple[SweepPart, list[Outage]]]:
+) -> Iterator[tuple[SweepPart, list[Outage], LinkPeaks]]:
     """Solve every part that is not ``done``: blocks in order, in each the failures in order.
 
     Args:
@@ -152,7 +154,7 @@ def outages(
             if part in done:
                 continue
             if not failure.links:
-                yield part, list(_outages_of(instance, block, problem, before, before, failure))
+                yield part, *_outages_of(instance, block, problem, before, before, failure)
                 continue
             capacity = topology.with_failed_links(list(failure.links)).capacity
             failed = problem.with_capacity(torch.from_numpy(capacity))
@@ -162,7 +164,7 @@ def outages(
             else:
                 finer, result = before, pdhg.solve(failed, gap=gap)
             # Other failures start from ``before``, so that no result depends on which parts were done earlier.
-            yield part, list(_outages_of(instance, block, failed, result, finer, failure))
+            yield part, *_outages_of(instance, block, failed, result, finer, failure)
 
 
 def _decided(
@@ -203,13 +205,13 @@ def _outages_of(
     result: pdhg.PdhgResult,
     before: pdhg.PdhgResult,
     failure: Failure,
-) -> Iterator[Outage]:
+) -> tuple[list[Outage], LinkPeaks]:
     allocation = Allocation.of_batch(result.splits, result.prices, result.solve_s, result.program_prices)
     assessment = assess(problem, allocation)
     total = problem.demand.sum(1)
     stranded = (problem.demand * ~problem.routable).sum(1) / total.clamp(min=1e-300)
-    for b, index in enumerate(block.tolist()):
-        yield Outage(
+    results = [
+        Outage(
             index=index,
             timestamp=str(instance.traffic.timestamps[index]),
             failure=failure.name,
@@ -220,6 +222,10 @@ def _outages_of(
             status=assessment.status[b].value,
             **vars(assessment.figures(b)),
         )
+        for b, index in enumerate(block.tolist())
+    ]
+    utilisation = np.nan_to_num(assessment.utilisation.cpu().numpy())
+    return results, LinkPeaks(utilisation.max(0), block[utilisation.argmax(0)])
 
 
 def loss(outage: Outage, objective: Objective) -> float:

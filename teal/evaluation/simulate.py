@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ import numpy as np
 
 from teal.config.simulate import SimulateConfig
 from teal.errors import InputError
+from teal.evaluation.failures import Failure, failures_of
 from teal.evaluation.igp import load_igp
-from teal.evaluation.plan import Failure, cable_failures, group_failures
 from teal.formats import load_topology, load_traffic
 from teal.formats.groups import load_groups
 from teal.formats.segment_lists import read_policies
@@ -149,7 +148,8 @@ def simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simulatio
     if unreachable:
         notify(f"{unreachable:,} pairs of nodes have no path")
     policies = SegmentPolicies.none() if config.policies is None else read_policies(Path(config.policies), topology)
-    failures = list(_failures(config, topology))
+    groups = None if config.groups is None else load_groups(config.groups, topology)
+    failures = list(failures_of(config.failures, topology, groups or {}))
     per_matrix = topology.num_nodes * topology.num_links
     return simulated(
         dag, traffic, rows, policies, failures, config.worst, repairing=config.repair,
@@ -266,36 +266,3 @@ def chosen_rows(index: int, limit: int, traffic: TrafficMatrices) -> Int64Array:
     if index >= count:
         raise InputError("--index", "", f"a matrix from 0 to {count - 1}, or -1 for all", index)
     return np.array([index]) if index >= 0 else np.arange(min(count, limit or count))
-
-
-def _failures(config: SimulateConfig, topology: Topology) -> Iterator[Failure]:
-    live = topology.capacity > 0
-    cables = [one for one in cable_failures(topology) if live[list(one.links)].any()]
-    names = topology.node_names
-    for kind in dict.fromkeys(config.failures):
-        match kind:
-            case "cables":
-                yield from cables
-            case "links":
-                yield from _single_links(topology)
-            case "nodes":
-                for n, name in enumerate(names):
-                    ends = (topology.link_source == n) | (topology.link_target == n)
-                    yield Failure(name, "node", tuple(np.flatnonzero(ends).tolist()))
-            case "pairs":
-                for a, b in itertools.combinations(cables, 2):
-                    yield Failure(f"{a.name} + {b.name}", "pair", (*a.links, *b.links))
-    if config.groups is not None:
-        yield from group_failures(load_groups(config.groups, topology))
-
-
-def _single_links(topology: Topology) -> Iterator[Failure]:
-    """Each link with one in the other direction, paired in the order of the file, so that parallel ones remain."""
-    names = topology.link_names()
-    for cable in topology.cables():
-        start = topology.link_source[cable[0]]
-        forth = [link for link in cable if topology.link_source[link] == start]
-        back = [link for link in cable if topology.link_source[link] != start]
-        for number in range(max(len(forth), len(back))):
-            pair = [*forth[number : number + 1], *back[number : number + 1]]
-            yield Failure(names[pair[0]].replace("->", " - "), "link", tuple(pair))

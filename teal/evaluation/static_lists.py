@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from teal.config import SolveConfig
-from teal.evaluation.plan import cable_failures
+from teal.evaluation.failures import cable_failures
 from teal.formats.allocations import finite_only
 from teal.network import Topology, TrafficMatrices
 from teal.network.ecmp import EcmpDag

@@ -155,20 +155,34 @@ class Topology:
     def find_links(self, a: str, b: str) -> list[int]:
         """The links between two nodes, in both directions.
 
+        Args:
+            a: name of a node.
+            b: name of another one; with ``#2`` behind it, the second of parallel cables alone, in the order of the
+                file; ``*`` for all links of ``a``.
+
         Raises:
-            InputError: an unknown node, or no link between the two.
+            InputError: an unknown node, no link between the two, or fewer parallel cables.
         """
-        index = self.node_index()
-        for node in (a, b):
+        index, where = self.node_index(), self.origin or self.name
+        other, member = b, 0
+        if b not in index and "#" in b and b.rpartition("#")[2].isdecimal():
+            other, member = b.rpartition("#")[0], int(b.rpartition("#")[2])
+        for node in (a, *(() if b == "*" and b not in index else (other,))):
             if node not in index:
-                raise InputError(self.origin or self.name, "node", "a node of the topology", repr(node))
-        i, j = index[a], index[b]
-        forth = (self.link_source == i) & (self.link_target == j)
-        back = (self.link_source == j) & (self.link_target == i)
-        links = np.flatnonzero(forth | back).tolist()
-        if not links:
-            raise InputError(self.origin or self.name, "link", f"a link between {a} and {b}", "none")
-        return links
+                raise InputError(where, "node", "a node of the topology", repr(node))
+        i, j = index[a], index.get(other, -1)
+        if j < 0:
+            links = np.flatnonzero((self.link_source == i) | (self.link_target == i))
+        else:
+            forth = np.flatnonzero((self.link_source == i) & (self.link_target == j))
+            back = np.flatnonzero((self.link_source == j) & (self.link_target == i))
+            links = np.sort(np.concatenate([forth, back]))
+            if member:
+                links = np.concatenate([forth[member - 1 : member], back[member - 1 : member]])
+        if not len(links):
+            expected = f"a link between {a} and {other}" if j >= 0 else f"a link of {a}"
+            raise InputError(where, "link", expected + (f", of at least {member}" if member else ""), "none")
+        return [int(link) for link in links]
 
     def cables(self) -> list[list[int]]:
         """The links that fail together: for each pair of neighbours all links between the two, in both directions."""

@@ -66,6 +66,9 @@ class Section:
         charts: in their order.
         map: see :func:`teal.reports.maps.network_map`; None for no map.
         row_label: heading of the first column.
+        findings: sentences that say what the table shows.
+        case_label: of the choice of what the map shows.
+        scheme_label: of the choice of whose loads it shows.
     """
 
     title: str
@@ -77,6 +80,9 @@ class Section:
     notes: Sequence[str] = ()
     map: dict[str, Any] | None = None
     row_label: str = "scheme"
+    findings: Sequence[str] = ()
+    case_label: str = "Matrix"
+    scheme_label: str = "Scheme"
 
 
 def write_page(path: Path, heading: str, introduction: str, sections: Sequence[Section]) -> None:

@@ -1,9 +1,10 @@
-"""The result of `teal plan` as tables and as a plot."""
+"""The result of `teal plan` as tables, as a plot and as a page."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -11,11 +12,17 @@ from matplotlib.figure import Figure
 from rich.markup import escape
 from rich.table import Table
 
+from teal.evaluation.failures import cable_failures
 from teal.evaluation.plan import Outage, by_failure, loss
+from teal.evaluation.plan_report import PlanReport
 from teal.objectives import Objective
+from teal.reports.chart import Chart, Series
+from teal.reports.maps import packed_utilisation
+from teal.reports.page import Cell, Column, Section, write_page
 from teal.reports.table import percent
+from teal.web.layout import drawing
 
-_MAX_FAILURES = 25  # rows of the plot
+_MAX_FAILURES = 25  # rows of the plot, and failures of a chart
 
 
 def render_plan(outages: Sequence[Outage], worst: int, objective: Objective) -> list[Table]:
@@ -63,3 +70,112 @@ def plot_plan(path: Path, outages: Sequence[Outage], objective: Objective) -> No
     figure.colorbar(image, ax=axes, label=f"{objective.rules.loss_label} (%)", pad=0.01)
     axes.set_title(f"the {len(rows)} failures that cost most, over {len(columns)} matrices", fontsize="medium")
     figure.savefig(path, dpi=140)
+
+
+def write_plan_page(path: Path, report: PlanReport) -> None:
+    """A page: findings, the failures, a map of the links' largest utilisation and of what cables cost, the links."""
+    topology, objective = report.topology, report.objective
+    matrices = len({outage.index for outage in report.outages})
+    facts = (
+        f"{topology.num_nodes} nodes, {len(topology.cables())} cables, {matrices:,} matrices, objective "
+        f"{objective.name}"
+    )
+    label = objective.rules.loss_label
+    failures = Section(
+        title=topology.name, facts=facts, traffic=report.traffic.name, findings=report.findings(),
+        columns=[
+            Column("kind", is_number=False), Column(f"{label}, certainly", most_is_best=True),
+            Column("at most", most_is_best=True), Column("when", is_number=False),
+            Column("mean", most_is_best=True), Column("demand without a path", most_is_best=True),
+        ],
+        lines=[
+            (one.failure, [
+                Cell(one.kind), _share(one.worst), _share(one.worst_at_most), Cell(minute(one.worst_at)),
+                _share(one.mean), _share(one.stranded),
+            ])
+            for one in report.by_failure()
+        ],
+        charts=_charts(report), row_label="failure", map=_map(report), case_label="Show", scheme_label="Of",
+    )  # fmt: skip
+    links = Section(
+        title=f"{topology.name}: links", facts="the largest utilisation of each link, and when it is reached",
+        traffic=report.traffic.name,
+        columns=[
+            Column("capacity, Gbit/s"), Column("without failure", most_is_best=True),
+            Column("in the worst case", most_is_best=True), Column("when this fails", is_number=False),
+            Column("at", is_number=False),
+        ],
+        lines=[
+            (one.link, [
+                Cell(f"{one.capacity:g}", one.capacity), _share(one.utilisation), _share(one.failed_utilisation),
+                Cell(one.failure or "nothing"), Cell(minute(one.timestamp)),
+            ])
+            for one in report.links()
+        ],
+        charts=(), row_label="link",
+    )  # fmt: skip
+    introduction = (
+        "Every failure under every matrix, solved anew.  What a failure costs is known between two limits, which the "
+        "certified bounds of the solutions with and without it give: certainly, and at most."
+    )
+    write_page(path, f"What failures cost on {topology.name}", introduction, [failures, links])
+
+
+def _share(value: float) -> Cell:
+    return Cell(percent(value), value)
+
+
+def _map(report: PlanReport) -> dict[str, Any]:
+    """Largest utilisation of links without and with failures, and what the failure of each cable costs."""
+    topology = report.topology
+    cost = {one.failure: max(one.worst, one.stranded, 0.0) for one in report.by_failure() if one.kind == "cable"}
+    most = max(cost.values(), default=0.0)
+    cases = {
+        "largest utilisation without failure": np.maximum(report.normal.utilisation, 0),
+        "largest utilisation under any failure": np.maximum(report.fullest.utilisation, 0),
+    }
+    if most > 0:
+        of_links = np.zeros(topology.num_links)
+        for failure in cable_failures(topology):
+            of_links[list(failure.links)] = cost.get(failure.name, 0.0) / most
+        cases["cost of each cable's failure, share of the largest"] = of_links
+    drawn = drawing(
+        topology.node_names, topology.coordinates, topology.link_source, topology.link_target, topology.capacity
+    )
+    shares = {f"{n}/0": packed_utilisation(value.astype(np.float32)) for n, value in enumerate(cases.values())}
+    return {**drawn, "cases": list(cases), "schemes": ["all matrices"], "utilisation": shares}
+
+
+def _charts(report: PlanReport) -> tuple[Chart, ...]:
+    """What the worst failures cost, and when failures cost most."""
+    worst = report.by_failure()[:_MAX_FAILURES]
+    if not worst:
+        return ()
+    label, names = f"{report.objective.rules.loss_label}, %", [one.failure for one in worst]
+    by_time: dict[str, list[float]] = {}
+    for outage in report.outages:
+        if outage.failure:
+            by_time.setdefault(outage.timestamp, []).append(loss(outage, report.objective))
+    times = sorted(by_time)
+    charts = [
+        Chart(
+            "by_failure", "What failures cost", f"The {len(worst)} failures that cost most, each under its worst "
+            "matrix: certainly, and at most.", "failure", label,
+            (
+                Series("at most", "points", names, [100 * one.worst_at_most for one in worst]),
+                Series("certainly", "points", names, [100 * max(0.0, one.worst) for one in worst]),
+            ),
+            x_scale="category",
+        )
+    ]  # fmt: skip
+    if len(times) > 1:
+        charts.append(Chart(
+            "by_time", "When failures cost most", "The largest certain cost of any failure, and the mean of all, at "
+            "each time.", "time", label,
+            (
+                Series("worst failure", "line", times, [100 * float(np.nanmax(by_time[t])) for t in times]),
+                Series("mean", "line", times, [100 * float(np.nanmean(by_time[t])) for t in times]),
+            ),
+            x_scale="time",
+        ))  # fmt: skip
+    return tuple(charts)

@@ -10,12 +10,13 @@ from teal.evaluation import Row
 from teal.evaluation.cases import Protocol
 from teal.reports.chart import Chart
 from teal.reports.charts import Charts
+from teal.reports.findings import compared, findings
 from teal.reports.groups import by_level, by_network
 from teal.reports.image import plot_panels
 from teal.reports.maps import network_map
 from teal.reports.page import Cell, Column, Section, write_page
 from teal.reports.record import Record
-from teal.reports.table import Quality, Summary, class_text, percent, ratio_text, summarise, time_text
+from teal.reports.table import Quality, Summary, class_text, milliseconds, percent, ratio_text, summarise, time_text
 
 
 def write_report(path: Path, record: Record) -> None:
@@ -27,7 +28,7 @@ def write_report(path: Path, record: Record) -> None:
     """
     sections = [_section(record, title, rows) for title, rows in _by_title(record).items()]
     write_page(
-        path, "Traffic engineering, evaluated",
+        path, compared(record.rows),
         f"Objective: `{record.rows[0].objective}`. Every allocation was measured by one validator; a gap is certified: "
         "the optimum is no further away than that.",
         sections,
@@ -80,6 +81,7 @@ def _section(record: Record, title: str, rows: list[Row]) -> Section:
     quality, summaries = Quality.of(rows[0].objective), summarise(offline)
     classes = list(dict.fromkeys(one.name for summary in summaries for one in summary.classes))
     is_compared = any(not math.isnan(summary.fairness) for summary in summaries)
+    has_latency = any(not math.isnan(summary.latency_mean) for summary in summaries)
     return Section(
         title=title,
         facts=facts,
@@ -90,16 +92,20 @@ def _section(record: Record, title: str, rows: list[Row]) -> Section:
             *([Column("fairness", most_is_best=True)] if is_compared else []),
             Column("of LP-all", most_is_best=True),
             *map(Column, ("own certified gap", "gap by the best bound", "time, median", "if parallel")),
+            *([Column("latency")] if has_latency else []),
             Column("status", is_number=False),
         ],
-        lines=[_line(summary, rows[0].objective, classes, is_compared=is_compared) for summary in summaries],
+        lines=[_line(summary, rows[0].objective, classes, is_compared, has_latency) for summary in summaries],
         charts=Charts(rows).all(),
+        findings=findings(rows),
         notes=[f"{scheme}: {note}" for scheme, note in notes],
         map=network_map(networks[0], record.utilisation, times) if networks else None,
     )  # fmt: skip
 
 
-def _line(summary: Summary, objective: str, classes: list[str], *, is_compared: bool) -> tuple[str, list[Cell]]:
+def _line(
+    summary: Summary, objective: str, classes: list[str], is_compared: bool, has_latency: bool
+) -> tuple[str, list[Cell]]:
     """A line of the table; the first cell is the satisfied demand in percent or, of other objectives, their value."""
     satisfied = {one.name: one.satisfied_demand for one in summary.classes}
     is_share = Quality.of(objective).objective.rules.measure_label is None
@@ -113,5 +119,6 @@ def _line(summary: Summary, objective: str, classes: list[str], *, is_compared: 
         (percent(summary.gap_known), summary.gap_known),
         (time_text(summary.total_s), summary.total_s),
         (time_text(summary.parallel_s), summary.parallel_s),
+        *([(milliseconds(summary.latency_mean), summary.latency_mean)] if has_latency else []),
     ]
     return summary.scheme, [*(Cell(text, number) for text, number in cells), Cell(summary.status)]

@@ -19,14 +19,13 @@ from typing import Any, TypeVar
 
 from teal.config import EvaluateConfig, PlanConfig, SimulateConfig, UpgradeConfig
 from teal.errors import InputError
-from teal.evaluation.plan import FailureLoss, Outage, by_failure
+from teal.evaluation.plan_report import PlanReport
 from teal.evaluation.simulate import Simulation
 from teal.evaluation.upgrade.result import UpgradePlan
 from teal.evaluation.upgrade.search import plan_upgrade
 from teal.formats import load_topology, load_traffic, save_topology, save_traffic
 from teal.network import Topology, TrafficMatrices
-from teal.objectives import Objective
-from teal.reports.plan import plot_plan
+from teal.reports.plan import plot_plan, write_plan_page
 from teal.studies.evaluate import EvaluationStudy
 from teal.studies.plan import run_plan
 from teal.studies.simulate import run_simulate
@@ -34,21 +33,8 @@ from teal.studies.simulate import run_simulate
 _Config = TypeVar("_Config")
 
 
-@dataclasses.dataclass(frozen=True)
-class FailurePlan:
-    """What failures cost.
-
-    Attributes:
-        outages: every failure under every matrix, and every matrix without one.
-        objective: that values are of.
-    """
-
-    outages: tuple[Outage, ...]
-    objective: Objective
-
-    def by_failure(self) -> list[FailureLoss]:
-        """A record for each failure, the worst first."""
-        return by_failure(self.outages, self.objective)
+class FailurePlan(PlanReport):
+    """What failures cost: :class:`teal.evaluation.plan_report.PlanReport`, as a frame, a plot and a page."""
 
     def to_frame(self) -> Any:
         """A pandas frame, a row for each failure, the worst first."""
@@ -59,6 +45,10 @@ class FailurePlan:
     def plot(self, path: Path | str) -> None:
         """Write the heat map of what failures cost."""
         plot_plan(Path(path), self.outages, self.objective)
+
+    def save_page(self, path: Path | str) -> None:
+        """Write the page that ``teal plan`` writes."""
+        write_plan_page(Path(path), self)
 
 
 def upgrade(topology: Any, traffic: Any, **settings: Any) -> UpgradePlan:
@@ -81,7 +71,7 @@ def plan(topology: Any, traffic: Any, **settings: Any) -> FailurePlan:
     """What failures cost; see ``teal plan --help`` for the settings, and :func:`upgrade` for the arguments."""
     with _files(topology, traffic) as names, tempfile.TemporaryDirectory() as folder:
         config = _settings(PlanConfig, *names, {"out": Path(folder) / "plan", **settings})
-        return FailurePlan(tuple(run_plan(config, _nobody)), Objective(config.objective, config.epsilon))
+        return FailurePlan(**vars(run_plan(config, _nobody)))
 
 
 def simulate(topology: Any, traffic: Any, **settings: Any) -> Simulation:

@@ -10,34 +10,27 @@ import numpy as np
 from tqdm import tqdm
 
 from teal.config import PlanConfig
+from teal.evaluation.failures import NO_FAILURE, Failure, cable_failures, failures_of, pair_failures
 from teal.evaluation.instance import Instance, load_instance
-from teal.evaluation.plan import (
-    BLOCK_MATRICES,
-    NO_FAILURE,
-    Failure,
-    Outage,
-    SweepPart,
-    by_failure,
-    cable_failures,
-    group_failures,
-    outages,
-    pair_failures,
-)
+from teal.evaluation.plan import BLOCK_MATRICES, FullestLinks, Outage, SweepPart, by_failure, outages
+from teal.evaluation.plan_report import PlanReport
 from teal.formats.groups import load_groups
 from teal.formats.rows import from_text, write_csv, write_parquet
 from teal.objectives import Objective
 from teal.reports.manifest import write_manifest
-from teal.reports.plan import plot_plan
+from teal.reports.plan import plot_plan, write_plan_page
 from teal.runtime.arrays import Int64Array
 from teal.runtime.storage import check_out_folder
 from teal.studies.evaluate import rows_of
 from teal.studies.files import RESUME_HINT, instance_key, write_files
 from teal.studies.journal import JOURNAL, Journal
 
-FILES = TABLE, PARQUET, MANIFEST, PLOT = ("failures.csv", "failures.parquet", "manifest.json", "failures.png")
+FILES = TABLE, PARQUET, MANIFEST, PLOT, PAGE, LINKS = (
+    "failures.csv", "failures.parquet", "manifest.json", "failures.png", "report.html", "links.csv"
+)  # fmt: skip
 
 
-def run_plan(config: PlanConfig, notify: Callable[[str], None]) -> list[Outage]:
+def run_plan(config: PlanConfig, notify: Callable[[str], None]) -> PlanReport:
     """Solve what is missing, then write everything; an interrupted run leaves its journal.
 
     Raises:
@@ -51,8 +44,10 @@ def run_plan(config: PlanConfig, notify: Callable[[str], None]) -> list[Outage]:
     journal = Journal(out / JOURNAL, config, resume=config.resume)
     journal.require_content(instance_key(instance), config.topology)
     cables = cable_failures(instance.topology)
-    groups = group_failures(load_groups(config.groups, instance.topology)) if config.groups else []
-    results = _sweep(instance, rows, config, journal, [NO_FAILURE, *cables, *groups], "failures")
+    groups = load_groups(config.groups, instance.topology) if config.groups else {}
+    kinds = config.failures or ("cables",)
+    singles = [NO_FAILURE, *failures_of(kinds, instance.topology, groups)]
+    results = _sweep(instance, rows, config, journal, singles, "failures")
     if config.pairs:
         count = math.comb(len(cables), 2)
         cost = _costs(results, cables, instance.objective)
@@ -66,6 +61,9 @@ def run_plan(config: PlanConfig, notify: Callable[[str], None]) -> list[Outage]:
     missed = sum(outage.gap > config.gap for outage in results)
     if missed:
         notify(f"{missed:,} of {len(results):,} cases did not reach a gap of {config.gap:g}: see the column gap")
+    normal = _fullest(instance, journal, [NO_FAILURE.name])
+    fullest = _fullest(instance, journal)
+    report = PlanReport(instance.topology, instance.traffic, instance.objective, tuple(results), normal, fullest)
     write_files(
         out,
         {
@@ -73,10 +71,12 @@ def run_plan(config: PlanConfig, notify: Callable[[str], None]) -> list[Outage]:
             PARQUET: partial(write_parquet, rows=results),
             MANIFEST: partial(write_manifest, settings=config),
             PLOT: partial(plot_plan, outages=results, objective=instance.objective),
+            LINKS: partial(write_csv, rows=report.links()),
+            PAGE: partial(write_plan_page, report=report),
         },
     )
     journal.remove()
-    return results
+    return report
 
 
 def _sweep(
@@ -86,11 +86,25 @@ def _sweep(
     done = {SweepPart(*entry["part"]) for entry in journal.entries("outages")}
     firsts = range(0, len(rows), BLOCK_MATRICES)
     parts = {SweepPart(int(rows[first]), failure.name) for first in firsts for failure in failures}
+    fullest = _fullest(instance, journal)
     with tqdm(total=len(parts), initial=len(parts & done), desc=what, unit=f"x {BLOCK_MATRICES} matrices") as bar:
-        for part, part_outages in outages(instance, rows, config.gap, failures, done):
-            journal.add("outages", {"part": part, "found": [vars(outage) for outage in part_outages]})
+        for part, part_outages, peaks in outages(instance, rows, config.gap, failures, done):
+            larger = fullest.larger(part.failure, peaks)
+            fullest.add(part.failure, larger)
+            found = [vars(outage) for outage in part_outages]
+            journal.add("outages", {"part": part, "found": found, "peaks": larger})
             bar.update()
     return [from_text(Outage, o) for entry in journal.entries("outages") for o in entry["found"]]
+
+
+def _fullest(instance: Instance, journal: Journal, failures: Sequence[str] | None = None) -> FullestLinks:
+    """The largest utilisation of each link over the parts so far, of all failures or of some."""
+    fullest = FullestLinks.none(instance.topology.num_links)
+    for entry in journal.entries("outages"):
+        failure = SweepPart(*entry["part"]).failure
+        if failures is None or failure in failures:
+            fullest.add(failure, entry["peaks"])
+    return fullest
 
 
 def _costs(results: Sequence[Outage], cables: Sequence[Failure], objective: Objective) -> dict[str, float]:

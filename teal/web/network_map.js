@@ -50,9 +50,15 @@ const NetworkMap = (() => {
     return shown;
   };
 
-  // On a small drawing, nodes far from the others (another continent) come nearer: beyond the middle four fifths of the
-  // nodes, distance d is drawn as r log(1 + d / r), r a fifth of their extent.
+  // Nodes far from the others (another continent) come nearer on a small drawing, and on any where they would leave the
+  // others less than half of an axis: beyond the middle four fifths of the nodes, distance d is drawn as
+  // r log(1 + d / r), r a fifth of their extent.
   const NARROW = 600;  // pixels
+  const isFar = (values) => {
+    const sorted = [...values].sort((a, b) => a - b), last = sorted.length - 1;
+    const middle = sorted[Math.ceil(0.9 * last)] - sorted[Math.floor(0.1 * last)];
+    return middle > 0 && sorted[last] - sorted[0] > 2 * middle;
+  };
   const squeezed = (values) => {
     const sorted = [...values].sort((a, b) => a - b);
     const low = sorted[Math.floor(0.1 * (sorted.length - 1))], high = sorted[Math.ceil(0.9 * (sorted.length - 1))];
@@ -67,7 +73,8 @@ const NetworkMap = (() => {
   const inside = ({ width, height }) => ({ width: width - 20, height: height - 100 });
 
   const traces = (whole, cables, shares, ink, size = { width: 900, height: 480 }) => {
-    const map = size.width < NARROW ? { ...whole, x: squeezed(whole.x), y: squeezed(whole.y) } : whole;
+    const fitted = (values) => (size.width < NARROW || isFar(values) ? squeezed(values) : values);
+    const map = { ...whole, x: fitted(whole.x), y: fitted(whole.y) };
     const failed = { name: "failed", color: ink, width: 1.6, dash: "dot" };
     const lines = new Map([...bins, failed].map((bin) => [bin, { x: [], y: [] }]));
     const points = { x: [], y: [], text: [], customdata: [] };

@@ -15,18 +15,9 @@ import torch
 
 from baselines.lp_all import LpAll
 from teal.cli import main
+from teal.evaluation.failures import NO_FAILURE, cable_failures, failures_of, group_failures, pair_failures
 from teal.evaluation.instance import Instance
-from teal.evaluation.plan import (
-    NO_FAILURE,
-    Outage,
-    by_failure,
-    cable_failures,
-    group_failures,
-    loss,
-    loss_limits,
-    outages,
-    pair_failures,
-)
+from teal.evaluation.plan import FullestLinks, Outage, by_failure, loss, loss_limits, outages
 from teal.formats.rows import read_csv
 from teal.network import Topology, TrafficMatrices, all_pairs, compute_paths
 from teal.network.rates import ArrayRates
@@ -52,8 +43,8 @@ def test_value_and_bound_of_every_outage_bracket_the_lp_optimum(seed: int, objec
     rows = np.arange(19)  # one full block of 16 matrices and a partial one
     failures = [NO_FAILURE, *cable_failures(topology)]
     parts = list(outages(instance, rows, 1e-3, failures))
-    assert [part for part, _ in parts] == [(first, failure.name) for first in (0, 16) for failure in failures]
-    swept = [outage for _, block in parts for outage in block]
+    assert [part for part, _, _ in parts] == [(first, failure.name) for first in (0, 16) for failure in failures]
+    swept = [outage for _, block, _ in parts for outage in block]
     assert len(swept) == 19 * (1 + len(topology.cables()))
     assert {(o.index, o.failure) for o in swept} >= {(int(i), "") for i in rows}
     higher = Objective(objective).may_shed
@@ -76,10 +67,10 @@ def test_value_and_bound_of_every_outage_bracket_the_lp_optimum(seed: int, objec
             assert outage.value_before == pytest.approx(unfailed.value)
             if higher:
                 assert loss(outage, Objective()) >= -2e-3
-    finished = {part for part, _ in parts} - {(16, failures[2].name)}
+    finished = {part for part, _, _ in parts} - {(16, failures[2].name)}
     (remaining,) = outages(instance, rows, 1e-3, failures, finished)
     assert remaining[0] == (16, failures[2].name)
-    assert [o.value for o in remaining[1]] == [o.value for o in dict(parts)[remaining[0]]]
+    assert [o.value for o in remaining[1]] == [o.value for o in {part: found for part, found, _ in parts}[remaining[0]]]
 
 
 def test_outages_of_a_line_of_three_nodes_equal_values_computed_by_hand() -> None:
@@ -88,7 +79,7 @@ def test_outages_of_a_line_of_three_nodes_equal_values_computed_by_hand() -> Non
     instance = _instance(topology, np.array([[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]]))  # 01 02 10 12 20 21
     swept = [
         outage
-        for _, block in outages(instance, np.array([0]), 1e-6, [NO_FAILURE, *cable_failures(topology)])
+        for _, block, _ in outages(instance, np.array([0]), 1e-6, [NO_FAILURE, *cable_failures(topology)])
         for outage in block
     ]
     outage_of = {o.failure: o for o in swept}
@@ -110,7 +101,7 @@ def test_a_loss_is_what_is_certain_and_the_optimum_lies_in_its_interval() -> Non
     instance = _instance(topology, rates)
     failures = [NO_FAILURE, *cable_failures(topology)]
     coarse, exact = (
-        {(o.index, o.failure): o for _, part in outages(instance, np.arange(6), gap, failures) for o in part}
+        {(o.index, o.failure): o for _, part, _ in outages(instance, np.arange(6), gap, failures) for o in part}
         for gap in (5e-2, 1e-6)
     )
     objective = Objective()
@@ -129,7 +120,7 @@ def test_cables_that_strand_demand_rank_first_under_max_link_utilisation() -> No
     instance = _instance(topology, np.ones((1, 12)), ObjectiveName.MAX_LINK_UTILISATION)
     swept = [
         outage
-        for _, block in outages(instance, np.array([0]), 1e-4, [NO_FAILURE, *cable_failures(topology)])
+        for _, block, _ in outages(instance, np.array([0]), 1e-4, [NO_FAILURE, *cable_failures(topology)])
         for outage in block
     ]
     worst, *others = by_failure(swept, Objective(ObjectiveName.MAX_LINK_UTILISATION))
@@ -157,7 +148,13 @@ def test_plan_command_lists_the_worst_cases_and_resumes(tmp_path: Path, capsys: 
     block_rows = [vars(row) for row in rows[:48]]
     entries: list[dict[str, Any]] = [{"settings": settings, "machine": {}}]
     entries += [
-        {"outages": {"part": [0, block_rows[16 * i]["failure"]], "found": block_rows[16 * i : 16 * i + 16]}}
+        {
+            "outages": {
+                "part": [0, block_rows[16 * i]["failure"]],
+                "found": block_rows[16 * i : 16 * i + 16],
+                "peaks": {},
+            }
+        }  # fmt: skip
         for i in range(3)
     ]
     (out / "journal.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
@@ -179,7 +176,7 @@ def test_groups_and_pairs_equal_the_lps_without_these_links(tmp_path: Path) -> N
     instance = _instance(topology, rates)
     cables = cable_failures(topology)
     groups = group_failures({"conduit": [*cables[0].links, *cables[2].links], "duct": list(cables[1].links)})
-    alone = [o for _, block in outages(instance, np.arange(2), 1e-4, [NO_FAILURE, *cables]) for o in block]
+    alone = [o for _, block, _ in outages(instance, np.arange(2), 1e-4, [NO_FAILURE, *cables]) for o in block]
     cost = {one.failure: one.mean for one in by_failure(alone, Objective())}
     pairs = pair_failures(cables, cost, 5)
     assert len(pairs) == 5
@@ -187,7 +184,9 @@ def test_groups_and_pairs_equal_the_lps_without_these_links(tmp_path: Path) -> N
     assert set(pairs[0].name.split(" + ")) == set(worst)
     assert len(pair_failures(cables, cost, 0)) == len(cables) * (len(cables) - 1) // 2
     swept = {
-        (o.index, o.failure): o for _, block in outages(instance, np.arange(2), 1e-4, [*groups, *pairs]) for o in block
+        (o.index, o.failure): o
+        for _, block, _ in outages(instance, np.arange(2), 1e-4, [*groups, *pairs])
+        for o in block
     }
     for failure in (*groups, *pairs):
         capacity = topology.with_failed_links(list(failure.links)).capacity
@@ -217,3 +216,47 @@ def test_the_command_sweeps_groups_and_the_worst_pairs(tmp_path: Path, capsys: p
     (tmp_path / "groups.csv").write_text("group,source,target\nconduit,1,12\n")
     assert main([*command, "--overwrite"]) == 2
     assert "line 2" in capsys.readouterr().err
+
+
+def test_members_nodes_and_peaks_of_links_by_hand() -> None:
+    # Two parallel cables n0 - n1 of 10 and 6 Gbit/s, and a way round by n2.
+    topology = make_topology([(0, 1, 10.0), (0, 1, 6.0), (0, 2, 3.0), (2, 1, 3.0)], both=True)
+    kinds = list(failures_of(["links", "nodes"], topology, {}))
+    assert [one.kind for one in kinds] == ["link"] * 4 + ["node"] * 3
+    rates = np.zeros((2, 6))
+    rates[:, 0] = 9.0, 14.0  # n0 to n1
+    instance = _instance(topology, rates, ObjectiveName.MAX_LINK_UTILISATION)
+    instance = dataclasses.replace(
+        instance, paths=compute_paths(topology, all_pairs(topology), num_paths=3, cache=False)
+    )
+    fullest, normal = FullestLinks.none(topology.num_links), FullestLinks.none(topology.num_links)
+    for part, _, peaks in outages(instance, np.arange(2), 1e-5, [NO_FAILURE, *kinds]):
+        if not part.failure:
+            normal.add("", normal.larger("", peaks))
+        fullest.add(part.failure, fullest.larger(part.failure, peaks))
+    forth = np.flatnonzero((topology.link_source == 0) & (topology.link_target == 1))
+    # Without failure 14 Gbit/s over 10 + 6 + 3; without the larger cable over 6 + 3, which is worst.
+    np.testing.assert_allclose(normal.utilisation[forth], 14 / 19, rtol=1e-3)
+    assert fullest.utilisation[forth[1]] == pytest.approx(14 / 9, rel=1e-3)
+    assert fullest.index[forth[1]] == 1
+    failed = next(one for one in kinds if forth[0] in one.links)
+    assert fullest.failure[forth[1]] == failed.name
+    assert topology.find_links("n0", "n1#2") == list(kinds[1].links)
+    assert topology.find_links("n2", "*") == sorted(kinds[-1].links)
+
+
+def test_the_page_names_findings_and_links(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "plan"
+    command = ["plan", "--topology", "b4", "--traffic", "gravity:seed=0,count=3,load=3", "--out", str(out)]
+    assert main([*command, "--failures", "nodes", "--objective", "max_link_utilisation", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert {one["kind"] for one in printed["failures"]} == {"node"}
+    page = (out / "report.html").read_text()
+    for sentence in printed["findings"]:
+        assert sentence.replace(">", "&gt;") in page
+    with (out / "links.csv").open(newline="") as stream:
+        links = list(csv.DictReader(stream))
+    assert len(links) == len(printed["links"]) == 38
+    assert all(float(row["failed_utilisation"]) >= float(row["utilisation"]) - 1e-9 for row in links)
+    assert main([*command, "--overwrite", "--failures", "nodes", "--pairs"]) == 2
+    assert "--pairs" in capsys.readouterr().err

@@ -13,7 +13,7 @@ import numpy as np
 
 from teal.config.upgrade import UpgradeConfig
 from teal.errors import InputError
-from teal.evaluation.plan import Failure, cable_failures, group_failures, pair_failures
+from teal.evaluation.failures import Failure, cable_failures, group_failures, pair_failures
 from teal.formats.groups import load_groups
 from teal.network import Topology
 from teal.runtime.arrays import FloatArray, IntArray

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from teal.config.upgrade import UpgradeConfig
-from teal.evaluation.plan import NO_FAILURE
+from teal.evaluation.failures import NO_FAILURE
 from teal.evaluation.upgrade.growth import Growth, LinkForecast, fitted_growth, month_when_full
 from teal.evaluation.upgrade.question import Notify, Question, igp_loads, planned_matrices, purchase
 from teal.evaluation.upgrade.result import Alternative, CurvePoint, Purchase

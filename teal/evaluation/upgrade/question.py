@@ -10,8 +10,8 @@ import numpy as np
 
 from teal.config import seconds
 from teal.config.upgrade import UpgradeConfig
+from teal.evaluation.failures import Failure
 from teal.evaluation.instance import Instance, load_instance
-from teal.evaluation.plan import Failure
 from teal.evaluation.upgrade.inputs import Offer, failures_of, offer
 from teal.evaluation.upgrade.result import Purchase
 from teal.network import PathSet, Topology, TrafficMatrices, compute_paths

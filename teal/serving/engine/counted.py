@@ -28,7 +28,7 @@ from teal.solvers.estimation.repair import STALE_WEIGHT, repair
 
 _LEAST_HISTORY = 20  # measured matrices, from which on they are a history
 _MOST_UNEXPLAINED = 0.1  # share of what was counted that no matrix explains, above which there is an alarm
-_MOST_BLAMED = 0.3  # share of the counters that repair replaces, likewise
+_MOST_BLAMED = 0.3  # share of the counters that repair replaces or the estimate doubts, likewise
 _MOST_NAMES = 8  # suspects in an answer
 
 
@@ -110,7 +110,7 @@ class CountedTraffic:
         except InputError as error:
             raise wrong(f"counters: {error}") from None
         counted = int(np.isfinite(both).sum() + np.isfinite(ingress).sum() + np.isfinite(egress).sum())
-        share = fixed.num_blamed / max(1, counted)
+        share = (fixed.num_blamed + one.doubted) / max(1, counted)
         alarm = one.unexplained > _MOST_UNEXPLAINED or share > _MOST_BLAMED
         if not alarm:
             self._expected = one.matrix

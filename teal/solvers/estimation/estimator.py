@@ -52,6 +52,7 @@ class Estimate:
         prior: what the prior was made of: history, tracked or gravity.
         steps: of Newton's method.
         unexplained: sum of the residuals' magnitudes over the sum of the counters.
+        doubted: number of counters that a robust estimate doubts.
     """
 
     matrix: FloatArray
@@ -62,6 +63,7 @@ class Estimate:
     prior: str
     steps: int
     unexplained: float
+    doubted: int = 0
 
 
 class Estimator:
@@ -160,6 +162,7 @@ class Estimator:
         phi = _LEFT_BY_PRIOR * self._phi_share * total or total / max(1, len(prior)) or 1.0
         deviation = projection.deviations(counters, self._relative) if deviation is None else deviation
         found, rows = self._project(counters, deviation, prior, phi, flows)
+        is_contradicted = np.zeros(len(counters), dtype=bool)
         for _ in range(_ROBUST_ROUNDS if robust else 0):
             residual = np.abs(np.nan_to_num(found.residual[:rows]))
             is_contradicted = residual > _CONTRADICTED * deviation
@@ -176,7 +179,7 @@ class Estimator:
         lower, upper = self._interval(matrix)
         return Estimate(
             matrix, lower, upper, residual, phi, kind, found.steps,
-            float(np.nansum(np.abs(residual))) / counted if counted > 0 else 0.0,
+            float(np.nansum(np.abs(residual))) / counted if counted > 0 else 0.0, int(is_contradicted.sum()),
         )  # fmt: skip
 
     def _shares(self, counters: FloatArray) -> tuple[FloatArray, str]:

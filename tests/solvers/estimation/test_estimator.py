@@ -202,7 +202,8 @@ def test_an_alarm_says_that_traffic_is_missing_and_none_is_raised_without() -> N
 
 def test_a_robust_estimate_doubts_wrong_counters_and_leaves_right_ones() -> None:
     topology, _, pairs, measured = _network(5, 9)
-    series, rng, errors = _series(len(pairs), 80, 0), np.random.default_rng(1), {True: [], False: []}
+    series, rng = _series(len(pairs), 80, 0), np.random.default_rng(1)
+    errors: dict[bool, list[float]] = {True: [], False: []}
     for robust, of_kind in errors.items():
         estimator = Estimator(pairs, topology.num_nodes, history=series[:60])
         estimator.route(measured)
