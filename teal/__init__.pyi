@@ -38,7 +38,7 @@ from .solvers.pdhg import PdhgResult, PdhgState, Starter, solve
 from .solvers.pdhg.scenarios.solver import ScenarioResult, solve_scenarios
 from .solvers.pdhg.shards.sharded import ShardedProblem, ShardedResult
 from .solvers.projection import project
-from .studies.functions import FailurePlan, evaluate, plan, simulate, upgrade
+from .studies.functions import FailurePlan, evaluate, next_interval, plan, simulate, train, upgrade
 
 __version__: str
 
@@ -96,6 +96,7 @@ __all__ = [
     "make_hedge",
     "make_path_ops",
     "make_scheme",
+    "next_interval",
     "path_measurements",
     "plan",
     "plot",
@@ -113,6 +114,7 @@ __all__ = [
     "simulate",
     "solve",
     "solve_scenarios",
+    "train",
     "upgrade",
     "vary",
     "violations",

@@ -239,6 +239,19 @@ class Objective:
         if not 0 <= self.epsilon < 1:
             raise InputError("objective", "epsilon", "a number in [0, 1)", self.epsilon)
 
+    @classmethod
+    def of(cls, value: Objective | str) -> Objective:
+        """An objective as it is, or the one of a name.
+
+        Raises:
+            InputError: an unknown name, or something else.
+        """
+        if isinstance(value, Objective):
+            return value
+        if not isinstance(value, str):
+            raise InputError("objective", "", "a teal.Objective or its name", type(value).__name__)
+        return cls(value)
+
     @property
     def rules(self) -> Rules:
         """What distinguishes it from other objectives."""

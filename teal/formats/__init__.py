@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from teal.errors import InputError
 from teal.formats import link_tables, rfc8345, router_databases, topohub_names
-from teal.formats.frames import topology_from_graph, traffic_from_frame
+from teal.formats.frames import topology_from_graph, traffic_from_object
 from teal.formats.graphml import read_graphml
 from teal.formats.node_link import read_node_link, topology_from_node_link, topology_to_node_link
 from teal.formats.npz import read_npz, write_npz
@@ -53,20 +53,29 @@ def check_topology_name(text: str) -> None:
         raise InputError(text, "topology", _EXPECTED_TOPOLOGY, "no such file or name")
 
 
-def load_topology(text: Any, default_capacity: float | None = None, attributes: str = "") -> Topology:
-    """The topology of a file or name, or of a networkx graph.
+def load_topology(
+    text: Any, default_capacity: float | None = None, attributes: str | Mapping[str, str] = ""
+) -> Topology:
+    """The topology of a file or name, of a networkx graph, or of a pandas frame of links.
 
     Args:
         text: a node-link, RFC 8345 or FRR database ``.json``, ``.graphml``, SNDlib ``.xml`` or Repetita ``.graph``
             file, a table of links (``.csv``, ``.xlsx``), BGP-LS updates (``.jsonl``); ``topohub:GROUP/NAME``;
-            ``b4``; or a graph.
+            ``b4``; a graph; or a frame with the columns of a table of links.
         default_capacity: Gbit/s for links whose file gives none; None to refuse such files.
-        attributes: names of the attributes of links in a .json or .graphml file, such as ``capacity=bandwidth``.
+        attributes: names of the attributes of links in a file, a graph or a frame, such as ``capacity=bandwidth`` or
+            ``{"capacity": "bandwidth"}``.
 
     Raises:
         InputError: no such file or name, or a fault in it.
     """
+    if not isinstance(attributes, str):
+        attributes = ",".join(f"{name}={value}" for name, value in attributes.items())
+    if hasattr(text, "columns"):
+        return link_tables.topology_from_link_frame(text, default_capacity, parse_attributes(attributes))
     if not isinstance(text, str | Path):
+        if not (hasattr(text, "nodes") and hasattr(text, "edges")):
+            raise InputError("topology", "", "a file, a name, a networkx graph or a pandas frame", type(text).__name__)
         return topology_from_graph(text, default_capacity, parse_attributes(attributes))
     text = str(text)
     if text.startswith(topohub_names.PREFIX):
@@ -108,11 +117,12 @@ def _read_json(path: Path, default_capacity: float | None, names: Attributes) ->
 def load_traffic(
     text: Any, topology: Topology, progress: bool = False, unit: str = "", class_order: Sequence[str] = ()
 ) -> TrafficMatrices:
-    """The traffic matrices of a file, folder or name, or of a pandas frame, over the nodes of ``topology``.
+    """The traffic matrices of a file, folder or name, or of an object, over the nodes of ``topology``.
 
     Args:
         text: an SNDlib archive (.tgz or folder); a .npz, .csv, .parquet or Repetita .demands file (or a pattern,
-            ``rf1221.*.demands``); ``gravity:...``; or a frame.
+            ``rf1221.*.demands``); ``gravity:...``; or a pandas frame or series, a dict of pairs or an array (see
+            :mod:`teal.formats.frames`).
         topology: the network.
         progress: show bars.
         unit: of the rates in a .csv, .parquet or .npz file, such as ``Mbit/s``; "" for Gbit/s.
@@ -123,7 +133,7 @@ def load_traffic(
         InputError: no such file or name, or a fault in it.
     """
     if not isinstance(text, str | Path):
-        return traffic_from_frame(text, topology).scaled(gbps_per_unit(unit, "unit") if unit else 1.0)
+        return traffic_from_object(text, topology).scaled(gbps_per_unit(unit, "unit") if unit else 1.0)
     text = str(text)
     path = Path(text).expanduser()
     if class_order and path.suffix.lower() not in (".csv", ".parquet"):

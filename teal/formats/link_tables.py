@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +39,34 @@ def read_link_table(path: Path, default_capacity: float | None, attributes: Attr
         InputError: a column missing, a cell that is no number with a unit, or what :func:`topology_from_records`
             refuses.
     """
-    where = str(path)
     header, rows = _cells(path)
+    return _from_cells(path.stem, str(path), header, rows, default_capacity, attributes)
+
+
+def topology_from_link_frame(frame: Any, default_capacity: float | None, attributes: Attributes) -> Topology:
+    """The network of a pandas frame with the columns of a table; arguments and errors as of :func:`read_link_table`."""
+    header = [str(column) for column in frame.columns]
+    rows = ((number, ["" if value != value else str(value) for value in row])  # a NaN is an empty cell
+            for number, row in enumerate(frame.itertuples(index=False)))  # fmt: skip
+    return _from_cells("frame", "data frame", header, rows, default_capacity, attributes, "row")
+
+
+def _from_cells(
+    name: str,
+    where: str,
+    header: list[str],
+    rows: Iterable[tuple[int, list[str]]],
+    default_capacity: float | None,
+    attributes: Attributes,
+    row_word: str = "line",
+) -> Topology:
     columns = _columns(header, attributes, where)
     records, nodes = [], dict[str, tuple[float, float] | None]()
     for line, row in rows:
         cell = {name: row[place].strip() if place < len(row) else "" for name, place in columns.items()}
         if not any(cell.values()):
             continue
-        field = f"line {line}"
+        field = f"{row_word} {line}"
         for end in ("source", "target"):
             if not cell[end]:
                 raise InputError(where, f"{field}: {end}", "a name of a node", "an empty cell")
@@ -68,7 +87,7 @@ def read_link_table(path: Path, default_capacity: float | None, attributes: Attr
     notes = [f"Columns that are not used: {', '.join(unused)}."] if unused else []
     notes.append(f"A row is {'one direction of a link' if directed else 'a cable with both directions'}.")
     return topology_from_records(
-        path.stem, where, nodes, records, directed=directed, default_capacity=default_capacity, notes=tuple(notes)
+        name, where, nodes, records, directed=directed, default_capacity=default_capacity, notes=tuple(notes)
     )
 
 

@@ -117,6 +117,21 @@ class Topology:
             "capacity": self.capacity, "latency": self.latency,
         })  # fmt: skip
 
+    def to_networkx(self) -> Any:
+        """A networkx MultiDiGraph: names of nodes; links in order, with capacity (Gbit/s), latency (ms), metric."""
+        import networkx as nx
+
+        graph = nx.MultiDiGraph(name=self.name)
+        for name, (longitude, latitude) in zip(self.node_names, self.coordinates.tolist(), strict=True):
+            graph.add_node(name, **({} if np.isnan(longitude) else {"lon": longitude, "lat": latitude}))
+        for link in range(self.num_links):
+            values = {"capacity": float(self.capacity[link]), "latency": float(self.latency[link])}
+            if self.metric is not None:
+                values["metric"] = int(self.metric[link])
+            source, target = self.node_names[self.link_source[link]], self.node_names[self.link_target[link]]
+            graph.add_edge(source, target, **values)
+        return graph
+
     def link_names(self) -> list[str]:
         """Distinct names of all links: ``source->target``, with ``#1``, ``#2``, ... where several are parallel."""
         names = [self.link_name(link) for link in range(self.num_links)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,9 @@ from teal.network.classes import DemandClasses
 from teal.network.rates import ArrayRates, PartRates, Rates, SharedRates
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.storage import content_key
+
+if TYPE_CHECKING:
+    from teal.network.topology import Topology
 
 _SHARE_TOLERANCE = 1e-9  # by which shares of classes may miss a sum of 1, for rounding
 
@@ -92,6 +95,24 @@ class TrafficMatrices:
             raise InputError(where, "demands", "pairs sorted by source and target, each once", "another order")
         if (self.pairs[:, 0] == self.pairs[:, 1]).any():
             raise InputError(where, "demands", "a target other than the source", "a node's demand to itself")
+
+    def to_frame(self, topology: Topology) -> Any:
+        """A pandas frame, a row for each time, a column for each pair of names (source, target), in Gbit/s.
+
+        Args:
+            topology: whose nodes the pairs are of.
+
+        Raises:
+            InputError: priority classes, of which several have the same pair.
+        """
+        import pandas as pd
+
+        if self.classes is not None:
+            raise InputError(self.origin or self.name, "classes", "traffic without classes", self.classes.names)
+        names = np.array(topology.node_names, dtype=object)[self.pairs]
+        columns = pd.MultiIndex.from_arrays([names[:, 0], names[:, 1]], names=["source", "target"])
+        index = pd.DatetimeIndex(self.timestamps, name="timestamp")
+        return pd.DataFrame(self.read(slice(None)), index=index, columns=columns)
 
     @property
     def num_matrices(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from torch import Tensor
 
 from teal.errors import InputError
 from teal.network import AnyPaths, DemandClasses, Topology
@@ -27,7 +28,7 @@ def arrays(
     topology: Topology,
     paths: AnyPaths,
     objective: Objective,
-    demand: AnyArray,
+    demand: AnyArray | Tensor,
     capacity: AnyArray | None,
     weight: AnyArray | None,
     classes: DemandClasses | None,
@@ -43,14 +44,22 @@ def arrays(
         weight = CLASS_RATIO ** (len(classes) - 1.0 - classes.of_demand)
     if classes is not None and int(classes.ptr[-1]) != paths.num_demands:
         raise InputError("problem", "classes", f"{paths.num_demands} demands", int(classes.ptr[-1]))
+    if not hasattr(paths, "topology_key"):
+        raise InputError("problem", "paths", "candidate paths, as of teal.compute_paths", type(paths).__name__)
     if paths.topology_key != topology.graph_key():
         raise InputError(topology.name, "paths", "paths over this network's links", "those of another network")
-    demand = checked("demand", np.atleast_2d(demand), paths.num_demands)
+    try:
+        demand = np.atleast_2d(np.asarray(demand, dtype=np.float64))
+    except (TypeError, ValueError):
+        expected = "an array of rates, as of TrafficMatrices.read"
+        raise InputError("problem", "demand", expected, type(demand).__name__) from None
+    demand = checked("demand", demand, paths.num_demands)
     capacity = topology.capacity if capacity is None else capacity
     capacity = checked("capacity", np.atleast_2d(capacity), topology.num_links)
     if len(capacity) not in (1, len(demand)):
         raise InputError("problem", "capacity", f"1 row, or {len(demand)} as in demand", len(capacity))
     if weight is not None:
+        weight = np.asarray(weight)
         if weight.ndim != 1:
             raise InputError("problem", "weight", f"({paths.num_demands},) weights", weight.shape)
         weight = checked("weight", np.atleast_2d(weight), paths.num_demands)[0]

@@ -71,8 +71,8 @@ class Problem:
         cls,
         topology: Topology,
         paths: AnyPaths,
-        objective: Objective,
-        demand: AnyArray,
+        objective: Objective | str,
+        demand: AnyArray | Tensor,
         *,
         capacity: AnyArray | None = None,
         weight: AnyArray | None = None,
@@ -86,7 +86,7 @@ class Problem:
         Args:
             topology: the network.
             paths: candidate paths over its links.
-            objective: the program to solve.
+            objective: the program to solve, or its name.
             demand: (B, D) or (D,) Gbit/s.
             capacity: (B, E) or (E,) Gbit/s; None for the topology's.
             weight: (D,) of each demand, for weighted_flow (value of a Gbit/s) and max_min; None for 1 each.
@@ -96,9 +96,9 @@ class Problem:
             backend: of the path operations (see :func:`teal.pathops.make_path_ops`).
 
         Raises:
-            InputError: paths of another network, a shape that does not fit, or a negative, infinite or NaN entry;
-                priority without classes.
+            InputError: paths of another network, a wrong shape, entry or objective, priority without classes.
         """
+        objective = Objective.of(objective)
         demand, capacity, weight = arrays(topology, paths, objective, demand, capacity, weight, classes)
         ops = make_path_ops(paths, device, backend)
         latency = torch.as_tensor(topology.latency[None], device=ops.device)

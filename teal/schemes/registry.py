@@ -1,11 +1,15 @@
 """Schemes by name.  A scheme turns a problem into an allocation, by a model, an LP or anything else.
 
 A scheme is found by its kebab-case name among the package entry points ``teal.schemes`` and the schemes given to
-:func:`register_scheme`, and may have options: ``teal:repair=admm,iterations=5``.
+:func:`register_scheme`, and may have options: ``teal:repair=admm,iterations=5``.  ``package.module:factory`` names one
+of an importable module, or of one in the current folder, without any announcement; its options follow another colon.
 """
 
 from __future__ import annotations
 
+import importlib
+import re
+import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -15,6 +19,7 @@ from teal.errors import InputError
 from teal.problem import Allocation, Problem
 from teal.spec import Spec, parse_spec
 
+_IMPORTED = re.compile(r"(?P<module>\w+(\.\w+)*):(?P<factory>\w+)(?P<options>:.*)?")
 ENTRY_POINTS = "teal.schemes"  # group of the package entry points
 
 
@@ -58,16 +63,40 @@ def scheme_names() -> list[str]:
     return sorted({*_registered, *(point.name for point in entry_points(group=ENTRY_POINTS))})
 
 
+def _load_factory(module: str, name: str) -> SchemeFactory:
+    """The factory of an importable module, or of one in the current folder.
+
+    Raises:
+        InputError: no such module, or nothing of this name that can be called.
+    """
+    sys.path.insert(0, "")  # commands do not search the current folder; a scheme under development is there
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except ImportError as error:
+        raise InputError(f"{module}:{name}", "scheme", "a module that can be imported", str(error)) from None
+    finally:
+        sys.path.remove("")
+    if not callable(found):
+        raise InputError(f"{module}:{name}", "scheme", f"a function {name} in {module}", repr(found))
+    factory: SchemeFactory = found
+    return factory
+
+
 def make_scheme(text: str, model: Path | None = None) -> Scheme:
     """Make the scheme that ``text`` specifies.
 
     Args:
-        text: name and options, such as ``lp-all:solver=highs``.
+        text: name and options, such as ``lp-all:solver=highs``, or ``package.module:factory``.
         model: folder of a trained model, for schemes that take one.
 
     Raises:
         InputError: an unknown name or option, or a scheme that needs a model and got none.
     """
+    imported = _IMPORTED.fullmatch(text)
+    if imported and imported["module"] not in scheme_names():
+        return _load_factory(imported["module"], imported["factory"])(
+            parse_spec(f"{imported['factory']}{imported['options'] or ''}"), model
+        )
     spec = parse_spec(text)
     if spec.name in _registered:
         return _registered[spec.name](spec, model)

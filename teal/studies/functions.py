@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from teal.config import EvaluateConfig, PlanConfig, SimulateConfig, UpgradeConfig
+from teal.config import EvaluateConfig, PlanConfig, SimulateConfig, TrainConfig, UpgradeConfig
 from teal.errors import InputError
 from teal.evaluation.plan_report import PlanReport
 from teal.evaluation.simulate import Simulation
@@ -27,8 +27,10 @@ from teal.formats import load_topology, load_traffic, save_topology, save_traffi
 from teal.network import Topology, TrafficMatrices
 from teal.reports.plan import plot_plan, write_plan_page
 from teal.studies.evaluate import EvaluationStudy
+from teal.studies.next_interval import run_next_interval
 from teal.studies.plan import run_plan
 from teal.studies.simulate import run_simulate
+from teal.studies.train import run_train
 
 _Config = TypeVar("_Config")
 
@@ -92,6 +94,29 @@ def evaluate(topology: Any, traffic: Any, **settings: Any) -> Any:
         settings = {"out": Path(folder) / "evaluate", **settings}
         config = _settings(EvaluateConfig, (network,), (matrices,), settings)
         return pd.DataFrame([vars(row) for row in EvaluationStudy(config, _nobody).run().rows])
+
+
+def train(topology: Any, traffic: Any, out: Path | str, **settings: Any) -> Path:
+    """Train a model on one network: its folder, which ``teal.make_scheme("teal", out)`` takes.
+
+    See ``teal train --help`` for the settings, and :func:`upgrade` for the arguments.
+    """
+    with _files(topology, traffic) as names:
+        run_train(_settings(TrainConfig, *names, {"out": Path(out), **settings}), _nobody)
+    return Path(out)
+
+
+def next_interval(topology: Any, traffic: Any, **settings: Any) -> Any:
+    """Hedges over consecutive intervals: a pandas frame, a row for each, as in next_interval_summary.csv.
+
+    See ``teal evaluate --help`` for the settings (``scheme`` names hedges), and :func:`upgrade` for the arguments.
+    """
+    import pandas as pd
+
+    with _files(topology, traffic) as (network, matrices), tempfile.TemporaryDirectory() as folder:
+        settings = {"out": Path(folder) / "next_interval", "next_interval": True, **settings}
+        config = _settings(EvaluateConfig, (network,), (matrices,), settings)
+        return pd.DataFrame([dataclasses.asdict(one) for one in run_next_interval(config, _nobody)])
 
 
 @contextlib.contextmanager

@@ -54,5 +54,70 @@ def test_a_frame_is_the_traffic_that_a_file_of_it_is(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=words):
             teal.load_traffic(frame.assign(**change), topology)
-    with pytest.raises(InputError, match="columns timestamp"):
+    with pytest.raises(InputError, match="columns source, target, rate"):
         teal.load_traffic(frame.drop(columns="rate"), topology)
+
+
+def test_objects_of_every_kind_are_the_same_traffic() -> None:
+    topology = teal.load_topology("b4")
+    traffic = teal.load_traffic("gravity:seed=0,count=3,load=2", topology)
+    rates, nodes = traffic.read(slice(None)), topology.num_nodes
+    frame = traffic.to_frame(topology)
+    again = teal.load_traffic(frame, topology)
+    np.testing.assert_array_equal(again.read(slice(None)), rates)
+    np.testing.assert_array_equal(again.timestamps, traffic.timestamps)
+    cube = np.zeros((3, nodes, nodes))
+    cube[:, traffic.pairs[:, 0], traffic.pairs[:, 1]] = rates
+    one = frame.iloc[0]
+    square = pd.DataFrame(cube[0], index=topology.node_names, columns=topology.node_names)
+    table = one.rename("rate").reset_index()
+    for value, expected in (
+        (cube, rates), (rates, rates), (cube[0], rates[:1]), (square, rates[:1]), (one, rates[:1]),
+        (one.to_dict(), rates[:1]), (table, rates[:1]),
+    ):  # fmt: skip
+        np.testing.assert_array_equal(teal.load_traffic(value, topology).read(slice(None)), expected)
+
+
+def test_a_frame_of_links_and_a_graph_of_networkx_come_back() -> None:
+    topology = teal.load_topology("b4")
+    links = topology.to_frame().assign(capacity=lambda frame: frame.capacity.map("{}G".format))
+    for again in (teal.load_topology(links), teal.load_topology(topology.to_networkx())):
+        order = [topology.node_names.index(name) for name in again.node_names]
+        ends = {
+            (order[s], order[t], c)
+            for s, t, c in zip(again.link_source, again.link_target, again.capacity, strict=True)
+        }
+        assert ends == set(zip(topology.link_source, topology.link_target, topology.capacity, strict=True))
+    assert teal.load_topology(links.rename(columns={"capacity": "speed"}), attributes={"capacity": "speed"}).num_links
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (np.zeros((3, 4)), r"\(12, 12\)"),
+        (np.eye(12), "from a node to itself"),
+        ({("1", "mars"): 1.0}, "mars"),
+        ({"1": 1.0}, "pairs of names"),
+        (pd.Series([1.0]), "pairs of names"),
+        (pd.DataFrame({"x": [1.0]}), "source, target, rate"),
+        (3.0, "a file or name"),
+    ],
+)
+def test_objects_that_are_no_traffic_are_refused(value: object, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        teal.load_traffic(value, teal.load_topology("b4"))
+
+
+def test_objects_that_are_no_network_or_program_are_refused() -> None:
+    topology = teal.load_topology("b4")
+    paths = teal.compute_paths(topology)
+    assert teal.Problem.create(topology, paths, "total_flow", np.ones(132)).objective == teal.Objective()
+    for call, words in (
+        (lambda: teal.load_topology(3), "a networkx graph or a pandas frame"),
+        (lambda: teal.Problem.create(topology, paths, "total_flows", np.ones(132)), "total_flow"),
+        (lambda: teal.Problem.create(topology, paths, 3, np.ones(132)), "its name"),
+        (lambda: teal.Problem.create(topology, paths, "total_flow", {"a": 1}), "an array of rates"),
+        (lambda: teal.Problem.create(topology, 4, "total_flow", np.ones(132)), "compute_paths"),
+    ):
+        with pytest.raises(InputError, match=words):
+            call()

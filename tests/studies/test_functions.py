@@ -46,3 +46,34 @@ def test_a_setting_that_a_command_does_not_have_is_refused() -> None:
         teal.upgrade("b4", TRAFFIC, growht=2.0)
     with pytest.raises(InputError, match="above 0"):
         teal.upgrade("b4", TRAFFIC, growth=-2.0)
+
+
+def test_training_and_hedges_as_functions(tmp_path: Path) -> None:
+    out = teal.train("b4", "gravity:seed=0,count=12,load=2", tmp_path / "model", max_steps=2, validate_every=1)
+    assert teal.make_scheme("teal", out)
+    frame = teal.next_interval(
+        "b4", "gravity:seed=0,count=12,load=0.8", scheme=("last",), split="all", limit=3, lead=1,
+        objective="max_link_utilisation",
+    )  # fmt: skip
+    assert frame.scheme.tolist() == ["last"]
+    assert frame["mean"].iloc[0] >= 1
+
+
+def test_a_scheme_is_named_by_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine_of_test.py").write_text(
+        "import teal\n\n\n"
+        "class Half:\n"
+        "    def __init__(self, part):\n        self.part = part\n"
+        "    def solve(self, problem):\n"
+        "        return teal.Allocation.of_batch(self.part * teal.project(problem, problem.even_splits), None, 0.0)\n\n\n"
+        "def make(spec, model):\n    return Half(**spec.parse_options(part=0.5))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    rows = teal.evaluate("b4", TRAFFIC, scheme=("mine_of_test:make:part=0.25", "pdhg"), split="all", limit=1)
+    carried = dict(zip(rows.scheme, rows.satisfied_demand, strict=True))
+    assert carried["mine_of_test:make:part=0.25"] == pytest.approx(0.25, abs=0.05)
+    assert carried["pdhg"] > 0.9
+    with pytest.raises(InputError, match="a function other"):
+        teal.make_scheme("mine_of_test:other")
+    with pytest.raises(InputError, match="can be imported"):
+        teal.make_scheme("no_such_module:make")
