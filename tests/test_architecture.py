@@ -38,9 +38,8 @@ ORDERS = {
     ),
     "evaluation": (
         "calibration", "path_sets", "instance", "cases", "online", "comparison", "latency", "rows", "runner",
-        "evaluate", "race",
-        "failures", "plan", "plan_report", "audit", "solve", "sharded", "allocate", "next_interval", "warm_up", "igp", "simulate",
-        "segments", "over_lists", "metrics", "counters", "static_lists",
+        "evaluate", "race", "failures", "plan", "plan_report", "audit", "solve", "sharded", "allocate",
+        "next_interval", "warm_up", "igp", "simulate", "segments", "over_lists", "metrics", "counters", "static_lists",
     ),
 }  # fmt: skip
 MAX_TOP_LEVEL_ENTRIES = 26

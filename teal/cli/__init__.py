@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import tyro
 from rich.console import Console
+from tyro import MISSING_NONPROP
 from tyro.conf import EnumChoicesFromValues, FlagCreatePairsOff, UseAppendAction
 
 from teal.cli.commands import COMMANDS, Command
@@ -27,6 +31,8 @@ _EXIT_CODES = (
 )
 _PACKAGE = "teal-te"  # name of the package under which it is installed
 _EXIT_INPUT = 2
+# Options beside which --resume takes all others from the run that it continues.
+_WITH_RESUME = {"--resume", "--out", "--time-budget", "--max-steps", "--workers", "--worst"}
 _EXIT_INTERRUPTED = 130  # the exit code of shells for Ctrl-C
 
 
@@ -61,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command.config,
             prog=f"teal {name}",
             args=rest,
+            default=_resumed(command, rest),
             config=(EnumChoicesFromValues, FlagCreatePairsOff, UseAppendAction),
         )
         return _run(command, config, notify)
@@ -93,6 +100,20 @@ def _command(arguments: list[str]) -> tuple[str, list[str]]:
     typed = two_words if inner else arguments[0]
     expected = "one of: " + ", ".join(inner) if inner else f"a command{did_you_mean(typed, COMMANDS)}"
     raise InputError("teal", "", f"{expected} (teal --help lists them)", repr(typed))
+
+
+def _resumed(command: Command, rest: Sequence[str]) -> Any:
+    """The settings of the run that ``--resume`` continues, if its options are not repeated; else no default."""
+    options = {word.partition("=")[0]: word.partition("=")[2] for word in rest if word.startswith("--")}
+    if "--resume" not in options or not set(options) <= _WITH_RESUME:
+        return MISSING_NONPROP
+    out = options.get("--out") or dict(itertools.pairwise(rest)).get("--out")
+    if not out:
+        return MISSING_NONPROP
+    from teal.studies.stored_settings import stored_settings
+
+    found = stored_settings(command.config, Path(out))
+    return MISSING_NONPROP if found is None else dataclasses.replace(found, overwrite=False)
 
 
 def _overview() -> str:

@@ -25,7 +25,7 @@ from teal.formats.records import Attributes
 from teal.network import Topology, TrafficMatrices
 from teal.network.rates import ArrayRates
 from teal.network.traffic import usual_interval
-from teal.runtime.arrays import AnyArray, FloatArray
+from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.storage import content_key
 
 _COLUMNS = ("timestamp", "source", "target", "rate")
@@ -120,8 +120,9 @@ def _from_table(frame: Any, topology: Topology) -> TrafficMatrices:
     has_times = "timestamp" in frame.columns
     moments = frame["timestamp"].to_numpy().astype("datetime64[s]") if has_times else np.repeat(_TIMES[:1], len(frame))
     times, row = np.unique(moments, return_inverse=True)
-    names = ends[0] + "\0" + ends[1]
-    codes, column = np.unique(names, return_inverse=True)
+    numbers = [np.unique(names, return_inverse=True)[1] for names in ends]
+    codes, column = np.unique(numbers[0] * len(frame) + numbers[1], return_inverse=True)
+    _indices(ends[0], ends[1], topology, where)  # a wrong name is said first
     if len(np.unique(row * len(codes) + column)) < len(row):
         raise InputError(where, "timestamp", "each source and target once at each time", "a pair twice")
     rates = np.zeros((len(times), len(codes)))
@@ -134,14 +135,7 @@ def _matrices(
     source: AnyArray, target: AnyArray, rates: FloatArray, times: AnyArray, topology: Topology, where: str
 ) -> TrafficMatrices:
     """Matrices (T, D) between named nodes, in any order of pairs."""
-    index, ends = topology.node_index(), []
-    for field, names in (("source", source), ("target", target)):
-        text = [str(name) for name in names]
-        unknown = [name for name in dict.fromkeys(text) if name not in index]
-        if unknown:
-            found = ", ".join(map(repr, unknown[:10])) + did_you_mean(unknown[0], index)
-            raise InputError(where, field, f"nodes of {topology.name}", found)
-        ends.append(np.array([index[name] for name in text], dtype=np.int64))
+    ends = _indices(source, target, topology, where)
     bad = ~(np.isfinite(rates) & (rates >= 0)).all(0) | (ends[0] == ends[1])
     if bad.any():
         pair = int(np.flatnonzero(bad)[0])
@@ -158,6 +152,19 @@ def _matrices(
         rates=ArrayRates(values), interval_s=usual_interval(times.astype("datetime64[s]")),
         key=content_key(values, pairs, times.astype("datetime64[s]")), origin=where,
     )  # fmt: skip
+
+
+def _indices(source: AnyArray, target: AnyArray, topology: Topology, where: str) -> list[Int64Array]:
+    """(D,) indices of the sources, and of the targets; raises InputError for names that the network does not have."""
+    index, ends = topology.node_index(), []
+    for field, names in (("source", source), ("target", target)):
+        text = [str(name) for name in names]
+        unknown = [name for name in dict.fromkeys(text) if name not in index]
+        if unknown:
+            found = ", ".join(map(repr, unknown[:10])) + did_you_mean(unknown[0], index)
+            raise InputError(where, field, f"nodes of {topology.name}", found)
+        ends.append(np.array([index[name] for name in text], dtype=np.int64))
+    return ends
 
 
 def _require_pairs(index: Any, where: str) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from teal.learning.losses import bound_loss, has_demand, total_demand_value
 from teal.learning.noise import Noise, RowStreams
 from teal.learning.peers import Peers, SingleProcess
 from teal.learning.samples import sample_size, sampled
+from teal.learning.training_log import NoLog, log_of
 from teal.network import Split, TrafficMatrices
 from teal.network.traffic import spread
 from teal.nn import checkpoint
@@ -40,7 +42,6 @@ _FLOAT32_BYTES = 4
 _LAYERS, _WIDTH, _UNIVERSAL_WIDTH = 6, 8, 16  # shapes of a model with random weights, unless settings say others
 _BATCH, _SAMPLED_BATCH = 20, 4  # matrices of a step, unless settings say others
 _SAMPLED_VALIDATION = 4  # matrices of a validation on a network that is sampled, where one takes seconds
-TENSORBOARD = "tensorboard"  # subfolder of the run for the TensorBoard log
 
 
 @dataclasses.dataclass
@@ -62,22 +63,6 @@ class TrainState:
     stale: int = 0
     learning_rate: float = 0.0
     reason: str = ""
-
-
-class _NoLog:
-    """The TensorBoard log of a process that writes none."""
-
-    def add_scalar(self, *_: object) -> None:
-        """Ignore a value."""
-
-
-def _log_of(folder: Path, step: int) -> contextlib.AbstractContextManager[Any]:
-    """The TensorBoard log from a step on; none without the package tensorboard."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return contextlib.nullcontext(_NoLog())
-    return SummaryWriter(str(folder), purge_step=step)
 
 
 def first_model(config: TrainConfig, problem: Problem) -> FlowModel:
@@ -102,6 +87,16 @@ def first_model(config: TrainConfig, problem: Problem) -> FlowModel:
         expected = f"a model for K = {num_paths} paths, as these demands have (--num-paths), or of the form {UNIVERSAL}"
         raise InputError(str(folder / checkpoint.MODEL_CARD), "num_paths", expected, card.model.num_paths)
     return model
+
+
+def _described(config: TrainConfig) -> dict[str, Any]:
+    """What a model's card says of its training: the data, the settings that matter, and versions."""
+    names = (
+        "topology", "traffic", "calibrate", "objective", "batch_size", "learning_rate", "augment", "from_", "sample",
+        "time_budget", "max_steps", "num_paths", "path_method",
+    )  # fmt: skip
+    settings = {name.rstrip("_"): getattr(config, name) for name in names}
+    return settings | {"versions": {name: version(name) for name in ("teal-te", "torch", "numpy")}}
 
 
 class Trainer:
@@ -142,7 +137,7 @@ class Trainer:
         self._saved_score = -math.inf  # of the checkpoint on disk; one after the last step may exceed state.best
         self.card = checkpoint.FlowGnnCard(
             self.model.config, str(problem.objective.name), problem.objective.epsilon, problem.topology.name,
-            problem.topology.content_key(), config.learner, config.seed,
+            problem.topology.content_key(), config.learner, config.seed, training=_described(config),
         )  # fmt: skip
         self._sample = sample_size(config, problem)
         most = min(config.validation_matrices, _SAMPLED_VALIDATION) if self._sample else config.validation_matrices
@@ -171,7 +166,7 @@ class Trainer:
         out.mkdir(parents=True, exist_ok=True)
         stopwatch = Stopwatch(self.state.elapsed_s)
         self.state.reason = ""
-        with _log_of(out / TENSORBOARD, self.state.step) if is_lead else contextlib.nullcontext(_NoLog()) as log:
+        with log_of(out, self.state.step) if is_lead else contextlib.nullcontext(NoLog()) as log:
 
             def prepare(bar: Any) -> None:
                 nonlocal stopwatch
@@ -284,7 +279,7 @@ class Trainer:
 
         Args:
             out: folder of the run.
-            log: TensorBoard log.
+            log: of the run.
             bar: progress bar, or None after the end.
             save_state: also write the state that :meth:`resume` reads.
         """

@@ -59,6 +59,7 @@ class FlowGnnCard:
         held_out: names of networks that it was not trained on, nor on others of their families; of a model for any
             network.
         entries: of the split tables that it was trained for; 0 for none.
+        training: of one network's model, traffic, settings and versions of the run; {} if unknown.
         format: of the folder.
     """
 
@@ -75,6 +76,7 @@ class FlowGnnCard:
     networks: int = 1
     held_out: tuple[str, ...] = ()
     entries: int = 0
+    training: dict[str, Any] = dataclasses.field(default_factory=dict)
     format: int = FORMAT
 
 

@@ -19,6 +19,7 @@ from teal.problem.allocation import Status
 from teal.reports.groups import by_level, by_network
 
 _BAD = {status.value for status in Status if not status.usable}
+_MOST_NAME_BESIDE_LATENCY = 12  # characters of a scheme's name, with which all columns fit into 80
 REFERENCE_SCHEME = "lp-all"  # whose optima the others are compared with
 
 
@@ -248,11 +249,9 @@ def render(summaries: list[Summary], objective: str, title: str, *, wide: bool) 
         columns |= of_class
         if is_compared:
             columns["fairness"] = lambda s: ratio_text(s.fairness)
-    if any(not math.isnan(s.latency_mean) for s in summaries):
+    has_room = wide or max((len(s.scheme) for s in summaries), default=0) <= _MOST_NAME_BESIDE_LATENCY
+    if has_room and any(not math.isnan(s.latency_mean) for s in summaries):
         columns["latency"] = lambda s: milliseconds(s.latency_mean)
-        if wide:
-            columns["latency of 99%"] = lambda s: milliseconds(s.latency_99)
-            columns["largest stretch"] = lambda s: "-" if math.isnan(s.largest_stretch) else f"{s.largest_stretch:.2f}"
     for column in columns:
         table.add_column(escape(column), justify="right")
     if wide:

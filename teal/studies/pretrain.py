@@ -6,6 +6,7 @@ from teal.config import PretrainConfig
 from teal.learning.pretrain import Pretrainer
 from teal.runtime.storage import check_out_folder
 from teal.studies.files import RESUME_HINT
+from teal.studies.stored_settings import save_settings
 from teal.studies.train import FILES
 
 
@@ -20,5 +21,6 @@ def run_pretrain(config: PretrainConfig) -> Pretrainer:
     trainer = Pretrainer(config)
     if config.resume:
         trainer.resume(config.out)
+    save_settings(config)
     trainer.train(config.out)
     return trainer

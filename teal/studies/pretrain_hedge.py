@@ -8,6 +8,7 @@ from teal.config import PretrainHedgeConfig
 from teal.learning.pretrain_hedge import HedgeTrainer
 from teal.runtime.storage import check_out_folder
 from teal.studies.files import RESUME_HINT
+from teal.studies.stored_settings import save_settings
 from teal.studies.train import FILES
 
 
@@ -24,5 +25,6 @@ def run_pretrain_hedge(config: PretrainHedgeConfig) -> HedgeTrainer:
         trainer.resume(config.out)
     with tqdm(total=config.histories, desc="histories", unit="history") as bar:
         trainer.prepare(config.out, lambda done, _: bar.update(done - bar.n))
+    save_settings(config)
     trainer.train(config.out)
     return trainer

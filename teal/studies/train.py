@@ -8,12 +8,14 @@ from collections.abc import Callable
 from teal.config import TrainConfig
 from teal.evaluation.instance import load_instance
 from teal.learning.run_state import RUN, load_run
-from teal.learning.train import TENSORBOARD, Trainer, TrainState
+from teal.learning.train import Trainer, TrainState
+from teal.learning.training_log import TENSORBOARD, TRAINING_LOG
 from teal.nn.checkpoint import MODEL_CARD, MODEL_WEIGHTS
 from teal.runtime.storage import check_out_folder, remove_files
 from teal.studies.files import RESUME_HINT
+from teal.studies.stored_settings import SETTINGS, save_settings
 
-FILES = (MODEL_CARD, MODEL_WEIGHTS, RUN)
+FILES = (MODEL_CARD, MODEL_WEIGHTS, RUN, SETTINGS, TRAINING_LOG)
 
 
 def run_train(config: TrainConfig, notify: Callable[[str], None]) -> TrainState:
@@ -34,6 +36,7 @@ def run_train(config: TrainConfig, notify: Callable[[str], None]) -> TrainState:
     if config.workers:
         from teal.distributed.train import train
 
+        save_settings(config)
         notify(f"starting {config.workers} workers on Ray")
         return train(config)
     first = instance.problem(instance.traffic.read(instance.split.train[:1]))
@@ -41,4 +44,5 @@ def run_train(config: TrainConfig, notify: Callable[[str], None]) -> TrainState:
     if config.resume:
         trainer.resume(config.out)
         notify(f"resuming at step {trainer.state.step}, after {trainer.state.elapsed_s:.0f} s of training")
+    save_settings(config)
     return trainer.train(config.out)

@@ -147,16 +147,9 @@ def test_plan_command_lists_the_worst_cases_and_resumes(tmp_path: Path, capsys: 
     settings = json.loads((out / "manifest.json").read_text())["settings"]
     block_rows = [vars(row) for row in rows[:48]]
     entries: list[dict[str, Any]] = [{"settings": settings, "machine": {}}]
-    entries += [
-        {
-            "outages": {
-                "part": [0, block_rows[16 * i]["failure"]],
-                "found": block_rows[16 * i : 16 * i + 16],
-                "peaks": {},
-            }
-        }  # fmt: skip
-        for i in range(3)
-    ]
+    for i in range(3):
+        part, found = [0, block_rows[16 * i]["failure"]], block_rows[16 * i : 16 * i + 16]
+        entries.append({"outages": {"part": part, "found": found, "peaks": {}}})
     (out / "journal.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     assert main(command) == 2
     assert main([*command, "--resume"]) == 0

@@ -108,16 +108,11 @@ def test_objects_that_are_no_traffic_are_refused(value: object, words: str) -> N
         teal.load_traffic(value, teal.load_topology("b4"))
 
 
-def test_objects_that_are_no_network_or_program_are_refused() -> None:
+def test_an_objective_may_be_a_name_and_a_wrong_one_is_named() -> None:
     topology = teal.load_topology("b4")
     paths = teal.compute_paths(topology)
     assert teal.Problem.create(topology, paths, "total_flow", np.ones(132)).objective == teal.Objective()
-    for call, words in (
-        (lambda: teal.load_topology(3), "a networkx graph or a pandas frame"),
-        (lambda: teal.Problem.create(topology, paths, "total_flows", np.ones(132)), "total_flow"),
-        (lambda: teal.Problem.create(topology, paths, 3, np.ones(132)), "its name"),
-        (lambda: teal.Problem.create(topology, paths, "total_flow", {"a": 1}), "an array of rates"),
-        (lambda: teal.Problem.create(topology, 4, "total_flow", np.ones(132)), "compute_paths"),
-    ):
-        with pytest.raises(InputError, match=words):
-            call()
+    with pytest.raises(InputError, match="total_flow"):
+        teal.Problem.create(topology, paths, "total_flows", np.ones(132))
+    with pytest.raises(InputError, match="a networkx graph or a pandas frame"):
+        teal.load_topology(3)

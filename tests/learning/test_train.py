@@ -215,7 +215,7 @@ def test_a_checkpoint_holds_the_model_and_no_pickle(tmp_path: Path) -> None:
     trainer.train(tmp_path, progress=False)
     model, card = load_flow_gnn(tmp_path)
     assert card.topology == "b4"
-    assert {f.suffix for f in tmp_path.iterdir() if f.is_file()} == {".json", ".safetensors"}
+    assert {f.suffix for f in tmp_path.iterdir() if f.is_file()} == {".json", ".safetensors", ".csv"}
     allocation = FlowGnnScheme(model).solve(trainer.problem)
     assert_feasible(trainer.problem, allocation)
 

@@ -65,7 +65,8 @@ def test_a_scheme_is_named_by_its_module(tmp_path: Path, monkeypatch: pytest.Mon
         "class Half:\n"
         "    def __init__(self, part):\n        self.part = part\n"
         "    def solve(self, problem):\n"
-        "        return teal.Allocation.of_batch(self.part * teal.project(problem, problem.even_splits), None, 0.0)\n\n\n"
+        "        splits = self.part * teal.project(problem, problem.even_splits)\n"
+        "        return teal.Allocation.of_batch(splits, None, 0.0)\n\n\n"
         "def make(spec, model):\n    return Half(**spec.parse_options(part=0.5))\n"
     )
     monkeypatch.chdir(tmp_path)
