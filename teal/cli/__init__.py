@@ -113,7 +113,9 @@ def _resumed(command: Command, rest: Sequence[str]) -> Any:
     from teal.studies.stored_settings import stored_settings
 
     found = stored_settings(command.config, Path(out))
-    return MISSING_NONPROP if found is None else dataclasses.replace(found, overwrite=False)
+    if found is None:
+        raise InputError(out, "resume", "the folder of an interrupted run", "none")
+    return dataclasses.replace(found, overwrite=False)
 
 
 def _overview() -> str:

@@ -6,10 +6,13 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from teal.cli import counter_runners, routing_runners, runners
+from teal.cli import bench_runners, counter_runners, routing_runners, runners
 from teal.config import (
     AllocateConfig,
     AuditConfig,
+    BenchMakeConfig,
+    BenchRankConfig,
+    BenchRunConfig,
     CheckConfig,
     EstimateConfig,
     EvaluateConfig,
@@ -70,6 +73,9 @@ COMMANDS = {
     "plan": Command(PlanConfig, runners.plan, _COMPARE),
     "upgrade": Command(UpgradeConfig, routing_runners.upgrade, _COMPARE),
     "audit": Command(AuditConfig, runners.audit, _COMPARE),
+    "bench make": Command(BenchMakeConfig, bench_runners.make, _COMPARE),
+    "bench run": Command(BenchRunConfig, bench_runners.run, _COMPARE),
+    "bench rank": Command(BenchRankConfig, bench_runners.rank, _COMPARE, uses_kernels=False),
     "train": Command(TrainConfig, runners.train, _LEARN),
     "pretrain": Command(PretrainConfig, runners.pretrain, _LEARN),
     "pretrain-hedge": Command(PretrainHedgeConfig, runners.pretrain_hedge, _LEARN),

@@ -6,6 +6,7 @@ The command line is made from these: the docstring of a field is its text in ``-
 from teal.config.allocate import AllocateConfig
 from teal.config.audit import AuditConfig
 from teal.config.base import CandidateConfig, InstanceConfig, PathConfig, ProgramConfig, assignments, seconds
+from teal.config.bench import BenchMakeConfig, BenchRankConfig, BenchRunConfig
 from teal.config.counters import CheckConfig, EstimateConfig
 from teal.config.evaluate import EvaluateConfig
 from teal.config.export import ExportConfig
@@ -28,6 +29,9 @@ from teal.config.warm_up import WarmUpConfig
 __all__ = [
     "AllocateConfig",
     "AuditConfig",
+    "BenchMakeConfig",
+    "BenchRankConfig",
+    "BenchRunConfig",
     "CandidateConfig",
     "CheckConfig",
     "EstimateConfig",

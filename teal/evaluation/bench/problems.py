@@ -1,0 +1,218 @@
+"""The problems of `teal bench`: networks that come with Teal, generated matrices with fixed seeds, and their optima.
+
+Four tracks:
+
+- *known*: splits for a matrix that is known; as much flow as possible (total_flow).
+- *failures*: the same, with a cable that has failed.
+- *next*: splits for the matrix after those that are known; the least largest utilisation (max_link_utilisation).
+- *unsplittable*: one path for each demand; the least largest utilisation.
+
+The optimum of a case is over all paths of its network, certified by a bound to 0.1%; that of *next* is in hindsight,
+and that of *unsplittable* over divided demands, which no program can beat and perhaps none can reach.  Rates are
+rounded to six digits, so that the set has the same content key on every machine: :data:`KEY`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from teal.errors import InputError
+from teal.formats import load_topology, load_traffic, save_topology, save_traffic
+from teal.network import Topology, TrafficMatrices, compute_paths
+from teal.network.rates import ArrayRates
+from teal.objectives import Objective
+from teal.problem import Problem
+from teal.runtime.storage import atomic_file, content_key
+from teal.solvers.columns import improve
+
+Track = Literal["known", "failures", "next", "unsplittable"]
+TRACKS: tuple[Track, ...] = ("known", "failures", "next", "unsplittable")
+SET_FILE = "set.json"
+NAME = "teal-bench-1"  # of this version of the set
+KEY = "e3718d0c64b1d99cfe4fd4d40f9e649b9a192dfacb2fb5c338ac92497b162df8"  # content key of its networks and matrices
+_FORMAT = 1  # of the folder
+_GAP = 1e-3  # certified, of every optimum
+_DIGITS = 6  # of a rate
+_FIRST_PATHS = 4  # edge-disjoint, from which column generation begins
+
+
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    topology: str
+    traffic: str
+    known: tuple[int, ...]
+    next: tuple[int, ...]
+    failed_every: int  # every so manieth cable fails; 0 for none
+    unsplittable: tuple[int, ...]
+
+
+_SOURCES = {
+    "b4": _Source("b4", "gravity:seed=11,count=48,load=4", (12, 24, 36, 47), tuple(range(40, 48)), 3, (12, 36)),
+    "geant": _Source(
+        "topohub:sndlib/geant", "gravity:seed=12,count=48,load=4", (12, 24, 36, 47), tuple(range(40, 48)), 6, (12, 36)
+    ),
+    "germany50": _Source(
+        "topohub:sndlib/germany50", "gravity:seed=13,count=48,load=4", (12, 24, 36, 47), tuple(range(40, 48)), 15, (12,)
+    ),
+    "south-america": _Source("topohub:backbone/south_america_nosc", "gravity:seed=14,count=6,load=4", (5,), (), 0, ()),
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One problem.
+
+    Attributes:
+        name: such as ``geant/failures/24/ch1.ch - it1.it``.
+        track: see the module.
+        network: name of the network in the set.
+        matrix: row of the matrix that is measured against.
+        failed: names of the two ends of the cable that has failed; () for none.
+        value: of an allocation over all paths: Gbit/s, or the largest utilisation.
+        bound: certified, on what any program can reach.
+    """
+
+    name: str
+    track: Track
+    network: str
+    matrix: int
+    failed: tuple[str, ...]
+    value: float
+    bound: float
+
+    @property
+    def objective(self) -> str:
+        """Name of the program."""
+        return "total_flow" if self.track in ("known", "failures") else "max_link_utilisation"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BenchSet:
+    """Networks, matrices and cases.
+
+    Attributes:
+        networks: by name.
+        traffic: by name of the network.
+        cases: in order.
+    """
+
+    networks: dict[str, Topology]
+    traffic: dict[str, TrafficMatrices]
+    cases: tuple[Case, ...]
+
+    @property
+    def key(self) -> str:
+        """Content key of networks and matrices, not of the optima, whose last digits depend on the machine."""
+        parts: list[Any] = []
+        for name, topology in self.networks.items():
+            rates = self.traffic[name].read(slice(None))
+            parts += [name, topology.content_key(), np.char.mod(f"%.{_DIGITS}g", rates)]
+        return content_key(_FORMAT, *parts)
+
+    def network_of(self, case: Case) -> Topology:
+        """The network of a case, without the cable that has failed."""
+        topology = self.networks[case.network]
+        return topology.with_failed_links(topology.find_links(*case.failed)) if case.failed else topology
+
+
+def make_set(
+    report: Callable[[str, int, int], None] = lambda *_: None, names: tuple[str, ...] = tuple(_SOURCES)
+) -> BenchSet:
+    """The set, with its optima.
+
+    Args:
+        report: called with the name of each case, its number, and how many there are.
+        names: networks to take.
+
+    Raises:
+        InputError: a network that the set does not have.
+    """
+    for name in names:
+        if name not in _SOURCES:
+            raise InputError("--network", "", "one of: " + ", ".join(_SOURCES), repr(name))
+    networks, traffic = {}, {}
+    for name in names:
+        networks[name] = topology = dataclasses.replace(load_topology(_SOURCES[name].topology), name=name)
+        traffic[name] = _rounded(load_traffic(_SOURCES[name].traffic, topology))
+    planned = [(name, track, row, failed) for name in names for track, row, failed in _cases(name, networks[name])]
+    cases = []
+    bench = BenchSet(networks, traffic, ())
+    for number, (name, track, row, failed) in enumerate(planned):
+        case = Case("/".join(filter(None, (name, track, str(row), " - ".join(failed)))), track, name, row, failed, 0, 0)
+        report(case.name, number, len(planned))
+        cases.append(_solved(bench, case))
+    return dataclasses.replace(bench, cases=tuple(cases))
+
+
+def _cases(name: str, topology: Topology) -> Iterator[tuple[Track, int, tuple[str, ...]]]:
+    source = _SOURCES[name]
+    for row in source.known:
+        yield "known", row, ()
+    cables = topology.cables()[:: source.failed_every] if source.failed_every else []
+    for cable in cables:
+        ends = (topology.link_source[cable[0]], topology.link_target[cable[0]])
+        yield "failures", source.known[1], tuple(topology.node_names[end] for end in ends)
+    for row in source.next:
+        yield "next", row, ()
+    for row in source.unsplittable:
+        yield "unsplittable", row, ()
+
+
+def _solved(bench: BenchSet, case: Case) -> Case:
+    topology, traffic = bench.network_of(case), bench.traffic[case.network]
+    paths = compute_paths(bench.networks[case.network], traffic.pairs, num_paths=_FIRST_PATHS)
+    problem = Problem.create(
+        bench.networks[case.network], paths, Objective(case.objective), traffic.read([case.matrix]),
+        capacity=topology.capacity,
+    )  # fmt: skip
+    found = improve(problem, target=_GAP)
+    return dataclasses.replace(case, value=float(found.result.value[0]), bound=float(found.bound_all_paths[0]))
+
+
+def _rounded(traffic: TrafficMatrices) -> TrafficMatrices:
+    rates = np.char.mod(f"%.{_DIGITS}g", traffic.read(slice(None))).astype(np.float64)
+    key = content_key(rates, traffic.pairs, traffic.timestamps)
+    return dataclasses.replace(traffic, rates=ArrayRates(rates), scale=1.0, key=key)
+
+
+def write_set(folder: Path, bench: BenchSet) -> None:
+    """Write ``set.json`` and, for each network, ``NAME.json`` and ``NAME.npz``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, topology in bench.networks.items():
+        save_topology(folder / f"{name}.json", topology)
+        save_traffic(folder / f"{name}.npz", bench.traffic[name], topology)
+    content = {
+        "name": NAME, "format": _FORMAT, "key": bench.key, "networks": list(bench.networks),
+        "cases": [dataclasses.asdict(case) for case in bench.cases],
+    }  # fmt: skip
+    with atomic_file(folder / SET_FILE) as temporary:
+        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def read_set(folder: Path) -> BenchSet:
+    """Read what :func:`write_set` wrote.
+
+    Raises:
+        InputError: no set there, or files that were changed.
+    """
+    file = folder / SET_FILE
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        cases = tuple(Case(**{**case, "failed": tuple(case["failed"])}) for case in content["cases"])
+        names, key = content["networks"], content["key"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        expected = "a set of problems (teal bench make)"
+        raise InputError(str(file), "", expected, f"{type(error).__name__}: {error}") from None
+    networks = {name: load_topology(str(folder / f"{name}.json")) for name in names}
+    networks = {name: dataclasses.replace(topology, name=name) for name, topology in networks.items()}
+    traffic = {name: load_traffic(str(folder / f"{name}.npz"), networks[name]) for name in names}
+    bench = BenchSet(networks, traffic, cases)
+    if bench.key != key:
+        raise InputError(str(file), "key", f"files with the content key {key}", bench.key)
+    return bench

@@ -1,0 +1,126 @@
+"""Schemes of Teal, and of anybody who wrote one for it, on the set of `teal bench`."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from teal.errors import InputError
+from teal.evaluation.bench.problems import BenchSet, Case
+from teal.evaluation.bench.ranking import HEADER, Paths
+from teal.network import PathSet
+from teal.objectives import Objective
+from teal.problem import Problem
+from teal.runtime.storage import atomic_file
+from teal.schemes import make_scheme
+from teal.schemes.hedges import Past, make_hedge
+from teal.solvers.candidates import choose_paths
+
+_TRAINED_ON = (0, 3, 6, 9)  # rows for which candidate paths are chosen; no case measures them
+_LEAST_SHARE = 1e-9  # of a demand, that is written
+
+
+def run_scheme(
+    bench: BenchSet, scheme: str, model: Path | None = None, report: Callable[[str], None] = lambda _: None
+) -> tuple[dict[str, Paths], dict[str, float]]:
+    """The results of a scheme on every case, and the seconds that each took.
+
+    Candidate paths are chosen once for a network and objective, from its first matrices, and are not timed.  In the
+    track *next* the scheme is a hedge (see :mod:`teal.schemes.hedges`): other schemes allocate for the last known
+    matrix, and a hedge that is no scheme has no results in the other tracks.  In *unsplittable* each demand takes the
+    path with its largest share.
+
+    Args:
+        bench: the set.
+        scheme: as of :func:`teal.make_scheme`.
+        model: folder of a trained model, for schemes that take one.
+        report: called with the name of each case.
+
+    Raises:
+        InputError: an unknown scheme or option.
+    """
+    make_hedge(scheme, model)
+    is_hedge_only = not _is_scheme(scheme, model)
+    results, seconds = {}, {}
+    chosen = functools.cache(functools.partial(_chosen_paths, bench))
+    for case in bench.cases:
+        report(case.name)
+        if is_hedge_only and case.track != "next":
+            continue
+        paths = chosen(case.network, case.objective)
+        problem = _problem(bench, case, paths)
+        begin = time.perf_counter()
+        if case.track == "next":
+            traffic = bench.traffic[case.network].part(0, case.matrix)
+            splits = make_hedge(scheme, model).allocate(Past(problem, traffic))
+        else:
+            allocation = make_scheme(scheme, model).solve(problem)
+            splits = allocation.splits[0]
+            if allocation.paths is not None:
+                continue  # a scheme with columns of its own, which are no explicit paths
+        seconds[case.name] = time.perf_counter() - begin
+        results[case.name] = dict(_rows(problem, splits, single=case.track == "unsplittable"))
+    return results, seconds
+
+
+def _is_scheme(scheme: str, model: Path | None) -> bool:
+    try:
+        make_scheme(scheme, model)
+    except InputError:
+        return False
+    return True
+
+
+def _chosen_paths(bench: BenchSet, network: str, objective: str) -> PathSet:
+    traffic = bench.traffic[network]
+    rows = [row for row in _TRAINED_ON if row < traffic.num_matrices]
+    return choose_paths(bench.networks[network], traffic.read(rows), objective=Objective(objective)).paths
+
+
+def _problem(bench: BenchSet, case: Case, paths: PathSet) -> Problem:
+    """The program of a case; the demand that *next* measures is hidden."""
+    demand = bench.traffic[case.network].read([case.matrix])
+    if case.track == "next":
+        demand = np.zeros_like(demand)
+    topology = bench.networks[case.network]
+    capacity = bench.network_of(case).capacity
+    return Problem.create(topology, paths, Objective(case.objective), demand, capacity=capacity)
+
+
+def _rows(
+    problem: Problem, splits: Tensor, *, single: bool
+) -> Iterator[tuple[tuple[int, int], list[tuple[list[int], float]]]]:
+    shares = splits.detach().to(torch.float64).cpu().numpy().reshape(problem.paths.leaf.shape)
+    if problem.demand_set.carries_all:  # every demand whole, also where the last digit was lost
+        shares = shares / np.maximum(shares.sum(1, keepdims=True), 1e-300)
+    for d, (source, target) in enumerate(problem.paths.pairs.tolist()):
+        if single:
+            used = [(int(np.argmax(shares[d])), 1.0)]
+        else:
+            used = [(int(k), float(shares[d, k])) for k in np.flatnonzero(shares[d] > _LEAST_SHARE)]
+        yield (source, target), [(problem.paths.links_of(d, k), share) for k, share in used]
+
+
+def write_results(path: Path, bench: BenchSet, results: dict[str, Paths], seconds: dict[str, float]) -> None:
+    """Write the table that :func:`teal.evaluation.bench.read_results` reads, and ``*.seconds.csv`` beside it."""
+    cases = {case.name: case for case in bench.cases}
+    with atomic_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(HEADER)
+        for name, of_case in results.items():
+            topology = bench.networks[cases[name].network]
+            names = topology.node_names
+            for (source, target), paths in of_case.items():
+                for links, share in paths:
+                    nodes = "|".join([names[source], *(names[topology.link_target[link]] for link in links)])
+                    writer.writerow((name, names[source], names[target], nodes, repr(share)))
+    with atomic_file(path.with_suffix(".seconds.csv")) as temporary:
+        lines = [f"{name},{value:.6g}" for name, value in seconds.items()]
+        temporary.write_text("\n".join(["case,seconds", *lines]) + "\n", encoding="utf-8")

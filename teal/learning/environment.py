@@ -1,0 +1,96 @@
+"""An environment with Gymnasium's interface: one traffic matrix a step, an allocation as the action.
+
+>>> env = TrafficEnvironment(topology, paths, traffic)      # pip install 'teal-te[rl]'
+>>> observation, _ = env.reset(seed=0)
+>>> observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
+
+- *Observation*: ``demand`` (D,) Gbit/s over the mean capacity of a link, ``capacity`` (E,) over the same.
+- *Action*: (D, K) logits; a softmax over the live paths of each demand makes splits, which are made feasible.
+- *Reward*: value of the feasible allocation over the value of all demand, as COMA*'s; of max_link_utilisation minus the
+  largest utilisation.
+
+An episode is one step: matrices do not depend on allocations.  ``info`` has the splits (D, K) and the value.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from teal.errors import InputError
+from teal.learning.losses import total_demand_value
+from teal.network import PathSet, Topology, TrafficMatrices
+from teal.objectives import Objective
+from teal.problem import Problem
+from teal.runtime.arrays import AnyArray
+from teal.solvers.projection import project
+
+_MOST_LOGIT = 10.0  # larger differences put all traffic on one path
+_MOST_OBSERVED = 1e6  # mean capacities of a link, above any demand or capacity
+
+
+class TrafficEnvironment(gymnasium.Env[dict[str, AnyArray], AnyArray]):
+    """Matrices in random order, one an episode.
+
+    Args:
+        topology: the network.
+        paths: candidate paths of the traffic's demands.
+        traffic: the matrices.
+        objective: the program, or its name; one without classes that is no sequence of programs.
+
+    Raises:
+        InputError: such an objective, or paths of another network.
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012, as Gymnasium declares it
+
+    def __init__(
+        self, topology: Topology, paths: PathSet, traffic: TrafficMatrices, objective: Objective | str = "total_flow"
+    ) -> None:
+        objective = Objective.of(objective)
+        if objective.rules.is_sequence:
+            raise InputError("environment", "objective", "a single program", objective.name)
+        self._traffic = traffic
+        self._problem = Problem.create(topology, paths, objective, traffic.read([0]))
+        self._scale = float(topology.capacity[topology.capacity > 0].mean())
+        shape, most = (paths.num_demands, paths.num_paths), np.float32(_MOST_OBSERVED)
+        self.action_space = gymnasium.spaces.Box(-_MOST_LOGIT, _MOST_LOGIT, shape, np.float32)
+        self.observation_space = gymnasium.spaces.Dict(  # type: ignore[assignment]
+            demand=gymnasium.spaces.Box(0, most, shape[:1], np.float32),
+            capacity=gymnasium.spaces.Box(0, most, (topology.num_links,), np.float32),
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, AnyArray], dict[str, Any]]:
+        """Begin an episode with a random matrix; ``options={"row": 3}`` chooses it."""
+        super().reset(seed=seed)
+        chosen = (options or {}).get("row")
+        row = int(self.np_random.integers(self._traffic.num_matrices)) if chosen is None else int(chosen)
+        self._problem = self._problem.with_demand(self._traffic.read([row]))
+        return self._observation(), {"row": row}
+
+    def step(self, action: AnyArray) -> tuple[dict[str, AnyArray], float, bool, bool, dict[str, Any]]:
+        """Allocate; the episode ends."""
+        problem = self._problem
+        logits = torch.as_tensor(np.asarray(action), dtype=torch.float64)[None]
+        logits = logits.clamp(-_MOST_LOGIT, _MOST_LOGIT).masked_fill(~problem.path_mask, -torch.inf)
+        splits = torch.nan_to_num(logits.softmax(-1))  # a demand without a live path has none
+        if problem.objective.maximises_value:
+            splits = project(problem, splits)
+            value = problem.value(splits)
+            reward = value / total_demand_value(problem)
+        else:
+            value = problem.value(splits)
+            reward = problem.objective.rules.sense * value
+        info = {"splits": splits[0].numpy(), "value": float(value[0])}
+        return self._observation(), float(reward[0]), True, False, info
+
+    def _observation(self) -> dict[str, AnyArray]:
+        return {
+            "demand": (self._problem.demand[0].numpy() / self._scale).astype(np.float32),
+            "capacity": (self._problem.capacity[0].numpy() / self._scale).astype(np.float32),
+        }
