@@ -35,7 +35,7 @@ def _commands(text: str) -> list[str]:
 def test_every_option_that_a_page_uses_exists(page: Path) -> None:
     for line in _commands(page.read_text(encoding="utf-8")):
         words = line.partition("#")[0].split()
-        name = " ".join(words[1:3]) if words[1] in ("paths", "traffic", "topology") else words[1]
+        name = " ".join(words[1:3]) if words[1] in ("paths", "traffic", "topology", "bench") else words[1]
         if name.startswith("-"):
             continue
         for option in re.findall(r"(?<=\s)--[a-z-]+", line.partition("#")[0]):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from tyro import MISSING_NONPROP
 from tyro.conf import EnumChoicesFromValues, FlagCreatePairsOff, UseAppendAction
 
 from teal.cli.commands import COMMANDS, Command
+from teal.cli.completion import completion
 from teal.cli.runners import EXIT_FAILED, EXIT_OK
 from teal.config import AllocateConfig, EvaluateConfig, PlanConfig, PretrainConfig, PretrainHedgeConfig, TrainConfig
 from teal.config.help import check_options, command_help, overview
@@ -23,7 +26,8 @@ from teal.errors import InputError, TealError, did_you_mean
 
 _DESCRIPTION = (
     "Traffic engineering for wide-area networks: computes exactly feasible allocations and proves how far from the "
-    "optimum they can be.  Example: teal solve --topology b4 --traffic gravity:seed=0,load=8 --gap 0.001"
+    "optimum they can be.  Example: teal solve --topology b4 --traffic gravity:seed=0,load=8 --gap 0.001.  Every "
+    "command takes --quiet (no progress).  Completion: source <(teal --completion bash), or zsh."
 )
 _EXIT_CODES = (
     "Exit codes: 0 success; 1 no usable result, or a solver failed; 2 wrong input; 3 a target gap was missed; "
@@ -44,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     config = None
+    is_quiet = "--quiet" in arguments
+    arguments = [word for word in arguments if word != "--quiet"]
     console = Console(stderr=True, highlight=False, soft_wrap=True)
 
     def notify(text: str) -> None:
@@ -52,6 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if arguments in (["--version"], ["-V"]):
             sys.stdout.write(f"teal {version(_PACKAGE)}\n")
+            return EXIT_OK
+        if arguments[:1] == ["--completion"]:
+            sys.stdout.write(completion(COMMANDS, arguments[1:]))
             return EXIT_OK
         name, rest = _command(arguments)
         if not name:
@@ -70,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             default=_resumed(command, rest),
             config=(EnumChoicesFromValues, FlagCreatePairsOff, UseAppendAction),
         )
-        return _run(command, config, notify)
+        with _silent() if is_quiet else contextlib.nullcontext():
+            return _run(command, config, notify)
     except TealError as error:
         print(f"teal: error: {' '.join(str(error).split())}", file=sys.stderr)
         return _EXIT_INPUT if isinstance(error, InputError) else EXIT_FAILED
@@ -80,6 +90,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"\nteal: interrupted{_resume_hint(config)}", file=sys.stderr)
         return _EXIT_INTERRUPTED
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Progress and notes go nowhere; errors are printed outside of it."""
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stderr(nowhere):
+        yield
 
 
 def _command(arguments: list[str]) -> tuple[str, list[str]]:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from teal.cli import bench_runners, counter_runners, routing_runners, runners
+from teal.cli import bench_runners, counter_runners, input_runners, routing_runners, runners
 from teal.config import (
     AllocateConfig,
     AuditConfig,
@@ -81,11 +81,11 @@ COMMANDS = {
     "pretrain-hedge": Command(PretrainHedgeConfig, runners.pretrain_hedge, _LEARN),
     "estimate": Command(EstimateConfig, counter_runners.estimate, _INPUT, uses_kernels=False),
     "check": Command(CheckConfig, counter_runners.check, _INPUT, uses_kernels=False),
-    "topology list": Command(TopologyListConfig, runners.list_topologies, _INPUT, uses_kernels=False),
-    "topology info": Command(TopologyConfig, runners.describe_topology, _INPUT, uses_kernels=False),
-    "traffic info": Command(TrafficConfig, runners.describe_traffic, _INPUT, uses_kernels=False),
-    "traffic generate": Command(TrafficGenerateConfig, runners.convert_traffic, _INPUT, uses_kernels=False),
-    "traffic convert": Command(TrafficConvertConfig, runners.convert_traffic, _INPUT, uses_kernels=False),
+    "topology list": Command(TopologyListConfig, input_runners.list_topologies, _INPUT, uses_kernels=False),
+    "topology info": Command(TopologyConfig, input_runners.describe_topology, _INPUT, uses_kernels=False),
+    "traffic info": Command(TrafficConfig, input_runners.describe_traffic, _INPUT, uses_kernels=False),
+    "traffic generate": Command(TrafficGenerateConfig, input_runners.convert_traffic, _INPUT, uses_kernels=False),
+    "traffic convert": Command(TrafficConvertConfig, input_runners.convert_traffic, _INPUT, uses_kernels=False),
     "paths compute": Command(PathsConfig, runners.paths, _INPUT),
     "paths improve": Command(ImproveConfig, runners.improve, _INPUT),
     "warm-up": Command(WarmUpConfig, runners.warm_up, "this machine", uses_kernels=False),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -25,10 +27,6 @@ from teal.config import (
     ReportConfig,
     ServeConfig,
     SolveConfig,
-    TopologyConfig,
-    TopologyListConfig,
-    TrafficConfig,
-    TrafficConvertConfig,
     TrainConfig,
     UpdateConfig,
     WarmUpConfig,
@@ -42,12 +40,21 @@ if TYPE_CHECKING:
 EXIT_OK, EXIT_FAILED, EXIT_GAP = 0, 1, 3
 _RACE_TABLE_GAP = 0.01  # certified gap, 1%; the table of a race shows the time that each start needs to reach it
 _TABLE_WIDTH, _WIDE_TABLE_WIDTH = 80, 160  # characters of a line where the output is no terminal
-_MOST_CAPACITIES = 6  # different ones that are listed
-_MIN_DEMAND = 1e-300  # Gbit/s, instead of 0 as a divisor
-# Shares of the capacity of a node's links, outside which the unit of traffic or capacity is probably wrong.
-_LEAST_NEED, _MOST_NEED = 1e-3, 5.0
 
 Notify = Callable[[str], None]  # prints a message about the progress to the standard error
+
+
+def print_json(value: Any) -> None:
+    """One JSON object; numbers that JSON cannot hold become null."""
+
+    def plain(one: Any) -> Any:
+        if isinstance(one, dict):
+            return {key: plain(part) for key, part in one.items()}
+        if isinstance(one, list | tuple):
+            return [plain(part) for part in one]
+        return None if isinstance(one, float) and not math.isfinite(one) else one
+
+    print(json.dumps(plain(value), indent=1, default=str))
 
 
 def warm_up(config: WarmUpConfig, _: Notify) -> int:
@@ -62,6 +69,9 @@ def train(config: TrainConfig, notify: Notify) -> int:
     from teal.studies.train import run_train
 
     state = run_train(config, notify)
+    if config.json:
+        print_json({"out": str(config.out)} | dataclasses.asdict(state))
+        return EXIT_OK
     print(
         f"{config.out}: {state.step} steps in {state.elapsed_s:.0f} s, best validation score {state.best:.4f}; "
         f"stopped: {state.reason}{_tensorboard_hint(config.out)}"
@@ -107,10 +117,13 @@ def evaluate(config: EvaluateConfig, notify: Notify) -> int:
 
 
 def _evaluate(config: EvaluateConfig, notify: Notify) -> int:
-    from teal.reports.table import render_all
+    from teal.reports.table import render_all, summaries_of
     from teal.studies.evaluate import REPORT, EvaluationStudy
 
     rows = EvaluationStudy(config, notify).run().rows
+    if config.json:
+        print_json({"results": summaries_of(rows)})
+        return EXIT_OK if any(row.usable for row in rows) else EXIT_FAILED
     print_tables(render_all(rows, wide=config.wide), wide=config.wide)
     print(f"{config.out / REPORT}: open it in a browser; the rows are in {config.out}/results.csv")
     return EXIT_OK if any(row.usable for row in rows) else EXIT_FAILED
@@ -122,6 +135,9 @@ def _race(config: EvaluateConfig, notify: Notify) -> int:
     from teal.studies.race import FILES, run_race
 
     runs = run_race(config, notify)
+    if config.json:
+        print_json({"times_to_gap": [dataclasses.asdict(one) for one in times_to_gap(runs, _RACE_TABLE_GAP)]})
+        return EXIT_OK
     print_tables([render_times_to_gap(times_to_gap(runs, _RACE_TABLE_GAP), _RACE_TABLE_GAP)])
     print(", ".join(str(config.out / name) for name in FILES))
     return EXIT_OK
@@ -192,6 +208,17 @@ def audit(config: AuditConfig, notify: Notify) -> int:
 
     result = run_audit(config, notify)
     first, last = result.generations[0], result.generations[-1]
+    if config.json:
+        print_json(
+            {
+                "loss": last.loss,
+                "value": last.value,
+                "optimum": last.optimum,
+                "loss_on_given_matrices": first.loss,
+                "tried": last.evaluations,
+            }
+        )
+        return EXIT_OK
     whole = "" if config.measure == "optimum" else " of the sum of all capacities"
     print(
         f"{', '.join(config.scheme)} loses at least {100 * last.loss:.2f}%{whole} ({last.value:.6g} of "
@@ -224,6 +251,17 @@ def allocate(config: AllocateConfig, notify: Notify) -> int:
     usable = [matrix for matrix in matrices if Status(matrix.status).usable]
     gaps, satisfied = (np.array([getattr(matrix, name) for matrix in usable]) for name in ("gap", "satisfied_demand"))
     unusable = len(matrices) - len(usable)
+    if config.json:
+        print_json(
+            {
+                "out": str(config.out),
+                "matrices": len(matrices),
+                "unusable": unusable,
+                "largest_gap": float(gaps.max(initial=0.0)),
+                "mean_satisfied_demand": float(satisfied.mean()) if usable else None,
+            }
+        )
+        return EXIT_FAILED if unusable else EXIT_GAP if (gaps > config.gap).any() else EXIT_OK
     print(f"{config.out}: {len(matrices):,} matrices, {unusable:,} of them without a usable allocation")
     above = int((gaps > config.gap).sum())
     if usable:
@@ -288,76 +326,4 @@ def paths(config: PathsConfig, notify: Notify) -> int:
     print(f"pairs of a path and a link: {paths.num_incidences:,}; nodes of the path trie: {paths.trie.num_nodes:,}")
     if config.out:
         print(config.out)
-    return EXIT_OK
-
-
-def describe_traffic(config: TrafficConfig, _: Notify) -> int:
-    from teal.evaluation.instance import busiest_node, describe_traffic
-    from teal.formats import load_topology, load_traffic
-
-    topology = load_topology(config.topology, config.default_capacity, config.attributes)
-    traffic = load_traffic(config.traffic, topology, progress=True, unit=config.traffic_unit)
-    print(describe_traffic(traffic))
-    mean = traffic.mean()
-    largest_tenth = np.sort(mean)[::-1][: max(1, round(len(mean) / 10))]
-    totals = np.concatenate([chunk.sum(1) for chunk in traffic.chunks()])
-    low, middle, high = np.quantile(totals, [0.0, 0.5, 1.0])
-    print(f"total demand of a matrix: {low:.6g} to {high:.6g} Gbit/s, median {middle:.6g}")
-    share = largest_tenth.sum() / max(mean.sum(), _MIN_DEMAND)
-    print(f"largest tenth of the demands: {100 * share:.1f}% of the total demand")
-    need, node = busiest_node(topology, traffic.pairs, mean)
-    name = topology.node_names[node]
-    print(f"{name} sends or receives {100 * need:.3g}% of what its links carry, the most of all nodes")
-    if not _LEAST_NEED < need < _MOST_NEED:
-        print("is the unit right (--traffic-unit Mbit/s, --attributes capacity_unit=Mbit/s)?")
-    for gap in traffic.gaps:
-        print(f"missing matrices: {gap.missing} after {gap.after}")
-    for line in traffic.skipped:
-        print(f"skipped: {line}")
-    return EXIT_OK
-
-
-def convert_traffic(config: TrafficConvertConfig, _: Notify) -> int:
-    from teal.studies.traffic import run_convert
-
-    traffic = run_convert(config)
-    print(f"{config.out}: {traffic.num_matrices} matrices of {traffic.num_demands} demands")
-    return EXIT_OK
-
-
-def list_topologies(config: TopologyListConfig, _: Notify) -> int:
-    """Print a name and its size a line."""
-    from teal.formats.topohub_names import known_topologies
-
-    matching = [(name, nodes) for name, nodes in known_topologies() if config.match.lower() in name.lower()]
-    if not matching:
-        raise InputError("--match", "", "part of a name, such as sndlib or geant", repr(config.match))
-    width = max(len(name) for name, _ in matching)
-    for name, nodes in matching:
-        print(f"{name:<{width}}  {nodes:>5} nodes")
-    return EXIT_OK
-
-
-def describe_topology(config: TopologyConfig, _: Notify) -> int:
-    """Print what a network consists of, and what was assumed."""
-    from teal.formats import load_topology
-
-    topology = load_topology(config.topology, config.default_capacity, config.attributes)
-    live = topology.capacity > 0
-    print(f"{topology.name}: {topology.num_nodes:,} nodes, {topology.num_links:,} directed links, "
-          f"{len(topology.cables()):,} cables")  # fmt: skip
-    capacities, counts = np.unique(topology.capacity[live], return_counts=True)
-    common = np.argsort(-counts, kind="stable")[:_MOST_CAPACITIES]
-    listed = ", ".join(f"{counts[i]:,} of {capacities[i]:g}" for i in sorted(common))
-    others = f" and {len(capacities) - len(common):,} other values" if len(capacities) > len(common) else ""
-    print(f"capacity, Gbit/s: {listed}{others}")
-    print(f"latency, ms: {topology.latency.min():g} to {topology.latency.max():g}")
-    if topology.metric is not None:
-        print(f"IGP metrics: {topology.metric.min()} to {topology.metric.max()}")
-    print(f"nodes with positions: {int(np.isfinite(topology.coordinates).all(1).sum()):,}")
-    parts = topology.num_components()
-    if parts > 1:
-        print(f"not connected: {parts} parts (strongly connected), so that some pairs have no path")
-    for note in topology.notes:
-        print(note)
     return EXIT_OK

@@ -24,7 +24,7 @@ class AllocateConfig(InstanceConfig):
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "when to stop": ("gap", "max_iterations"),
         "history": ("limit", "part", "workers", "max_churn"),
-        "output": ("out", "each", "prefer", "entries", "min_split", "figures_only", "resume", "overwrite"),
+        "output": ("out", "each", "prefer", "entries", "min_split", "figures_only", "json", "resume", "overwrite"),
         "for experts": ("model", "epsilon", "device"),
     }
 
@@ -52,6 +52,8 @@ class AllocateConfig(InstanceConfig):
     max_churn: float | None = None
     """Largest share of the demand that a matrix may move onto other paths, against the matrix before it in its part;
     the first matrix of a part moves freely."""
+    json: bool = False
+    """Print one JSON object instead of text."""
     resume: Annotated[bool, RESUME] = False
     overwrite: Annotated[bool, OVERWRITE] = False
 

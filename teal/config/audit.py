@@ -21,7 +21,7 @@ class AuditConfig(InstanceConfig):
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "search": ("scheme", "model", "box", "up_to", "hose", "measure", "time_budget", "seed"),
-        "output": ("out", "overwrite"),
+        "output": ("out", "json", "overwrite"),
         "for experts": ("epsilon", "device"),
     }
 
@@ -43,6 +43,8 @@ class AuditConfig(InstanceConfig):
     """Seed of the search."""
     out: Path
     """Folder for worst.csv (a traffic matrix, as evaluate and solve read it), losses.csv, losses.png, manifest.json."""
+    json: bool = False
+    """Print one JSON object instead of text."""
     overwrite: Annotated[bool, OVERWRITE] = False
 
     def __post_init__(self) -> None:

@@ -95,6 +95,8 @@ class TopologyFileConfig:
     """Names of the attributes of links in a .json or .graphml file, or of the columns of a table, where they are others
     than capacity (Gbit/s), latency (ms), source, target, metric and members:
     capacity=bandwidth,latency=delay,capacity_unit=Mbit/s."""
+    bidirectional: bool = False
+    """Give every link that has none in the other direction one of the same capacity, latency and metric."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,7 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
             "fail", "failures", "noise", "spatial", "scale", "churn", "draws", "seed", "online", "interval",
         ),
         "other protocols": ("race", "next_interval", "known", "lead", "lookback"),
-        "output": ("out", "wide", "resume", "overwrite"),
+        "output": ("out", "wide", "json", "resume", "overwrite"),
         "for experts": ("epsilon", "device"),
     }  # fmt: skip
 
@@ -95,6 +95,8 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
     """Folder for report.html, results.csv and .parquet, manifest.json and plots; with --race, race.csv and race.png."""
     wide: bool = False
     """Print all columns; without it five that fit 80 characters.  The files have all in any case."""
+    json: bool = False
+    """Print one JSON object instead of text."""
     resume: Annotated[bool, RESUME] = False
     overwrite: Annotated[bool, OVERWRITE] = False
 

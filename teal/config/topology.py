@@ -21,3 +21,5 @@ class TopologyConfig(TopologyFileConfig):
 
     topology: str
     """A node-link .json, .graphml or SNDlib .xml file, topohub:GROUP/NAME[,capacity=GBPS], or b4."""
+    json: bool = False
+    """Print one JSON object instead of text."""

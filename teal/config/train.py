@@ -75,6 +75,8 @@ class TrainConfig(InstanceConfig):
     workers: int = 0
     """Number of processes that share every batch, through Ray Train, on this machine or the cluster of RAY_ADDRESS; all
     of its machines need OUT and the inputs under the same paths.  0: this process alone, without Ray."""
+    json: bool = False
+    """Print one JSON object instead of text."""
     resume: Annotated[bool, RESUME] = False
     overwrite: Annotated[bool, OVERWRITE] = False
 

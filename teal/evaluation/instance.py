@@ -136,7 +136,7 @@ def with_protection(instance: Instance, protect: str, notify: Callable[[str], No
 
 def load_network(config: InstanceConfig, notify: Callable[[str], None]) -> tuple[Topology, TrafficMatrices]:
     """Load network and traffic; arguments as of :func:`load_instance`."""
-    topology = load_topology(config.topology, config.default_capacity, config.attributes)
+    topology = load_topology(config.topology, config.default_capacity, config.attributes, config.bidirectional)
     notify(f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} directed links")
     for note in topology.notes:
         notify(note)

@@ -106,7 +106,7 @@ def improve(config: MetricsConfig, notify: Callable[[str], None]) -> MetricsRepo
     Raises:
         InputError: a fault in what the user gave.
     """
-    topology = load_topology(config.topology, config.default_capacity, config.attributes)
+    topology = load_topology(config.topology, config.default_capacity, config.attributes, config.bidirectional)
     for note in topology.notes:
         notify(note)
     traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)

@@ -92,10 +92,10 @@ class PlanReport:
             f"{len(costly):,} of {len(ranked):,} failures certainly cost something, over {matrices:,} matrices."
             if costly else f"No failure certainly costs anything, over {matrices:,} matrices."
         ]  # fmt: skip
-        worst = ranked[0]
+        worst = max(ranked, key=lambda one: one.worst)
         if worst.worst > 0:
             said.append(
-                f"The worst is that of {worst.failure} ({worst.kind}), at {_time(worst.worst_at)}: {label} of "
+                f"The worst is that of {worst.failure} ({worst.kind}), at {_time(worst.worst_at)}: {label} "
                 f"{_percent(worst.worst)} certainly and {_percent(worst.worst_at_most)} at most."
             )
         stranding = max(ranked, key=lambda one: one.stranded)

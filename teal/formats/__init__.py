@@ -54,7 +54,10 @@ def check_topology_name(text: str) -> None:
 
 
 def load_topology(
-    text: Any, default_capacity: float | None = None, attributes: str | Mapping[str, str] = ""
+    text: Any,
+    default_capacity: float | None = None,
+    attributes: str | Mapping[str, str] = "",
+    bidirectional: bool = False,
 ) -> Topology:
     """The topology of a file or name, of a networkx graph, or of a pandas frame of links.
 
@@ -65,12 +68,18 @@ def load_topology(
         default_capacity: Gbit/s for links whose file gives none; None to refuse such files.
         attributes: names of the attributes of links in a file, a graph or a frame, such as ``capacity=bandwidth`` or
             ``{"capacity": "bandwidth"}``.
+        bidirectional: add a link in the other direction where there is none.
 
     Raises:
         InputError: no such file or name, or a fault in it.
     """
     if not isinstance(attributes, str):
         attributes = ",".join(f"{name}={value}" for name, value in attributes.items())
+    topology = _load_topology(text, default_capacity, attributes)
+    return topology.bidirectional() if bidirectional else topology
+
+
+def _load_topology(text: Any, default_capacity: float | None, attributes: str) -> Topology:
     if hasattr(text, "columns"):
         return link_tables.topology_from_link_frame(text, default_capacity, parse_attributes(attributes))
     if not isinstance(text, str | Path):

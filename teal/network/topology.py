@@ -206,6 +206,35 @@ class Topology:
             by_ends.setdefault((min(a, b), max(a, b)), []).append(link)
         return list(by_ends.values())
 
+    def isolated_nodes(self) -> list[str]:
+        """Names of the nodes without a link."""
+        used = np.zeros(self.num_nodes, dtype=bool)
+        used[self.link_source] = used[self.link_target] = True
+        return [self.node_names[n] for n in np.flatnonzero(~used)]
+
+    def one_way_links(self) -> list[str]:
+        """Names of the links for which there is none in the other direction, parallel ones counted."""
+        ends = list(zip(self.link_source.tolist(), self.link_target.tolist(), strict=True))
+        left, names, found = Counter((t, s) for s, t in ends), self.link_names(), []
+        for name, pair in zip(names, ends, strict=True):
+            left[pair] -= 1
+            if left[pair] < 0:
+                found.append(name)
+        return found
+
+    def bidirectional(self) -> Topology:
+        """The same with a link in the other direction, of equal capacity, latency and metric, where there is none."""
+        names = self.link_names()
+        missing = np.array([names.index(name) for name in self.one_way_links()], dtype=np.int64)
+        added: dict[str, Any] = {
+            name: np.concatenate([values, values[missing]])
+            for name in ("capacity", "latency", "metric")
+            if (values := getattr(self, name)) is not None
+        }
+        source = np.concatenate([self.link_source, self.link_target[missing]])
+        target = np.concatenate([self.link_target, self.link_source[missing]])
+        return dataclasses.replace(self, link_source=source, link_target=target, **added)
+
     def graph_key(self) -> str:
         """Hash of the number of nodes and the ends of the links.
 

@@ -138,6 +138,16 @@ def _classes(rows: list[Row]) -> tuple[ClassSummary, ...]:
     )
 
 
+def summaries_of(rows: list[Row]) -> list[dict[str, object]]:
+    """The summaries of each network, protocol and level, as plain records."""
+    return [
+        {"topology": topology, "traffic": traffic, "protocol": protocol, "level": level} | dataclasses.asdict(summary)
+        for (topology, traffic), network_rows in by_network(rows).items()
+        for (protocol, level), of_level in by_level(network_rows).items()
+        for summary in summarise(of_level)
+    ]
+
+
 def render_all(rows: list[Row], *, wide: bool) -> Iterator[Table]:
     """The tables for a terminal: for each network one of the unchanged matrices, then of the changed ones.
 

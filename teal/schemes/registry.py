@@ -63,6 +63,12 @@ def scheme_names() -> list[str]:
     return sorted({*_registered, *(point.name for point in entry_points(group=ENTRY_POINTS))})
 
 
+def names_a_module(text: str) -> bool:
+    """Whether a scheme is named as ``package.module:factory``."""
+    imported = _IMPORTED.fullmatch(text)
+    return imported is not None and imported["module"] not in scheme_names()
+
+
 def _load_factory(module: str, name: str) -> SchemeFactory:
     """The factory of an importable module, or of one in the current folder.
 
@@ -93,7 +99,7 @@ def make_scheme(text: str, model: Path | None = None) -> Scheme:
         InputError: an unknown name or option, or a scheme that needs a model and got none.
     """
     imported = _IMPORTED.fullmatch(text)
-    if imported and imported["module"] not in scheme_names():
+    if imported and names_a_module(text):
         return _load_factory(imported["module"], imported["factory"])(
             parse_spec(f"{imported['factory']}{imported['options'] or ''}"), model
         )

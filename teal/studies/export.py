@@ -20,7 +20,7 @@ def run_export(config: ExportConfig) -> Exported:
         InputError: a fault in the settings or in the allocation's file.
     """
     check_out_file(config.out, (".json",), overwrite=config.overwrite)
-    topology = load_topology(config.topology, config.default_capacity, config.attributes)
+    topology = load_topology(config.topology, config.default_capacity, config.attributes, config.bidirectional)
     allocation = read_allocation(config.allocation)
     if config.format == "wcmp":
         exported = next_hop_groups(allocation, topology)

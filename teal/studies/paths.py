@@ -31,7 +31,7 @@ def run_compute(config: PathsConfig, notify: Callable[[str], None]) -> tuple[Top
     """
     if config.out:
         check_out_file(config.out, (".csv",), overwrite=config.overwrite)
-    topology = load_topology(config.topology, config.default_capacity, config.attributes)
+    topology = load_topology(config.topology, config.default_capacity, config.attributes, config.bidirectional)
     traffic = load_traffic(config.traffic, topology, progress=True) if config.traffic else None
     paths = first_paths(config, topology, None if traffic is None else np.unique(traffic.pairs, axis=0))
     if config.num_paths == "auto":

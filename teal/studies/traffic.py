@@ -15,7 +15,7 @@ def run_convert(config: TrafficConvertConfig) -> TrafficMatrices:
         InputError: a fault in the settings, or an output file that must not be replaced.
     """
     check_out_file(config.out, TRAFFIC_SUFFIXES, overwrite=config.overwrite)
-    topology = load_topology(config.topology, config.default_capacity, config.attributes)
+    topology = load_topology(config.topology, config.default_capacity, config.attributes, config.bidirectional)
     traffic = load_traffic(config.traffic, topology, progress=True, unit=config.traffic_unit)
     save_traffic(config.out, traffic, topology)
     return traffic

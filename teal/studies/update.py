@@ -33,7 +33,7 @@ def run_update(config: UpdateConfig) -> Update:
     """
     earlier = tuple(file.name for file in config.out.glob(_PATTERN))
     check_out_folder(config.out, earlier or ("step-1.json",), overwrite=config.overwrite)
-    topology = load_topology(config.topology, config.default_capacity, config.attributes)
+    topology = load_topology(config.topology, config.default_capacity, config.attributes, config.bidirectional)
     before, after = (_flows(file, topology) for file in (config.before, config.after))
     keys = list(dict.fromkeys([*before, *after]))
     names = list(dict.fromkeys(demand for demand, _ in keys))

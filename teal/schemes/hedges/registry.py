@@ -13,7 +13,7 @@ from torch import Tensor
 from teal.errors import InputError
 from teal.network import AnyPaths
 from teal.schemes.hedges.past import Hedge, Past
-from teal.schemes.registry import Scheme, make_scheme, scheme_names
+from teal.schemes.registry import Scheme, make_scheme, names_a_module, scheme_names
 from teal.spec import Spec, parse_spec
 
 ENTRY_POINTS = "teal.hedges"  # group of the package entry points
@@ -57,6 +57,8 @@ def make_hedge(text: str, model: Path | None = None) -> Hedge:
     Raises:
         InputError: an unknown name or option.
     """
+    if names_a_module(text):
+        return OfLastMatrix(make_scheme(text, model))
     spec = parse_spec(text)
     match = re.fullmatch(r"([a-z]+)(\d+)", spec.name)
     if match and match[1] in _BUILT_IN:

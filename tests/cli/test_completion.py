@@ -1,0 +1,41 @@
+"""Completion as a shell runs it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from teal.cli import main
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["teal", "so"], {"solve"}),
+        (["teal", "plan", "--fa"], {"--failures"}),
+        (["teal", "bench", "ma"], {"make"}),
+        (["teal", "bench", "make", "--ov"], {"--overwrite"}),
+    ],
+)
+def test_words_are_completed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], expected: set[str]
+) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("needs bash")
+    assert main(["--completion", "bash"]) == 0
+    (tmp_path / "completion.sh").write_text(capsys.readouterr().out)
+    line = f"source completion.sh; COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _teal"
+    run = subprocess.run(
+        [bash, "-c", f'{line}; echo "${{COMPREPLY[@]}}"'], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert set(run.stdout.split()) >= expected
+    assert all(word.startswith(words[-1]) for word in run.stdout.split())
+
+
+def test_another_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--completion", "fish"]) == 2
+    assert "bash or zsh" in capsys.readouterr().err

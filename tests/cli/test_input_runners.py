@@ -1,0 +1,66 @@
+"""What is said of networks and traffic, and in which form."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import teal
+from teal.cli import main
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "net.json"
+    path.write_text(json.dumps({
+        "directed": True, "nodes": [{"id": name} for name in ("a", "b", "c", "alone")],
+        "links": [
+            {"source": "a", "target": "b", "capacity": 10}, {"source": "b", "target": "a", "capacity": 10},
+            {"source": "b", "target": "c", "capacity": 5},
+        ],
+    }))  # fmt: skip
+    return str(path)
+
+
+def test_one_way_links_and_isolated_nodes_are_named(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topology", "info", "--topology", file]) == 0
+    printed = capsys.readouterr().out
+    assert "nodes without a link: alone" in printed
+    assert "without one in the other direction: b->c" in printed
+    assert main(["topology", "info", "--topology", file, "--bidirectional", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["links"] == 4
+    assert found["one_way_links"] == []
+    assert found["isolated_nodes"] == ["alone"]
+
+
+def test_generated_traffic_gives_isolated_nodes_nothing(file: str) -> None:
+    topology = teal.load_topology(file, bidirectional=True)
+    traffic = teal.load_traffic("gravity:seed=0,count=2,load=1", topology)
+    alone = (traffic.pairs == topology.node_names.index("alone")).any(1)
+    rates = traffic.read(slice(None))
+    assert (rates[:, alone] == 0).all()
+    assert (rates[:, ~alone] > 0).all()
+
+
+def test_quiet_says_nothing_but_the_result_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["solve", "--quiet", "--topology", "b4", "--traffic", "gravity"]) == 0
+    said = capsys.readouterr()
+    assert "total_flow" in said.out
+    assert not said.err
+    assert main(["solve", "--quiet", "--topology", "b5", "--traffic", "gravity"]) == 2
+    assert "b5" in capsys.readouterr().err
+
+
+def test_commands_that_compute_print_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    network = ["--topology", "b4", "--traffic", "gravity:seed=0,count=12,load=2", "--quiet", "--json"]
+    out = str(tmp_path)
+    for command, key in (
+        (["evaluate", "--scheme", "pdhg", "--limit", "1", "--out", f"{out}/evaluate"], "results"),
+        (["train", "--max-steps", "1", "--out", f"{out}/train"], "best"),
+        (["audit", "--scheme", "shortest-path", "--time-budget", "1s", "--out", f"{out}/audit"], "loss"),
+    ):
+        assert main([command[0], *network, *command[1:]]) == 0
+        assert key in json.loads(capsys.readouterr().out)
