@@ -27,6 +27,7 @@ from teal.config import (
     ReportConfig,
     ServeConfig,
     SolveConfig,
+    SweepConfig,
     TrainConfig,
     UpdateConfig,
     WarmUpConfig,
@@ -76,6 +77,32 @@ def train(config: TrainConfig, notify: Notify) -> int:
         f"{config.out}: {state.step} steps in {state.elapsed_s:.0f} s, best validation score {state.best:.4f}; "
         f"stopped: {state.reason}{_tensorboard_hint(config.out)}"
     )
+    return EXIT_OK
+
+
+def sweep(config: SweepConfig, notify: Notify) -> int:
+    from rich.table import Table
+
+    from teal.reports.table import percent
+    from teal.studies.sweep import FILES, run_sweep, summarise
+
+    summaries = summarise(run_sweep(config, notify))
+    if config.json:
+        print_json({"summary": [dataclasses.asdict(one) for one in summaries]})
+        return EXIT_OK
+    table = Table(title=f"{config.seeds} seeds each: mean and 95% interval of the mean", title_justify="left")
+    for column in ("settings", "validation", "satisfied", "gap by the best bound"):
+        table.add_column(column, justify="left" if column == "settings" else "right", overflow="fold")
+    for settings in dict.fromkeys(one.settings for one in summaries):
+        own = {one.measure: one for one in summaries if one.settings == settings}
+        cells = [
+            f"{one.mean:.4f} ({one.low:.4f}, {one.high:.4f})" if measure == "validation"
+            else f"{percent(one.mean)} ({percent(one.low)}, {percent(one.high)})"
+            for measure in ("validation", "satisfied_demand", "gap_known") if (one := own[measure])
+        ]  # fmt: skip
+        table.add_row(settings, *cells)
+    print_tables([table])
+    print(", ".join(str(config.out / name) for name in FILES))
     return EXIT_OK
 
 

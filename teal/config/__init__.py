@@ -19,6 +19,7 @@ from teal.config.report import ReportConfig
 from teal.config.serve import ServeConfig
 from teal.config.simulate import SimulateConfig
 from teal.config.solve import SolveConfig
+from teal.config.sweep import SweepConfig
 from teal.config.topology import TopologyConfig, TopologyListConfig
 from teal.config.traffic import TrafficConfig, TrafficConvertConfig, TrafficGenerateConfig
 from teal.config.train import TrainConfig
@@ -50,6 +51,7 @@ __all__ = [
     "ServeConfig",
     "SimulateConfig",
     "SolveConfig",
+    "SweepConfig",
     "TopologyConfig",
     "TopologyListConfig",
     "TrafficConfig",
