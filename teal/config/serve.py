@@ -61,12 +61,17 @@ class ServeConfig:
     max_body: int = 64
     """Size of a request's body, at most, in MiB."""
 
+    vary: float = 0.0
+    """Share of every demand that allocations for the next interval put on random, nearly optimal splits, others in each
+    interval, so that counters tell matrices apart (docs/counters.md); for networks of some hundred demands."""
+
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range, or an open address without a token."""
         require(self, "port", "1 to 65535", 0 < self.port < 65536)
         require(self, "num_paths", "auto, or 1 to 32", self.num_paths == "auto" or 1 <= self.num_paths <= 32)
         for field in ("replicas", "ingresses", "max_waiting", "max_networks", "max_connections", "max_body"):
             require(self, field, "a whole number of at least 1", getattr(self, field) >= 1)
+        require(self, "vary", "a share in [0, 1)", 0 <= self.vary < 1)
         seconds(self.max_path_time, "--max-path-time")
         seconds(self.max_deadline, "--max-deadline")
         if not self.loopback and self.token_file is None and not os.environ.get(TOKEN):

@@ -34,6 +34,7 @@ def solver_settings(config: ServeConfig) -> dict[str, Any]:
         "most_networks": config.max_networks,
         "most_path_s": seconds(config.max_path_time),
         "most_deadline_s": seconds(config.max_deadline),
+        "vary": config.vary,
     }
 
 

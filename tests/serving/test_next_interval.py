@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
+import teal
 from teal.client import InvalidRequest, LateMeasurement, NotReady, ServiceFault
 from teal.evaluation.next_interval import realised
 from teal.network import TrafficMatrices
@@ -62,6 +63,25 @@ def test_allocations_are_those_of_the_hedge_over_the_same_past(tmp_path: Path) -
         assert allocation.time == _times(1, known)[0]
         assert own.is_current(SERVED.capacity)
     assert not own.is_current(SERVED.capacity * 2)
+
+
+def test_varied_splits_differ_between_intervals_and_stay_nearly_optimal(tmp_path: Path) -> None:
+    rates = _series(12)
+    splits = {}
+    for share, folder in ((0.0, "plain"), (0.5, "varied")):
+        one = NextInterval("b4", PAIRS, tmp_path / folder, share)
+        one.matrices.add(_times(11), rates[:11])
+        splits[share, 11] = one.allocate(_network()).splits
+        one.matrices.add(_times(1, 11), rates[11:])
+        splits[share, 12] = one.allocate(_network()).splits
+    for known in (11, 12):
+        problem = _network().with_demand(rates[known - 1][None])
+        best = float(teal.solve(problem, gap=1e-3).value)
+        mixed, kept = splits[0.5, known], splits[0.0, known]
+        assert float((mixed - kept).abs().max()) > 0.05
+        assert float(problem.utilisation((2 * mixed - kept)[None]).amax()) <= best * 1.0211, "the random half"
+    changes = [float((splits[share, 12] - splits[share, 11]).abs().sum()) for share in (0.0, 0.5)]
+    assert changes[1] > changes[0]
 
 
 @pytest.mark.system

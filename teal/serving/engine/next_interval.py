@@ -30,6 +30,7 @@ from teal.serving.engine.answer import Answer
 from teal.serving.engine.log import LOG
 from teal.serving.engine.measured import MeasuredMatrices
 from teal.solvers import pdhg
+from teal.solvers.estimation.variety import vary
 
 LIMIT_PROBABILITY = 0.95  # probability with which the limit is to hold
 _OPTIMUM_GAP = 1e-3  # certified, of the optimum that realised utilisation is divided by
@@ -65,10 +66,11 @@ class NextInterval:
         name: of the network.
         pairs: (D, 2) of its paths.
         folder: of the measured matrices and of what is learnt.
+        varied: share of every demand on random, nearly optimal splits (:mod:`teal.solvers.estimation.variety`).
     """
 
-    def __init__(self, name: str, pairs: Any, folder: Path) -> None:
-        self._name, self._pairs = name, pairs
+    def __init__(self, name: str, pairs: Any, folder: Path, varied: float = 0.0) -> None:
+        self._name, self._pairs, self._varied = name, pairs, varied
         self.matrices = MeasuredMatrices(folder, len(pairs))
         self._hedge: Mixture | None = None
         self._limit = ConformalLimit(LIMIT_PROBABILITY)
@@ -111,7 +113,11 @@ class NextInterval:
         if before is not None and before.time in traffic.timestamps:
             row = past.first_row + int(np.searchsorted(traffic.timestamps, before.time))
             self._observe(past.matrix(row), _over_live_paths(problem, before.splits))  # links may have failed since
-        splits = _over_live_paths(problem, hedge.allocate(past))
+        splits = hedge.allocate(past)
+        if self._varied:
+            other = vary(past.last(1), share=1.0, seed=past.traffic_row)
+            splits = (1 - self._varied) * splits.to(other) + self._varied * other
+        splits = _over_live_paths(problem, splits)
         self.latest = NextAllocation(
             version,
             past.target,

@@ -49,6 +49,7 @@ class Solver:
         most_path_s: seconds that a search for paths may take, by estimate.
         most_deadline_s: longest deadline of a request, seconds.
         grow_every_s: as of :class:`teal.serving.engine.growth.Growth`.
+        vary: share of every demand on varied splits, in allocations for the next interval.
     """
 
     def __init__(
@@ -61,10 +62,11 @@ class Solver:
         most_path_s: float = MOST_PATH_S,
         most_deadline_s: float = MOST_DEADLINE_S,
         grow_every_s: float = GROW_EVERY_S,
+        vary: float = 0.0,
     ) -> None:
         self.folder = folder
         self._store = Store(folder)
-        self._patience_s, self._most_deadline_s = patience_s, most_deadline_s
+        self._patience_s, self._most_deadline_s, self._vary = patience_s, most_deadline_s, vary
         engine = ThreadPoolExecutor(1, thread_name_prefix="engine")
         self._next = ThreadPoolExecutor(1, thread_name_prefix="next-interval")
         self._views = ThreadPoolExecutor(1, thread_name_prefix="views")
@@ -255,7 +257,7 @@ class Solver:
             raise not_ready(name)
         if network.measured is None:
             folder = self._store.measured_folder(name, network.generation)
-            network.measured = NextInterval(name, network.served.paths.pairs, folder)
+            network.measured = NextInterval(name, network.served.paths.pairs, folder, self._vary)
         await asyncio.to_thread(network.measured.matrices.refresh)
         return network.measured
 
