@@ -94,7 +94,7 @@ def test_overwriting_results_leaves_other_files_alone(tmp_path: Path) -> None:
     assert (tmp_path / "notes.md").read_text() == "mine"
     assert {p.name for p in tmp_path.iterdir()} == {
         "manifest.json", "networks.json", "notes.md", "report.html", "results.csv", "results.parquet", "results.png",
-        "utilisation.parquet",
+        "summary.csv", "utilisation.parquet",
     }  # fmt: skip
 
 
