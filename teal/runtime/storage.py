@@ -66,6 +66,9 @@ def atomic_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
     Args:
         path: of the file.
         mode: its permissions, less those that the process's umask takes away.
+
+    Raises:
+        OSError: what the block raised; a full disk names ``path``, not the temporary file or nothing.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
@@ -74,6 +77,10 @@ def atomic_file(path: Path, mode: int = 0o666) -> Iterator[Path]:
         yield Path(name)
         os.chmod(name, mode & ~_umask())  # after the block: some writers replace the temporary file by a new one
         os.replace(name, path)
+    except OSError as error:
+        if error.errno is not None and error.filename in (None, name):
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
     finally:
         Path(name).unlink(missing_ok=True)
 
@@ -103,7 +110,7 @@ def check_out_folder(path: Path, files: Sequence[str], *, overwrite: bool, hint:
             break
     existing = [name for name in files if (path / name).exists()]
     if existing and not overwrite:
-        raise InputError(str(path), "out", f"a new folder, or {hint}", ", ".join(existing))
+        raise InputError(str(path), "out", f"a folder without these files, or {hint}", ", ".join(existing))
 
 
 def remove_files(folder: Path, names: Iterable[str]) -> None:
@@ -118,7 +125,9 @@ def check_out_file(path: Path, suffixes: tuple[str, ...], *, overwrite: bool) ->
         raise InputError(str(path), "out", "a file named " + " or ".join(f"*{s}" for s in suffixes), repr(path.name))
     if path.is_dir():
         raise InputError(str(path), "out", "a file", "a folder")
-    check_out_folder(path.parent, (path.name,), overwrite=overwrite)
+    check_out_folder(path.parent, (), overwrite=overwrite)
+    if path.exists() and not overwrite:
+        raise InputError(str(path), "out", "a new file, or --overwrite", "one that exists")
 
 
 def _umask() -> int:

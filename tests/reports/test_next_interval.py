@@ -61,7 +61,7 @@ def test_the_command_makes_page_and_figures(rows: list[NextRow], tmp_path: Path,
         f"b4-{name}{ending}" for name in ("ratio-over-time", "ratio", "limit", "churn") for ending in (".svg", ".pdf")
     }
     assert main(command) == 2, "figures are not replaced unasked"
-    assert "a new folder, or --overwrite" in capsys.readouterr().err
+    assert "a folder without these files, or --overwrite" in capsys.readouterr().err
     assert main([*command, "--overwrite"]) == 0
     assert main(["report", "--results", str(tmp_path / "run")]) == 2
     assert "--figures" in capsys.readouterr().err

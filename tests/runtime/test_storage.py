@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -43,6 +44,13 @@ def test_atomic_file_writes_the_whole_file_or_nothing(tmp_path: Path) -> None:
         fail()
     assert target.read_text() == "new"
     assert [p.name for p in target.parent.iterdir()] == ["x.txt"], "no temporary file remains"
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space left") as caught, atomic_file(tmp_path / "results.csv"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert caught.value.filename == str(tmp_path / "results.csv")
+    assert not list(tmp_path.iterdir())
 
 
 def test_output_checks_refuse_unusable_and_existing_paths(tmp_path: Path) -> None:
