@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -84,7 +85,11 @@ def plot_race(path: Path, runs: Sequence[RaceRun]) -> None:
 
 
 def _points(runs: list[RaceRun]) -> list[tuple[float, float]]:
-    """(ms, %) median over the matrices, one for each target."""
+    """(ms, %) median over the matrices, one for each target, forward in time.
+
+    The gap is the narrowest that is reached by then: times of runs to neighbouring targets may be the wrong way round,
+    by chance.
+    """
     kept = [run for run in runs if not math.isnan(run.gap)]
     targets = dict.fromkeys("none" if math.isnan(run.target) else run.target for run in kept)
     points = []
@@ -92,4 +97,6 @@ def _points(runs: list[RaceRun]) -> list[tuple[float, float]]:
         group = [run for run in kept if ("none" if math.isnan(run.target) else run.target) == target]
         gap = float(np.median([run.gap for run in group]))
         points.append((1e3 * float(np.median([run.seconds for run in group])), 100 * max(gap, _MIN_DRAWN_GAP)))
-    return points
+    points.sort()
+    gaps = itertools.accumulate((gap for _, gap in points), min)
+    return [(milliseconds, gap) for (milliseconds, _), gap in zip(points, gaps, strict=True)]

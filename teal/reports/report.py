@@ -6,6 +6,8 @@ import math
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
+
 from teal.evaluation import Row
 from teal.evaluation.cases import Protocol
 from teal.reports.chart import Chart
@@ -15,8 +17,10 @@ from teal.reports.groups import by_level, by_network
 from teal.reports.image import plot_panels
 from teal.reports.maps import network_map
 from teal.reports.page import Cell, Column, Section, write_page
-from teal.reports.record import Record
+from teal.reports.record import NetworkRecord, Record, ResultKey
 from teal.reports.table import Quality, Summary, class_text, milliseconds, percent, ratio_text, summarise, time_text
+
+_MOST_FULL = 3  # links that are named
 
 
 def write_report(path: Path, record: Record) -> None:
@@ -97,10 +101,28 @@ def _section(record: Record, title: str, rows: list[Row]) -> Section:
         ],
         lines=[_line(summary, rows[0].objective, classes, is_compared, has_latency) for summary in summaries],
         charts=Charts(rows).all(),
-        findings=findings(rows),
+        findings=[*findings(rows), *_fullest(record, networks, offline, summaries)],
         notes=[f"{scheme}: {note}" for scheme, note in notes],
         map=network_map(networks[0], record.utilisation, times) if networks else None,
     )  # fmt: skip
+
+
+def _fullest(record: Record, networks: list[NetworkRecord], offline: list[Row], summaries: list[Summary]) -> list[str]:
+    """The links that are fullest on average under the scheme with the smallest gap, in a sentence; [] if unknown."""
+    known = [one for one in summaries if not math.isnan(one.gap_known)]
+    if not networks or not known:
+        return []
+    network, best = networks[0], min(known, key=lambda one: one.gap_known)
+    loads = [record.utilisation.get(ResultKey.of(row)) for row in offline if row.scheme == best.scheme]
+    shares = [one for one in loads if one is not None and np.isfinite(one).all()]
+    if not shares:
+        return []
+    mean = np.mean(shares, axis=0)
+    names = [
+        f"{network.nodes[network.source[e]]} to {network.nodes[network.target[e]]} {100 * mean[e]:.1f}%"
+        for e in np.argsort(-mean, kind="stable")[:_MOST_FULL].tolist()
+    ]
+    return [f"Fullest links under {best.scheme}, on average: {', '.join(names)}."]
 
 
 def _line(

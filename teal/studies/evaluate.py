@@ -239,12 +239,17 @@ def rows_of(instance: Instance, split: str) -> Int64Array:
 def selection_text(count: int, instance: Instance, config: EvaluateConfig) -> str:
     """Which matrices were evaluated, in words: ``10 of 50 matrices: the test split, evenly spread``."""
     available = instance.traffic.num_matrices
+    calibrated = (
+        ""
+        if config.calibrate is None
+        else (f"; demands scaled so that the optimum carries {100 * config.calibrate:g}% of the median training matrix")
+    )
     if count == available:
-        return f"all {count:,} matrices" if count > 1 else "the one matrix"
+        return (f"all {count:,} matrices" if count > 1 else "the one matrix") + calibrated
     split = "" if config.split == "all" else f"the {config.split} split"
     is_part = count < len(rows_of(instance, config.split))
     how = ("consecutive" if config.online or config.next_interval else "evenly spread") if is_part else ""
-    return f"{count:,} of {available:,} matrices: " + ", ".join(filter(None, (split, how)))
+    return f"{count:,} of {available:,} matrices: " + ", ".join(filter(None, (split, how))) + calibrated
 
 
 class _Unavailable:
