@@ -83,14 +83,14 @@ class PlanReport:
     def findings(self) -> list[str]:
         """Sentences: how many failures cost something, the worst, what is stranded, the fullest link, what is open."""
         ranked = self.by_failure()
-        matrices = len({outage.index for outage in self.outages})
+        matrices = _count(len({outage.index for outage in self.outages}), "matrix", "matrices")
         if not ranked:
-            return [f"No failure was tried, over {matrices:,} matrices."]
+            return [f"No failure was tried, over {matrices}."]
         label = self.objective.rules.loss_label
         costly = [one for one in ranked if one.worst > 0 or one.stranded > _STRANDS]
         said = [
-            f"{len(costly):,} of {len(ranked):,} failures certainly cost something, over {matrices:,} matrices."
-            if costly else f"No failure certainly costs anything, over {matrices:,} matrices."
+            f"{len(costly):,} of {len(ranked):,} failures certainly cost something, over {matrices}."
+            if costly else f"No failure certainly costs anything, over {matrices}."
         ]  # fmt: skip
         worst = max(ranked, key=lambda one: one.worst)
         if worst.worst > 0:
@@ -101,13 +101,16 @@ class PlanReport:
         stranding = max(ranked, key=lambda one: one.stranded)
         said.append(
             f"{stranding.failure} leaves {_percent(stranding.stranded)} of the demand without a path, on average; "
-            f"{sum(one.stranded > _STRANDS for one in ranked)} failures leave some."
+            f"{_count(sum(one.stranded > _STRANDS for one in ranked), 'failure leaves', 'failures leave')} some."
             if stranding.stranded > _STRANDS else "Every demand keeps a path under every failure."
         )  # fmt: skip
         first = self.links()[0]
         if self.objective.may_shed:
             full = int(np.count_nonzero(self.fullest.utilisation >= 1 - 1e-6))
-            said.append(f"{full} links are full in some case: this program fills links before it leaves demand out.")
+            said.append(
+                f"{_count(full, 'link is', 'links are')} full in some case: this program fills links before it leaves "
+                "demand out."
+            )
         else:
             under = f"when {first.failure} fails" if first.failure else "without failure"
             said.append(
@@ -116,8 +119,15 @@ class PlanReport:
             )
         open_cases = sum(one.worst <= 0 < one.worst_at_most - 1e-3 for one in ranked)
         if open_cases:
-            said.append(f"Of {open_cases} failures it is not known whether they cost anything: a smaller --gap says.")
+            said.append(
+                f"Of {_count(open_cases, 'failure', 'failures')} it is not known whether they cost anything: a smaller "
+                "--gap says."
+            )
         return said
+
+
+def _count(number: int, one: str, several: str) -> str:
+    return f"{number:,} {one if number == 1 else several}"
 
 
 def _percent(share: float) -> str:
