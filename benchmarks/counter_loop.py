@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import numpy as np
 import torch
+from series import loop_parser
 
 from teal.client import AsyncClient
 from teal.formats import load_topology, load_traffic
@@ -34,13 +35,7 @@ _NOISE = 0.01
 
 def main() -> None:
     """See the module."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("topology")
-    parser.add_argument("traffic")
-    parser.add_argument("--default-capacity", type=float)
-    parser.add_argument("--first", type=int, default=2016)
-    parser.add_argument("--intervals", type=int, default=288)
-    parser.add_argument("--history", type=int, default=0)
+    parser = loop_parser(__doc__, first=2016, intervals=288)
     parser.add_argument("--faults", type=int, default=0)
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(_run(parser.parse_args(), Path(folder)))

@@ -9,13 +9,13 @@ utilisation of splits for the estimate, under the true matrix, over the optimum 
 
 from __future__ import annotations
 
-import argparse
 import time
 from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 import torch
+from series import series_parser
 
 from teal.formats import load_topology, load_traffic
 from teal.network import Topology, compute_paths
@@ -48,10 +48,7 @@ class Case(NamedTuple):
 
 def main() -> None:
     """See the module."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("topology")
-    parser.add_argument("traffic")
-    parser.add_argument("--default-capacity", type=float)
+    parser = series_parser(__doc__)
     parser.add_argument("--history", type=float, default=0.6)
     parser.add_argument("--parts", default=_PARTS)
     parser.add_argument("--clean", type=int, default=1000, help="clean intervals for the rate of false alarms")

@@ -9,10 +9,9 @@ sum truth, realised the largest utilisation over the optimum of the interval; bo
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
 import torch
+from series import loop_parser
 
 import teal
 from teal.solvers.estimation.variety import vary
@@ -22,15 +21,9 @@ _NOISE = 0.01
 
 def main() -> None:
     """Print one line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("topology")
-    parser.add_argument("traffic")
-    parser.add_argument("--default-capacity", type=float)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--intervals", type=int, default=120)
+    parser = loop_parser(__doc__, first=0, intervals=120)
     parser.add_argument("--share", type=float, default=0.5)
     parser.add_argument("--budget", type=float, default=0.02)
-    parser.add_argument("--history", type=int, default=0)
     parser.add_argument("--tracking", type=float, help="of the estimator; its default without")
     options = parser.parse_args()
     topology = teal.load_topology(options.topology, options.default_capacity)

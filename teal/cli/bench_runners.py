@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
-from teal.cli.runners import EXIT_OK, Notify, print_tables
+from teal.cli.runners import EXIT_OK, Notify, print_json, print_tables
 from teal.config.bench import BenchMakeConfig, BenchRankConfig, BenchRunConfig
 
 
@@ -34,7 +32,7 @@ def rank(config: BenchRankConfig, _: Notify) -> int:
     scores = run_rank(config)
     if config.json:
         faults = {f"{score.program}, {score.case}": score.fault for score in scores if score.fault}
-        print(json.dumps({"means": means(scores), "not_valid": faults}, indent=1))
+        print_json({"means": means(scores), "not_valid": faults})
         return EXIT_OK
     print_tables([render_ranking(scores)])
     for score in [one for one in scores if one.fault][:5]:

@@ -25,9 +25,9 @@ def _some(names: Sequence[str]) -> str:
 
 def describe_traffic(config: TrafficConfig, _: Notify) -> int:
     from teal.evaluation.instance import busiest_node, describe_traffic
-    from teal.formats import load_topology, load_traffic
+    from teal.formats import load_traffic, topology_of
 
-    topology = load_topology(config.topology, config.default_capacity, config.attributes, config.bidirectional)
+    topology = topology_of(config)
     traffic = load_traffic(config.traffic, topology, progress=True, unit=config.traffic_unit)
     print(describe_traffic(traffic))
     mean = traffic.mean()
@@ -72,11 +72,13 @@ def list_topologies(config: TopologyListConfig, _: Notify) -> int:
 
 def describe_topology(config: TopologyConfig, _: Notify) -> int:
     """Print what a network consists of, and what was assumed."""
-    from teal.formats import load_topology
+    from teal.formats import topology_of
 
-    topology = load_topology(config.topology, config.default_capacity, config.attributes, config.bidirectional)
+    topology = topology_of(config)
     live = topology.capacity > 0
-    alone, one_way = topology.isolated_nodes(), topology.one_way_links()
+    alone = [topology.node_names[node] for node in topology.isolated_nodes()]
+    names = topology.link_names()
+    one_way = [names[link] for link in topology.one_way_links()]
     if config.json:
         print_json(
             {

@@ -216,14 +216,21 @@ def serve(config: ServeConfig, notify: Notify) -> int:
 
 
 def plan(config: PlanConfig, notify: Notify) -> int:
-    from teal.reports.plan import render_plan
+    from teal.reports.plan import plan_findings, render_plan
     from teal.studies.plan import FILES, PAGE, run_plan
 
     report = run_plan(config, notify)
+    findings = plan_findings(report)
     if config.json:
-        print(json.dumps(report.to_json(), indent=1))
+        print_json(
+            {
+                "findings": findings,
+                "failures": [dataclasses.asdict(one) for one in report.by_failure()],
+                "links": [dataclasses.asdict(one) for one in report.links()],
+            }
+        )
         return EXIT_OK
-    print("\n".join(report.findings()))
+    print("\n".join(findings))
     print_tables(render_plan(report.outages, config.worst, report.objective))
     others = ", ".join(name for name in FILES if name != PAGE)
     print(f"{config.out / PAGE}: open it in a browser; {len(report.outages):,} cases are in {others} beside it")

@@ -16,7 +16,7 @@ from teal.config.counters import CheckConfig, CounterConfig, EstimateConfig
 from teal.config.simulate import SimulateConfig
 from teal.errors import InputError
 from teal.evaluation.igp import load_igp
-from teal.formats import load_topology, load_traffic
+from teal.formats import load_traffic, topology_of
 from teal.formats.allocations import finite_only
 from teal.formats.counters import load_counters
 from teal.formats.flow_records import Prefixes, load_flows
@@ -141,7 +141,7 @@ def load_measured(config: CounterConfig, notify: Callable[[str], None]) -> tuple
     Raises:
         InputError: a fault in what the user gave.
     """
-    topology = load_topology(config.topology, config.default_capacity, config.attributes, config.bidirectional)
+    topology = topology_of(config)
     for note in topology.notes:
         notify(note)
     topology, dag = load_igp(config, topology, notify)
@@ -292,7 +292,7 @@ def check(config: CheckConfig, notify: Callable[[str], None]) -> list[CheckedInt
 
 def simulated_counters(config: SimulateConfig, notify: Callable[[str], None]) -> Counters:
     """What the counters would read under the routing and traffic of `teal simulate`."""
-    topology = load_topology(config.topology, config.default_capacity, config.attributes, config.bidirectional)
+    topology = topology_of(config)
     topology, dag = load_igp(config, topology, notify)
     traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
     measurements = measurements_of(config.policies, dag, traffic.pairs)

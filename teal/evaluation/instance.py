@@ -18,7 +18,7 @@ from teal.config import InstanceConfig, assignments
 from teal.errors import InputError
 from teal.evaluation.calibration import calibration_factor
 from teal.evaluation.path_sets import candidate_paths, chosen_paths, of_classes
-from teal.formats import load_topology, load_traffic
+from teal.formats import load_traffic, topology_of
 from teal.formats.groups import failing_links
 from teal.network import PathSet, Split, Topology, TrafficMatrices
 from teal.objectives import Objective, ObjectiveName
@@ -136,7 +136,7 @@ def with_protection(instance: Instance, protect: str, notify: Callable[[str], No
 
 def load_network(config: InstanceConfig, notify: Callable[[str], None]) -> tuple[Topology, TrafficMatrices]:
     """Load network and traffic; arguments as of :func:`load_instance`."""
-    topology = load_topology(config.topology, config.default_capacity, config.attributes, config.bidirectional)
+    topology = topology_of(config)
     notify(f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} directed links")
     for note in topology.notes:
         notify(note)

@@ -12,7 +12,7 @@ from teal.config import seconds
 from teal.config.metrics import MetricsConfig
 from teal.evaluation.igp import load_igp
 from teal.evaluation.simulate import chosen_rows
-from teal.formats import load_topology, load_traffic
+from teal.formats import load_traffic, topology_of
 from teal.formats.metric_changes import read_changes
 from teal.network import Topology
 from teal.network.ecmp import EcmpDag, check_metric
@@ -106,7 +106,7 @@ def improve(config: MetricsConfig, notify: Callable[[str], None]) -> MetricsRepo
     Raises:
         InputError: a fault in what the user gave.
     """
-    topology = load_topology(config.topology, config.default_capacity, config.attributes, config.bidirectional)
+    topology = topology_of(config)
     for note in topology.notes:
         notify(note)
     traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)

@@ -14,7 +14,7 @@ from teal.config import SolveConfig
 from teal.config.base import share
 from teal.errors import InputError
 from teal.evaluation.igp import load_igp
-from teal.formats import load_topology, load_traffic
+from teal.formats import load_traffic, topology_of
 from teal.formats.allocations import finite_only
 from teal.network import Topology, TrafficMatrices
 from teal.network.ecmp import EcmpDag
@@ -115,7 +115,7 @@ def load_segments(config: SolveConfig, notify: Callable[[str], None]) -> tuple[E
     Raises:
         InputError: a fault in what the user gave.
     """
-    topology = load_topology(config.topology, config.default_capacity, config.attributes, config.bidirectional)
+    topology = topology_of(config)
     for note in topology.notes:
         notify(note)
     traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)

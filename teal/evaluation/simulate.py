@@ -14,7 +14,7 @@ from teal.config.simulate import SimulateConfig
 from teal.errors import InputError
 from teal.evaluation.failures import Failure, failures_of
 from teal.evaluation.igp import load_igp
-from teal.formats import load_topology, load_traffic
+from teal.formats import load_traffic, topology_of
 from teal.formats.groups import load_groups
 from teal.formats.segment_lists import read_policies
 from teal.network import Topology, TrafficMatrices
@@ -138,7 +138,7 @@ def simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simulatio
     Raises:
         InputError: a fault in what the user gave.
     """
-    topology = load_topology(config.topology, config.default_capacity, config.attributes, config.bidirectional)
+    topology = topology_of(config)
     for note in topology.notes:
         notify(note)
     traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from teal.errors import InputError
 from teal.formats import link_tables, rfc8345, router_databases, topohub_names
@@ -29,6 +29,7 @@ __all__ = [
     "load_traffic",
     "save_topology",
     "save_traffic",
+    "topology_of",
 ]
 
 TRAFFIC_SUFFIXES = (".npz", ".csv", ".parquet")
@@ -77,6 +78,35 @@ def load_topology(
         attributes = ",".join(f"{name}={value}" for name, value in attributes.items())
     topology = _load_topology(text, default_capacity, attributes)
     return topology.bidirectional() if bidirectional else topology
+
+
+class TopologySettings(Protocol):
+    """How a command says which network it reads."""
+
+    @property
+    def topology(self) -> str:
+        """A file or name."""
+        ...
+
+    @property
+    def default_capacity(self) -> float | None:
+        """Gbit/s of links that have none."""
+        ...
+
+    @property
+    def attributes(self) -> str:
+        """Names of the links' attributes."""
+        ...
+
+    @property
+    def bidirectional(self) -> bool:
+        """Whether links in the other direction are added."""
+        ...
+
+
+def topology_of(settings: TopologySettings) -> Topology:
+    """The network that the settings of a command name; errors as of :func:`load_topology`."""
+    return load_topology(settings.topology, settings.default_capacity, settings.attributes, settings.bidirectional)
 
 
 def _load_topology(text: Any, default_capacity: float | None, attributes: str) -> Topology:

@@ -78,7 +78,7 @@ def generate_traffic(text: str, topology: Topology, progress: bool = False) -> T
     pairs = all_pairs(topology)
     rng = np.random.default_rng(model.seed)
     base = _mean_rates(rng, topology.num_nodes, pairs, model.top)
-    alone = np.isin(pairs, [topology.node_names.index(name) for name in topology.isolated_nodes()]).any(1)
+    alone = np.isin(pairs, topology.isolated_nodes()).any(1)
     if alone.any() and not alone.all():  # a node without a link sends and receives nothing
         base = np.where(alone, 0.0, base)
         base /= base.mean()

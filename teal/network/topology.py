@@ -206,26 +206,25 @@ class Topology:
             by_ends.setdefault((min(a, b), max(a, b)), []).append(link)
         return list(by_ends.values())
 
-    def isolated_nodes(self) -> list[str]:
-        """Names of the nodes without a link."""
+    def isolated_nodes(self) -> list[int]:
+        """The nodes without a link, by their indices."""
         used = np.zeros(self.num_nodes, dtype=bool)
         used[self.link_source] = used[self.link_target] = True
-        return [self.node_names[n] for n in np.flatnonzero(~used)]
+        return [int(n) for n in np.flatnonzero(~used)]
 
-    def one_way_links(self) -> list[str]:
-        """Names of the links for which there is none in the other direction, parallel ones counted."""
+    def one_way_links(self) -> list[int]:
+        """The links for which there is none in the other direction, by their numbers; parallel ones are counted."""
         ends = list(zip(self.link_source.tolist(), self.link_target.tolist(), strict=True))
-        left, names, found = Counter((t, s) for s, t in ends), self.link_names(), []
-        for name, pair in zip(names, ends, strict=True):
+        left, found = Counter((t, s) for s, t in ends), []
+        for link, pair in enumerate(ends):
             left[pair] -= 1
             if left[pair] < 0:
-                found.append(name)
+                found.append(link)
         return found
 
     def bidirectional(self) -> Topology:
         """The same with a link in the other direction, of equal capacity, latency and metric, where there is none."""
-        names = self.link_names()
-        missing = np.array([names.index(name) for name in self.one_way_links()], dtype=np.int64)
+        missing = np.array(self.one_way_links(), dtype=np.int64)
         added: dict[str, Any] = {
             name: np.concatenate([values, values[missing]])
             for name in ("capacity", "latency", "metric")

@@ -81,22 +81,20 @@ def _of_unchanged(rows: list[Row]) -> Iterator[str]:
 
 def _ranked(summaries: Sequence[Summary], objective: str) -> list[Summary]:
     """Those with a quality, the best first."""
-    known = [one for one in summaries if not math.isnan(_quality(one, objective))]
-    return sorted(known, key=lambda one: _behind(one, None, objective))
+    known = [one for one in summaries if not math.isnan(_goodness(one, objective))]
+    return sorted(known, key=lambda one: -_goodness(one, objective))
 
 
-def _quality(one: Summary, objective: str) -> float:
-    return one.value if Quality.of(objective).objective.rules.measure_label else one.satisfied_demand
+def _goodness(one: Summary, objective: str) -> float:
+    """A number that is larger where the quality is better."""
+    rules = Quality.of(objective).objective.rules
+    return rules.sense * one.value if rules.measure_label else one.satisfied_demand
 
 
-def _behind(one: Summary, best: Summary | None, objective: str) -> float:
-    """Relative loss of quality against another one; against none, a key that is smaller where quality is better."""
-    quality = _quality(one, objective)
-    sense = Quality.of(objective).objective.rules.sense if Quality.of(objective).objective.rules.measure_label else 1.0
-    if best is None:
-        return -sense * quality
-    other = _quality(best, objective)
-    return sense * (other - quality) / abs(other) if other else 0.0
+def _behind(one: Summary, best: Summary, objective: str) -> float:
+    """Relative loss of quality against the best."""
+    most = _goodness(best, objective)
+    return (most - _goodness(one, objective)) / abs(most) if most else 0.0
 
 
 def _text(one: Summary, objective: str) -> str:

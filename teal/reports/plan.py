@@ -22,6 +22,7 @@ from teal.reports.page import Cell, Column, Section, write_page
 from teal.reports.table import percent
 from teal.web.layout import drawing
 
+_STRANDS = 1e-9  # share of the demand, from which on a failure strands some
 _MAX_FAILURES = 25  # rows of the plot, and failures of a chart
 
 
@@ -72,6 +73,56 @@ def plot_plan(path: Path, outages: Sequence[Outage], objective: Objective) -> No
     figure.savefig(path, dpi=140)
 
 
+def plan_findings(report: PlanReport) -> list[str]:
+    """Sentences: how many failures cost something, the worst, what is stranded, the fullest link, what is open."""
+    ranked = report.by_failure()
+    matrices = _count(len({outage.index for outage in report.outages}), "matrix", "matrices")
+    if not ranked:
+        return [f"No failure was tried, over {matrices}."]
+    label = report.objective.rules.loss_label
+    costly = [one for one in ranked if one.worst > 0 or one.stranded > _STRANDS]
+    said = [
+        f"{len(costly):,} of {len(ranked):,} failures certainly cost something, over {matrices}."
+        if costly else f"No failure certainly costs anything, over {matrices}."
+    ]  # fmt: skip
+    worst = max(ranked, key=lambda one: one.worst)
+    if worst.worst > 0:
+        said.append(
+            f"The worst is that of {worst.failure} ({worst.kind}), at {minute(worst.worst_at)}: {label} "
+            f"{percent(worst.worst)} certainly and {percent(worst.worst_at_most)} at most."
+        )
+    stranding = max(ranked, key=lambda one: one.stranded)
+    said.append(
+        f"{stranding.failure} leaves {percent(stranding.stranded)} of the demand without a path, on average; "
+        f"{_count(sum(one.stranded > _STRANDS for one in ranked), 'failure leaves', 'failures leave')} some."
+        if stranding.stranded > _STRANDS else "Every demand keeps a path under every failure."
+    )  # fmt: skip
+    first = report.links()[0]
+    if report.objective.may_shed:
+        full = int(np.count_nonzero(report.fullest.utilisation >= 1 - 1e-6))
+        said.append(
+            f"{_count(full, 'link is', 'links are')} full in some case: this program fills links before it leaves "
+            "demand out."
+        )
+    else:
+        under = f"when {first.failure} fails" if first.failure else "without failure"
+        said.append(
+            f"The fullest link is {first.link}: {percent(first.failed_utilisation)} {under}, at "
+            f"{minute(first.timestamp)} ({percent(first.utilisation)} at most without failure)."
+        )
+    open_cases = sum(one.worst <= 0 < one.worst_at_most - 1e-3 for one in ranked)
+    if open_cases:
+        said.append(
+            f"Of {_count(open_cases, 'failure', 'failures')} it is not known whether they cost anything: a smaller "
+            "--gap says."
+        )
+    return said
+
+
+def _count(number: int, one: str, several: str) -> str:
+    return f"{number:,} {one if number == 1 else several}"
+
+
 def write_plan_page(path: Path, report: PlanReport) -> None:
     """A page: findings, the failures, a map of the links' largest utilisation and of what cables cost, the links."""
     topology, objective = report.topology, report.objective
@@ -82,7 +133,7 @@ def write_plan_page(path: Path, report: PlanReport) -> None:
     )
     label = objective.rules.loss_label
     failures = Section(
-        title=topology.name, facts=facts, traffic=report.traffic.name, findings=report.findings(),
+        title=topology.name, facts=facts, traffic=report.traffic.name, findings=plan_findings(report),
         columns=[
             Column("kind", is_number=False), Column(f"{label}, certainly", most_is_best=True),
             Column("at most", most_is_best=True), Column("when", is_number=False),

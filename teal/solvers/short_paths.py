@@ -51,13 +51,13 @@ def shortened(problem: Problem, splits: Tensor, length: Tensor | None = None) ->
     demand = problem.demand.to(torch.float64)
     flow = splits.to(torch.float64) * demand[..., None]
     lengths = problem.ops.path_sum(length.to(torch.float64)[None])[0]
-    moved, load, kept = _on_shortest(problem, flow, lengths)
+    moved, room, kept = _on_shortest(problem, flow, lengths)
     if bool(kept.any()):
-        room = (_limit(problem, flow) - load).clamp(min=0).contiguous()
         packed = problem.paths.packed
         with threads_for(_OPERATIONS_PER_PATH * int(kept.sum()) * flow.shape[-1]):
             _shorten(
-                packed.scan, kept.numpy(), problem.path_mask.numpy(), lengths.numpy(), demand.numpy(), room.numpy(),
+                packed.scan, kept.numpy(), problem.path_mask.numpy(), lengths.numpy(), demand.numpy(),
+                room.contiguous().numpy(),
                 moved.numpy(),
             )  # fmt: skip
     if torch.equal(moved, flow):
@@ -78,7 +78,7 @@ def _on_shortest(problem: Problem, flow: Tensor, length: Tensor) -> tuple[Tensor
     """Put all demands on their shortest path that fit there.
 
     Returns:
-        Flow (B, D, K), its loads (B, E), and (B, D) which demands kept theirs.
+        Flow (B, D, K), what each link may still take (B, E), and (B, D) which demands kept theirs.
     """
     first = torch.where(problem.path_mask, length, torch.inf).argmin(-1, keepdim=True).expand(len(flow), -1, -1)
     total = flow.sum(-1, keepdim=True)
@@ -86,17 +86,17 @@ def _on_shortest(problem: Problem, flow: Tensor, length: Tensor) -> tuple[Tensor
     kept = torch.zeros(flow.shape[:2], dtype=torch.bool)
     load = problem.ops.link_sum(shortest)
     if not problem.demand_set.carries_all and bool((load <= problem.capacity).all()):
-        return shortest, load, kept
+        return shortest, problem.capacity - load, kept
     limit, moved = _limit(problem, flow), shortest
     for _ in range(_MOST_ROUNDS):
         is_overfull = load > limit
         if not bool(is_overfull.any()):
-            return moved.contiguous(), load, kept
+            return moved.contiguous(), (limit - load).clamp(min=0), kept
         touched = problem.ops.path_sum(is_overfull.to(torch.float64)).expand_as(flow).gather(-1, first)
         kept |= ((touched > 0) & (total > 0))[..., 0]
         moved = torch.where(kept[..., None], flow, shortest)
         load = problem.ops.link_sum(moved)
-    return flow.clone(), problem.ops.link_sum(flow), torch.ones_like(kept)
+    return flow.clone(), (limit - problem.ops.link_sum(flow)).clamp(min=0), torch.ones_like(kept)
 
 
 def preferred(problem: Problem, splits: Tensor, prefer: str) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from teal.config import ExportConfig
-from teal.formats import load_topology
+from teal.formats import topology_of
 from teal.formats.allocations import read_allocation
 from teal.formats.export import Exported, next_hop_groups, sr_policies
 from teal.network.paths import link_weights
@@ -20,7 +20,7 @@ def run_export(config: ExportConfig) -> Exported:
         InputError: a fault in the settings or in the allocation's file.
     """
     check_out_file(config.out, (".json",), overwrite=config.overwrite)
-    topology = load_topology(config.topology, config.default_capacity, config.attributes, config.bidirectional)
+    topology = topology_of(config)
     allocation = read_allocation(config.allocation)
     if config.format == "wcmp":
         exported = next_hop_groups(allocation, topology)

@@ -12,7 +12,7 @@ import numpy as np
 from teal.config import ImproveConfig, PathsConfig
 from teal.evaluation.instance import load_instance
 from teal.evaluation.path_sets import chosen_paths, first_paths
-from teal.formats import load_topology, load_traffic
+from teal.formats import load_traffic, topology_of
 from teal.network import PathSet, Topology
 from teal.network.path_file import save_paths
 from teal.network.traffic import spread
@@ -31,7 +31,7 @@ def run_compute(config: PathsConfig, notify: Callable[[str], None]) -> tuple[Top
     """
     if config.out:
         check_out_file(config.out, (".csv",), overwrite=config.overwrite)
-    topology = load_topology(config.topology, config.default_capacity, config.attributes, config.bidirectional)
+    topology = topology_of(config)
     traffic = load_traffic(config.traffic, topology, progress=True) if config.traffic else None
     paths = first_paths(config, topology, None if traffic is None else np.unique(traffic.pairs, axis=0))
     if config.num_paths == "auto":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from teal.config import TrafficConvertConfig
-from teal.formats import TRAFFIC_SUFFIXES, load_topology, load_traffic, save_traffic
+from teal.formats import TRAFFIC_SUFFIXES, load_traffic, save_traffic, topology_of
 from teal.network import TrafficMatrices
 from teal.runtime.storage import check_out_file
 
@@ -15,7 +15,7 @@ def run_convert(config: TrafficConvertConfig) -> TrafficMatrices:
         InputError: a fault in the settings, or an output file that must not be replaced.
     """
     check_out_file(config.out, TRAFFIC_SUFFIXES, overwrite=config.overwrite)
-    topology = load_topology(config.topology, config.default_capacity, config.attributes, config.bidirectional)
+    topology = topology_of(config)
     traffic = load_traffic(config.traffic, topology, progress=True, unit=config.traffic_unit)
     save_traffic(config.out, traffic, topology)
     return traffic

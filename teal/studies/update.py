@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from teal.config import UpdateConfig
-from teal.formats import load_topology
+from teal.formats import topology_of
 from teal.formats.allocations import demands_of, read_allocation
 from teal.network import Topology
 from teal.runtime.arrays import FloatArray
@@ -33,7 +33,7 @@ def run_update(config: UpdateConfig) -> Update:
     """
     earlier = tuple(file.name for file in config.out.glob(_PATTERN))
     check_out_folder(config.out, earlier or ("step-1.json",), overwrite=config.overwrite)
-    topology = load_topology(config.topology, config.default_capacity, config.attributes, config.bidirectional)
+    topology = topology_of(config)
     before, after = (_flows(file, topology) for file in (config.before, config.after))
     keys = list(dict.fromkeys([*before, *after]))
     names = list(dict.fromkeys(demand for demand, _ in keys))

@@ -8,20 +8,10 @@ from pathlib import Path
 import pytest
 
 from teal.errors import InputError
+from teal.evaluation.metrics import MetricChange
 from teal.formats.metric_changes import frr_lines, read_changes, write_changes
 
-
-@dataclasses.dataclass(frozen=True)
-class _Change:
-    link: str
-    source: str
-    target: str
-    before: int
-    after: int
-    utilisation: float
-
-
-CHANGES = [_Change("a->b", "a", "b", 1, 7, 0.5), _Change("c->a", "c", "a", 2, 3, 0.25)]
+CHANGES = [MetricChange("a->b", "a", "b", 1, 7, 0.5), MetricChange("c->a", "c", "a", 2, 3, 0.25)]
 
 
 @pytest.mark.parametrize("suffix", [".json", ".csv"])
