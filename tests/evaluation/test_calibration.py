@@ -29,7 +29,7 @@ def test_lp_all_satisfies_the_calibrated_share_of_the_median_matrix(name: str, s
 
 
 def test_calibration_to_a_share_that_cannot_be_routed_is_refused() -> None:
-    topology = make_topology([(0, 1, 1.0), (1, 0, 1.0)], min_nodes=3)
+    topology = make_topology([(0, 1, 1.0), (1, 0, 1.0), (0, 2, 1.0)])  # nothing leads away from node 2
     traffic = load_traffic("gravity:count=3", topology)
     paths = compute_paths(topology, all_pairs(topology))
     with pytest.raises(InputError, match="of demand that has a path"):
