@@ -27,6 +27,7 @@ from torch import Tensor
 
 from teal.network.shortest import shortest_trees
 from teal.problem.problem import Problem
+from teal.runtime.arrays import FloatArray
 
 _SOURCES_AT_A_TIME = 512  # sources whose shortest paths to all nodes are in memory at once
 # Multiples of the prices that scaled_dual_bound tries: 13 from 1/4 to 2, evenly spaced in the logarithm.
@@ -148,11 +149,11 @@ def gap(problem: Problem, value: Tensor, bound: Tensor) -> Tensor:
 
     0 where both are 0; infinite, not certified, where value or bound is NaN or infinite.
     """
-    gaps = relative_gap(value, bound, problem.objective.rules.sense)
-    return torch.where(value.isfinite() & bound.isfinite(), gaps, torch.inf)
+    gaps = relative_gap(value.cpu().numpy(), bound.cpu().numpy(), problem.objective.rules.sense)
+    return torch.where(value.isfinite() & bound.isfinite(), torch.from_numpy(gaps).to(value.device), torch.inf)
 
 
-def relative_gap(value: Tensor, bound: Tensor, sense: float) -> Tensor:
+def relative_gap(value: FloatArray, bound: FloatArray, sense: float) -> FloatArray:
     """:func:`gap` by formula alone: NaN where ``bound`` is NaN or infinite.
 
     Args:
@@ -161,4 +162,5 @@ def relative_gap(value: Tensor, bound: Tensor, sense: float) -> Tensor:
         sense: 1.0 if larger values are better, -1.0 if smaller ones are.
     """
     high, low = (bound, value) if sense > 0 else (value, bound)
-    return torch.where(high > 0, (high - low) / high, 0)
+    with np.errstate(invalid="ignore", divide="ignore"):  # infinities
+        return np.where(high > 0, (high - low) / high, 0.0)

@@ -6,12 +6,14 @@ import math
 import time
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from teal.problem import Problem
 from teal.problem.bounds import from_score, relative_gap
 from teal.problem.bounds import gap as certified_gap
+from teal.runtime.arrays import BoolArray, FloatArray
 from teal.runtime.interruptible import Deadline, Steps, complete
 from teal.solvers.pdhg.engine import PdhgEngine
 from teal.solvers.projection import project
@@ -92,14 +94,25 @@ class Search:
         self._problem, self._engine, self._report = problem, engine, report
         self._target_gap, self._max_iterations, self._begin = target_gap, max_iterations, begin
         self._sense = problem.solved.objective.rules.sense  # of the values that the engine computes
-        self.value = torch.full((problem.batch,), -self._sense * math.inf, dtype=torch.float64)
-        self.bound = engine.trivial_bound()
+        # (B,) the best so far, in NumPy: torch's calls on a few numbers would take as long as small iterations.
+        self._value = np.full(problem.batch, -self._sense * math.inf)
+        self._bound = engine.trivial_bound().numpy()
         self._may_stall, self._sampled = may_stall, sampled
         self._is_refilled = False  # whether the last check was one with refill, and nothing has moved since
         self._history: list[tuple[int, float]] = []  # iterations done and widest gap at the full gap checks
         if is_large is None:
             is_large = problem.paths.scan_size > LARGE_WORK and problem.demand.device.type == "cpu"
         self._stride = 1 if is_large else _ITERATIONS_PER_TEST
+
+    @property
+    def value(self) -> Tensor:
+        """(B,) see the class."""
+        return torch.from_numpy(self._value)
+
+    @property
+    def bound(self) -> Tensor:
+        """(B,) see the class."""
+        return torch.from_numpy(self._bound)
 
     def run(self, seconds: float, *, warm: bool) -> PdhgResult:
         """Alternate iterations and gap checks for so many seconds from the start at most."""
@@ -117,14 +130,14 @@ class Search:
         iteration_s, check_s = 0.0, 0.0  # seconds of an iteration and of a check, 0 until they are timed
         if warm:
             check_s, last_check, next_check = self._check(), 0, 1
-            if not (self._is_refilled or self._all_within(self.bound) or self._is_beyond(_REFILLABLE_GAP_FACTOR)):
+            if not (self._is_refilled or self._all_within(self._bound) or self._is_beyond(_REFILLABLE_GAP_FACTOR)):
                 self._check(LAST_REFILL)
         refill = 0  # rounds in full gap checks between iterations
         if self._max_iterations > 0 and (not warm or self._is_beyond(_WARM_START_GAP_FACTOR)):
             sampled_check_s = yield from self._start_from_samples(deadline)
             if sampled_check_s:
                 check_s, last_check, next_check, refill = sampled_check_s, 0, self._after_samples(0), LAST_REFILL
-        while done < self._max_iterations and not self._all_within(self.bound):
+        while done < self._max_iterations and not self._all_within(self._bound):
             left = deadline.left
             reserve = _LAST_CHECK_COST * (check_s or _CHECK_COST * iteration_s) + iteration_s
             if left <= reserve:
@@ -134,17 +147,17 @@ class Search:
             if iteration_s and math.isfinite(left):
                 count = max(1, min(count, int((left - reserve) / iteration_s)))
             advance_begin = time.perf_counter()
-            iteration_bound, self._is_refilled = engine.advance(count), False
+            iteration_bound, self._is_refilled = engine.advance(count).numpy(), False
             iteration_s, done = (time.perf_counter() - advance_begin) / count, done + count
             bound = self._tighter(iteration_bound)  # true up to the rounding of float32, so only an indication
             if self._all_within(bound) and done < next_check:
-                self._take_bound(engine.certify())
+                self._take_bound(engine.certify().numpy())
             elif done >= next_check or (
                 not refill and done >= _CHECK_SPACING * last_check and self._is_promising(bound)
             ):
                 check_s, last_check = self._check(refill), done
                 if self._report is not None:
-                    self._report(done, float(self._gaps(self.bound).max()))
+                    self._report(done, float(self._gaps(self._bound).max()))
                 next_check = max(last_check + 2, math.ceil(_CHECK_GROWTH * last_check))
                 if refill:
                     next_check = min(next_check, self._after_samples(last_check))
@@ -152,9 +165,9 @@ class Search:
                     stop = Stop.STALLED
                     break
             yield
-        if not self._all_within(self.bound) and not self._is_refilled:
+        if not self._all_within(self._bound) and not self._is_refilled:
             self._check(LAST_REFILL)
-        return done, stop if bool(self._unfinished().any()) else Stop.GAP
+        return done, stop if self._unfinished().any() else Stop.GAP
 
     def _start_from_samples(self, deadline: Deadline) -> Steps[float]:
         """Respond to larger and larger samples, each also after a correction, until the gap is near the target.
@@ -167,19 +180,19 @@ class Search:
             if remaining <= 0:
                 break
             sample_end = Deadline(time.perf_counter() + _SAMPLE_TIME * remaining, deadline)
-            if not (yield from self._sampled.respond(self._unfinished(), sample_end)):
+            if not (yield from self._sampled.respond(torch.from_numpy(self._unfinished()), sample_end)):
                 break
             self._is_refilled = False
             check_s = self._check(LAST_REFILL)
             is_late = _LAST_CHECK_COST * check_s >= deadline.left
-            if not is_late and not self._all_within(self.bound) and self._sampled.correct():
+            if not is_late and not self._all_within(self._bound) and self._sampled.correct():
                 self._check(LAST_REFILL)
             yield
         return check_s
 
     def _after_samples(self, done: int) -> int:
         """Iterations at the next full gap check of a start from samples, whose bound is good and value is not."""
-        widest = float(self._gaps(self.bound).max())
+        widest = float(self._gaps(self._bound).max())
         steps = _ITERATIONS_PER_GAP * widest / max(self._target_gap, 1e-300)
         return done + int(
             min(_MOST_ITERATIONS_TO_CHECK, max(_LEAST_ITERATIONS_TO_CHECK, steps))
@@ -187,47 +200,50 @@ class Search:
 
     def _is_beyond(self, factor: float) -> bool:
         """Whether a gap is wider than ``factor`` times the target."""
-        return not bool((self._gaps(self.bound) <= factor * self._target_gap).all())
+        return not (self._gaps(self._bound) <= factor * self._target_gap).all()
 
     def _has_stalled(self, done: int) -> bool:
         """Whether the widest gap has not shrunk enough for the iterations that were done since."""
-        widest = float(self._gaps(self.bound).max())
+        widest = float(self._gaps(self._bound).max())
         earlier = [gap for count, gap in self._history if count * _STALL_SPAN <= done]
         self._history.append((done, widest))
         return done >= _STALL_AFTER and bool(earlier) and widest > _STALL_GAP * earlier[-1]
 
-    def _is_promising(self, bound: Tensor) -> bool:
+    def _is_promising(self, bound: FloatArray) -> bool:
         """Whether a full gap check may reach the target: the value may have improved since the last check."""
         return bool((self._gaps(bound) <= _CHECK_WHEN_WITHIN * self._target_gap).all())
 
-    def _tighter(self, bound: Tensor) -> Tensor:
+    def _tighter(self, bound: FloatArray) -> FloatArray:
         """(B,) the tighter of the best bound and ``bound``."""
-        return torch.minimum(self.bound, bound) if self._sense > 0 else torch.maximum(self.bound, bound)
+        return np.minimum(self._bound, bound) if self._sense > 0 else np.maximum(self._bound, bound)
 
-    def _is_above(self, first: Tensor, second: Tensor) -> Tensor:
+    def _is_above(self, first: FloatArray, second: FloatArray) -> BoolArray:
         """(B,) where ``first`` is the better value, or the wider bound."""
         return first > second if self._sense > 0 else first < second
 
-    def _gaps(self, bound: Tensor) -> Tensor:
+    def _gaps(self, bound: FloatArray) -> FloatArray:
         """(B,) gaps between the best values and ``bound``; infinite before the first check.
 
         NaN where ``bound`` is NaN or infinite: callers test for gaps that are small enough, which NaN is not.
         """
-        return torch.where(self.value.isfinite(), relative_gap(self.value, bound, self._sense), math.inf)
+        return np.where(np.isfinite(self._value), relative_gap(self._value, bound, self._sense), math.inf)
 
-    def _all_within(self, bound: Tensor) -> bool:
+    def _all_within(self, bound: FloatArray) -> bool:
         """Whether every matrix has the target gap."""
         return bool((self._gaps(bound) <= self._target_gap).all())
 
-    def _unfinished(self) -> Tensor:
+    def _unfinished(self) -> BoolArray:
         """(B,) matrices that lack the target gap; the others keep their results."""
-        return ~(self._gaps(self.bound) <= self._target_gap)
+        return ~(self._gaps(self._bound) <= self._target_gap)
 
-    def _take_bound(self, bound: Tensor) -> None:
+    def _take_bound(self, bound: FloatArray) -> None:
         """Take certified bounds (B,) where they are tighter, and the prices that they belong to."""
-        is_tighter = self._unfinished() & self._is_above(self.bound, bound)
-        self.bound = torch.where(is_tighter, bound, self.bound)
-        self._engine.keep(torch.zeros_like(is_tighter), is_tighter)
+        self._keep(np.zeros(len(bound), np.bool_), self._unfinished() & self._is_above(self._bound, bound), bound)
+
+    def _keep(self, is_better: BoolArray, is_tighter: BoolArray, bound: FloatArray) -> None:
+        """Keep the engine's allocations that are better, and bounds (B,) that are tighter with their prices."""
+        self._bound = np.where(is_tighter, bound, self._bound)
+        self._engine.keep(torch.from_numpy(is_better), torch.from_numpy(is_tighter))
 
     def _check(self, refill: int = 0) -> float:
         """Make a full gap check and keep the better allocations and prices.  Returns the seconds that it took.
@@ -237,13 +253,12 @@ class Search:
         """
         # Where all demand is carried there is nothing to refill.
         begin, self._is_refilled = time.perf_counter(), refill == LAST_REFILL or self._sense < 0
-        value, bound = self._engine.check(refill, 1 - self._target_gap)
+        value, bound = (numbers.numpy() for numbers in self._engine.check(refill, 1 - self._target_gap))
         unfinished = self._unfinished()
-        is_better = unfinished & self._is_above(value, self.value)
-        is_tighter = unfinished & self._is_above(self.bound, bound)
-        self.value = torch.where(is_better, value, self.value)
-        self.bound = torch.where(is_tighter, bound, self.bound)
-        self._engine.keep(is_better, is_tighter)
+        is_better = unfinished & self._is_above(value, self._value)
+        is_tighter = unfinished & self._is_above(self._bound, bound)
+        self._value = np.where(is_better, value, self._value)
+        self._keep(is_better, is_tighter, bound)
         return time.perf_counter() - begin
 
     def _result(self, iterations: int, stop: Stop) -> PdhgResult:

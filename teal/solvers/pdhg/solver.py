@@ -17,12 +17,13 @@ from teal.problem import Problem
 from teal.problem.bounds import usable_prices
 from teal.problem.prox import project_box
 from teal.runtime.interruptible import Deadline, Steps, complete, quietly
+from teal.runtime.parallel import is_large
 from teal.solvers.pdhg.equilibrated import spans_decades
 from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.fused.rehearsal import rehearse_for
 from teal.solvers.pdhg.single import SearchOptions, iteration_dtype, solving_single, starts_from_samples
 from teal.solvers.result import PdhgResult, PdhgState, ProgressCallback, Starter
-from teal.solvers.sequences import max_min, priority
+from teal.solvers.sequences import class_rows, max_min, priority
 from teal.solvers.sequences.task import Tasks, carrying_out
 
 ENGINES = ("auto", "fused", "plain", "equilibrated")
@@ -207,6 +208,8 @@ def prepare(problem: Problem, *, gap: float = 1e-2, engine: str = "auto", dtype:
         problem: B matrices.
         gap, engine, dtype: as of :func:`solve`.
     """
+    if problem.classes is not None and not problem.conditions:
+        class_rows.rehearse(on_all=is_large(problem.paths.mask.size))
     over = problem.over_columns if problem.conditions else problem
     if over.largest_share is not None:
         first = over.largest_share[:1, :1]

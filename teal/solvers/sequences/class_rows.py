@@ -7,6 +7,7 @@ Where several classes of a pair of nodes may use the same paths, their demands a
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 import torch
@@ -20,12 +21,69 @@ from teal.problem import Problem
 from teal.problem.bounds import finite_prices
 from teal.problem.priority import ClassFigures, bound_of_class, class_figures
 from teal.problem.steps import ValueSteps
-from teal.runtime.arrays import Int64Array
+from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
+from teal.runtime.parallel import on_all_threads, parallel_kernel, prange, threads_for
+
+_SUM_PARTS = 64  # of the rows, whose sums are added in their order, so that no result depends on the number of threads
 
 
 def class_weights(number: int, ratio: float) -> list[float]:
     """Values of a Gbit/s of the classes up to ``number``, which has 1; each ``ratio`` times that of the next one."""
     return [ratio ** (number - above) for above in range(number + 1)]
+
+
+@parallel_kernel
+def _carried(splits: AnyArray, demand: FloatArray, amount: FloatArray, out: FloatArray) -> None:
+    """Sum what the rows of one matrix carry of each class; a row serves the highest class first.
+
+    Args:
+        splits: (R, K).
+        demand: (R,) Gbit/s of all classes.
+        amount: (C, R) Gbit/s of each class.
+        out: (parts, C) receives the sums over each part of the rows.
+    """
+    parts, rows, classes = len(out), len(demand), len(amount)
+    for part in prange(parts):
+        for row in range(rows * part // parts, rows * (part + 1) // parts):
+            left = splits[row].sum() * demand[row]
+            for number in range(classes):
+                served = min(left, amount[number, row])
+                out[part, number] += served
+                left -= served
+
+
+@parallel_kernel
+def _shared_out(
+    splits: AnyArray, demand: FloatArray, amount: FloatArray, number: int, row: Int64Array, out: AnyArray
+) -> None:
+    """Splits of the demands of one class, in the ratio of those of their rows.
+
+    Args:
+        splits, demand, amount: as of :func:`_carried`.
+        number: of the class.
+        row: (n,) of each demand.
+        out: (n, K) receives the splits.
+    """
+    for i in prange(len(row)):
+        of_row = splits[row[i]]
+        total = of_row.sum()
+        left = total * demand[row[i]]
+        for above in range(number):
+            left -= min(left, amount[above, row[i]])
+        of_class = amount[number, row[i]]
+        served = min(left, of_class)
+        factor = served / (of_class * total) if served > 0 else 0.0
+        for k in range(len(of_row)):
+            out[i, k] = factor * of_row[k]
+
+
+@functools.cache
+def rehearse(*, on_all: bool) -> None:
+    """Call the kernels once, so that they are compiled before a clock starts."""
+    splits, one = np.zeros((1, 1)), np.zeros((1, 1))
+    with on_all_threads(on_all), threads_for(splits.size):
+        _carried(splits, one[0], one, np.zeros((1, 1)))
+        _shared_out(splits, one[0], one, 0, np.zeros(1, np.int64), splits)
 
 
 class ClassRows:
@@ -48,20 +106,27 @@ class ClassRows:
         merged = merged_rows(problem.paths) if may_merge else own_rows
         self.is_merged = len(merged.first) < len(demands)
         self._rows = merged if self.is_merged else own_rows
-        self._row = [_as_slice(self._rows.row[block]) for block in self._classes.blocks]
-        # (B, R, C) Gbit/s of each class in each row.
-        self._amount = exact.demand.new_zeros(problem.batch, len(self._rows.first), len(self._classes))
+        # (B, C, R) Gbit/s of each class in each row.
+        self._amount = exact.demand.new_zeros(problem.batch, len(self._classes), len(self._rows.first))
         for number, block in enumerate(self._classes.blocks):
-            self._amount[:, self._row[number], number] = exact.demand[:, block]
-        self._programs = [self._program(exact, number) for number in range(len(self._classes))]
+            self._amount[:, number, torch.from_numpy(self._rows.row[block])] = exact.demand[:, block]
+        self._without_values: dict[int, Problem] = {}
+        # Of each class: the last prices (B, E), and what the cheapest path of each row costs at them, (B, R).
+        self._least: dict[int, tuple[Tensor, Tensor]] = {}
 
     def _amounts(self, number: int) -> Tensor:
-        """(B, R, c) of the classes up to ``number``, in their rows."""
+        """(B, c, R) of the classes up to ``number``, in their rows."""
         count = int(np.searchsorted(self._rows.first, self._classes.ptr[number + 1]))
-        return self._amount[:, :count, : number + 1]
+        return self._amount[:, : number + 1, :count]
 
-    def _program(self, exact: Problem, number: int) -> Problem:
-        """The program of the classes up to ``number``, without values."""
+    def _program(self, number: int) -> Problem:
+        """The program of the classes up to ``number``, without values; made once."""
+        if number not in self._without_values:
+            self._without_values[number] = self._new_program(number)
+        return self._without_values[number]
+
+    def _new_program(self, number: int) -> Problem:
+        exact = self._problem
         if exact.conditions:  # which may read all demands: those of lower classes stay, without value
             return dataclasses.replace(exact, objective=Objective(ObjectiveName.WEIGHTED_FLOW), classes=None)
         if not self.is_merged:
@@ -69,7 +134,7 @@ class ClassRows:
             return dataclasses.replace(
                 part, objective=Objective(ObjectiveName.WEIGHTED_FLOW), demand_value=torch.ones_like(part.demand[0])
             )
-        demand, paths, ops = self._amounts(number).sum(-1), self._rows.paths, exact.ops
+        demand, paths, ops = self._amounts(number).sum(1), self._rows.paths, exact.ops
         if demand.shape[1] < paths.num_demands:
             paths = first_demands(paths, demand.shape[1])
         if paths is not exact.paths:
@@ -86,7 +151,7 @@ class ClassRows:
             number: of the class, whose Gbit/s have the value 1.
             ratio: value of a Gbit/s of a class over that of the next one.
         """
-        program = self._programs[number]
+        program = self._program(number)
         weight = program.demand.new_tensor(class_weights(number, ratio))
         if not self.is_merged:
             size = torch.as_tensor(self._classes.ptr[: number + 2]).diff().to(weight.device)
@@ -95,59 +160,61 @@ class ClassRows:
             return dataclasses.replace(program, demand_value=value)
         steps = None
         if number:
-            end = self._amounts(number).cumsum(-1)
-            end = torch.where(end[..., -1:] > 0, end / end[..., -1:], 1)  # the last one is 1 exactly
-            steps = ValueSteps(weight / weight[0], end)
+            end = self._amounts(number).cumsum(1)
+            end = torch.where(end[:, -1:] > 0, end / end[:, -1:], 1)  # the last one is 1 exactly
+            steps = ValueSteps(weight / weight[0], end.transpose(1, 2).contiguous())
         return dataclasses.replace(program, demand_value=weight[0].repeat(program.demand.shape[1]), steps=steps)
-
-    def carried(self, number: int, splits: Tensor) -> Tensor:
-        """(B, c) Gbit/s of each class up to ``number``, of splits (B, R, K) of its program."""
-        return self._served(number, splits).sum(1)
-
-    def _served(self, number: int, splits: Tensor) -> Tensor:
-        """(B, R, c) Gbit/s of each class in each row, which serves the highest class first."""
-        amount = self._amounts(number)
-        served = (splits.to(amount).sum(-1) * self._programs[number].demand)[:, : amount.shape[1], None]
-        return torch.minimum((served - (amount.cumsum(-1) - amount)).clamp(min=0), amount)
 
     def splits(self, splits: Tensor) -> Tensor:
         """(B, D, K) splits of all demands, of splits (B, R, K) of the last program."""
         if not self.is_merged:
             return splits
         number = len(self._classes) - 1
-        amount, served = self._amounts(number), self._served(number, splits)
-        mix = splits / splits.sum(-1, keepdim=True).clamp(min=1e-300)
-        out = splits.new_empty(len(splits), int(self._classes.ptr[-1]), splits.shape[2])
-        for number, (block, row) in enumerate(zip(self._classes.blocks, self._row, strict=True)):
-            of_class = amount[:, row, number]
-            share = torch.where(of_class > 0, served[:, row, number] / of_class.clamp(min=1e-300), 0)
-            torch.mul(mix[:, row], share[..., None], out=out[:, block])
-        return out
+        out = np.empty((len(splits), int(self._classes.ptr[-1]), splits.shape[2]))
+        parts = zip(*self._arrays(number, splits), out, strict=True)
+        for of_rows, demand, amount, of_demands in parts:
+            for of_class, block in enumerate(self._classes.blocks):
+                with threads_for(of_demands[block].size):
+                    _shared_out(of_rows, demand, amount, of_class, self._rows.row[block], of_demands[block])
+        return torch.from_numpy(out).to(splits)
+
+    def carried(self, number: int, splits: Tensor) -> Tensor:
+        """(B, c) Gbit/s of each class up to ``number``, of splits (B, R, K) of its program."""
+        sums = np.zeros((len(splits), _SUM_PARTS, number + 1))
+        for of_rows, demand, amount, out in zip(*self._arrays(number, splits), sums, strict=True):
+            with threads_for(of_rows.size + amount.size):
+                _carried(of_rows, demand, amount, out)
+        return torch.from_numpy(sums.sum(1)).to(splits.device)
+
+    def _arrays(self, number: int, splits: Tensor) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Splits (B, R, K), demands (B, R) and amounts (B, c, R) of the program of class ``number``, for kernels."""
+        amount = self._amounts(number)
+        rows = amount.shape[2]
+        parts = (splits[:, :rows], self._program(number).demand[:, :rows], amount)
+        of_rows, demand, amounts = (part.to("cpu", torch.float64).contiguous().numpy() for part in parts)
+        return of_rows, demand, amounts
 
     def figures(self, splits: Tensor, prices: Tensor) -> ClassFigures:
         """The figures of the last program's splits, as :func:`teal.problem.priority.class_figures`, in less time.
 
         Args:
             splits: (B, R, K).
-            prices: (B, C, E) of every program, in units of the value of its class.
+            prices: (B, C, E) of every program, in units of the value of its class; 0 for none.
         """
         if self._problem.conditions:
             return class_figures(self._problem, splits, prices)
-        last = len(self._classes) - 1
-        value, bounds = self.carried(last, splits), []
-        for number, program in enumerate(self._programs):
-            of_class = finite_prices(prices[:, number])
-            least = program.cheapest_path_cost(program.ops.path_sum(of_class))
-            amount = self._amounts(number) * program.routable[..., None]
-            bounds.append(
-                bound_of_class(program.capacity_value(of_class), amount.unbind(-1), [least] * (number + 1), value)
-            )
-        return ClassFigures.of_bounds(self._classes.names, self._amount.sum(1), value, bounds)
+        value = self.carried(len(self._classes) - 1, splits)
+        bounds = [self._bound(number, prices[:, number], value) for number in range(len(self._classes))]
+        return ClassFigures.of_bounds(self._classes.names, self._amount.sum(2), value, bounds)
 
-
-def _as_slice(rows: Int64Array) -> slice | Tensor:
-    """``rows`` as a slice where they follow each other, which reads and writes without a copy; else as a tensor."""
-    first = int(rows[0]) if len(rows) else 0
-    if (rows == np.arange(first, first + len(rows))).all():
-        return slice(first, first + len(rows))
-    return torch.from_numpy(rows)
+    def _bound(self, number: int, prices: Tensor, value: Tensor) -> Tensor:
+        """(B,) the bound on the flow of a class, by prices (B, E), beside flows (B, C) of higher ones."""
+        program, prices = self._program(number), finite_prices(prices)
+        amount = self._amounts(number) * program.routable[:, None]
+        if not bool(prices.any()):
+            return amount[:, -1].sum(1)
+        before = self._least.get(number)
+        if before is None or not torch.equal(before[0], prices):
+            before = self._least[number] = prices, program.cheapest_path_cost(program.ops.path_sum(prices))
+        least = [before[1]] * (number + 1)
+        return bound_of_class(program.capacity_value(prices), amount.unbind(1), least, value)
