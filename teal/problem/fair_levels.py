@@ -140,6 +140,7 @@ class _Row:
         self.is_open = rate < WHOLE_SHARE * self._demand
         self.is_held = torch.zeros_like(self.is_open)
         self.limit = torch.maximum(self._demand, rate)
+        self._sorted_level, self._order = (rate / weight).sort()
         self._levels: list[tuple[float, LevelGrowth]] = []  # flow that the level holds, and the level
         if level_prices is None or level_prices.level is None:
             return
@@ -185,7 +186,7 @@ class _Row:
             price: (D,) of the cheapest path of each demand.
             value: of all capacity.
         """
-        level, order = (self._rate / self._weight).sort()
+        level, order = self._sorted_level, self._order
         paid, weighted = (self._rate * price)[order], (self._weight * price)[order]
         below = paid.cumsum(0)
         above = weighted.sum() - weighted.cumsum(0)
