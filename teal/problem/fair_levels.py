@@ -140,7 +140,6 @@ class _Row:
         self.is_open = rate < WHOLE_SHARE * self._demand
         self.is_held = torch.zeros_like(self.is_open)
         self.limit = torch.maximum(self._demand, rate)
-        self._sorted_level, self._order = (rate / weight).sort()
         self._levels: list[tuple[float, LevelGrowth]] = []  # flow that the level holds, and the level
         if level_prices is None or level_prices.level is None:
             return
@@ -154,52 +153,59 @@ class _Row:
             for figures in zip(level_prices.level[0, numbers].tolist(), cost, value.tolist(), strict=True):
                 self._take(*figures)
 
-    def _take(self, level: float, price: Tensor, value: float) -> None:
-        """Take a level into account.
+    def _take(self, level: float, prices: Tensor, value: float) -> None:
+        """Take a level into account, which concerns the demands with a price alone: few, where prices are of few links.
 
         Args:
             level: t.
-            price: (D,) of the cheapest path of each demand.
+            prices: (D,) of the cheapest path of each demand.
             value: of all capacity.
         """
-        alone = self._alone(price, value)
-        self.limit = torch.maximum(torch.minimum(self.limit, alone), self._rate)
-        self.is_held |= self.is_open & (alone <= (1 + _HELD_TOLERANCE_ABOVE) * self._rate)
-        granted = level * self._weight
-        at_least = members(self._rate / self._weight, level, self.is_open, _LEVEL_TOLERANCE_BELOW)
-        grows = at_least & self.is_open
-        if not bool(grows.any()):
+        priced = (prices > 0).nonzero()[:, 0]
+        if not len(priced):
             return
-        growth = growth_from(price, value, self._rate, at_least, granted, self._problem.demand[0])
-        most = growth * granted
-        holds = (
-            grows & (price > HELD_PRICE_SHARE * price[grows].max()) & (self._rate <= (1 + _HELD_TOLERANCE_ABOVE) * most)
-        )
-        self.limit = torch.where(holds, torch.maximum(torch.minimum(self.limit, most), self._rate), self.limit)
-        self.is_held |= holds
-        self._levels.append((float(self._rate[holds].sum()), LevelGrowth(level, int(holds.sum()), growth)))
-
-    def _alone(self, price: Tensor, value: float) -> Tensor:
-        """(D,) Gbit/s that each demand can have alone; infinite where its price is 0.
-
-        Args:
-            price: (D,) of the cheapest path of each demand.
-            value: of all capacity.
-        """
-        level, order = self._sorted_level, self._order
-        paid, weighted = (self._rate * price)[order], (self._weight * price)[order]
-        below = paid.cumsum(0)
-        above = weighted.sum() - weighted.cumsum(0)
-        kept = torch.empty_like(below)
-        kept[order] = below - paid + level * above  # of the others
-        most = (value * (1 + _SUM_ROUNDING) - kept) / price.clamp(min=_LEAST_DIVISOR)
-        return torch.where(price > 0, torch.maximum(most, self._rate), torch.inf)
+        price, rate, weight = prices[priced], self._rate[priced], self._weight[priced]
+        demand, is_open, limit = self._demand[priced], self.is_open[priced], self.limit[priced]
+        alone = _alone(price, value, rate, weight)
+        limit = torch.maximum(torch.minimum(limit, alone), rate)
+        is_held = is_open & (alone <= (1 + _HELD_TOLERANCE_ABOVE) * rate)
+        granted = level * weight
+        at_least = members(rate / weight, level, is_open, _LEVEL_TOLERANCE_BELOW)
+        grows = at_least & is_open
+        if bool(grows.any()):
+            growth = growth_from(price, value, rate, at_least, granted, demand)
+            most = growth * granted
+            holds = grows & (price > HELD_PRICE_SHARE * price[grows].max())
+            holds = holds & (rate <= (1 + _HELD_TOLERANCE_ABOVE) * most)
+            limit = torch.where(holds, torch.maximum(torch.minimum(limit, most), rate), limit)
+            is_held |= holds
+            self._levels.append((float(rate[holds].sum()), LevelGrowth(level, int(holds.sum()), growth)))
+        self.limit[priced] = limit
+        self.is_held[priced] |= is_held
 
     @property
     def shown(self) -> tuple[LevelGrowth, ...]:
         """The levels that hold most flow, ascending."""
         most = sorted(self._levels, key=lambda figures: -figures[0])[:_MOST_SHOWN_LEVELS]
         return tuple(sorted((level for _, level in most), key=lambda level: level.level))
+
+
+def _alone(price: Tensor, value: float, rate: Tensor, weight: Tensor) -> Tensor:
+    """(n,) Gbit/s that each demand can have alone, at least its rate.
+
+    Args:
+        price: (n,) of the cheapest path of each demand that has a price, above 0.
+        value: of all capacity.
+        rate: (n,) f, Gbit/s.
+        weight: (n,) w.
+    """
+    level, order = (rate / weight).sort()
+    paid, weighted = (rate * price)[order], (weight * price)[order]
+    below = paid.cumsum(0)
+    above = weighted.sum() - weighted.cumsum(0)
+    kept = torch.empty_like(below)
+    kept[order] = below - paid + level * above  # of the others
+    return torch.maximum((value * (1 + _SUM_ROUNDING) - kept) / price, rate)
 
 
 def members(level: Tensor, start: float, is_open: Tensor, below: float = 0.0) -> Tensor:

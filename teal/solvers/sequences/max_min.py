@@ -61,22 +61,15 @@ def tasks(problem: Problem, gap: float, *, knows_value_steps: bool = False, weig
         results.append(_of_fillings(problem, plain, fillings, weight, gap))
         if float(results[-1].gap.max()) <= gap or any(filling.is_late for filling in fillings):
             break
-    if any(filling.is_late for filling in fillings):  # rates that nothing holds yet may be far too high
-        splits = project(plain, flows / plain.demand[..., None].clamp(min=_LEAST_DIVISOR), refill=_REFILL_ROUNDS)
-        prices = _level_prices(plain, splits, weight, fillings)
-        results.append(_result(problem, splits, prices, weight, results[-1].prices, gap))
     return min(results, key=lambda result: float(result.gap.max()))
 
 
 def _of_fillings(
     problem: Problem, plain: Problem, fillings: list[WaterFilling], weight: Tensor, gap: float
 ) -> PdhgResult:
-    """The result of the rates of water-filling, scaled alike by what they overload links; unused capacity is filled."""
-    target = torch.stack([filling.rate / max(1.0, filling.utilisation) for filling in fillings])
-    shares = torch.stack([filling.splits for filling in fillings])
-    demand = plain.demand[..., None]
-    splits = torch.where(demand > 0, shares * target[..., None] / demand.clamp(min=_LEAST_DIVISOR), 0)
-    splits = project(plain, splits, refill=_REFILL_ROUNDS)
+    """The result of the flows of water-filling; unused capacity is filled."""
+    flows = torch.stack([filling.flows for filling in fillings])
+    splits = project(plain, flows / plain.demand[..., None].clamp(min=_LEAST_DIVISOR), refill=_REFILL_ROUNDS)
     prices = torch.stack([filling.prices for filling in fillings])
     return _result(problem, splits, _level_prices(plain, splits, weight, fillings), weight, prices, gap)
 

@@ -59,7 +59,7 @@ class WaterFilling:
     """
 
     def __init__(self, problem: Problem, weight: Tensor, flows: Tensor, time: TimeShare) -> None:
-        self._problem, self._weight, self._time = problem, weight, time
+        self._problem, self._weight, self._guess, self._time = problem, weight, flows, time
         self._filling = CutFilling(problem, weight.cpu().numpy())
         self.splits = flows / flows.sum(-1, keepdim=True).clamp(min=1e-300)
         self.prices, self.utilisation, self.is_late = torch.zeros_like(problem.capacity[0]), math.inf, False
@@ -72,6 +72,17 @@ class WaterFilling:
         self._part = problem
         self._demands: Int64Array | None = None
         self._confine(matters)
+
+    @property
+    def flows(self) -> Tensor:
+        """(D, K) Gbit/s of the rates, scaled alike by what they overload links.
+
+        Where time was too short to route all demands, those of the guess, up to the rates under the cuts so far.
+        """
+        if math.isfinite(self.utilisation):
+            return self.splits * (self.rate / max(1.0, self.utilisation))[:, None]
+        guessed = self._guess.sum(-1, keepdim=True)
+        return self._guess * (self.rate[:, None] / guessed.clamp(min=1e-300)).clamp(max=1)
 
     def _fill(self) -> None:
         """Set the rates that are fair under the cuts."""
