@@ -27,7 +27,7 @@ from teal.solvers.sequences.water_filling import WaterFilling
 # Of the target gap: the accuracy of water-filling, at first and where the target was missed.
 _ACCURACIES = (1.0, 0.3, 0.1)
 _GUESS_TIME = 0.25  # share of the time left to the sequence after which the first guess stops
-_FILLING_TIME = 0.8  # share of the time then left after which water-filling stops; the rest is for routing
+_FILLING_TIME = 0.7  # share of the time then left after which water-filling stops; the rest is for figures
 _GUESS_ITERATIONS = 10  # over levels of links, whose flows are a first guess of those of water-filling
 _REFILL_ROUNDS = 6  # rounds in which unused capacity is given to demands below their rates
 _LEAST_DIVISOR = 1e-30  # instead of 0 as a divisor
