@@ -202,15 +202,17 @@ def failed_paths(ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]) 
 def _families(ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]) -> np.ndarray:
     """(D,) bit c of a demand's number says that some group, or no failure, leaves the paths that are the bits of c."""
     exists = ops.mask.cpu().numpy()
-    bits = (1 << np.arange(exists.shape[1])).astype(np.uint64)
 
     def family(left: BoolArray) -> np.ndarray:
-        return np.left_shift(np.uint64(1), (left * bits).sum(-1, dtype=np.uint64))
+        codes = np.zeros(left.shape[:-1], np.uint8)
+        for k in range(left.shape[-1]):
+            codes |= left[..., k].view(np.uint8) << k
+        return np.left_shift(np.uint64(1), np.arange(1 << MAX_PATHS, dtype=np.uint64))[codes]
 
     families = family(exists)
     for first in range(0, len(groups), _GROUPS_AT_ONCE):
-        for failed in failed_paths(ops, num_links, groups[first : first + _GROUPS_AT_ONCE]):
-            families |= family(exists & ~failed)
+        failed = failed_paths(ops, num_links, groups[first : first + _GROUPS_AT_ONCE])
+        families |= np.bitwise_or.reduce(family(exists & ~failed), axis=0)
     return families
 
 
