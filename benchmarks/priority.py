@@ -21,10 +21,7 @@ _REPEATS = 5
 
 def _line(name: str, seconds: float, assessment: Assessment) -> str:
     assert assessment.classes is not None
-    parts = [
-        f"{100 * one['value'] / one['demand']:.2f}% (gap {100 * float(one['gap']):.2f}%)"  # type: ignore[operator]
-        for one in assessment.classes.lines(0)
-    ]
+    parts = [f"{100 * one.value / one.demand:.2f}% (gap {100 * one.gap:.2f}%)" for one in assessment.classes.lines(0)]
     return f"| {name} | {' | '.join(parts)} | {seconds:.3g} s |"
 
 

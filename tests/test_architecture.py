@@ -33,8 +33,8 @@ TIERS = (
 ORDERS = {
     "problem": (
         "checks", "steps", "prox", "tangents", "demand_sets", "price_sets", "program", "condition", "churn",
-        "protection", "offers", "usable", "problem", "scale", "allocation", "feasibility", "bounds", "priority",
-        "fair_levels", "assessment",
+        "protection", "offers", "usable", "problem", "scale", "allocation", "feasibility", "bounds", "lines",
+        "priority", "fair_levels", "assessment",
     ),
     "evaluation": (
         "calibration", "path_sets", "instance", "cases", "online", "comparison", "latency", "rows", "runner",

@@ -20,6 +20,7 @@ from teal.problem.bounds import gap as certified_gap
 from teal.problem.bounds import scaled_dual_bound
 from teal.runtime.arrays import FloatArray
 from teal.solvers.pdhg import register_sequence
+from teal.solvers.result import PdhgState
 from teal.solvers.sequences.task import Solve, Tasks
 from teal.testing import random_problem
 
@@ -33,7 +34,7 @@ class HopPenalised(Rules):
         return np.full(len(latency), _HOP_COST)
 
 
-def calm_tasks(problem: Problem, gap: float, *, knows_value_steps: bool) -> Tasks:
+def calm_tasks(problem: Problem, gap: float, *, knows_value_steps: bool, start: PdhgState | None = None) -> Tasks:
     """The largest flow; then its rates at the least utilisation of the fullest link."""
     flow = dataclasses.replace(problem, objective=teal.Objective())
     largest = yield Solve(flow, gap / 2)
@@ -56,6 +57,13 @@ register_objective("hop_penalised", HopPenalised())
 register_objective("calm_flow", Rules(is_sequence=True))
 register_sequence("calm_flow", calm_tasks)
 register_certificate("calm_flow", certify_calm)
+
+
+class EvenStarter:
+    """Even splits."""
+
+    def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
+        return problem.even_splits, torch.zeros_like(problem.capacity)
 
 
 def _largest(problem: Problem, value: FloatArray) -> float:
@@ -117,7 +125,7 @@ def test_a_sequence_of_programs(seed: int) -> None:
 def test_reports_and_errors_know_them() -> None:
     problem = random_problem(0, objective="calm_flow", batch=1)
     with pytest.raises(InputError, match="more than one program"):
-        teal.solve(problem, warm_start=(problem.even_splits, torch.zeros_like(problem.capacity)))
+        teal.solve(problem, starter=EvenStarter())
     with pytest.raises(InputError, match="not taken"):
         register_objective("total_flow", HopPenalised())
     with pytest.raises(InputError, match="total_flow"):

@@ -160,22 +160,30 @@ class ClassResult:
 
 @dataclasses.dataclass(frozen=True)
 class LevelResult:
-    """A level of fair rates in the allocation of a matrix.
+    """The demands that a level of fair rates holds in the allocation of a matrix.
 
     Attributes:
         level: Gbit/s.
-        demands: number of demands that it holds.
+        demands: their number.
         growth: certified: all of them together cannot have more than this many times the level; None without a bound.
+        demand: Gbit/s.
+        value: Gbit/s that are carried.
+        bound: certified bound on that, as far as lower levels stay, Gbit/s.
+        gap: certified relative gap between ``value`` and ``bound``.
     """
 
     level: float
     demands: int
     growth: float | None
+    demand: float
+    value: float
+    bound: float
+    gap: float
 
     @classmethod
     def of(cls, body: dict[str, Any]) -> LevelResult:
         """From a line of a response."""
-        return cls(body["level"], body["demands"], body["growth"])
+        return cls(**{field.name: body[field.name] for field in dataclasses.fields(cls)})
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

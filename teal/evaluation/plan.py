@@ -158,11 +158,9 @@ def outages(
                 continue
             capacity = topology.with_failed_links(list(failure.links)).capacity
             failed = problem.with_capacity(torch.from_numpy(capacity))
-            if pdhg.takes_warm_start(failed):
-                result = pdhg.solve(failed, gap=gap, warm_start=before)
+            finer, result = before, pdhg.solve(failed, gap=gap, warm_start=before)
+            if not failed.objective.rules.is_sequence:
                 finer, result = _decided(problem, failed, before, result, gap)
-            else:
-                finer, result = before, pdhg.solve(failed, gap=gap)
             # Other failures start from ``before``, so that no result depends on which parts were done earlier.
             yield part, *_outages_of(instance, block, failed, result, finer, failure)
 

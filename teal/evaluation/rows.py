@@ -14,9 +14,9 @@ from teal.evaluation.cases import Case
 from teal.evaluation.comparison import SchemeResult, best_bounds, fairness_of, gaps_of_sequence
 from teal.evaluation.instance import Instance
 from teal.evaluation.latency import LatencyFigures, latency_figures
-from teal.formats.allocations import finite_only
 from teal.problem import Allocation, Figures, Problem, Status
 from teal.problem.bounds import gap
+from teal.problem.lines import Lines, records
 from teal.runtime.arrays import FloatArray
 
 
@@ -119,7 +119,7 @@ def make_rows(instance: Instance, case: Case, problem: Problem, results: Mapping
     for name, result in results.items():
         (parallel_s,) = result.allocation.parallel_s or (None,)
         bound = best_bound if result.allocation.paths is None else all_paths
-        classes, fair = result.assessment.classes, result.assessment.fair
+        lines = result.assessment.lines
         latency = _latency(problem, result)
         rows.append(
             Row(
@@ -138,9 +138,9 @@ def make_rows(instance: Instance, case: Case, problem: Problem, results: Mapping
                 parallel_s=float("nan") if parallel_s is None else parallel_s,
                 status=result.assessment.status[0].value,
                 note=result.note,
-                classes="" if classes is None else json.dumps(classes.lines(0)),
+                classes=_json_of(lines, "classes"),
                 fairness=fairness.get(name, float("nan")),
-                levels="" if fair is None else json.dumps([finite_only(dict(line)) for line in fair.lines(0)]),
+                levels=_json_of(lines, "levels"),
                 latency_mean=latency.mean,
                 latency_99=latency.tail,
                 largest_stretch=latency.stretch,
@@ -148,6 +148,11 @@ def make_rows(instance: Instance, case: Case, problem: Problem, results: Mapping
             )
         )
     return rows
+
+
+def _json_of(lines: Lines | None, parts: str) -> str:
+    """The lines of a matrix as JSON; "" where there are none, or of other parts."""
+    return "" if lines is None or lines.parts != parts else json.dumps(records(lines, 0))
 
 
 def _latency(problem: Problem, result: SchemeResult) -> LatencyFigures:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,16 +19,17 @@ from teal.evaluation.path_sets import RoundsProgress, describe_gap_over_all_path
 from teal.formats.allocations import finite_only, read_allocation, read_splits, with_stored_paths
 from teal.network import Topology, TrafficMatrices
 from teal.objectives import Objective, ObjectiveName
-from teal.problem import Allocation, Assessment, Figures, Problem, Status, all_paths_bound, assess
+from teal.problem import Allocation, Figures, Problem, Status, all_paths_bound, assess
 from teal.problem.assessment import FIGURES
 from teal.problem.bounds import gap
 from teal.problem.churn import share_moved
+from teal.problem.lines import Lines, records, texts
 from teal.runtime.arrays import FloatArray
 from teal.runtime.interruptible import Deadline, complete
 from teal.runtime.memory import describe
 from teal.schemes.price_gnn import starter_for
 from teal.solvers.columns import improving
-from teal.solvers.pdhg import Stop, prepare, solve, takes_warm_start
+from teal.solvers.pdhg import Stop, prepare, solve, takes_starter
 from teal.solvers.pdhg.dense import bytes_needed
 from teal.solvers.short_paths import preferred
 from teal.solvers.small_changes import changes, keep_within
@@ -68,11 +69,7 @@ class SolveFigures(Figures):
         moved_share: with an allocation in force, share of the routable demand that moves.
         changed: with an allocation in force, number of demands above 0 whose splits change.
         latency: of what is carried; None where paths are in parts.
-        levels: under max_min, level, number of demands and growth of those that hold most flow.
-        held: under max_min, number of demands that are not carried whole and are held by a level (see
-            :class:`teal.problem.FairFigures`).
-        open: under max_min, number of demands that are not carried whole.
-        classes: under priority, demand, value, bound (Gbit/s) and gap of each class, the highest priority first.
+        lines: of an objective that is a sequence of programs, what is certified of each class or level.
     """
 
     objective: Objective
@@ -84,10 +81,7 @@ class SolveFigures(Figures):
     status: str
     reached: bool
     stopped_by: str
-    classes: tuple[Mapping[str, float | str], ...] = ()
-    levels: tuple[Mapping[str, float], ...] = ()
-    held: int = 0
-    open: int = 0
+    lines: Lines | None = None
     moved_share: float | None = None
     changed: int | None = None
     latency: LatencyFigures | None = None
@@ -100,10 +94,9 @@ class SolveFigures(Figures):
     def to_json(self) -> dict[str, Any]:
         """All figures; numbers that JSON cannot hold become null."""
         names = (*FIGURES, "gap_all_paths", "iterations", "build_s", "solve_s", "bound_s", "status", "reached")
-        parts: dict[str, Any] = {"classes": [dict(one) for one in self.classes]} if self.classes else {}
-        if self.objective.name == ObjectiveName.MAX_MIN:
-            levels = [finite_only(dict(one)) for one in self.levels]
-            parts = {"held": self.held, "open": self.open, "levels": levels}
+        parts: dict[str, Any] = {}
+        if self.lines is not None:
+            parts = {**self.lines.counts(0), self.lines.parts: records(self.lines, 0)}
         figures = finite_only({name: getattr(self, name) for name in names})
         moved = {} if self.moved_share is None else {"moved_share": self.moved_share, "changed": self.changed}
         names = ("latency_mean", "latency_99", "largest_stretch")
@@ -142,32 +135,11 @@ class SolveFigures(Figures):
         if self.moved_share is not None:
             changed = f"the splits of {self.changed:,} demands change"
             lines.append(f"{100 * self.moved_share:.2f}% of the volume moves; {changed}")
-        if self.objective.name == ObjectiveName.MAX_MIN:
-            lines += self._level_lines()
-        elif self.classes:
-            lines += self._class_lines()
+        if self.lines is not None:
+            lines += texts(self.lines, 0)
         elif not lines:
             unknown = " (--over-all-paths finds prices that do)" if math.isnan(self.gap_all_paths) else ""
             lines.append(describe_gap_over_all_paths(self.gap_all_paths) + unknown)
-        return lines
-
-    def _class_lines(self) -> list[str]:
-        width = max(len(str(one["class"])) for one in self.classes)
-        return [
-            f"  {one['class']:{width}}  {one['value']:.6g} of {one['demand']:.6g} Gbit/s, bound {one['bound']:.6g}, "
-            f"gap {100 * float(one['gap']):.3f}%"
-            for one in self.classes
-        ]
-
-    def _level_lines(self) -> list[str]:
-        if not self.open:
-            return ["every demand is carried whole"]
-        held = f"{self.held:,} of them are held by a level" + (" (Gbit/s):" if self.levels else "")
-        lines = [f"{self.open:,} demands are not carried whole; {held}"]
-        for one in self.levels:
-            growth = 100 * (one["growth"] - 1)
-            could = f"could grow by {growth:.3f}% at most" if math.isfinite(growth) else "without a bound"
-            lines.append(f"  {one['level']:.6g}: {one['demands']:,} demands, {could}")
         return lines
 
 
@@ -244,7 +216,7 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
             problem,
             gap=config.gap,
             deadline=deadline,
-            starter=model if takes_warm_start(problem) else None,
+            starter=model if takes_starter(problem) else None,
             max_iterations=config.max_iterations,
             report=SolveProgress(notify),
         )
@@ -287,16 +259,9 @@ def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: 
         moved_share=moved_share,
         changed=changed,
         latency=latency_figures(problem, splits[0]),
-        classes=() if assessment.classes is None else assessment.classes.lines(0),
-        **_fair_fields(assessment),
+        lines=assessment.lines,
         **vars(figures),
     )
-
-
-def _fair_fields(assessment: Assessment) -> dict[str, Any]:
-    """The figures of max_min; none under another objective."""
-    fair = assessment.fair
-    return {} if fair is None else {"levels": fair.lines(0), "held": fair.held[0], "open": fair.open[0]}
 
 
 def signed_percent(share: float) -> str:

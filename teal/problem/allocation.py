@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import zipfile
 from collections import Counter
 from collections.abc import Sequence
@@ -60,6 +61,12 @@ class ProgramPrices:
             for number, (value, of_links) in enumerate(of_row):
                 level[row, number], prices[row, number] = value, of_links
         return cls(prices, level)
+
+    def of_row(self, row: int) -> list[tuple[float, Tensor]]:
+        """The levels of one matrix, with the prices (E,) of each, as :meth:`of_levels` takes them."""
+        assert self.level is not None
+        of_levels = zip(self.level[row].tolist(), self.prices[row], strict=True)
+        return [(level, prices) for level, prices in of_levels if math.isfinite(level)]
 
     def rows(self, rows: slice | Tensor) -> ProgramPrices:
         """Those of some of the matrices."""

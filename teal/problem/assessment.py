@@ -13,6 +13,7 @@ from teal.problem.allocation import Allocation, ProgramPrices, Status
 from teal.problem.bounds import gap, scaled_dual_bound
 from teal.problem.fair_levels import FairFigures, fair_figures
 from teal.problem.feasibility import TOLERANCE, check_shape, violations
+from teal.problem.lines import Lines
 from teal.problem.priority import ClassFigures, class_figures
 from teal.problem.problem import Problem
 
@@ -51,9 +52,8 @@ class Assessment:
     Attributes:
         status: of the scheme, or infeasible where the validator contradicts it.
         utilisation: (B, E) of the links, whatever the status.
-        classes: under priority, the figures of each class; value and bound are then sums over the classes, in Gbit/s,
-            and the gap is that of the class with the largest one.
-        fair: under max_min, the figures of the levels of rates.
+        lines: of an objective that is a sequence of programs, what is certified of each class or level; under priority
+            value and bound are sums over the classes, in Gbit/s, and the gap is that of the class with the largest one.
     """
 
     status: tuple[Status, ...]
@@ -64,8 +64,17 @@ class Assessment:
     max_link_utilisation: Tensor
     max_violation: Tensor
     utilisation: Tensor
-    classes: ClassFigures | None = None
-    fair: FairFigures | None = None
+    lines: Lines | None = None
+
+    @property
+    def classes(self) -> ClassFigures | None:
+        """The lines under priority."""
+        return self.lines if isinstance(self.lines, ClassFigures) else None
+
+    @property
+    def fair(self) -> FairFigures | None:
+        """The lines under max_min."""
+        return self.lines if isinstance(self.lines, FairFigures) else None
 
     def figures(self, row: int) -> Figures:
         """The figures of one matrix."""
@@ -80,15 +89,13 @@ class Certificate:
         value: (B,) of the objective.
         bound: (B,) on the optimum.
         gap: (B,) how far the optimum may be.
-        classes: under priority.
-        fair: under max_min.
+        lines: of a sequence of programs.
     """
 
     value: Tensor
     bound: Tensor
     gap: Tensor
-    classes: ClassFigures | None = None
-    fair: FairFigures | None = None
+    lines: Lines | None = None
 
 
 @runtime_checkable
@@ -116,13 +123,13 @@ def _of_program(problem: Problem, splits: Tensor, prices: Tensor, program_prices
 
 def _of_classes(problem: Problem, splits: Tensor, prices: Tensor, program_prices: ProgramPrices | None) -> Certificate:
     classes = class_figures(problem, splits, prices if program_prices is None else program_prices.prices)
-    return Certificate(classes.value.sum(1), classes.bound.sum(1), classes.gap.amax(1), classes=classes)
+    return Certificate(classes.value.sum(1), classes.bound.sum(1), classes.gap.amax(1), lines=classes)
 
 
 def _of_levels(problem: Problem, splits: Tensor, prices: Tensor, program_prices: ProgramPrices | None) -> Certificate:
     fair = fair_figures(problem, splits, program_prices)
     value, bound = problem.value(splits), fair.limit.sum(1)
-    return Certificate(value, bound, gap(problem, value, bound), fair=fair)
+    return Certificate(value, bound, gap(problem, value, bound), lines=fair)
 
 
 _CERTIFICATES: dict[str, Certify] = {ObjectiveName.PRIORITY: _of_classes, ObjectiveName.MAX_MIN: _of_levels}
@@ -178,6 +185,5 @@ def assess(problem: Problem, allocation: Allocation) -> Assessment:
         max_link_utilisation=usable_only(utilisation.amax(1)),
         max_violation=torch.where(is_claimed_usable, largest_violation, torch.nan),
         utilisation=utilisation,
-        classes=certificate.classes,
-        fair=certificate.fair,
+        lines=certificate.lines,
     )

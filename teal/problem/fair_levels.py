@@ -26,12 +26,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from teal.problem.allocation import ProgramPrices
 from teal.problem.bounds import finite_prices
+from teal.problem.lines import Line
 from teal.problem.problem import Problem
 from teal.runtime.shapes import Float
 
@@ -59,11 +62,13 @@ class LevelGrowth:
         demands: number of demands that it holds; of
             :func:`teal.solvers.level_growths.level_growths`, of all in A.
         growth: certified bound on theta; infinite if none was found.
+        held: (n,) numbers of the demands that it holds; None where they are only counted.
     """
 
     level: float
     demands: int
     growth: float
+    held: Tensor | None = dataclasses.field(default=None, compare=False)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,24 +80,58 @@ class FairFigures:
         levels: of each matrix those that hold most flow, ascending.
         held: (B,) number of open demands that a level holds, or that could have at most 5% more alone.
         open: (B,) number of routable demands that are not carried whole.
+        demand: (B, D) Gbit/s.
+        rate: (B, D) Gbit/s that are carried.
     """
 
     limit: Float[Tensor, "B D"]
     levels: tuple[tuple[LevelGrowth, ...], ...]
     held: tuple[int, ...]
     open: tuple[int, ...]
+    demand: Float[Tensor, "B D"]
+    rate: Float[Tensor, "B D"]
+    part: ClassVar[str] = "level"
+    parts: ClassVar[str] = "levels"
+
+    @classmethod
+    def joined(cls, parts: Sequence[FairFigures]) -> FairFigures:
+        """The figures of several batches as those of one."""
+        joined: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            of_parts = [getattr(part, field.name) for part in parts]
+            is_tensor = isinstance(of_parts[0], Tensor)
+            joined[field.name] = torch.cat(of_parts) if is_tensor else tuple(x for part in of_parts for x in part)
+        return cls(**joined)
 
     def rows(self, rows: Tensor) -> FairFigures:
         """The figures of some of the matrices, by their numbers."""
         numbers = rows.tolist()
         return FairFigures(
             self.limit[rows], tuple(self.levels[row] for row in numbers), tuple(self.held[row] for row in numbers),
-            tuple(self.open[row] for row in numbers),
+            tuple(self.open[row] for row in numbers), self.demand[rows], self.rate[rows],
         )  # fmt: skip
 
-    def lines(self, row: int) -> tuple[dict[str, float], ...]:
-        """Of one matrix: level, number of demands and growth of each of its levels."""
-        return tuple(dataclasses.asdict(one) for one in self.levels[row])
+    def lines(self, row: int) -> tuple[Line, ...]:
+        """See :class:`teal.problem.lines.Lines`: of the demands that each level holds, with their number and growth."""
+        lines = []
+        for one in self.levels[row]:
+            assert one.held is not None
+            demand, value, bound = (float(of[row, one.held].sum()) for of in (self.demand, self.rate, self.limit))
+            more = {"level": one.level, "demands": one.demands, "growth": one.growth}
+            gap = (bound - value) / bound if bound > 0 else 0.0
+            lines.append(Line(f"{one.level:.6g}", demand, value, bound, gap, more))
+        return tuple(lines)
+
+    def counts(self, row: int) -> dict[str, int]:
+        """See :class:`teal.problem.lines.Lines`."""
+        return {"held": self.held[row], "open": self.open[row]}
+
+    def headline(self, row: int) -> str:
+        """See :class:`teal.problem.lines.Lines`."""
+        if not self.open[row]:
+            return "every demand is carried whole"
+        held = f"{self.held[row]:,} of them are held by a level" + (" (Gbit/s):" if self.levels[row] else "")
+        return f"{self.open[row]:,} demands are not carried whole; {held}"
 
 
 def fair_figures(
@@ -120,7 +159,8 @@ def fair_figures(
     ]
     return FairFigures(
         torch.stack([row.limit for row in rows]), tuple(row.shown for row in rows),
-        tuple(int(row.is_held.sum()) for row in rows), tuple(int(row.is_open.sum()) for row in rows),
+        tuple(int(row.is_held.sum()) for row in rows), tuple(int(row.is_open.sum()) for row in rows), problem.demand,
+        rates,
     )  # fmt: skip
 
 
@@ -179,7 +219,7 @@ class _Row:
             holds = holds & (rate <= (1 + _HELD_TOLERANCE_ABOVE) * most)
             limit = torch.where(holds, torch.maximum(torch.minimum(limit, most), rate), limit)
             is_held |= holds
-            self._levels.append((float(rate[holds].sum()), LevelGrowth(level, int(holds.sum()), growth)))
+            self._levels.append((float(rate[holds].sum()), LevelGrowth(level, int(holds.sum()), growth, priced[holds])))
         self.limit[priced] = limit
         self.is_held[priced] |= is_held
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from teal.network.classes import class_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem.bounds import finite_prices
 from teal.problem.demand_sets import Capped
+from teal.problem.lines import Line
 from teal.problem.problem import Problem
 from teal.problem.program import Program
 from teal.runtime.arrays import AnyArray
@@ -61,6 +62,8 @@ class ClassFigures:
     demand: Float[Tensor, "B C"]
     value: Float[Tensor, "B C"]
     bound: Float[Tensor, "B C"]
+    part: ClassVar[str] = "class"
+    parts: ClassVar[str] = "classes"
 
     @classmethod
     def of_bounds(cls, names: tuple[str, ...], demand: Tensor, value: Tensor, bounds: Sequence[Tensor]) -> ClassFigures:
@@ -71,13 +74,21 @@ class ClassFigures:
         """The figures of some of the matrices, by their numbers."""
         return ClassFigures(self.names, self.demand[rows], self.value[rows], self.bound[rows])
 
-    def lines(self, row: int) -> tuple[dict[str, float | str], ...]:
-        """Of one matrix: name, demand, value, bound and gap of each class."""
+    def lines(self, row: int) -> tuple[Line, ...]:
+        """See :class:`teal.problem.lines.Lines`."""
         figures = (self.demand, self.value, self.bound, self.gap)
         return tuple(
-            {"class": name, **dict(zip(("demand", "value", "bound", "gap"), numbers, strict=True))}
+            Line(name, *numbers)
             for name, *numbers in zip(self.names, *(figure[row].tolist() for figure in figures), strict=True)
         )
+
+    def counts(self, row: int) -> dict[str, int]:
+        """See :class:`teal.problem.lines.Lines`: none."""
+        return {}
+
+    def headline(self, row: int) -> str:
+        """See :class:`teal.problem.lines.Lines`: none."""
+        return ""
 
     @property
     def gap(self) -> Float[Tensor, "B C"]:

@@ -42,7 +42,7 @@ class Pdhg:
         return self.solve_from(problem, None)
 
     def solve_from(self, problem: Problem, start: pdhg.PdhgResult | None) -> Allocation:
-        """The same from the result of another matrix, where the program takes one (:func:`pdhg.takes_warm_start`)."""
+        """The same from the result of another matrix."""
         begin = time.perf_counter()
         if self.form == "residual":
             if problem.objective.name != ObjectiveName.PRIORITY:
@@ -60,7 +60,7 @@ class Pdhg:
             gap=self.gap,
             deadline=self.deadline or math.inf,
             max_iterations=self.iterations,
-            warm_start=start if pdhg.takes_warm_start(problem) else None,
+            warm_start=start,
         )
 
 

@@ -62,14 +62,17 @@ class SuccessivePdhg:
         start: pdhg.PdhgState | None = None,
     ) -> Steps[pdhg.PdhgResult]:
         """:meth:`solve` as a computation that pauses at the end of iterations; arguments as there."""
-        if not pdhg.takes_warm_start(problem):
-            return (yield from pdhg.solving(problem, gap=gap, deadline=deadline, max_iterations=max_iterations))
         warm = start
         if start is None and self._state is not None:
             splits, prices = self._state.splits, self._state.prices
             warm = pdhg.PdhgState(splits.expand(problem.batch, -1, -1), prices.expand(problem.batch, -1))
         result = yield from pdhg.solving(
-            problem, gap=gap, deadline=deadline, max_iterations=max_iterations, warm_start=warm, starter=starter
+            problem,
+            gap=gap,
+            deadline=deadline,
+            max_iterations=max_iterations,
+            warm_start=warm,
+            starter=starter if pdhg.takes_starter(problem) else None,
         )
         self._state = result.state.rows(slice(problem.batch - 1, problem.batch))
         return result

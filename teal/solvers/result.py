@@ -12,6 +12,7 @@ from torch import Tensor
 
 from teal.problem import ClassFigures, FairFigures, Problem, ProgramPrices
 from teal.problem.bounds import gap as certified_gap
+from teal.problem.lines import Lines
 from teal.runtime.shapes import Float
 
 
@@ -22,14 +23,17 @@ class PdhgState:
     Attributes:
         splits: (B, D, K) share of each demand on each path; need not be feasible.
         prices: (B, E) p >= 0, value per Gbit/s; 1/(Gbit/s) for a balanced program.
+        program_prices: of each program of a sequence; None where there are none.
     """
 
     splits: Tensor
     prices: Tensor
+    program_prices: ProgramPrices | None = None
 
     def rows(self, rows: slice | Tensor) -> PdhgState:
         """The state of some of the matrices."""
-        return PdhgState(self.splits[rows], self.prices[rows])
+        of_programs = None if self.program_prices is None else self.program_prices.rows(rows)
+        return PdhgState(self.splits[rows], self.prices[rows], of_programs)
 
 
 @runtime_checkable
@@ -42,7 +46,7 @@ class Starter(Protocol):
 
 
 _TENSORS = ("splits", "prices", "value", "bound", "gap")  # fields of PdhgResult with an entry a matrix
-_OF_SEQUENCES = ("program_prices", "classes", "fair")  # fields of PdhgResult that only sequences of programs have
+_OF_SEQUENCES = ("program_prices", "lines")  # fields of PdhgResult that only sequences of programs have
 
 
 class Stop(StrEnum):
@@ -79,9 +83,8 @@ class PdhgResult:
         state: best splits and prices, from which the solve of another matrix can start.
         stopped_by: (B,) what ended the search.
         program_prices: of each program of a sequence, see :class:`teal.problem.ProgramPrices`.
-        classes: under priority, the figures of each class; value and bound are then sums over the classes, and the gap
-            is that of the class with the widest one.
-        fair: under max_min, the figures of the levels of rates.
+        lines: of a sequence, what is certified of each class or level; under priority value and bound are sums over the
+            classes, and the gap is that of the class with the widest one.
     """
 
     splits: Float[Tensor, "B D K"]
@@ -94,8 +97,17 @@ class PdhgResult:
     state: PdhgState
     stopped_by: tuple[Stop, ...]
     program_prices: ProgramPrices | None = None
-    classes: ClassFigures | None = None
-    fair: FairFigures | None = None
+    lines: Lines | None = None
+
+    @property
+    def classes(self) -> ClassFigures | None:
+        """The lines under priority."""
+        return self.lines if isinstance(self.lines, ClassFigures) else None
+
+    @property
+    def fair(self) -> FairFigures | None:
+        """The lines under max_min."""
+        return self.lines if isinstance(self.lines, FairFigures) else None
 
     def __repr__(self) -> str:
         value, gap = (", ".join(f"{x:.6g}" for x in part[:4].tolist()) for part in (self.value, self.gap))

@@ -43,8 +43,7 @@ class Answer:
     queue_ms: float
     solve_ms: float
     batch: int
-    classes: tuple[list[dict[str, Any]], ...] | None = None
-    levels: tuple[list[dict[str, Any]], ...] | None = None
+    lines: dict[str, tuple[list[dict[str, Any]], ...]] = dataclasses.field(default_factory=dict)
     of_conditions: dict[str, FloatArray] = dataclasses.field(default_factory=dict)
     words: dict[str, str] = dataclasses.field(default_factory=dict)
 
@@ -65,28 +64,17 @@ class Answer:
 
     def further(self, row: int) -> dict[str, Any]:
         """Figures of a matrix that only some programs have."""
-        figures: dict[str, Any] = {}
-        if self.classes is not None:
-            figures["classes"] = self.classes[row]
-        figures |= {name: plain(of_rows[row]) for name, of_rows in self.of_conditions.items()}
-        if self.levels is not None:
-            figures["levels"] = self.levels[row]
-        return figures
+        figures: dict[str, Any] = {name: plain(of_rows[row]) for name, of_rows in self.of_conditions.items()}
+        return figures | {parts: of_rows[row] for parts, of_rows in self.lines.items()}
 
     def summary(self) -> dict[str, Any]:
         """What it cost and brought: widest gap, mean satisfied demand; of the last matrix utilisation and classes."""
         further: dict[str, Any] = {name: plain(of_rows[-1]) for name, of_rows in self.of_conditions.items()}
-        if self.classes is not None:
-            further["classes"] = [
-                {
-                    "class": line["class"],
-                    "satisfied_demand": line["value"] / line["demand"] if line["demand"] > 0 else 1.0,
-                    "gap": line["gap"],
-                }
-                for line in self.classes[-1]
+        for parts, of_rows in self.lines.items():
+            further[parts] = [
+                {**line, "satisfied_demand": line["value"] / line["demand"] if line["demand"] > 0 else 1.0}
+                for line in of_rows[-1]
             ]
-        if self.levels is not None:
-            further["levels"] = self.levels[-1]
         further |= self.words
         return {
             **further,
@@ -106,8 +94,6 @@ def joined(parts: dict[int, Answer]) -> Answer:
         return answers[0]
     arrays = (*FIGURES, "utilisation", "splits")
     weights = [answer.weights for answer in answers if answer.weights is not None]
-    classes = tuple(row for answer in answers for row in answer.classes or ())
-    levels = tuple(row for answer in answers for row in answer.levels or ())
     return Answer(
         **{name: np.concatenate([getattr(answer, name) for answer in answers]) for name in arrays},
         weights=np.concatenate(weights) if weights else None,
@@ -115,8 +101,7 @@ def joined(parts: dict[int, Answer]) -> Answer:
         queue_ms=answers[0].queue_ms,
         solve_ms=sum(answer.solve_ms for answer in answers),
         batch=max(answer.batch for answer in answers),
-        classes=classes or None,
-        levels=levels or None,
+        lines={parts: tuple(row for answer in answers for row in answer.lines[parts]) for parts in answers[0].lines},
         of_conditions={
             name: np.concatenate([answer.of_conditions[name] for answer in answers])
             for name in answers[0].of_conditions

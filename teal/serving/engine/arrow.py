@@ -139,11 +139,7 @@ def to_arrow(answer: Answer, further: dict[str, Any]) -> bytes:
     if answer.weights is not None:
         columns["admitted_share"] = lists(answer.admitted_share)
     shape = {"demands": answer.splits.shape[1], "paths": answer.splits.shape[2]}
-    metadata = {**shape, **answer.cost, **further}
-    if answer.classes is not None:
-        metadata["classes"] = answer.classes
-    if answer.levels is not None:
-        metadata["levels"] = answer.levels
+    metadata = {**shape, **answer.cost, **further, **answer.lines}
     table = pa.table(columns).replace_schema_metadata({"teal": json.dumps(metadata)})
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, table.schema) as stream:

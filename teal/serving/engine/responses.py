@@ -129,18 +129,21 @@ class LinkUse(_Said):
     utilisation: _Number = Field(description="Load over capacity in force.")
 
 
-class ClassAnswer(_Said):
-    """A class of demands."""
-
-    of_class: str = Field(alias="class")
+class _Line(_Said):
     demand: float = Field(description="Gbit/s.")
     value: float = Field(description="Gbit/s that are carried.")
-    bound: float = Field(description="Certified, on what this class can get beside what the higher ones have.")
+    bound: float = Field(description="Certified, on the value beside what higher classes, or lower levels, have.")
     gap: float = Field(description="Certified, between value and bound.")
 
 
-class LevelAnswer(_Said):
-    """A level of fair rates."""
+class ClassAnswer(_Line):
+    """A class of demands."""
+
+    of_class: str = Field(alias="class")
+
+
+class LevelAnswer(_Line):
+    """The demands that a level of fair rates holds."""
 
     level: float = Field(description="Gbit/s.")
     demands: int = Field(description="Number of demands that it holds.")

@@ -37,8 +37,7 @@ from teal.serving.engine.wanted import (
     columns,
     groups_of,
     in_columns,
-    level_lines,
-    named_lines,
+    named_records,
     prepare_conditions,
     single_program,
     wanted_by,
@@ -332,8 +331,8 @@ class Served:
         else:
             measured, rows_of = solved.measured, rows
         reached = (measured.gap[rows_of] <= gap + 1e-9).tolist()
-        order, classes = self._network(solved.wanted)[1], measured.classes
-        fair, numbers = measured.fair, range(rows_of.start, rows_of.stop)
+        order, lines = self._network(solved.wanted)[1], measured.lines
+        numbers = range(rows_of.start, rows_of.stop)
         return Answer(
             **{name: getattr(measured, name)[rows_of].cpu().numpy() for name in FIGURES},
             utilisation=measured.utilisation[rows_of].cpu().numpy(),
@@ -346,9 +345,8 @@ class Served:
             queue_ms=1e3 * queue_s,
             solve_ms=1e3 * solve_s,
             batch=solved.problem.batch,
-            classes=None if classes is None else tuple(named_lines(classes.lines(row), names) for row in numbers),
+            lines={} if lines is None else {lines.parts: tuple(named_records(lines, row, names) for row in numbers)},
             of_conditions=solved.wanted.figures(solved.problem.rows(rows), splits),
-            levels=None if fair is None else tuple(level_lines(fair, row) for row in numbers),
             words=dict(solved.wanted.words),
         )
 

@@ -13,11 +13,11 @@ from teal.errors import InputError
 from teal.network import PathSet, Topology
 from teal.network.classes import DemandClasses, class_paths, latency_limits, within_limit
 from teal.objectives import Objective, ObjectiveName
-from teal.problem import FairFigures, Problem
+from teal.problem import Problem
 from teal.problem.condition import Condition, ConditionRequest, LinkGroups
+from teal.problem.lines import Lines, records
 from teal.problem.offers import OFFERS
 from teal.runtime.arrays import FloatArray, IntArray
-from teal.serving.engine.answer import plain
 from teal.serving.engine.errors import wrong
 from teal.serving.engine.requests import NetworkSpec, Options
 
@@ -216,11 +216,7 @@ def in_columns(splits: torch.Tensor, order: IntArray | None) -> torch.Tensor:
     return torch.zeros_like(splits).scatter_(2, index, splits)
 
 
-def level_lines(figures: FairFigures, row: int) -> list[dict[str, Any]]:
-    """:class:`teal.serving.engine.responses.LevelAnswer` of each level of a matrix that holds much flow."""
-    return [{**line, "growth": plain(line["growth"])} for line in figures.lines(row)]
-
-
-def named_lines(lines: tuple[dict[str, Any], ...], names: Sequence[str]) -> list[dict[str, Any]]:
-    """:class:`teal.serving.engine.responses.ClassAnswer` of each class, with the names of a request."""
-    return [{**line, "class": name} for line, name in zip(lines, names, strict=True)]
+def named_records(lines: Lines, row: int, names: Sequence[str]) -> list[dict[str, Any]]:
+    """The lines of a matrix, where they are of classes with the names of a request: those of a program may differ."""
+    of_row = records(lines, row)
+    return [{**one, lines.part: name} for one, name in zip(of_row, names, strict=True)] if names else of_row

@@ -48,7 +48,7 @@ that span many decades.  Values may fall in steps (:mod:`teal.problem.steps`): t
 """
 
 from teal.solvers.pdhg.fused.engine import LANES, MAX_LANES
-from teal.solvers.pdhg.solver import prepare, register_sequence, solve, solving, takes_warm_start, tasks_of
+from teal.solvers.pdhg.solver import prepare, register_sequence, solve, solving, takes_starter, tasks_of
 from teal.solvers.result import PdhgResult, PdhgState, Starter, Stop
 
 __all__ = [
@@ -62,6 +62,6 @@ __all__ = [
     "register_sequence",
     "solve",
     "solving",
-    "takes_warm_start",
+    "takes_starter",
     "tasks_of",
 ]

@@ -36,13 +36,16 @@ WarmStart = tuple[Tensor, Tensor] | PdhgState | PdhgResult
 class MakeTasks(Protocol):
     """Makes the tasks of an objective that is a sequence of programs."""
 
-    def __call__(self, problem: Problem, gap: float, *, knows_value_steps: bool) -> Tasks:
+    def __call__(
+        self, problem: Problem, gap: float, *, knows_value_steps: bool, start: PdhgState | None = None
+    ) -> Tasks:
         """The tasks.
 
         Args:
             problem: B matrices.
             gap: target.
             knows_value_steps: whether programs may have values that fall in steps (:mod:`teal.problem.steps`).
+            start: splits and prices near the solution; None for none.
         """
         ...
 
@@ -89,10 +92,11 @@ def solve(
             each part of the batch.
         max_iterations: largest number of iterations of a program; under priority and max_min there are several.
         warm_start: an earlier result or its state, or splits (B, D, K) and prices (B, E) from anywhere: those of the
-            matrix before, of the same matrix before a failure, or of a model.  Not under priority and max_min.
+            matrix before, of the same matrix before a failure, or of a model.  Under priority the last program starts
+            from it; of a result under priority or max_min the prices of all its programs go on proving bounds.
         starter: such as a PriceGNN.  On networks so large that the engine starts from a sample of the demands, it
             solves the sample (targets of 0.5% and above, programs that maximise a value; iterations do otherwise); on
-            smaller ones it gives the start that ``warm_start`` does not give.  Only where ``warm_start`` may be.
+            smaller ones it gives the start that ``warm_start`` does not give.  Not under priority and max_min.
         engine: fused (CPU, and GPU with numba-cuda), plain (any device), equilibrated (any device; for magnitudes that
             span many decades), or auto: the faster of the first two that runs here, and equilibrated where magnitudes
             span more than four decades or where the gap stops shrinking, unless the network is large.  Under side
@@ -117,8 +121,8 @@ def solve(
     return complete(solving(problem, deadline=Deadline.after(deadline), **options))
 
 
-def takes_warm_start(problem: Problem) -> bool:
-    """Whether the solution is that of one program, which can start from an earlier solution."""
+def takes_starter(problem: Problem) -> bool:
+    """Whether the solution is that of one program, for which a model can give a start."""
     return not problem.objective.rules.is_sequence
 
 
@@ -177,11 +181,8 @@ class _Settings:
             raise InputError("solve", "max_iterations", "a whole number >= 0", self.max_iterations)
         if self.engine not in ENGINES:
             raise InputError("solve", "engine", " or ".join(ENGINES), repr(self.engine))
-        if not takes_warm_start(problem):
-            for name, value in (("warm_start", self.warm_start), ("starter", self.starter)):
-                if value is not None:
-                    expected = f"none: {problem.objective.name} takes more than one program"
-                    raise InputError("solve", name, expected, "one")
+        if self.starter is not None and not takes_starter(problem):
+            raise InputError("solve", "starter", f"none: {problem.objective.name} takes more than one program", "one")
 
 
 def _solving(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps[PdhgResult]:
@@ -189,7 +190,10 @@ def _solving(problem: Problem, settings: _Settings, deadline: Deadline) -> Steps
     begin, engine, dtype = time.perf_counter(), settings.engine, settings.dtype
     if make_tasks := _SEQUENCES.get(problem.objective.name):
         result = yield from carrying_out(
-            make_tasks(problem, settings.gap, knows_value_steps=_knows_steps(problem, engine)),
+            make_tasks(
+                problem, settings.gap, knows_value_steps=_knows_steps(problem, engine),
+                start=_starting_state(problem, settings.warm_start),
+            ),
             partial(solving, engine=engine, dtype=dtype),
             deadline=deadline, max_iterations=settings.max_iterations, report=settings.report,
         )  # fmt: skip
@@ -259,4 +263,5 @@ def _starting_state(problem: Problem, warm_start: WarmStart | None) -> PdhgState
     if actual != expected:
         raise InputError("solve", "warm_start", f"splits and prices of shape {expected}", actual)
     device = problem.demand.device
-    return PdhgState(state.splits.to(device), usable_prices(problem, state.prices.to(device), most=1.0))
+    prices = usable_prices(problem, state.prices.to(device), most=1.0)
+    return PdhgState(state.splits.to(device), prices, state.program_prices)

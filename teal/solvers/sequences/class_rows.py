@@ -23,6 +23,7 @@ from teal.problem.priority import ClassFigures, bound_of_class, class_figures
 from teal.problem.steps import ValueSteps
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.parallel import on_all_threads, parallel_kernel, prange, threads_for
+from teal.solvers.result import PdhgState
 
 _SUM_PARTS = 64  # of the rows, whose sums are added in their order, so that no result depends on the number of threads
 
@@ -177,6 +178,25 @@ class ClassRows:
                 with threads_for(of_demands[block].size):
                     _shared_out(of_rows, demand, amount, of_class, self._rows.row[block], of_demands[block])
         return torch.from_numpy(out).to(splits)
+
+    def state(self, state: PdhgState) -> PdhgState:
+        """A state over the rows of the last program, of one over all demands: the opposite of :meth:`splits`."""
+        if not self.is_merged:
+            return state
+        program = self._program(len(self._classes) - 1)
+        flows = state.splits.new_zeros(len(state.splits), len(self._rows.first), state.splits.shape[2])
+        sent = self._problem.flows(state.splits.to(self._problem.demand)).to(flows)
+        flows.index_add_(1, torch.from_numpy(self._rows.row).to(flows.device), sent)
+        demand = program.demand[..., None].to(flows)
+        return PdhgState(torch.where(demand > 0, flows / demand.clamp(min=1e-30), 0), state.prices)
+
+    def start_prices(self, state: PdhgState | None) -> Tensor:
+        """(B, C, E) prices of every program in a state; 0 where it has none."""
+        shape = self._problem.batch, len(self._classes), self._problem.topology.num_links
+        known = None if state is None or state.program_prices is None else state.program_prices.prices
+        if known is None or known.shape != shape:
+            return self._problem.capacity.new_zeros(shape)
+        return finite_prices(known.to(self._problem.capacity))
 
     def carried(self, number: int, splits: Tensor) -> Tensor:
         """(B, c) Gbit/s of each class up to ``number``, of splits (B, R, K) of its program."""

@@ -8,7 +8,6 @@ which routes them and scales all alike by what they are too high.  Unused capaci
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from functools import partial
 
 import torch
@@ -17,15 +16,15 @@ from torch import Tensor
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem, ProgramPrices
 from teal.problem.bounds import gap as certified_gap
-from teal.problem.fair_levels import fair_figures
+from teal.problem.fair_levels import FairFigures, fair_figures
 from teal.solvers.projection import project
-from teal.solvers.result import PdhgResult, PdhgState, stops_of_sequence
+from teal.solvers.result import PdhgResult, PdhgState, merged, stops_of_sequence
 from teal.solvers.sequences.fairness import fair_flows, usual_iterations, weights_of
 from teal.solvers.sequences.task import Compute, Solve, Tasks, TimeShare
 from teal.solvers.sequences.water_filling import WaterFilling
 
 # Of the target gap: the accuracy of water-filling, at first and where the target was missed.
-_ACCURACIES = (1.0, 0.3, 0.1)
+_ACCURACIES = (1.0, 0.3, 0.1, 0.03)
 _GUESS_TIME = 0.25  # share of the time left to the sequence after which the first guess stops
 _FILLING_TIME = 0.7  # share of the time then left after which water-filling stops; the rest is for figures
 _GUESS_ITERATIONS = 10  # over levels of links, whose flows are a first guess of those of water-filling
@@ -33,7 +32,14 @@ _REFILL_ROUNDS = 6  # rounds in which unused capacity is given to demands below 
 _LEAST_DIVISOR = 1e-30  # instead of 0 as a divisor
 
 
-def tasks(problem: Problem, gap: float, *, knows_value_steps: bool = False, weight: Tensor | None = None) -> Tasks:
+def tasks(
+    problem: Problem,
+    gap: float,
+    *,
+    knows_value_steps: bool = False,
+    weight: Tensor | None = None,
+    start: PdhgState | None = None,
+) -> Tasks:
     """The tasks of a max-min fair allocation by water-filling, certified to ``gap``.
 
     Args:
@@ -41,37 +47,57 @@ def tasks(problem: Problem, gap: float, *, knows_value_steps: bool = False, weig
         gap: target.
         knows_value_steps: whether programs may have values that fall in steps, of which there are none.
         weight: (D,) or (B, D) w, above 0; None for those of max_min, 1 each under another objective.
+        start: whose splits are those of rates near the fair ones, and whose levels' prices are cuts; None for a guess
+            by :mod:`fairness`.
     """
     problem = problem.to(torch.float64)
     weight, plain = weights_of(problem, weight), _of_flows(problem)
     usable = plain.usable  # demands of more than paths can carry would span too many decades
-    flows = yield Compute(
-        partial(fair_flows, usable.to(torch.float32), weight, _GUESS_ITERATIONS), TimeShare(_GUESS_TIME)
-    )
+    known = None
+    if start is None:
+        guess = partial(fair_flows, usable.to(torch.float32), weight, _GUESS_ITERATIONS)
+        flows = yield Compute(guess, TimeShare(_GUESS_TIME))
+    else:
+        flows, known = plain.flows(start.splits.clamp(min=0)), start.program_prices
     flows, filling_time = flows.double(), TimeShare(_FILLING_TIME)
-    fillings = [
-        WaterFilling(usable.row(row), weight[row], flows[row], TimeShare(1 / (usable.batch - row), filling_time))
-        for row in range(usable.batch)
-    ]
-    results = list[PdhgResult]()
-    for accuracy in _ACCURACIES:
-        missed = [not results or float(results[-1].gap[row]) > gap for row in range(len(fillings))]
-        for filling in itertools.compress(fillings, missed):
+    fillings = []
+    for row in range(usable.batch):
+        time = TimeShare(1 / (usable.batch - row), filling_time)
+        fillings.append(WaterFilling(usable.row(row), weight[row], flows[row], time))
+        if known is not None and known.level is not None and known.prices.shape[-1] == plain.topology.num_links:
+            fillings[-1].know([prices for _, prices in known.of_row(row)])
+    best: list[PdhgResult] = []
+    for row, filling in enumerate(fillings):
+        results: list[PdhgResult] = []
+        for accuracy in _ACCURACIES:
             yield from filling.tasks(accuracy * gap)
-        results.append(_of_fillings(problem, plain, fillings, weight, gap))
-        if float(results[-1].gap.max()) <= gap or any(filling.is_late for filling in fillings):
-            break
-    return min(results, key=lambda result: float(result.gap.max()))
+            results.append(_of_filling(problem.row(row), plain.row(row), filling, weight[row : row + 1], gap))
+            if float(results[-1].gap) <= gap or filling.is_late:
+                break
+        best.append(min(results, key=lambda result: float(result.gap)))
+    return _joined(best)
 
 
-def _of_fillings(
-    problem: Problem, plain: Problem, fillings: list[WaterFilling], weight: Tensor, gap: float
-) -> PdhgResult:
+def _of_filling(problem: Problem, plain: Problem, filling: WaterFilling, weight: Tensor, gap: float) -> PdhgResult:
     """The result of the flows of water-filling; unused capacity is filled."""
-    flows = torch.stack([filling.flows for filling in fillings])
-    splits = project(plain, flows / plain.demand[..., None].clamp(min=_LEAST_DIVISOR), refill=_REFILL_ROUNDS)
-    prices = torch.stack([filling.prices for filling in fillings])
-    return _result(problem, splits, _level_prices(plain, splits, weight, fillings), weight, prices, gap)
+    share = filling.flows[None] / plain.demand[..., None].clamp(min=_LEAST_DIVISOR)
+    splits = project(plain, share, refill=_REFILL_ROUNDS)
+    level = (plain.flows(splits).sum(-1) / weight)[0]
+    levels = [
+        (float(level[one.held].min()), torch.from_numpy(one.prices).to(level.device)) for one in filling.levels
+    ]  # of each the least rate per weight of the demands that it holds
+    level_prices = ProgramPrices.of_levels([levels], problem.topology.num_links)
+    return _result(problem, splits, level_prices, weight, filling.prices[None], gap)
+
+
+def _joined(results: list[PdhgResult]) -> PdhgResult:
+    """One result of those of single matrices, with the figures of all."""
+    fair = [result.fair for result in results if result.fair is not None]
+    of_rows = [result.program_prices.of_row(0) for result in results if result.program_prices is not None]
+    prices = ProgramPrices.of_levels(of_rows, results[0].prices.shape[1])
+    whole = merged(results)
+    state = dataclasses.replace(whole.state, program_prices=prices)
+    return dataclasses.replace(whole, state=state, program_prices=prices, lines=FairFigures.joined(fair))
 
 
 def level_tasks(problem: Problem, gap: float, weight: Tensor | None = None, iterations: int = 0) -> Tasks:
@@ -121,18 +147,7 @@ def _result(
     gaps = certified_gap(dataclasses.replace(problem, objective=Objective()), value, bound)
     return PdhgResult(
         splits=splits, prices=prices, value=value, bound=bound, gap=gaps, iterations=0, solve_s=0.0,
-        state=PdhgState(splits, prices), stopped_by=stops_of_sequence(gaps, gap), program_prices=level_prices,
-        fair=figures,
+        state=PdhgState(splits, prices, level_prices), stopped_by=stops_of_sequence(gaps, gap),
+        program_prices=level_prices,
+        lines=figures,
     )  # fmt: skip
-
-
-def _level_prices(
-    problem: Problem, splits: Tensor, weight: Tensor, fillings: list[WaterFilling]
-) -> ProgramPrices:  # fmt: skip
-    """The levels of the routed rates: of each, the least rate per weight of the demands that it holds."""
-    level = problem.flows(splits).sum(-1) / weight
-    of_rows = [
-        [(float(of_row[one.held].min()), torch.from_numpy(one.prices).to(of_row.device)) for one in filling.levels]
-        for of_row, filling in zip(level, fillings, strict=True)
-    ]
-    return ProgramPrices.of_levels(of_rows, problem.topology.num_links)

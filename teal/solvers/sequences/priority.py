@@ -66,14 +66,19 @@ class _Sequence:
         problem: B matrices under priority.
         gap: target of every class.
         knows_value_steps: whether programs may have values that fall in steps.
+        start: of the last program, as splits of all demands and prices; None for none.
     """
 
-    def __init__(self, problem: Problem, gap: float, *, knows_value_steps: bool) -> None:
+    def __init__(
+        self, problem: Problem, gap: float, *, knows_value_steps: bool, start: PdhgState | None = None
+    ) -> None:
         assert problem.classes is not None
         self.problem, self.count, self._gap = problem, len(problem.classes), gap
         self._rows = ClassRows(problem, may_merge=knows_value_steps)
         self._results: list[PdhgResult | None] = [None] * self.count
-        self._ratio = _FIRST_RATIO
+        self._ratio, self._start = _FIRST_RATIO, None if start is None else self._rows.state(start)
+        # (B, C, E) of an earlier solution, which prove bounds here too, though less close ones.
+        self._start_prices = self._rows.start_prices(start)
         demand = by_class(problem, problem.routable_demand)
         self._target = [self._needed(number, demand) for number in range(self.count)]
 
@@ -92,8 +97,9 @@ class _Sequence:
     def solving(self, number: int, *, may_skip: bool) -> PartOfTasks:
         """Solve the program of a class to its target, from its last result if there is one; false if it was skipped."""
         last = self._results[number]
+        start = self._start if number == self.count - 1 else None
         result = yield Solve(
-            self._rows.program(number, self._ratio), self._target[number], None if last is None else last.state,
+            self._rows.program(number, self._ratio), self._target[number], start if last is None else last.state,
             may_skip=may_skip,
         )  # fmt: skip
         if result is not None:
@@ -118,9 +124,10 @@ class _Sequence:
 
     @property
     def prices(self) -> Tensor:
-        """(B, C, E) of each program, in units of its class's value; 0 where none was solved."""
-        none = torch.zeros_like(self.last.prices)
-        return torch.stack([none if result is None else result.prices for result in self._results], 1)
+        """(B, C, E) of each program, in units of its class's value; those of the start, or 0, where none was solved."""
+        before = self._start_prices
+        known = [before[:, number] if result is None else result.prices for number, result in enumerate(self._results)]
+        return torch.stack(known, 1)
 
     def improving(self, figures: ClassFigures) -> PartOfTasks:
         """Solve one program further, for the class with the widest gap; false if no time is left or nothing helps.
@@ -152,7 +159,7 @@ class _Sequence:
         return (yield from self.solving(number, may_skip=True))
 
 
-def tasks(problem: Problem, gap: float, *, knows_value_steps: bool = False) -> Tasks:
+def tasks(problem: Problem, gap: float, *, knows_value_steps: bool = False, start: PdhgState | None = None) -> Tasks:
     """The tasks of a lexicographic allocation of every matrix, each class certified to ``gap``.
 
     The program of the last class is solved in any case.
@@ -161,6 +168,7 @@ def tasks(problem: Problem, gap: float, *, knows_value_steps: bool = False) -> T
         problem: B matrices under priority.
         gap: target of every class: (bound - value) / bound.
         knows_value_steps: whether programs may have values that fall in steps, so that the classes of a pair are a row.
+        start: splits and prices near the solution; None for none.
     """
     num_columns = problem.rewritten.program.columns.mask.numel()
     is_small = problem.demand.device.type == "cpu" and num_columns <= MAX_COLUMNS
@@ -173,7 +181,7 @@ def tasks(problem: Problem, gap: float, *, knows_value_steps: bool = False) -> T
         if float(exact[2].gap.max()) <= gap:
             splits, prices, figures = exact
             return _result(splits, prices, figures, gap)
-    sequence = _Sequence(problem, gap, knows_value_steps=knows_value_steps)
+    sequence = _Sequence(problem, gap, knows_value_steps=knows_value_steps, start=start)
     yield from sequence.solving(sequence.count - 1, may_skip=False)
     figures = sequence.figures()
     for _ in range(sequence.count + _MOST_RESOLVES):
@@ -193,9 +201,9 @@ def _result(splits: Tensor, prices: Tensor, figures: ClassFigures, gap: float) -
     gaps = figures.gap.amax(1)
     return PdhgResult(
         splits=splits, prices=prices[:, -1], value=figures.value.sum(1), bound=figures.bound.sum(1), gap=gaps,
-        iterations=0, solve_s=0.0, state=PdhgState(splits, prices[:, -1]),
+        iterations=0, solve_s=0.0, state=PdhgState(splits, prices[:, -1], ProgramPrices(prices)),
         stopped_by=stops_of_sequence(gaps, gap),
-        program_prices=ProgramPrices(prices), classes=figures,
+        program_prices=ProgramPrices(prices), lines=figures,
     )  # fmt: skip
 
 

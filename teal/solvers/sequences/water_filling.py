@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from teal.network.subset import of_demands
 from teal.objectives import ObjectiveName
 from teal.pathops import make_path_ops
 from teal.problem import Problem
+from teal.problem.bounds import finite_prices
 from teal.runtime.arrays import Int64Array
 from teal.solvers.result import PdhgResult, PdhgState
 from teal.solvers.sequences.rate_cuts import CutFilling, cut_of
@@ -73,6 +75,14 @@ class WaterFilling:
         self._demands: Int64Array | None = None
         self._confine(matters)
 
+    def know(self, prices: Sequence[Tensor]) -> None:
+        """Take the cuts of prices (E,) from an earlier solution: they limit these rates too."""
+        for of_level in prices:
+            usable = finite_prices(of_level.to(self.prices))
+            self._filling.add(cut_of(self._problem, usable))
+            self._confine(usable > 0)
+        self._fill()
+
     @property
     def flows(self) -> Tensor:
         """(D, K) Gbit/s of the rates, scaled alike by what they overload links.
@@ -96,7 +106,7 @@ class WaterFilling:
         self._matters, problem = self._matters | links, self._problem
         crossed = problem.ops.path_max(self._matters.to(torch.float64)[None])[0]
         confined = (problem.cheapest_path_cost(crossed)[0] > 0).nonzero()[:, 0]
-        if len(confined) > _MOST_CONFINED * len(self.rate):
+        if not 0 < len(confined) <= _MOST_CONFINED * len(self.rate):
             self._part, self._demands = problem, None
             return
         self._demands = confined.cpu().numpy()

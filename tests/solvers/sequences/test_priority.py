@@ -96,3 +96,25 @@ def test_classes_of_volumes_that_differ_by_decades_have_their_gaps(seed: int, go
     assert exact.classes is not None
     assert found.classes is not None
     torch.testing.assert_close(found.classes.value[:, 0], exact.classes.value[:, 0], rtol=1.1e-2, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("objective", ["priority", "max_min"])
+def test_sequences_start_from_an_earlier_solution_and_from_nonsense(objective: str, seed: int) -> None:
+    base = random_problem(seed, nodes=9, batch=2)
+    shares = {"gold": 0.2, "bronze": 0.8}
+    demand = 3 * base.demand.numpy()
+    if objective == "priority":
+        problem = priority_problem(base.topology, base.paths, {name: x * demand for name, x in shares.items()})
+    else:
+        problem = teal.Problem.create(base.topology, base.paths, teal.Objective(objective), demand)
+    cold = teal.solve(problem, gap=5e-3)
+    warm = teal.solve(problem, gap=5e-3, warm_start=cold)
+    for result in (cold, warm):
+        assert bool((result.gap <= 5e-3).all())
+    if objective == "priority":
+        assert warm.iterations < cold.iterations
+    rng = np.random.default_rng(seed)
+    splits = torch.from_numpy(rng.exponential(1, tuple(problem.path_mask.shape)) - 0.2)
+    nonsense = splits, torch.from_numpy(rng.normal(0, 10, tuple(problem.capacity.shape)))
+    assert bool((teal.solve(problem, gap=5e-3, warm_start=nonsense).gap <= 5e-3).all())
