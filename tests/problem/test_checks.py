@@ -41,11 +41,17 @@ _STATE = _PLAIN.even_splits, torch.zeros_like(_PLAIN.capacity)
 _FAIR = dataclasses.replace(_PLAIN, objective=Objective(ObjectiveName.MAX_MIN))
 
 
+class _EvenStarter:
+    def start(self, problem: Problem) -> tuple[torch.Tensor, torch.Tensor]:
+        return problem.even_splits, torch.zeros_like(problem.capacity)
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: pdhg.solve(_FAIR, warm_start=_STATE), "warm_start"),
-        (lambda: pdhg.solve(_priority(2), warm_start=_STATE), "warm_start"),
+        (lambda: pdhg.solve(_FAIR, starter=_EvenStarter()), "starter"),
+        (lambda: pdhg.solve(_priority(2), starter=_EvenStarter()), "starter"),
+        (lambda: pdhg.solve(_priority(2), warm_start=_STATE), "shape"),
         (lambda: pdhg.solve(_PLAIN.with_protection(), engine="fused"), "engine"),
         (lambda: pdhg.solve(_PLAIN, deadline=math.nan), "deadline"),
         (lambda: pdhg.solve(_PLAIN, max_iterations=-1), "max_iterations"),

@@ -19,7 +19,6 @@ these stay where they are.  docs/operating.md has what that costs.
 from __future__ import annotations
 
 import dataclasses
-import os
 from functools import partial
 
 import torch
@@ -38,7 +37,6 @@ from teal.solvers.result import PdhgResult, PdhgState, stops_of_sequence
 from teal.solvers.sequences.class_rows import ClassRows, class_weights
 from teal.solvers.sequences.task import Compute, PartOfTasks, Progress, Solve, Tasks
 
-_FIRST_TARGET = float(os.environ.get("FT", "2"))
 _TARGET_SHRINKAGE = 0.5  # x the target of a program that was not enough, at most
 _LEAST_TARGET = 1e-7  # relative; float64 sums prove no less
 # The last program is to blame for what a class misses, and not r, if its gap is more than this share of the value that
