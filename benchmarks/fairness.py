@@ -1,9 +1,10 @@
 """Max-min fairness: fairness measure, efficiency and time of the schemes; the tables of docs/operating.md.
 
     python benchmarks/fairness.py TOPOLOGY LOAD [MATRICES] [REFERENCE]
+    python benchmarks/fairness.py random [NETWORKS]
 
 REFERENCE: the scheme whose rates count as max-min fair: max-min-lp (exact, for small networks; the default), or
-another one.
+another one.  random: `pdhg` under max_min on dense random networks of eight nodes, against the exact rates.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from timing import matrix_by_matrix
 import teal
 from teal.solvers.level_growths import level_growths
 from teal.solvers.sequences.fairness import fairness, is_bottlenecked
+from teal.testing import random_problem
 
 SCHEMES = (
     "max-min",
@@ -62,5 +64,29 @@ def main(topology_name: str, load: str, count: str = "3", reference: str = "max-
         )
 
 
+def on_random_networks(count: str = "24") -> None:
+    """Print how many random networks reach target gaps, and the fairness of their rates."""
+    for gap in (1e-2, 1e-3):
+        reached, measures, begin = 0, [], time.perf_counter()
+        for seed in range(int(count)):
+            base = random_problem(seed, nodes=8, batch=1)
+            problem = teal.Problem.create(base.topology, base.paths, teal.Objective("max_min"), 4 * base.demand.numpy())
+            found = teal.solve(problem, gap=gap)
+            reached += int(float(found.gap) <= gap)
+            own, fair = (
+                problem.flows(splits).sum(-1)
+                for splits in (found.splits, teal.make_scheme("max-min-lp").solve(problem).splits)
+            )
+            measures.append(float(fairness(own, fair, _LEAST * float(problem.capacity.max())).min()))
+        seconds = (time.perf_counter() - begin) / int(count)
+        print(
+            f"gap {gap:g}: {reached} of {count} reached, fairness {sum(measures) / len(measures):.4f} in the mean, "
+            f"{min(measures):.4f} at worst, {seconds:.2g} s a network with the exact rates"
+        )
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[1] == "random":
+        on_random_networks(*sys.argv[2:])
+    else:
+        main(*sys.argv[1:])
