@@ -176,7 +176,8 @@ class _Row:
 
     def __init__(self, problem: Problem, rate: Tensor, weight: Tensor, level_prices: ProgramPrices | None) -> None:
         self._problem, self._rate, self._weight = problem, rate, weight
-        self._demand = problem.routable_demand[0]
+        # What paths can carry: a limit that needs no prices.
+        self._demand = torch.minimum(problem.routable_demand, problem.usable.demand)[0]
         self.is_open = rate < WHOLE_SHARE * self._demand
         self.is_held = torch.zeros_like(self.is_open)
         self.limit = torch.maximum(self._demand, rate)
@@ -184,7 +185,7 @@ class _Row:
         if level_prices is None or level_prices.level is None:
             return
         for numbers in level_prices.level[0].isfinite().nonzero()[:, 0].split(_AT_ONCE):
-            prices = finite_prices(level_prices.prices[0, numbers])
+            prices = finite_prices(level_prices.prices[0, numbers]).to(problem.capacity.device)
             prices = prices / prices.amax(1, keepdim=True).clamp(
                 min=_LEAST_DIVISOR
             )  # sums stay finite; bounds know no scale

@@ -48,8 +48,15 @@ class Line:
             width: characters that the name is filled to.
         """
         carried = f"{self.value:.6g} of {self.demand:.6g} Gbit/s, bound {self.bound:.6g}, gap {100 * self.gap:.3f}%"
-        more = [f"{name} {figure:.6g}" for name, figure in self.more.items() if name != part]
+        more = [f"{name} {_plain(figure)}" for name, figure in self.more.items() if name != part]
         return ", ".join([f"{self.name:{width}}  {carried}", *more])
+
+
+def _plain(figure: float) -> str:
+    """A figure as text; one without a bound is infinite."""
+    if math.isinf(figure):
+        return "without a bound"
+    return f"{figure:,}" if isinstance(figure, int) else f"{figure:.6g}"
 
 
 @runtime_checkable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 from torch.nn.functional import pad
@@ -22,7 +23,7 @@ class SuccessivePdhg:
         wider = SuccessivePdhg()
         if self._state is not None:
             splits = pad(self._state.splits, (0, num_paths - self._state.splits.shape[-1]))
-            wider._state = pdhg.PdhgState(splits, self._state.prices)
+            wider._state = dataclasses.replace(self._state, splits=splits)
         return wider
 
     def solve(
@@ -63,9 +64,9 @@ class SuccessivePdhg:
     ) -> Steps[pdhg.PdhgResult]:
         """:meth:`solve` as a computation that pauses at the end of iterations; arguments as there."""
         warm = start
-        if start is None and self._state is not None:
-            splits, prices = self._state.splits, self._state.prices
-            warm = pdhg.PdhgState(splits.expand(problem.batch, -1, -1), prices.expand(problem.batch, -1))
+        # A network may have other classes than in the call before, and then other rows.
+        if start is None and self._state is not None and self._state.splits.shape[1:] == problem.paths.mask.shape:
+            warm = self._state.repeated(problem.batch)
         result = yield from pdhg.solving(
             problem,
             gap=gap,

@@ -35,6 +35,10 @@ class PdhgState:
         of_programs = None if self.program_prices is None else self.program_prices.rows(rows)
         return PdhgState(self.splits[rows], self.prices[rows], of_programs)
 
+    def repeated(self, batch: int) -> PdhgState:
+        """The state of one matrix for each of several."""
+        return self.rows(torch.zeros(batch, dtype=torch.int64))
+
 
 @runtime_checkable
 class Starter(Protocol):

@@ -23,9 +23,8 @@ class Answer:
         splits: (B, D, K) float32; weights: (B, D, K) whole numbers instead, if they were asked for.
         status: "gap" where it was reached; else what ended the search with the best so far: "deadline", "iterations"
             or "rounding"; or "next", see :mod:`teal.serving.engine.next_interval`.
-        classes: of each matrix the figures of its classes (see :class:`responses.ClassAnswer`); None
-            without classes.
-        levels: under max_min, of each matrix :class:`responses.LevelAnswer` of its levels; else None.
+        lines: of each matrix what is certified of its classes or levels, by ``classes`` or ``levels`` (see
+            :class:`responses.ClassAnswer`, :class:`responses.LevelAnswer`).
         of_conditions: (B,) figures of side conditions, by name (see :meth:`teal.problem.condition.Condition.figures`).
         words: by which options asked for conditions.
         queue_ms, solve_ms: time waited and computed; batch: matrices that were solved together.

@@ -54,7 +54,7 @@ from teal.web.layout import drawing
 
 _TIMED_ANSWERS = 3  # whose shortest time counts: the others may have waited for something else
 _MAX_BATCH_TIMED_S = 0.5  # seconds that a full batch may take, by the time of one matrix, to be timed too
-_MOST_PROGRAMS = 8  # whose rows and paths are kept
+_MOST_PROGRAMS = 8  # whose rows, paths and last allocations are kept
 _MOST_ROUTES = 100_000  # paths whose names are kept for answers by name
 _REHEARSED_GAP = 1e-2  # target of the calls that compile kernels
 
@@ -193,7 +193,7 @@ class Served:
         self._drawing: dict[str, Any] | None = None
         self._routes: dict[tuple[int, int], tuple[list[str], list[int]]] = {}
         self._networks: dict[Wanted, tuple[Problem, IntArray | None]] = {}  # and the columns of splits
-        self._engines: dict[ObjectiveName, SuccessivePdhg] = {}
+        self._engines: dict[Wanted, SuccessivePdhg] = {}  # by objective and limits of classes, the newest last
 
     @classmethod
     def prepare(
@@ -294,7 +294,11 @@ class Served:
     ) -> Steps[Solved]:
         problem = self.problem(job.wanted, job.rates)
         helps = starter is not None and saves_time(self.paths)
-        result = yield from self._engines.setdefault(job.wanted.objective, SuccessivePdhg()).solving(
+        engine = self._engines.pop(job.wanted.network, None) or SuccessivePdhg()
+        self._engines[job.wanted.network] = engine
+        while len(self._engines) > _MOST_PROGRAMS:
+            del self._engines[next(iter(self._engines))]
+        result = yield from engine.solving(
             problem, gap=job.gap, deadline=deadline, starter=starter if helps else None, start=start
         )
         return Solved(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import time
 from functools import partial
 from typing import Protocol, TypedDict, Unpack, runtime_checkable
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +20,7 @@ from teal.runtime.interruptible import Deadline, Steps, complete, quietly
 from teal.runtime.parallel import is_large
 from teal.solvers.pdhg.equilibrated import spans_decades
 from teal.solvers.pdhg.fused.engine import FusedEngine
-from teal.solvers.pdhg.fused.rehearsal import rehearse_for, three_nodes
+from teal.solvers.pdhg.fused.rehearsal import rehearse_for
 from teal.solvers.pdhg.single import SearchOptions, iteration_dtype, solving_single, starts_from_samples
 from teal.solvers.result import PdhgResult, PdhgState, ProgressCallback, Starter
 from teal.solvers.sequences import class_rows, max_min, priority, rate_cuts
@@ -217,7 +215,7 @@ def prepare(problem: Problem, *, gap: float = 1e-2, engine: str = "auto", dtype:
     if problem.classes is not None and not problem.conditions:
         class_rows.rehearse(on_all=is_large(problem.paths.mask.size))
     if problem.objective.name == ObjectiveName.MAX_MIN:
-        _rehearse_water_filling()
+        rate_cuts.rehearse()
     over = problem.over_columns if problem.conditions else problem
     if over.largest_share is not None:
         first = over.largest_share[:1, :1]
@@ -228,13 +226,6 @@ def prepare(problem: Problem, *, gap: float = 1e-2, engine: str = "auto", dtype:
             carries_all=over.objective.rules.carries_all or over.objective.name == ObjectiveName.MAX_MIN,
             same_capacity=bool((over.capacity == over.capacity[:1]).all()),
         )  # fmt: skip
-
-
-@functools.cache
-def _rehearse_water_filling() -> None:
-    """Call the kernels of water-filling once."""
-    problem = three_nodes(carries_all=False, batch=1)
-    rate_cuts.CutFilling(problem, np.ones(problem.paths.num_demands)).rates()
 
 
 def _knows_steps(problem: Problem, engine: str) -> bool:
@@ -264,4 +255,7 @@ def _starting_state(problem: Problem, warm_start: WarmStart | None) -> PdhgState
         raise InputError("solve", "warm_start", f"splits and prices of shape {expected}", actual)
     device = problem.demand.device
     prices = usable_prices(problem, state.prices.to(device), most=1.0)
-    return PdhgState(state.splits.to(device), prices, state.program_prices)
+    of_programs = state.program_prices
+    if of_programs is not None and len(of_programs.prices) != problem.batch:
+        of_programs = None
+    return PdhgState(state.splits.to(device), prices, of_programs)

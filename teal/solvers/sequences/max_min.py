@@ -72,7 +72,7 @@ def tasks(
         for accuracy in _ACCURACIES:
             yield from filling.tasks(accuracy * gap)
             results.append(_of_filling(problem.row(row), plain.row(row), filling, weight[row : row + 1], gap))
-            if float(results[-1].gap) <= gap or filling.is_late:
+            if float(results[-1].gap) <= gap or filling.is_late or filling.is_stuck:
                 break
         best.append(min(results, key=lambda result: float(result.gap)))
     return _joined(best)

@@ -17,6 +17,7 @@ are not the least are computed again only when their turn comes.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import heapq
 import math
 from collections.abc import Sequence
@@ -126,6 +127,17 @@ class CutFilling:
         return rate, levels
 
 
+@functools.cache
+def rehearse() -> None:
+    """Call the kernels once, so that they are compiled before a clock starts."""
+    one, number = np.ones(1), np.zeros(1, np.int64)
+    tight_level(number, one, 0.5, np.zeros(1), np.ones(1, np.bool_), one, one, 0.0)
+    node = np.zeros((1, 1), np.int32)
+    arrays, live = (node, np.full(1, -1, np.int32), np.zeros(1, np.int32)), np.ones((1, 1), np.bool_)
+    count, _ = _count_unavoidable(*arrays, live, one, 1)
+    _list_unavoidable(*arrays, live, count, np.zeros(1, np.int64), np.empty(1, np.int64))
+
+
 @kernel
 def tight_level(  # type: ignore[no-untyped-def]
     demands, price, value, rate, is_open, weight, demand, level
@@ -149,7 +161,7 @@ def tight_level(  # type: ignore[no-untyped-def]
             most += price[i] * demand[d]
         else:
             room -= price[i] * rate[d]
-    if most <= room * (1 + _ROUNDING) or most <= 0:
+    if not (most > room * (1 + _ROUNDING) and most > 0):  # in this form numbers that are NaN end it too
         return np.inf
     t = level
     while True:
@@ -162,7 +174,7 @@ def tight_level(  # type: ignore[no-untyped-def]
                 else:
                     used += price[i] * t * weight[d]
                     slope += price[i] * weight[d]
-        if used >= room * (1 - _ROUNDING) or slope <= 0:
+        if not (used < room * (1 - _ROUNDING) and slope > 0):
             return t
         t += (room - used) / slope
 
@@ -171,8 +183,10 @@ def single_link_cuts(problem: Problem) -> list[RateCut]:
     """The cuts of single links that the demands without a path around them can fill.
 
     Args:
-        problem: B = 1.
+        problem: B = 1.  Over other columns than whole paths, such as segment lists, there are none.
     """
+    if not problem.ops.counts_once:
+        return []
     paths, demand = problem.paths, problem.demand[0].cpu().numpy()
     capacity, live = problem.capacity[0].cpu().numpy(), problem.path_mask[0].cpu().numpy()
     count, volume = _count_unavoidable(*_arrays(paths), live, demand, len(capacity))
@@ -268,9 +282,11 @@ def cut_of(problem: Problem, prices: torch.Tensor, demands: Int64Array | None = 
 
     Args:
         problem: B = 1; of all demands, or of some.
-        prices: at least 0.
+        prices: at least 0, in any unit: those of the cut are at most 1, so that sums stay finite.
         demands: numbers of the demands of ``problem``; None for all.
     """
+    largest = prices.max()
+    prices = prices / largest if bool(largest > 0) else prices
     price = problem.cheapest_path_cost(problem.ops.path_sum(prices[None]))[0].cpu().numpy()
     has_price = np.flatnonzero(price > 0)
     value = float((problem.capacity[0] * prices).sum())

@@ -58,6 +58,8 @@ class WaterFilling:
         utilisation: largest of a link, of the rates on these splits; at most about 1 unless time was short.
         levels: that hold demands, ascending.
         is_late: whether time was short.
+        is_stuck: whether the last :meth:`tasks` found no cut, though some program was not solved closely enough to say
+            that its rates fit: closer ones would not help.
     """
 
     def __init__(self, problem: Problem, weight: Tensor, flows: Tensor, time: TimeShare) -> None:
@@ -65,6 +67,7 @@ class WaterFilling:
         self._filling = CutFilling(problem, weight.cpu().numpy())
         self.splits = flows / flows.sum(-1, keepdim=True).clamp(min=1e-300)
         self.prices, self.utilisation, self.is_late = torch.zeros_like(problem.capacity[0]), math.inf, False
+        self.is_stuck = False
         self._excess = math.inf  # utilisation beyond 1 of the last program, after which the next one need be no finer
         self._fill()
         self._matters = torch.zeros_like(self.prices, dtype=torch.bool)  # (E,) links of cuts and full ones
@@ -104,6 +107,8 @@ class WaterFilling:
         if not bool((links & ~self._matters).any()):
             return
         self._matters, problem = self._matters | links, self._problem
+        if not problem.ops.counts_once:
+            return
         crossed = problem.ops.path_max(self._matters.to(torch.float64)[None])[0]
         confined = (problem.cheapest_path_cost(crossed)[0] > 0).nonzero()[:, 0]
         if not 0 < len(confined) <= _MOST_CONFINED * len(self.rate):
@@ -123,7 +128,8 @@ class WaterFilling:
         many.  Few levels give the cuts of these alone, and many are confirmed by one program.  The gap of fair rates is
         not known before the end.
         """
-        gap = max(gap, _LEAST_GAP)
+        gap, cuts_before = max(gap, _LEAST_GAP), len(self._filling.cuts)
+        self.is_stuck = False
         is_whole, confirmed, ahead = False, 0.0, len(self.levels) + 1  # confirmed: level up to which rates fit
         for _ in range(_MOST_PROGRAMS):
             upcoming = [level.level for level in self.levels if level.level > confirmed]
@@ -141,6 +147,8 @@ class WaterFilling:
                 confirmed = 0.0 if is_whole else confirmed
                 ahead, is_whole = max(1, min(ahead, len(upcoming)) // 2), False
                 continue
+            is_undecided = float(result.value) > 1 + _FITS_SHARE * gap
+            self.is_stuck = (self.is_stuck or is_undecided) and len(self._filling.cuts) == cuts_before
             if cap < math.inf:
                 confirmed, ahead = cap, 2 * ahead
             elif is_whole:

@@ -193,3 +193,13 @@ def test_ecmp_sheds_no_more_than_its_overload() -> None:
     measured = assess(problem, allocation)
     assert measured.status[0].usable
     assert 0 < measured.value.item() < 5 * demand.sum()
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+def test_fair_rates_over_lists_are_certified(segments: int) -> None:
+    dag, _, pairs, demand = _case(segments)
+    lists = CandidateLists.straight(dag, pairs)
+    problem = teal.Problem.create(dag.topology, lists, teal.Objective("max_min"), 3 * demand[None])
+    found = solve_over_lists(problem, dag, segments=segments, gap=1e-2)
+    assert found.assessment.status[0].usable
+    assert float(found.assessment.gap) <= 2e-2

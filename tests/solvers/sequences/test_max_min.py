@@ -136,3 +136,12 @@ def test_the_scheme_takes_the_form() -> None:
     torch.testing.assert_close(found.splits, complete(carrying_out(max_min.tasks(problem, 5e-3), pdhg.solving)).splits)
     with pytest.raises(InputError, match="form"):
         teal.make_scheme("max-min:form=best")
+
+
+def test_what_paths_cannot_carry_is_no_part_of_the_gap() -> None:
+    base = random_problem(7, nodes=8, batch=2, failed=1)
+    problem = teal.Problem.create(
+        base.topology, base.paths, teal.Objective("max_min"), 1000 * base.demand.numpy(), capacity=base.capacity.numpy()
+    )
+    found = teal.solve(problem, gap=2e-3)
+    assert bool((found.gap <= 2e-3).all())

@@ -71,6 +71,15 @@ def test_single_link_cuts_hold_the_demands_without_a_path_around_the_link(seed: 
             assert cuts[link].value == capacity[link]
 
 
+def test_prices_beyond_the_range_of_sums_are_cuts_in_another_unit() -> None:
+    problem = _problem(1)
+    prices = torch.linspace(0.1, 1, problem.topology.num_links, dtype=torch.float64)
+    filling, plain = (CutFilling(problem, np.ones(problem.paths.num_demands)) for _ in "ab")
+    filling.add(cut_of(problem, 1e308 * prices))
+    plain.add(cut_of(problem, prices))
+    np.testing.assert_allclose(filling.rates()[0], plain.rates()[0], rtol=1e-9)
+
+
 def test_a_demand_that_is_carried_whole_leaves_the_rest_to_the_others() -> None:
     """Three demands of 1, 5 and 9 Gbit/s on 10 Gbit/s: the first fits whole, the others get 4.5 each."""
     problem = _problem(0)
