@@ -37,7 +37,9 @@ class Line:
         Args:
             part: under which the name of the part stands, such as ``class``.
         """
-        figures = {"demand": self.demand, "value": self.value, "bound": self.bound, "gap": self.gap, **self.more}
+        satisfied = self.value / self.demand if self.demand > 0 else 1.0
+        figures = {"demand": self.demand, "value": self.value, "bound": self.bound, "gap": self.gap}
+        figures = {**figures, "satisfied_demand": satisfied, **self.more}
         return {part: self.name, **{name: x if math.isfinite(x) else None for name, x in figures.items()}}
 
     def text(self, part: str, width: int = 0) -> str:

@@ -67,14 +67,9 @@ class Answer:
         return figures | {parts: of_rows[row] for parts, of_rows in self.lines.items()}
 
     def summary(self) -> dict[str, Any]:
-        """What it cost and brought: widest gap, mean satisfied demand; of the last matrix utilisation and classes."""
+        """What it cost and brought: widest gap, mean satisfied demand; of the last matrix utilisation and lines."""
         further: dict[str, Any] = {name: plain(of_rows[-1]) for name, of_rows in self.of_conditions.items()}
-        for parts, of_rows in self.lines.items():
-            further[parts] = [
-                {**line, "satisfied_demand": line["value"] / line["demand"] if line["demand"] > 0 else 1.0}
-                for line in of_rows[-1]
-            ]
-        further |= self.words
+        further |= {parts: of_rows[-1] for parts, of_rows in self.lines.items()} | self.words
         return {
             **further,
             **self.cost,

@@ -134,6 +134,7 @@ class _Line(_Said):
     value: float = Field(description="Gbit/s that are carried.")
     bound: float = Field(description="Certified, on the value beside what higher classes, or lower levels, have.")
     gap: float = Field(description="Certified, between value and bound.")
+    satisfied_demand: float = Field(description="Share of the demand that is carried; 1 if there is none.")
 
 
 class ClassAnswer(_Line):
@@ -210,14 +211,6 @@ class AllocationAnswer(_Said):
     limit: Limit | None = Field(default=None, description="Of the next interval.")
 
 
-class AnsweredClass(_Said):
-    """Figures of a class in an answer that was given lately."""
-
-    of_class: str = Field(alias="class")
-    satisfied_demand: float
-    gap: float = Field(description="Certified.")
-
-
 class Answered(_Said):
     """Figures of an answer that was given lately."""
 
@@ -233,7 +226,7 @@ class Answered(_Said):
     max_link_utilisation: _Number = Field(description="In the last matrix of the request.")
     limit: _Number = Field(default=None, description="Ratio of Limit; of an allocation for the next interval.")
     realised: _Number = Field(default=None, description="See Limit.")
-    classes: list[AnsweredClass] | None = Field(default=None, description="In the last matrix of the request.")
+    classes: list[ClassAnswer] | None = Field(default=None, description="In the last matrix of the request.")
     moved: _Number = Field(default=None, description="Share of the demand that moved, in the last matrix.")
     levels: list[LevelAnswer] | None = Field(default=None, description="Of fair rates, in the last matrix.")
     protect: str | None = Field(default=None, description="What promises survive, if that was asked for.")
