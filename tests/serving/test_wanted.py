@@ -391,16 +391,3 @@ def test_the_options_of_an_address_are_checked_too(tmp_path: Path) -> None:
                 await client.allocate("b4", rates, max_churn=0.1, previous="gone")
 
     run(work)
-
-
-def test_requests_with_other_numbers_of_classes_follow_each_other(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with service(tmp_path) as client:
-            await _ready(client)
-            rates = np.full((1, 132), 50.0)
-            for names in (("gold", "bronze"), ("gold", "silver", "bronze"), ("gold", "bronze")):
-                found = await client.allocate("b4", dict.fromkeys(names, rates), deadline_ms=600_000)
-                assert [line.name for line in found.classes[0]] == list(names)
-                assert found.status == ("gap",)
-
-    run(work)
