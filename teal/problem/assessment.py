@@ -45,8 +45,24 @@ class Figures:
 FIGURES = tuple(field.name for field in dataclasses.fields(Figures))
 
 
+class WithLines:
+    """What has lines of a certificate, by the objective that they are of."""
+
+    lines: Lines | None
+
+    @property
+    def classes(self) -> ClassFigures | None:
+        """The lines under priority."""
+        return self.lines if isinstance(self.lines, ClassFigures) else None
+
+    @property
+    def fair(self) -> FairFigures | None:
+        """The lines under max_min."""
+        return self.lines if isinstance(self.lines, FairFigures) else None
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class Assessment:
+class Assessment(WithLines):
     """The figures of B matrices, as float64 tensors (B,); see :class:`Figures` for their meaning.
 
     Attributes:
@@ -65,16 +81,6 @@ class Assessment:
     max_violation: Tensor
     utilisation: Tensor
     lines: Lines | None = None
-
-    @property
-    def classes(self) -> ClassFigures | None:
-        """The lines under priority."""
-        return self.lines if isinstance(self.lines, ClassFigures) else None
-
-    @property
-    def fair(self) -> FairFigures | None:
-        """The lines under max_min."""
-        return self.lines if isinstance(self.lines, FairFigures) else None
 
     def figures(self, row: int) -> Figures:
         """The figures of one matrix."""

@@ -10,7 +10,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from teal.problem import ClassFigures, FairFigures, Problem, ProgramPrices
+from teal.problem import Problem, ProgramPrices
+from teal.problem.assessment import WithLines
 from teal.problem.bounds import gap as certified_gap
 from teal.problem.lines import Lines
 from teal.runtime.shapes import Float
@@ -73,7 +74,7 @@ ProgressCallback = Callable[[int, float], None]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class PdhgResult:
+class PdhgResult(WithLines):
     """The best allocation and the best prices that were found.
 
     Attributes:
@@ -102,16 +103,6 @@ class PdhgResult:
     stopped_by: tuple[Stop, ...]
     program_prices: ProgramPrices | None = None
     lines: Lines | None = None
-
-    @property
-    def classes(self) -> ClassFigures | None:
-        """The lines under priority."""
-        return self.lines if isinstance(self.lines, ClassFigures) else None
-
-    @property
-    def fair(self) -> FairFigures | None:
-        """The lines under max_min."""
-        return self.lines if isinstance(self.lines, FairFigures) else None
 
     def __repr__(self) -> str:
         value, gap = (", ".join(f"{x:.6g}" for x in part[:4].tolist()) for part in (self.value, self.gap))

@@ -23,7 +23,8 @@ from teal.solvers.sequences.fairness import fair_flows, usual_iterations, weight
 from teal.solvers.sequences.task import Compute, Solve, Tasks, TimeShare
 from teal.solvers.sequences.water_filling import WaterFilling
 
-# Of the target gap: the accuracy of water-filling, at first and where the target was missed.
+# x the target gap: that of water-filling, at first and where the certificate missed the target.  A level that is a
+# small part of its cut can grow by many times the share by which links were overloaded.
 _ACCURACIES = (1.0, 0.3, 0.1, 0.03)
 _GUESS_TIME = 0.25  # share of the time left to the sequence after which the first guess stops
 _FILLING_TIME = 0.7  # share of the time then left after which water-filling stops; the rest is for figures
