@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,11 @@ if not torch.cuda.is_available():  # CUDA kernels run in numba-cuda's simulator;
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 
 import numba
+
+from teal.runtime.storage import cache_dir
+
+# Kernels are kept where a user's are: each test has an empty cache folder, which must not be theirs.
+os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_dir("kernels")))
 
 # Shapes at these borders are checked under test.  The hook must stand before the first import of Teal.
 CHECKED = ("teal.problem.problem", "teal.problem.allocation", "teal.pathops.base", "teal.solvers.pdhg.solver")
@@ -36,6 +42,15 @@ numba.set_num_threads(1)
 torch.set_num_threads(1)
 
 DATA = Path(os.environ.get("TEAL_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile what a solve needs before the workers start: they would wait for each other's kernels."""
+    if hasattr(config, "workerinput") or config.option.collectonly:
+        return
+    from teal.studies.warm_up import compile_first
+
+    compile_first(lambda text: sys.stderr.write(f"{text}\n"))
 
 
 @pytest.fixture(scope="session")

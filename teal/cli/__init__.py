@@ -149,10 +149,13 @@ def _run(command: Command, config: Any, notify: Any) -> int:
         named = getattr(config, "topology", None) or ()
         for text in (named,) if isinstance(named, str) else named:  # before seconds of compilation
             check_topology_name(text)
-        from teal.studies.warm_up import compile_first
+        from teal.studies.warm_up import compile_all_first, compile_first
 
-        compile_first(notify, everything=command.uses_all_kernels)
-    return command.run(config, notify)
+        (compile_all_first if command.uses_all_kernels else compile_first)(notify)
+    from teal.runtime.kernel_announcer import announced
+
+    with announced(notify):
+        return command.run(config, notify)
 
 
 def _resume_hint(config: object) -> str:

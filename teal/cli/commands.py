@@ -48,7 +48,8 @@ class Command:
         config: class of its settings.
         run: takes settings and a function that prints progress, and returns the exit code.
         group: heading in ``teal --help``.
-        uses_kernels: whether kernels are compiled before it begins.
+        uses_kernels: whether the kernels of a first solve are compiled before it begins; what else is missing is
+            compiled where it is called.
         uses_all_kernels: whether all of them are, and not only those of a first solve.
     """
 
@@ -62,7 +63,7 @@ class Command:
 _ALLOCATE, _LEARN, _COMPARE, _INPUT = "allocate", "learn", "compare and plan", "look and convert"
 
 COMMANDS = {
-    "solve": Command(SolveConfig, routing_runners.solve, _ALLOCATE),
+    "solve": Command(SolveConfig, routing_runners.solve, _ALLOCATE, uses_kernels=False),  # a small one needs none
     "allocate": Command(AllocateConfig, runners.allocate, _ALLOCATE),
     "export": Command(ExportConfig, runners.export, _ALLOCATE, uses_kernels=False),
     "update": Command(UpdateConfig, runners.update, _ALLOCATE, uses_kernels=False),

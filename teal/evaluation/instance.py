@@ -74,6 +74,7 @@ def load_instance(
     config: InstanceConfig,
     notify: Callable[[str], None] = lambda _: None,
     select: Callable[[TrafficMatrices], TrafficMatrices] = lambda traffic: traffic,
+    on_topology: Callable[[Topology], None] = lambda _: None,
 ) -> Instance:
     """Load everything that ``config`` names.
 
@@ -81,13 +82,14 @@ def load_instance(
         config: the settings.
         notify: called with what was assumed and found.
         select: reduces the traffic before paths are computed.
+        on_topology: called with the network before anything is computed for it.
 
     Raises:
         InputError: a fault in what the user gave.
     """
     device = pick_device(config.device)
     objective = Objective(config.objective, config.epsilon)
-    topology, traffic = load_network(config, notify)
+    topology, traffic = load_network(config, notify, on_topology)
     traffic = select(traffic)
     split = traffic.split()
     begin = time.perf_counter()
@@ -134,10 +136,15 @@ def with_protection(instance: Instance, protect: str, notify: Callable[[str], No
     return dataclasses.replace(instance, protection=protection)
 
 
-def load_network(config: InstanceConfig, notify: Callable[[str], None]) -> tuple[Topology, TrafficMatrices]:
+def load_network(
+    config: InstanceConfig,
+    notify: Callable[[str], None],
+    on_topology: Callable[[Topology], None] = lambda _: None,
+) -> tuple[Topology, TrafficMatrices]:
     """Load network and traffic; arguments as of :func:`load_instance`."""
     topology = topology_of(config)
     notify(f"{topology.name}: {topology.num_nodes} nodes, {topology.num_links} directed links")
+    on_topology(topology)
     for note in topology.notes:
         notify(note)
     order = [name.strip() for name in config.class_order.split(",") if name.strip()]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,9 +15,10 @@ from torch import Tensor
 
 from teal.config import SolveConfig, seconds
 from teal.errors import InputError
-from teal.evaluation.instance import failed_links, load_instance
+from teal.evaluation.instance import Instance, failed_links, load_instance
 from teal.evaluation.latency import LatencyFigures, latency_figures
 from teal.evaluation.path_sets import RoundsProgress, describe_gap_over_all_paths, proven
+from teal.evaluation.warm_up import kernels_for_one_solve
 from teal.formats.allocations import finite_only, read_allocation, read_splits, with_stored_paths
 from teal.network import Topology, TrafficMatrices
 from teal.objectives import Objective, ObjectiveName
@@ -163,18 +166,35 @@ class SolveReport(SolveFigures):
     splits: Tensor
 
 
-def solve_matrix(config: SolveConfig, notify: Callable[[str], None] = lambda _: None) -> SolveReport:
+def solve_matrix(
+    config: SolveConfig,
+    notify: Callable[[str], None] = lambda _: None,
+    compile_first: Callable[[int], None] = lambda _: None,
+) -> SolveReport:
     """Load, solve, and measure.
 
     Args:
         config: the settings.
         notify: called with what was assumed and found, and with progress.
+        compile_first: called with the number of demands, at most, once the network is known to need kernels that this
+            machine has not compiled.
 
     Raises:
         InputError: a fault in what the user gave.
     """
     config = dataclasses.replace(config, traffic=traffic_up_to_index(config))
-    instance = load_instance(config, notify, select=lambda traffic: selected(config, traffic))
+    with contextlib.ExitStack() as kernels:
+
+        def prepare_kernels(topology: Topology) -> None:
+            num_pairs = topology.num_nodes * (topology.num_nodes - 1)
+            kernels.enter_context(kernels_for_one_solve(num_pairs, compile_first))
+
+        instance = load_instance(config, notify, partial(selected, config), prepare_kernels)
+        return _solved(config, instance, notify)
+
+
+def _solved(config: SolveConfig, instance: Instance, notify: Callable[[str], None]) -> SolveReport:
+    """The rest of :func:`solve_matrix`, on what was loaded."""
     begin = time.perf_counter()
     capacity = capacity_in_force(config, instance.topology, notify)
     stored, where = None, str(config.previous)

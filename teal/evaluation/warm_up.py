@@ -1,31 +1,38 @@
 """Compiles the kernels ahead of their first use: each task calls some of them on a network of three nodes.
 
-Numba keeps what it compiles on disk, for this machine and this version of the sources.  Compilation holds a lock, so
-that tasks run in processes, two at a time on two cores.
+What is compiled is kept on disk (:mod:`teal.runtime.kernel_cache`).  Compilation holds a lock in its process, so that
+tasks run in processes, two at a time on two cores.  One solve of a small network needs none: its kernels run as Python.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import platform
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from teal.network import PathMethod, PathWeight, all_pairs, compute_paths
 from teal.problem import Allocation, all_paths_bound, assess
+from teal.runtime.kernel_cache import folder, interpreting, machine
 from teal.runtime.parallel import on_all_threads
 from teal.runtime.processes import call_all
-from teal.runtime.storage import cache_dir, content_key
+from teal.runtime.storage import content_key
+from teal.solvers import columns
 from teal.solvers.pdhg import LANES
 from teal.solvers.pdhg.fused.rehearsal import rehearse, rehearse_checks, three_nodes
 from teal.solvers.pdhg.scenarios.solver import solve_scenarios
+from teal.solvers.short_paths import preferred
 
 _TASKS: dict[str, Callable[[], None]] = {}
-_FIRST = ("paths", "engine")  # what a first solve needs
+_FIRST = ("engine", "paths")  # what a first solve needs
+_FIRST_OF_LARGE = ("engine for large networks", "paths of large networks")  # the same where kernels use all threads
+_LARGE_DEMANDS = 10_000  # about 300,000 operations of a kernel with four paths a demand: see runtime.parallel
+# Demands up to which HiGHS, and kernels that run as Python, take less time than compilation (8 s on two cores):
+# measured 0.5 s with 132 demands (B4), 1.1 s with 462 (GEANT), 12 s with 2,450 (Germany50).
+_INTERPRETED_DEMANDS = 1_000
+_IMPORT = b"from teal.runtime.parallel import"  # in every file with kernels
 
 
 def _task(function: Callable[[], None]) -> Callable[[], None]:
@@ -45,6 +52,8 @@ def _engine() -> None:
 def _paths() -> None:
     problem = three_nodes(carries_all=False, batch=1)
     rehearse_checks(problem)
+    columns.rehearse()
+    preferred(problem, problem.even_splits, "latency")
     compute_paths(problem.topology, all_pairs(problem.topology), num_paths=2, cache=False)
     splits, prices = problem.even_splits, torch.ones_like(problem.capacity)
     assess(problem, Allocation.of_batch(splits, prices, 0.0))
@@ -122,27 +131,38 @@ def _solve_by(scheme: str) -> None:
             make_scheme(scheme).solve(problem)
 
 
-def num_tasks(*, everything: bool) -> int:
-    """Number of tasks."""
-    return len(_TASKS if everything else _FIRST)
+def all_tasks() -> tuple[str, ...]:
+    """Names of the tasks that compile all kernels of the CPU."""
+    return tuple(_TASKS)
 
 
-def warm_up(*, everything: bool, workers: int = 0) -> Iterator[str]:
+def first_tasks(num_demands: int = 0) -> tuple[str, ...]:
+    """Names of those that a first solve needs.
+
+    Args:
+        num_demands: D; 0 for a small network.
+    """
+    return _FIRST if num_demands < _LARGE_DEMANDS else _FIRST_OF_LARGE
+
+
+def warm_up(names: Sequence[str], *, workers: int = 0) -> Iterator[str]:
     """Compile what is missing; yields the name of each task that is done.
 
     Args:
-        everything: all kernels of the CPU; otherwise those of a first solve.
+        names: of tasks.
         workers: processes; 0 for one per core.
     """
-    names = list(_TASKS) if everything else list(_FIRST)
-    yield from (names[done] for done in call_all(run_task, [(name,) for name in names], workers=workers))
-    for done in {everything, False}:
-        _stamp(everything=done).touch()
+    for done in call_all(run_task, [(name,) for name in names], workers=workers):
+        yield names[done]
+        marker = _marker(names[done])
+        if marker is not None:
+            marker.touch()
 
 
-def is_warm(*, everything: bool = False) -> bool:
-    """Whether a first solve of this version on this machine has compiled before, or all kernels."""
-    return _stamp(everything=everything).exists()
+def is_warm(names: Sequence[str] = _FIRST) -> bool:
+    """Whether tasks have been done on this machine, with these sources."""
+    markers = [_marker(name) for name in names]
+    return all(marker is not None and marker.exists() for marker in markers)
 
 
 def run_task(name: str) -> None:
@@ -150,16 +170,31 @@ def run_task(name: str) -> None:
     _TASKS[name]()
 
 
-def _stamp(*, everything: bool) -> Path:
-    """An empty file beside Numba's files, that says that these sources have been compiled on this machine."""
-    import numba
+@contextlib.contextmanager
+def kernels_for_one_solve(num_demands: int, compile_first: Callable[[int], None]) -> Iterator[None]:
+    """In the block, one matrix can be solved: kernels are compiled, or the network is so small that none is needed.
 
+    Args:
+        num_demands: D.
+        compile_first: compiles what a first solve with so many demands needs; called if that takes less time than
+            Python.
+    """
+    is_interpreted = num_demands <= _INTERPRETED_DEMANDS and not is_warm()
+    if not is_interpreted:
+        compile_first(num_demands)
+    with interpreting() if is_interpreted else contextlib.nullcontext():
+        yield
+
+
+def _marker(task: str) -> Path | None:
+    """An empty file beside the kernels, which says that a task has been done; None without a folder."""
+    where = folder()
+    return None if where is None else where / f"{task.replace(' ', '-')}.{_sources()[:32]}.done"
+
+
+@functools.cache
+def _sources() -> str:
+    """Key of the machine and of all files with kernels."""
     package = Path(__file__).parents[1]
-    stamps = np.array([source.stat().st_mtime_ns for source in sorted(package.rglob("*.py"))])
-    key = content_key(stamps, numba.__version__, platform.python_version(), platform.node())
-    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or package / "__pycache__")
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-    if not os.access(folder, os.W_OK):  # an installation of another user: Numba too has a folder elsewhere then
-        folder = cache_dir("kernels")
-    return folder / f"compiled-{key[:32]}{'-all' if everything else ''}"
+    sources = (source.read_bytes() for source in sorted(package.rglob("*.py")))
+    return content_key([source for source in sources if _IMPORT in source], machine())

@@ -11,7 +11,7 @@ import numpy as np
 
 from teal.network.shortest import Adjacency, SearchScratch, best_first, walk_back
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
-from teal.runtime.parallel import kernel
+from teal.runtime.parallel import inner_kernel
 
 ZERO = cast(int, np.int64(0))  # not the literal 0, for which, as for any literal, Numba compiles a callee once more
 NO_STAMP = -2  # a stamp that no entry ever carries: nothing is banned
@@ -25,7 +25,7 @@ class FoundPaths(NamedTuple):
     weight: FloatArray
 
 
-@kernel
+@inner_kernel
 def empty_paths(num_paths: int, num_nodes: int) -> FoundPaths:
     """Memory for so many paths."""
     return FoundPaths(
@@ -47,7 +47,7 @@ class TwoSided(NamedTuple):
     queue: IntArray
 
 
-@kernel
+@inner_kernel
 def grow_tree(source: int, graph: Adjacency, banned: IntArray, ban: int, into: IntArray, queue: IntArray) -> None:
     """Paths of fewest hops from ``source`` without banned links.
 
@@ -74,7 +74,7 @@ def grow_tree(source: int, graph: Adjacency, banned: IntArray, ban: int, into: I
                 end += 1
 
 
-@kernel
+@inner_kernel
 def _expand(
     begin: int,
     end: int,
@@ -107,7 +107,7 @@ def _expand(
     return last, -1
 
 
-@kernel
+@inner_kernel
 def _meet(
     source: int, target: int, graph: Adjacency, banned: IntArray, ban: int, mark: int, search: TwoSided, path: IntArray
 ) -> int:
@@ -135,7 +135,7 @@ def _meet(
     return 0
 
 
-@kernel
+@inner_kernel
 def _join(source: int, target: int, middle: int, into: IntArray, graph: Adjacency, path: IntArray) -> int:
     """Write the links from ``source`` to ``middle`` and on to ``target`` into ``path``; their number."""
     length = walk_back(source, middle, into[0], graph.tail, path)
@@ -146,14 +146,14 @@ def _join(source: int, target: int, middle: int, into: IntArray, graph: Adjacenc
     return length
 
 
-@kernel
+@inner_kernel
 def _most_disjoint(source: int, target: int, graph: Adjacency, max_paths: int) -> int:
     """No more disjoint paths than links that leave the source or enter the target."""
     out_degree = graph.out_ptr[source + 1] - graph.out_ptr[source]
     return min(max_paths, out_degree, graph.in_ptr[target + 1] - graph.in_ptr[target])
 
 
-@kernel
+@inner_kernel
 def disjoint_by_hops(
     source: int,
     target: int,
@@ -182,7 +182,7 @@ def disjoint_by_hops(
     return max_paths
 
 
-@kernel
+@inner_kernel
 def disjoint_by_weight(
     source: int,
     target: int,

@@ -23,7 +23,7 @@ from teal.errors import InputError
 from teal.network.shortest import heap_pop, heap_push, make_graph
 from teal.network.topology import Topology
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
-from teal.runtime.parallel import kernel, parallel_kernel, prange, threads_for
+from teal.runtime.parallel import as_int64, inner_kernel, kernel, parallel_kernel, prange, threads_for
 
 METRICS = "file", "hops", "latency", "inverse-capacity"
 _REFERENCE_GBPS = 10_000.0  # capacity whose inverse-capacity metric is 1
@@ -89,7 +89,7 @@ def new_dags(destinations: int, nodes: int, links: int) -> Dags:
     )
 
 
-@kernel
+@inner_kernel
 def grow_dag(target: int, row: int, links: IgpLinks, dags: Dags, keys: FloatArray, nodes: IntArray) -> None:
     """Fill a row of ``dags`` with the DAG towards a node, by Dijkstra's algorithm against the links' directions.
 
@@ -104,7 +104,7 @@ def grow_dag(target: int, row: int, links: IgpLinks, dags: Dags, keys: FloatArra
     distance, order = dags.distance[row], dags.order[row]
     distance[:] = np.inf
     distance[target] = 0.0
-    size, reached = heap_push(keys, nodes, 0, 0.0, target), 0
+    size, reached = heap_push(keys, nodes, as_int64(0), 0.0, target), 0
     while size:
         key, node = keys[0], nodes[0]
         size = heap_pop(keys, nodes, size)
@@ -122,7 +122,7 @@ def grow_dag(target: int, row: int, links: IgpLinks, dags: Dags, keys: FloatArra
     find_arcs(row, links, dags)
 
 
-@kernel
+@inner_kernel
 def find_arcs(row: int, links: IgpLinks, dags: Dags) -> None:
     """The next hops of a row of ``dags``, from its distances and order."""
     distance, order, arc_start = dags.distance[row], dags.order[row], dags.arc_start[row]
@@ -152,7 +152,7 @@ def _grow_all(targets: IntArray, links: IgpLinks, dags: Dags, blocks: int) -> No
             grow_dag(targets[i], targets[i], links, dags, keys, nodes)
 
 
-@kernel
+@inner_kernel
 def is_on_dag(distance: FloatArray, links: IgpLinks, link: int) -> bool:
     """Whether a link is a next hop towards the destination of these distances (N,)."""
     to_end = distance[links.head[link]]

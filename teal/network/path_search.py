@@ -20,7 +20,7 @@ from teal.network.shortest import Adjacency, make_scratch
 from teal.network.trie import insert_path, sort_by_depth
 from teal.network.yen import yen
 from teal.runtime.arrays import FloatArray, IntArray
-from teal.runtime.parallel import kernel, parallel_kernel, prange
+from teal.runtime.parallel import as_int64, inner_kernel, kernel, parallel_kernel, prange
 
 
 class TargetChunk(NamedTuple):
@@ -52,7 +52,7 @@ class _GrowingTrie(NamedTuple):
     next_sibling: IntArray
 
 
-@kernel
+@inner_kernel
 def empty_trie(parent: IntArray, link: IntArray) -> _GrowingTrie:
     """A trie without nodes, with room for as many as ``parent`` and ``link`` have."""
     room = len(parent)
@@ -84,7 +84,7 @@ def finish(trie: _GrowingTrie, count: int, leaf: IntArray) -> int:
     return count
 
 
-@kernel
+@inner_kernel
 def _source_by_hops(
     c: int, chunk: TargetChunk, graph: Adjacency, parent: IntArray, link: IntArray, leaf: IntArray
 ) -> int:
@@ -106,7 +106,7 @@ def _source_by_hops(
     return finish(trie, count, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
 
 
-@kernel
+@inner_kernel
 def _source_by_weight(
     c: int, chunk: TargetChunk, graph: Adjacency, parent: IntArray, link: IntArray, leaf: IntArray
 ) -> int:
@@ -124,7 +124,7 @@ def _source_by_weight(
     return finish(trie, count, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
 
 
-@kernel
+@inner_kernel
 def _source_by_yen(
     c: int, chunk: TargetChunk, graph: Adjacency, parent: IntArray, link: IntArray, leaf: IntArray
 ) -> int:
@@ -159,7 +159,7 @@ def search_by_hops(
         leaf: (demands of the chunk, K) receives the trie node of each path's end, -1 where there is no path.
     """
     for c in prange(len(chunk.sources)):
-        node_count[c] = _source_by_hops(np.int64(c), chunk, graph, parent[c], link[c], leaf)  # type: ignore[arg-type]
+        node_count[c] = _source_by_hops(as_int64(c), chunk, graph, parent[c], link[c], leaf)
 
 
 @parallel_kernel
@@ -168,7 +168,7 @@ def search_by_weight(
 ) -> None:  # fmt: skip
     """The same of least weight."""
     for c in prange(len(chunk.sources)):
-        node_count[c] = _source_by_weight(np.int64(c), chunk, graph, parent[c], link[c], leaf)  # type: ignore[arg-type]
+        node_count[c] = _source_by_weight(as_int64(c), chunk, graph, parent[c], link[c], leaf)
 
 
 @parallel_kernel
@@ -177,4 +177,4 @@ def search_yen(
 ) -> None:  # fmt: skip
     """The same for the K shortest loopless paths."""
     for c in prange(len(chunk.sources)):
-        node_count[c] = _source_by_yen(np.int64(c), chunk, graph, parent[c], link[c], leaf)  # type: ignore[arg-type]
+        node_count[c] = _source_by_yen(as_int64(c), chunk, graph, parent[c], link[c], leaf)

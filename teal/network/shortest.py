@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from teal.runtime.arrays import FloatArray, IntArray
-from teal.runtime.parallel import kernel, parallel_kernel, prange, threads_for
+from teal.runtime.parallel import as_int64, inner_kernel, parallel_kernel, prange, threads_for
 
 _MIN_PARALLEL_VISITS = 1_000_000  # of links, by searches from all roots together
 
@@ -71,7 +71,7 @@ def _group_by_node(nodes: IntArray, num_nodes: int) -> tuple[IntArray, IntArray]
     return ptr, np.argsort(nodes, kind="stable").astype(np.int32)
 
 
-@kernel
+@inner_kernel
 def make_scratch(num_nodes: int, num_links: int) -> SearchScratch:
     """Scratch with no stamps set (-1).  The heap has room for two pushes a link: rounding may reopen a node."""
     return SearchScratch(
@@ -83,7 +83,7 @@ def make_scratch(num_nodes: int, num_links: int) -> SearchScratch:
     )
 
 
-@kernel
+@inner_kernel
 def heap_push(keys: FloatArray, nodes: IntArray, size: int, key: float, node: int) -> int:
     """Insert ``node`` with priority ``key``; the new size."""
     i = size
@@ -97,7 +97,7 @@ def heap_push(keys: FloatArray, nodes: IntArray, size: int, key: float, node: in
     return size + 1
 
 
-@kernel
+@inner_kernel
 def heap_pop(keys: FloatArray, nodes: IntArray, size: int) -> int:
     """Remove the smallest entry, which the caller has read from ``keys[0], nodes[0]``; the new size."""
     size -= 1
@@ -115,7 +115,7 @@ def heap_pop(keys: FloatArray, nodes: IntArray, size: int) -> int:
     return size
 
 
-@kernel
+@inner_kernel
 def walk_back(source: int, target: int, into: IntArray, tail: IntArray, path: IntArray) -> int:
     """Write the path that ``into`` (N,), the link into each node, describes into ``path``; its number of links."""
     length, node = 0, target
@@ -128,7 +128,7 @@ def walk_back(source: int, target: int, into: IntArray, tail: IntArray, path: In
     return length
 
 
-@kernel
+@inner_kernel
 def best_first(
     source: int,
     target: int,
@@ -158,7 +158,7 @@ def best_first(
     if not np.isfinite(potential[source]):
         return np.inf
     distance[source] = 0.0
-    size = heap_push(keys, nodes, 0, potential[source], source)
+    size = heap_push(keys, nodes, as_int64(0), potential[source], source)
     while size:
         key, node = keys[0], nodes[0]
         size = heap_pop(keys, nodes, size)
@@ -186,7 +186,7 @@ def _trees(roots: IntArray, graph: Adjacency, weight: FloatArray, distance: Floa
         scratch = make_scratch(nodes, links)
         no_potential = np.zeros(nodes)
         into[i] = -1
-        best_first(roots[i], -1, graph, weight, no_potential, 0, 0, scratch, into[i])
+        best_first(roots[i], as_int64(-1), graph, weight, no_potential, as_int64(0), as_int64(0), scratch, into[i])
         for node in range(nodes):  # an assignment of arrays would compile messages about shapes, for a second
             distance[i, node] = scratch.distance[node]
 

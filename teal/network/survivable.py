@@ -21,7 +21,7 @@ from teal.network.disjoint import NO_STAMP, ZERO, FoundPaths, empty_paths, grow_
 from teal.network.path_search import TargetChunk, empty_trie, finish, insert
 from teal.network.shortest import Adjacency, SearchScratch, best_first, make_scratch, walk_back
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
-from teal.runtime.parallel import kernel, parallel_kernel, prange
+from teal.runtime.parallel import as_int64, inner_kernel, parallel_kernel, prange
 
 _FIRST_ROWS = 16  # groups of a source for which it is first kept who survives them
 
@@ -70,13 +70,13 @@ class _Memory(NamedTuple):
     row: Int64Array
 
 
-@kernel
+@inner_kernel
 def _ban(group: int, groups: Groups, stamp: int, banned: IntArray) -> None:
     for i in range(groups.group_ptr[group], groups.group_ptr[group + 1]):
         banned[groups.group_link[i]] = stamp
 
 
-@kernel
+@inner_kernel
 def _crossed(path: IntArray, length: int, groups: Groups, seen: Int64Array, stamp: int, out: Int64Array) -> int:
     """Write the groups that a path crosses into ``out``, each once; their number."""
     count = 0
@@ -90,7 +90,7 @@ def _crossed(path: IntArray, length: int, groups: Groups, seen: Int64Array, stam
     return count
 
 
-@kernel
+@inner_kernel
 def _find(
     source: int, target: int, chunk: TargetChunk, graph: Adjacency, groups: Groups, ban: int, scratch: SearchScratch,
     into: IntArray, memory: _Memory, paths: FoundPaths, k: int, stamp: int, crossed: Int64Array,
@@ -112,7 +112,7 @@ def _find(
     return _crossed(paths.links[k], paths.length[k], groups, memory.seen, stamp, crossed)
 
 
-@kernel
+@inner_kernel
 def _is_known(paths: FoundPaths, k: int) -> bool:
     """Whether path ``k`` equals one before it."""
     for j in range(k):
@@ -125,7 +125,7 @@ def _is_known(paths: FoundPaths, k: int) -> bool:
     return False
 
 
-@kernel
+@inner_kernel
 def _source(
     c: int, chunk: TargetChunk, graph: Adjacency, groups: Groups, penalty: FloatArray, parent: IntArray, link: IntArray,
     leaf: IntArray,
@@ -208,7 +208,7 @@ def _source(
     return finish(trie, count, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
 
 
-@kernel
+@inner_kernel
 def _set_costs(
     num_found: int, touched: int, weight: FloatArray, groups: Groups, penalty: FloatArray, memory: _Memory
 ) -> None:
@@ -237,7 +237,7 @@ def search_survivable(
         penalty: (2,) see :func:`penalties`.
     """
     for c in prange(len(chunk.sources)):
-        node_count[c] = _source(np.int64(c), chunk, graph, groups, penalty, parent[c], link[c], leaf)  # type: ignore[arg-type]
+        node_count[c] = _source(as_int64(c), chunk, graph, groups, penalty, parent[c], link[c], leaf)
 
 
 def penalties(weight: FloatArray, nodes: int, groups: Groups, max_paths: int) -> FloatArray:

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from teal.runtime.arrays import IntArray
-from teal.runtime.parallel import kernel
+from teal.runtime.parallel import inner_kernel, kernel
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ def _depth(parent: IntArray) -> IntArray:
     return depth
 
 
-@kernel
+@inner_kernel
 def insert_path(  # type: ignore[no-untyped-def]
     path, length, parent, link, first_child, next_sibling, count
 ) -> tuple[int, int]:
@@ -92,7 +92,7 @@ def insert_path(  # type: ignore[no-untyped-def]
     return node, count
 
 
-@kernel
+@inner_kernel
 def sort_by_depth(parent, link, leaf) -> None:  # type: ignore[no-untyped-def]
     """Renumber one source's trie level by level, in place.
 

@@ -7,10 +7,10 @@ import numpy as np
 from teal.network.disjoint import FoundPaths
 from teal.network.shortest import Adjacency, SearchScratch, best_first, walk_back
 from teal.runtime.arrays import FloatArray, IntArray
-from teal.runtime.parallel import kernel
+from teal.runtime.parallel import inner_kernel
 
 
-@kernel
+@inner_kernel
 def _same_prefix(a: IntArray, b: IntArray, length: int) -> bool:
     """Whether two paths have the same first ``length`` links."""
     for i in range(length):
@@ -19,7 +19,7 @@ def _same_prefix(a: IntArray, b: IntArray, length: int) -> bool:
     return True
 
 
-@kernel
+@inner_kernel
 def yen(
     source: int,
     target: int,

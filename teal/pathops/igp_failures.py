@@ -21,7 +21,7 @@ from teal.network.ecmp import EcmpDag, IgpLinks, grow_dag, is_on_dag, new_dags
 from teal.pathops.igp_reroute import new_reroute_scratch, places_in_order, reroute
 from teal.pathops.segment_passes import MOST_BLOCKS, load_inwards
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
-from teal.runtime.parallel import kernel, parallel_kernel, prange, threads_for
+from teal.runtime.parallel import as_int64, inner_kernel, parallel_kernel, prange, threads_for
 
 _OPERATIONS_PER_ARC = 8  # scalar operations of a failure for each arc, approximately
 
@@ -46,7 +46,7 @@ class FailureResults(NamedTuple):
     load: FloatArray
 
 
-@kernel
+@inner_kernel
 def _load_without(  # type: ignore[no-untyped-def]
     row, links, dags, is_failed, volume, load, stuck
 ):
@@ -72,7 +72,7 @@ def _load_without(  # type: ignore[no-untyped-def]
                 volume[links.head[link]] += part
 
 
-@kernel
+@inner_kernel
 def _volume_at_loops(  # type: ignore[no-untyped-def]
     row, links, dags, after, is_failed, hops_left, queue, volume
 ):
@@ -110,7 +110,7 @@ def _volume_at_loops(  # type: ignore[no-untyped-def]
     return total
 
 
-@kernel
+@inner_kernel
 def _repair(  # type: ignore[no-untyped-def]
     links, failed_links, dags, after, volume, is_failed, keys, heap_nodes, passing, stuck, hops_left, queue,
     load, lost, at_risk
@@ -131,7 +131,7 @@ def _repair(  # type: ignore[no-untyped-def]
         for e in failed_links:
             stuck[nodes + e] = links.metric[e]  # kept here while the links have failed
             links.metric[e] = np.inf
-        grow_dag(t, 0, links, after, keys, heap_nodes)
+        grow_dag(t, as_int64(0), links, after, keys, heap_nodes)
         for e in failed_links:
             links.metric[e] = stuck[nodes + e]
         for m in range(matrices):
@@ -208,7 +208,7 @@ def _loads_without_failure(  # type: ignore[no-untyped-def]
 ):
     """Fill ``passing`` (M, N, N), Gbit/s to the first node that pass the second one, and add to ``load``."""
     for block in prange(blocks):
-        for t in range(block, volume.shape[1], blocks):
+        for t in range(as_int64(block), volume.shape[1], blocks):
             for m in range(len(volume)):
                 for u in range(volume.shape[2]):
                     passing[m, t, u] = volume[m, t, u]

@@ -29,7 +29,7 @@ import numpy as np
 
 from teal.network.shortest import heap_pop, heap_push
 from teal.runtime.arrays import AnyArray, FloatArray, IntArray
-from teal.runtime.parallel import kernel
+from teal.runtime.parallel import inner_kernel, kernel
 
 _UNCHANGED, _NARROWED, _CUT = 0, 1, 2  # kinds of nodes
 
@@ -58,7 +58,7 @@ class RerouteScratch(NamedTuple):
     moved: FloatArray
 
 
-@kernel
+@inner_kernel
 def new_reroute_scratch(nodes: int, links: int) -> RerouteScratch:
     """Memory for :func:`reroute`."""
     size = links + nodes + 1
@@ -77,7 +77,7 @@ def places_in_order(order: IntArray, reached: IntArray, place: IntArray) -> None
             place[t, order[t, i]] = i
 
 
-@kernel
+@inner_kernel
 def reroute(  # type: ignore[no-untyped-def]
     links, dags, place, is_failed, failed_links, volume, passing, load, lost, scratch
 ):
@@ -126,7 +126,7 @@ def reroute(  # type: ignore[no-untyped-def]
             )  # fmt: skip
 
 
-@kernel
+@inner_kernel
 def _find_kinds(  # type: ignore[no-untyped-def]
     t, first, order, reached, arc_start, arc, head, is_failed, kind, cut
 ):
@@ -153,7 +153,7 @@ def _find_kinds(  # type: ignore[no-untyped-def]
     return last, cuts
 
 
-@kernel
+@inner_kernel
 def _settle(  # type: ignore[no-untyped-def]
     cut, cuts, out_ptr, out_link, in_ptr, in_link, tail, head, metric, is_failed, kind, distance, settled,
     keys, heap_nodes
@@ -188,7 +188,7 @@ def _settle(  # type: ignore[no-untyped-def]
     return count
 
 
-@kernel
+@inner_kernel
 def _withdraw(  # type: ignore[no-untyped-def]
     t, last, order, arc_start, arc, share, head, kind, m, passing, load, moved
 ):

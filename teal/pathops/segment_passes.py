@@ -19,13 +19,13 @@ import numpy as np
 
 from teal.network.ecmp import Dags, EcmpDag
 from teal.runtime.arrays import FloatArray, IntArray
-from teal.runtime.parallel import kernel, parallel_kernel, prange, threads_for
+from teal.runtime.parallel import inner_kernel, parallel_kernel, prange, threads_for
 
 MOST_BLOCKS = 16  # of destinations, each with loads of its own, so that sums do not depend on the threads
 _OPERATIONS_PER_ARC = 4  # scalar operations, approximately
 
 
-@kernel
+@inner_kernel
 def sum_outwards(row: int, head: IntArray, dags: Dags, link_value: FloatArray, result: FloatArray) -> None:
     """segment_sum of one destination: fills ``result`` (N,)."""
     order, arc_start, arc, share = dags.order[row], dags.arc_start[row], dags.arc[row], dags.share[row]
@@ -40,7 +40,7 @@ def sum_outwards(row: int, head: IntArray, dags: Dags, link_value: FloatArray, r
         result[order[i]] = total
 
 
-@kernel
+@inner_kernel
 def load_inwards(row: int, head: IntArray, dags: Dags, volume: FloatArray, load: FloatArray) -> None:
     """segment_load of one destination: adds to ``load`` (E,).
 

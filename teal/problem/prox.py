@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from teal.runtime.arrays import FloatArray
-from teal.runtime.parallel import kernel, parallel_kernel, prange, threads_for
+from teal.runtime.parallel import inner_kernel, parallel_kernel, prange, threads_for
 
 _MOST_NUMBERS = 20_000_000  # that project_box_plainly holds at once, 160 MB
 _MIN_PARALLEL_OPERATIONS = 3_000_000  # of project_box: below, compiling the form for all threads is not worth its time
@@ -128,7 +128,7 @@ def _project_rows(points: FloatArray, limits: FloatArray, slopes: FloatArray, ou
             out[row, j] = min(max(point[j] - t * slope[j], 0.0), limit[j])
 
 
-@kernel
+@inner_kernel
 def _sum_at(t, point, limit, slope):  # type: ignore[no-untyped-def]
     """Sum of clip(point - t slope, 0, limit)."""
     total = 0.0

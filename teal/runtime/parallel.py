@@ -1,4 +1,4 @@
-"""How Numba kernels are compiled: cached on disk, without the GIL, over a thread-safe threading layer.
+"""How Numba kernels are compiled: kept on disk, without the GIL, over a thread-safe threading layer.
 
 Numba's ``workqueue`` layer breaks when two threads start kernels at once, so it comes last.
 """
@@ -9,7 +9,6 @@ import contextlib
 import functools
 import importlib
 import os
-import pickle
 import sys
 import threading
 import types
@@ -17,7 +16,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
 import numba
+import numpy as np
 
+from teal.runtime.kernel_cache import KernelCache, is_interpreting
 from teal.runtime.openmp import waits_of_torch_are_long
 
 numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
@@ -43,6 +44,9 @@ if waits_of_torch_are_long() and hasattr(os, "RTLD_DEEPBIND"):  # Linux with gli
     _load_own_openmp()
 
 prange = numba.prange
+# For what a kernel hands to another one: the index of a prange loop is unsigned, and constants and lengths of tuples
+# have a type each, so that the other kernel would be compiled again for each of them.
+as_int64 = cast(Callable[[int], int], np.int64)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -147,25 +151,26 @@ def kernel(function: _F) -> _F:
     return cast(_F, _compiled(function))
 
 
+def inner_kernel(function: _F) -> _F:
+    """Compile a kernel that kernels alone call, never Python: without the wrapper, a fifth of a compilation's time."""
+    return cast(_F, _compiled(function, no_cpython_wrapper=True))
+
+
 def _compiled(function: Callable[..., Any], **options: Any) -> Any:
-    """Numba's function, cached on disk.
-
-    A cache file that an earlier version of Teal left may name classes that are gone.  It is then treated as empty, and
-    written anew; Numba itself would raise.
-    """
-    dispatcher = numba.njit(cache=True, nogil=True, error_model="numpy", **options)(function)
-    file = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
-    if file is not None:
-        load_index = file._load_index
-
-        def load_index_or_nothing() -> Any:
-            try:
-                return load_index()
-            except (AttributeError, ImportError, EOFError, pickle.UnpicklingError):
-                return {}
-
-        file._load_index = load_index_or_nothing
+    """Numba's function, kept on disk (:mod:`teal.runtime.kernel_cache`)."""
+    options = {"nogil": True, "error_model": "numpy", **options}
+    dispatcher = numba.njit(**options)(function)
+    if hasattr(dispatcher, "_cache"):  # not where NUMBA_DISABLE_JIT leaves Python functions
+        dispatcher._cache = KernelCache(function, sorted(options.items()))
+        dispatcher._compile_for_args = functools.partial(_form_for, dispatcher, dispatcher._compile_for_args)
     return dispatcher
+
+
+def _form_for(dispatcher: Any, compile_form: Callable[..., Any], *arguments: Any) -> Any:
+    """What Numba calls with arguments of new types, and calls in its turn: machine code, or the Python function."""
+    if is_interpreting() and dispatcher._cache.is_better_interpreted(tuple(map(dispatcher.typeof_pyval, arguments))):
+        return dispatcher.py_func
+    return compile_form(*arguments)
 
 
 def inlined_kernel(function: _F) -> _F:

@@ -38,6 +38,7 @@ from teal.problem import Problem, all_paths_bound
 from teal.problem.bounds import gap as certified_gap
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline, complete
+from teal.runtime.kernel_cache import is_interpreting
 from teal.runtime.storage import atomic_file, content_key
 from teal.solvers.columns import ColumnRound, improving
 from teal.solvers.pdhg import solving
@@ -123,7 +124,7 @@ def choose_paths(
             return ChosenPaths(load_paths(file, topology), gaps, int(figures["limited"]))
     chosen = _chosen(problem, gap, max_paths, Deadline.after(deadline), report)
     chosen = dataclasses.replace(chosen, paths=dataclasses.replace(chosen.paths, key=key))
-    if cache:
+    if cache and not is_interpreting():  # HiGHS has chosen then, and the engine may choose others
         save_paths(file, chosen.paths)
         with atomic_file(file.with_suffix(".json")) as temporary:
             temporary.write_text(json.dumps({"gaps": chosen.gaps.tolist(), "limited": chosen.limited}))

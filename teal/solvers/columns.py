@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from teal.network.extension import with_more_paths
+from teal.network.extension import first_columns, with_more_paths
 from teal.network.path_set import PathSet
 from teal.network.shortest import shortest_trees, walk_back
 from teal.problem import Problem, all_paths_bound
@@ -24,6 +24,7 @@ from teal.runtime.arrays import Int64Array, IntArray
 from teal.runtime.interruptible import Deadline, Steps, complete
 from teal.runtime.parallel import kernel
 from teal.solvers.pdhg import PdhgResult, PdhgState, Stop, solving
+from teal.solvers.pdhg.fused.rehearsal import three_nodes
 
 _SKIPPED_SHARE = 0.1  # of the target gap: what all paths that a round leaves out may be worth together
 _TIE_WEIGHT = 1e-6  # x the largest price, added per link: of equally cheap paths the one with fewer links is taken
@@ -160,6 +161,15 @@ def _add_for_matrix(problem: Problem, prices: Tensor, target_value: float, paths
         return paths
     ptr, links = paths_in_trees(chosen, pairs, source_row, into, tail)
     return with_more_paths(paths, ptr, links)
+
+
+def rehearse() -> None:
+    """Call the kernels of a round on three nodes, but those of the engine."""
+    problem = three_nodes(carries_all=False, batch=1)
+    direct = problem.with_paths(first_columns(problem.paths, 1))
+    prices = torch.zeros_like(problem.capacity)
+    prices[:, 0] = 1.0  # so that the path over the third node is worth adding
+    _add_for_matrix(direct, prices, 0.0, direct.paths)
 
 
 @kernel

@@ -36,9 +36,11 @@ def exact_program(program: Program, seconds: float) -> tuple[Tensor, Tensor] | N
     """Shares (1, D, J) and prices (1, R) of the optimum of one program; None if it was not solved in time.
 
     Args:
-        program: B = 1, in float64.
+        program: B = 1, in float64; either of non-negative prices or of the largest utilisation.
         seconds: that HiGHS may take.
     """
+    if program.price_set.on_simplex:
+        return _exact_balance(program, seconds)
     lps = _ExactLps(program, np.zeros(program.demand.shape[1], int))
     solved = lps.solve(0, seconds)
     if solved is None:
@@ -61,6 +63,34 @@ def exact_classes(program: Program, classes: DemandClasses) -> tuple[Tensor, Ten
             return None
         flows, prices[number] = solved
     return lps.shares(flows), torch.from_numpy(prices)[None].to(program.demand)
+
+
+def _exact_balance(program: Program, seconds: float) -> tuple[Tensor, Tensor] | None:
+    """:func:`exact_program` of the largest utilisation: min theta s.t. load[r] <= theta limit[r], all demand carried.
+
+    The dual variables of the rows, shares of utilisation that sum to 1, are the prices times the limits.
+    """
+    limit, demand = program.limit[0].cpu().numpy(), program.routable_demand[0].cpu().numpy()
+    live = program.live[0].cpu().numpy() & (demand > 0)[:, None]
+    column = np.flatnonzero(live.reshape(-1))
+    demand_of, carried = column // live.shape[1], np.flatnonzero(live.any(1))
+    prices, shares = np.zeros(len(limit)), np.zeros(live.shape)
+    links = np.flatnonzero(limit > 0)
+    if len(column):
+        rows = sp.csr_array(program.columns.incidence(len(limit)))[links][:, column]
+        load = sp.diags_array(1 / limit[links]) @ rows @ sp.diags_array(demand[demand_of])
+        served = sp.csr_array((np.ones(len(column)), (np.searchsorted(carried, demand_of), np.arange(len(column)))))
+        solution = linprog(
+            np.append(np.zeros(len(column)), 1), sp.hstack([load, -np.ones((len(links), 1))], format="csr"),
+            np.zeros(len(links)), sp.hstack([served, sp.csr_array((len(carried), 1))], format="csr"),
+            np.ones(len(carried)), method="highs",
+            options={"time_limit": seconds} if math.isfinite(seconds) else {},
+        )  # fmt: skip
+        if solution.status != 0:
+            return None
+        shares.reshape(-1)[column] = np.maximum(solution.x[:-1], 0)
+        prices[links] = np.maximum(-solution.ineqlin.marginals, 0) / limit[links]
+    return torch.from_numpy(shares)[None].to(program.demand), torch.from_numpy(prices)[None].to(program.demand)
 
 
 class _ExactLps:

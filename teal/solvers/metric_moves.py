@@ -9,7 +9,7 @@ import numpy as np
 from teal.network.ecmp import IgpLinks, grow_dag, new_dags
 from teal.pathops.segment_passes import load_inwards
 from teal.runtime.arrays import FloatArray
-from teal.runtime.parallel import kernel
+from teal.runtime.parallel import as_int64, inner_kernel, kernel
 
 _POWER = 10.0  # p of the score; with 24 the search sees the busiest links alone and is trapped
 _BUSY_POWER = 8.0  # a busy link is drawn with probability in proportion to u^8
@@ -45,7 +45,7 @@ def load_all(links, metric, distance, by_destination, load, volume, after, keys,
     for s in range(len(load)):
         links.metric[:] = metric[s]
         for t in range(volume.shape[1]):
-            grow_dag(t, 0, links, after, keys, nodes)
+            grow_dag(t, as_int64(0), links, after, keys, nodes)
             distance[s, t] = after.distance[0]
             for m in range(len(volume)):
                 passing[:] = volume[m, t]
@@ -54,7 +54,7 @@ def load_all(links, metric, distance, by_destination, load, volume, after, keys,
                     load[s, m, e] += by_destination[s, m, t, e]
 
 
-@kernel
+@inner_kernel
 def _propose(links, metric, distance, load, inverse, has_demand, most, rng, changed, values):  # type: ignore[no-untyped-def]
     """A move for the scenario without failure: fills ``changed`` and ``values``; the number of links."""
     num_links = len(metric)
@@ -195,7 +195,7 @@ def anneal(  # type: ignore[no-untyped-def]
                         if not is_failed[s, changed[i]]:
                             links.metric[changed[i]] = values[i]
                     is_ready = True
-                grow_dag(t, 0, links, after, keys, heap)
+                grow_dag(t, as_int64(0), links, after, keys, heap)
                 affected[count, 0], affected[count, 1] = s, t
                 new_distance[count] = after.distance[0]
                 new_load[count] = 0.0

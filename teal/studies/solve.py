@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from teal.config import SolveConfig
 from teal.errors import InputError
@@ -11,6 +12,7 @@ from teal.evaluation.solve import SolveFigures, solve_matrix
 from teal.formats.allocations import ALLOCATION_SUFFIXES, write_allocation
 from teal.runtime.storage import check_out_file, check_out_folder, remove_files
 from teal.solvers.split_table import table_weights
+from teal.studies.warm_up import compile_first
 
 
 def run_solve(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigures:
@@ -20,10 +22,11 @@ def run_solve(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigure
         InputError: a fault in the settings, or an output file that must not be replaced.
     """
     if config.is_sharded:
+        compile_first(notify)
         return _run_sharded(config, notify)
     if config.out:
         check_out_file(config.out, ALLOCATION_SUFFIXES, overwrite=config.overwrite)
-    report = solve_matrix(config, notify)
+    report = solve_matrix(config, notify, partial(compile_first, notify))
     if config.out:
         problem = report.problem
         demand, splits = problem.demand[0].cpu().numpy(), report.splits.cpu().numpy()

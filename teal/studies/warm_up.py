@@ -4,37 +4,45 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tqdm import tqdm
 
 from teal.config import WarmUpConfig
-from teal.evaluation.warm_up import is_warm, num_tasks, warm_up
+from teal.evaluation.warm_up import all_tasks, first_tasks, is_warm, warm_up
+
+# As measured on two cores.
+_TAKES, _ALL_TAKE = "about 8 s", "a minute or two"
 
 
 def run_warm_up(config: WarmUpConfig) -> None:
     """Compile everything, with progress."""
-    _run(everything=True, workers=config.workers)
+    _run(all_tasks(), config.workers)
 
 
-def compile_first(notify: Callable[[str], None], *, everything: bool = False) -> None:
+def compile_first(notify: Callable[[str], None], num_demands: int = 0) -> None:
     """Compile what a first solve needs, unless that was done before; announced, since it takes a while.
 
     Args:
         notify: called with the announcement.
-        everything: all kernels: of a service, which could not be asked anything while it compiles.
+        num_demands: D, at most; 0 for a small network.
     """
-    if is_warm(everything=everything):
-        return
-    takes = "two minutes" if everything else "12 s"
-    notify(f"compiling for this machine, about {takes}, once (teal warm-up compiles everything ahead)")
-    if everything:  # in a process that ends: its helpers would stay beside a service
+    names = first_tasks(num_demands)
+    if not is_warm(names):
+        notify(f"compiling for this machine, {_TAKES}, once: {', '.join(names)} (teal warm-up compiles all ahead)")
+        _run(names, 0)
+
+
+def compile_all_first(notify: Callable[[str], None]) -> None:
+    """The same of all kernels: for a service, which could not be asked anything while it compiles."""
+    if not is_warm(all_tasks()):
+        notify(f"compiling all kernels for this machine, {_ALL_TAKE}, once")
+        # In a process that ends: its helpers would stay beside a service.
         subprocess.run([sys.executable, "-m", "teal", "warm-up"], stdout=subprocess.DEVNULL, check=True)
-    else:
-        _run(everything=False, workers=0)
 
 
-def _run(*, everything: bool, workers: int) -> None:
-    with tqdm(total=num_tasks(everything=everything), desc="compiling", unit="part") as bar:
-        for _ in warm_up(everything=everything, workers=workers):
+def _run(names: Sequence[str], workers: int) -> None:
+    with tqdm(total=len(names), desc="compiling", unit="part") as bar:
+        for name in warm_up(names, workers=workers):
+            bar.set_postfix_str(name, refresh=False)
             bar.update()

@@ -18,7 +18,7 @@ pytest.importorskip("ray.serve", reason="needs the service's packages: pip insta
 import yaml
 
 from teal.client import Client, ServiceFault
-from teal.studies.warm_up import compile_first
+from teal.studies.warm_up import compile_all_first
 from tests.gate import PATIENCE_S, wait_until
 from tests.processes import running
 from tests.serving.service import TOKEN, free_port
@@ -50,7 +50,7 @@ def _deployed(client: Client) -> bool:
 
 
 def test_the_serve_config_runs_on_two_nodes_and_survives_the_end_of_one(tmp_path: Path) -> None:
-    compile_first(print, everything=True)  # as the image does: each engine would compile all kernels before it answers
+    compile_all_first(print)  # as the image does: each engine would compile all kernels before it answers
     port = free_port()
     config = yaml.safe_load((ROOT / "deploy" / "serve.yaml").read_text())
     # What a machine that is all nodes at once cannot have: a proxy a node on one port, and an open address.

@@ -1,8 +1,11 @@
-"""Compilation ahead: what is compiled is announced once, and not again."""
+"""Compilation ahead: what is compiled is announced once, and not again; a small network needs none."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ from teal.cli import main
 from teal.evaluation import warm_up
 from teal.studies import warm_up as study
 
-SOLVE = ["solve", "--topology", "b4", "--traffic", "gravity:seed=0,load=2"]
+LARGE = ["solve", "--topology", "topohub:sndlib/germany50", "--traffic", "gravity:seed=0,load=2", "--num-paths", "1"]
 
 
 @pytest.mark.parametrize("name", ["paths", "engine", "engine in double precision"])
@@ -20,34 +23,52 @@ def test_tasks_run_in_any_process(name: str) -> None:
 
 
 def test_every_task_of_a_first_solve_exists() -> None:
-    assert warm_up.num_tasks(everything=False) == 2
-    assert warm_up.num_tasks(everything=True) > 5
+    assert set(warm_up.first_tasks()) < set(warm_up.all_tasks())
+    assert set(warm_up.first_tasks(1_000_000)) < set(warm_up.all_tasks())
+    assert not set(warm_up.first_tasks()) & set(warm_up.first_tasks(1_000_000))
+    assert len(warm_up.all_tasks()) > 5
 
 
 def test_the_first_command_announces_the_compilation_and_the_second_does_not(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stamp, calls = tmp_path / "stamp", []
+    calls = []
 
-    def compiled(*, everything: bool, workers: int) -> Iterator[str]:
-        calls.append(everything)
-        stamp.touch()
-        yield "engine"
+    def compiled(names: Sequence[str], *, workers: int) -> Iterator[str]:
+        calls.append(tuple(names))
+        for name in names:
+            (tmp_path / name).touch()
+            yield name
 
-    monkeypatch.setattr(warm_up, "_stamp", lambda *, everything: stamp)
+    monkeypatch.setattr(warm_up, "_marker", lambda task: tmp_path / task)
     monkeypatch.setattr(study, "warm_up", compiled)
-    assert main(SOLVE) == 0
+    assert main(LARGE) == 0
     assert "compiling for this machine" in capsys.readouterr().err
-    assert main(SOLVE) == 0
+    assert main(LARGE) == 0
     assert "compiling" not in capsys.readouterr().err
-    assert calls == [False], "only what a first solve needs"
+    assert calls == [warm_up.first_tasks()], "only what a first solve needs"
     assert main(["warm-up"]) == 0
-    assert calls == [False, True]
+    assert calls[1:] == [warm_up.all_tasks()]
+
+
+def test_the_first_solve_of_a_small_network_compiles_nothing(tmp_path: Path) -> None:
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "kernels"), "TEAL_CACHE_DIR": str(tmp_path)}
+    for objective in ("total_flow", "max_link_utilisation"):
+        words = ["solve", "--topology", "b4", "--traffic", "gravity:seed=0,load=8", "--objective", objective]
+        done = subprocess.run(
+            [sys.executable, "-m", "teal", *words], env=environment, capture_output=True, text=True, timeout=300,
+            check=True,
+        )  # fmt: skip
+        assert "gap 0.000%" in done.stdout
+        assert "compil" not in done.stderr
+    assert not list((tmp_path / "kernels").glob("*.nbc"))
 
 
 @pytest.mark.system
-def test_processes_compile_and_leave_a_stamp(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_processes_compile_and_leave_a_marker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    assert not warm_up.is_warm()
-    assert set(warm_up.warm_up(everything=False)) == {"paths", "engine"}
-    assert warm_up.is_warm()
+    names = warm_up.first_tasks()
+    assert not warm_up.is_warm(names)
+    assert set(warm_up.warm_up(names)) == set(names)
+    assert warm_up.is_warm(names)
+    assert len(list(tmp_path.glob("*.nbc"))) > 30

@@ -12,6 +12,7 @@ from teal.errors import InputError
 from teal.problem import Problem, dual_bound
 from teal.problem.bounds import gap as certified_gap
 from teal.runtime.interruptible import Deadline, Steps
+from teal.runtime.kernel_cache import is_interpreting
 from teal.solvers.exact import exact_program
 from teal.solvers.pdhg.engine import PdhgEngine
 from teal.solvers.pdhg.equilibrated import EquilibratedEngine, spans_decades
@@ -53,11 +54,22 @@ def _solving_unconditioned(
     problem: Problem, state: PdhgState | None, options: SearchOptions, engine: str, dtype: torch.dtype | None
 ) -> Steps[PdhgResult]:
     """One program without conditions: reduced where it is not ordinary."""
+    if is_solved_without_kernels(problem, engine):
+        exact = yield from _solving_exactly(problem, options)
+        if exact is not None:
+            return exact
     if is_ordinary(problem):
         return (yield from _solving_reduced(problem, state, options, engine, dtype, may_span_decades=False))
     reduction = Reduction(problem)
     result = yield from _solving_reduced(reduction.problem, reduction.reduced(state), options, engine, dtype)
     return reduction.result(result, options.gap)
+
+
+def is_solved_without_kernels(problem: Problem, engine: str) -> bool:
+    """Whether HiGHS solves a small program because the engine's kernels have not been compiled on this machine."""
+    if not is_interpreting() or engine != "auto" or problem.ops.device.type != "cpu":
+        return False
+    return problem.steps is None and problem.batch * int(problem.ops.mask.sum()) <= _EXACT_COLUMNS
 
 
 def solving_single(

@@ -21,7 +21,13 @@ from teal.runtime.parallel import is_large
 from teal.solvers.pdhg.equilibrated import spans_decades
 from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.fused.rehearsal import rehearse_for
-from teal.solvers.pdhg.single import SearchOptions, iteration_dtype, solving_single, starts_from_samples
+from teal.solvers.pdhg.single import (
+    SearchOptions,
+    is_solved_without_kernels,
+    iteration_dtype,
+    solving_single,
+    starts_from_samples,
+)
 from teal.solvers.result import PdhgResult, PdhgState, ProgressCallback, Starter
 from teal.solvers.sequences import class_rows, max_min, priority, rate_cuts
 from teal.solvers.sequences.task import Tasks, carrying_out
@@ -217,6 +223,8 @@ def prepare(problem: Problem, *, gap: float = 1e-2, engine: str = "auto", dtype:
     if problem.objective.name == ObjectiveName.MAX_MIN:
         rate_cuts.rehearse()
     over = problem.over_columns if problem.conditions else problem
+    if is_solved_without_kernels(over, engine) and not over.objective.rules.is_sequence:
+        return
     if over.largest_share is not None:
         first = over.largest_share[:1, :1]
         project_box(torch.zeros_like(first), first, torch.ones_like(first))

@@ -17,7 +17,7 @@ from teal.network.candidate_lists import CandidateLists
 from teal.network.ecmp import EcmpDag
 from teal.pathops.segment_passes import SegmentPasses
 from teal.runtime.arrays import FloatArray, IntArray
-from teal.runtime.parallel import kernel, parallel_kernel, prange, threads_for
+from teal.runtime.parallel import inner_kernel, parallel_kernel, prange, threads_for
 
 _TIE = 1e-9  # share of a cost by which a longer list must be cheaper
 _NO_STEP, _NODE = -2, -1  # in the place of a link: the list of one segment fewer; a node segment
@@ -59,7 +59,7 @@ def _extend(  # type: ignore[no-untyped-def]
                     after[s, head[e]], from_node[s, head[e]], by_link[s, head[e]] = cost, tail[e], e
 
 
-@kernel
+@inner_kernel
 def _walk_back(source, target, from_node, by_link, stop, link) -> None:  # type: ignore[no-untyped-def]
     """Fill the stops (M,) of a list and their links; a node segment to the target itself is no stop."""
     level, node, count = len(from_node) - 1, target, 0

@@ -16,7 +16,7 @@ from teal.network.ecmp import Dags
 from teal.pathops.segment_passes import load_inwards, sum_outwards
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline
-from teal.runtime.parallel import kernel
+from teal.runtime.parallel import inner_kernel, kernel
 from teal.solvers.segments.problem import SegmentProblem
 
 _POWERS = (8.0, 16.0, 32.0, 64.0)
@@ -79,7 +79,7 @@ def one_list(problem: SegmentProblem, mid: IntArray, share: FloatArray, deadline
     return OneList(result, exact, rounded, moves, time.perf_counter() - begin)
 
 
-@kernel
+@inner_kernel
 def _move_load(head, dags, source, target, mid, amount, volume, load):  # type: ignore[no-untyped-def]
     """Add the load of ``amount`` Gbit/s from source by a midpoint to target."""
     volume[:] = 0.0

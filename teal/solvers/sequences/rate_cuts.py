@@ -29,7 +29,7 @@ from teal.network import PathSet
 from teal.problem import Problem
 from teal.problem.fair_levels import HELD_PRICE_SHARE
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
-from teal.runtime.parallel import kernel
+from teal.runtime.parallel import inner_kernel, kernel
 
 _ROUNDING = 1e-12  # relative, within which a cut counts as tight, and two levels as equal
 
@@ -207,7 +207,7 @@ def _arrays(paths: PathSet) -> tuple[IntArray, IntArray, IntArray]:
     return paths.leaf, paths.trie.parent, paths.trie.link
 
 
-@kernel
+@inner_kernel
 def _unavoidable(leaf, live, parent, link, d, times, stamp, out):  # type: ignore[no-untyped-def]
     """Number of links that every live path of demand ``d`` crosses; ``out`` receives them.
 

@@ -20,7 +20,7 @@ import numpy as np
 from teal.network.packed import MAX_PATHS, PathScan
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.lanes import fill, larger, load, narrow, store, where_above, widen
-from teal.runtime.parallel import kernel, parallel_kernel, prange
+from teal.runtime.parallel import as_int64, inner_kernel, parallel_kernel, prange
 from teal.solvers.pdhg.fused.demand_value import DemandValue, capped_profit, value_lost, value_profit
 from teal.solvers.pdhg.fused.kernels import FAILED_PRICE, flows_up, prices_down
 from teal.solvers.pdhg.fused.simplex import Lanes
@@ -53,7 +53,7 @@ class Measurements(NamedTuple):
     demand_value_sum: FloatArray
 
 
-@kernel
+@inner_kernel
 def _measure_block(  # type: ignore[no-untyped-def]
     block, scan, block_ptr, max_slots, demand, inverse_capacity, cost, demand_value, is_even, out, lanes, h_lanes
 ):
@@ -136,11 +136,22 @@ def measure(
     """
     for b in prange(len(block_ptr) - 1):
         _measure_block(
-            b, scan, block_ptr, max_slots, demand, inverse_capacity, cost, demand_value, is_even, out, lanes, h_lanes
+            np.int64(b),
+            scan,
+            block_ptr,
+            max_slots,
+            demand,
+            inverse_capacity,
+            cost,
+            demand_value,
+            is_even,
+            out,
+            lanes,
+            h_lanes,
         )
 
 
-@kernel
+@inner_kernel
 def _certify_block(  # type: ignore[no-untyped-def]
     block, scan, block_ptr, max_slots, demand, demand_value, price_plus_cost, carries_all, is_repairing, splits,
     flows, loads, profits, lanes,
@@ -242,12 +253,12 @@ def certify(
     for b in prange(len(block_ptr) - 1):
         loads[b] = 0
         _certify_block(
-            b, scan, block_ptr, max_slots, demand, demand_value, price_plus_cost, carries_all, is_repairing, splits,
-            flows, loads, profits, lanes,
+            as_int64(b), scan, block_ptr, max_slots, demand, demand_value, price_plus_cost, carries_all, is_repairing,
+            splits, flows, loads, profits, lanes,
         )  # fmt: skip
 
 
-@kernel
+@inner_kernel
 def _project_block(  # type: ignore[no-untyped-def]
     block, scan, block_ptr, max_slots, demand, demand_value, load_ratio, unused, is_first, is_last, flows, requests,
     loads, requested_loads, values, lanes,
@@ -353,7 +364,7 @@ def project_round(
         loads[b] = 0
         requested_loads[b] = 0
         _project_block(
-            b, scan, block_ptr, max_slots, demand, demand_value, load_ratio, unused, is_first, is_last, flows,
+            as_int64(b), scan, block_ptr, max_slots, demand, demand_value, load_ratio, unused, is_first, is_last, flows,
             requests, loads, requested_loads, values, lanes,
         )  # fmt: skip
 

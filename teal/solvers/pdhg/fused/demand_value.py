@@ -17,7 +17,7 @@ from torch import Tensor
 from teal.problem import Problem
 from teal.runtime.arrays import AnyArray, FloatArray
 from teal.runtime.lanes import fill, larger, load, where_above
-from teal.runtime.parallel import inlined_kernel, kernel
+from teal.runtime.parallel import inlined_kernel, inner_kernel, kernel
 from teal.solvers.pdhg.fused.simplex import LOWEST, simplex_shift
 
 
@@ -205,7 +205,7 @@ def capped_shift(moved, cap, first, n, lanes, out):
         out[lane] = low
 
 
-@kernel
+@inner_kernel
 def _capped_sum(moved, cap, at, count, width, lane, t):
     """Sum of max(0, min(cap, moved - t)) of one lane."""
     total = 0.0

@@ -17,7 +17,7 @@ import numpy as np
 from teal.network.packed import PathScan
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.lanes import fill, larger, load, store, where_above
-from teal.runtime.parallel import inlined_kernel, is_alone, kernel, parallel_kernel, prange
+from teal.runtime.parallel import as_int64, inlined_kernel, inner_kernel, is_alone, kernel, parallel_kernel, prange
 from teal.solvers.pdhg.engine import (
     MAX_WEIGHT_CHANGE,
     MIN_SQUARED_DISTANCE,
@@ -57,7 +57,7 @@ def flows_up(first, nodes, parent, link, flow, loads, lanes):  # type: ignore[no
         store(flow, above, load(flow, above, lanes) + passing)
 
 
-@kernel
+@inner_kernel
 def _iterate_block(  # type: ignore[no-untyped-def]
     block, scan, block_ptr, max_slots, demands, value, primal, scratch, loads, sums, inverse_scale, floor,
     is_restarting, is_storing, lanes, h_lanes,
@@ -201,7 +201,7 @@ def after(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch
     average_and_restart(program, dual, control, scratch, width)
 
 
-@kernel
+@inner_kernel
 def dual_gradient_step(
     program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int
 ) -> FloatArray:
@@ -222,7 +222,7 @@ def dual_gradient_step(
     return dual_step
 
 
-@kernel
+@inner_kernel
 def average_and_restart(program: ScaledProgram, dual: Dual, control: Control, scratch: Scratch, width: int) -> None:
     """What follows the dual step: fixed-point error, bound, Halpern's average of the y, and whether to restart next."""
     links, blocks = len(program.inverse_capacity) // width, len(scratch.block_load)
@@ -319,7 +319,7 @@ def step(
     for b in prange(len(block_ptr) - 1):
         block_load[b] = 0
         _iterate_block(
-            b, scan, block_ptr, max_slots, demands, value, primal, scratch, block_load[b], block_sums[b],
+            as_int64(b), scan, block_ptr, max_slots, demands, value, primal, scratch, block_load[b], block_sums[b],
             inverse_scale, floor, is_restarting, is_storing, lanes, h_lanes,
         )  # fmt: skip
 
@@ -341,12 +341,12 @@ def _iterate_on_all(  # type: ignore[no-untyped-def]
 ):
     inverse_scale = value_scale(program, scratch)
     for i in range(count):
-        is_restarting = before(program, dual, control, scratch, len(lanes))
+        is_restarting = before(program, dual, control, scratch, as_int64(len(lanes)))
         _step_on_all(
             scan, block_ptr, max_slots, demands, value, primal, scratch, inverse_scale, program.carries_all,
             is_restarting, i == count - 1, lanes, h_lanes,
         )  # fmt: skip
-        after(program, dual, control, scratch, len(lanes))
+        after(program, dual, control, scratch, as_int64(len(lanes)))
 
 
 @kernel
@@ -355,12 +355,12 @@ def _iterate_alone(  # type: ignore[no-untyped-def]
 ):
     inverse_scale = value_scale(program, scratch)
     for i in range(count):
-        is_restarting = before(program, dual, control, scratch, len(lanes))
+        is_restarting = before(program, dual, control, scratch, as_int64(len(lanes)))
         _step_alone(
             scan, block_ptr, max_slots, demands, value, primal, scratch, inverse_scale, program.carries_all,
             is_restarting, i == count - 1, lanes, h_lanes,
         )  # fmt: skip
-        after(program, dual, control, scratch, len(lanes))
+        after(program, dual, control, scratch, as_int64(len(lanes)))
 
 
 def iterate(

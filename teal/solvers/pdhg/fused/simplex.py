@@ -6,7 +6,7 @@ import numpy as np
 
 from teal.runtime.arrays import FloatArray
 from teal.runtime.lanes import fill, larger, load, where_above
-from teal.runtime.parallel import kernel
+from teal.runtime.parallel import inner_kernel, kernel
 
 LOWEST = -1e34  # below every profit and split, within the range of float32
 _MOST_STEPS = 100  # of the search for a multiplier, at most; Newton's method takes a few, bisection 50
@@ -14,7 +14,7 @@ _MOST_STEPS = 100  # of the search for a multiplier, at most; Newton's method ta
 Lanes = tuple[int, ...]
 
 
-@kernel
+@inner_kernel
 def simplex_shift(moved, n, total, lanes):  # type: ignore[no-untyped-def]
     """The t for which max(0, moved - t) over n rows sums to ``total`` (Michelot 1986: drop rows below t, repeat)."""
     one = fill(moved.dtype.type(1), lanes)

@@ -33,7 +33,7 @@ from torch import Tensor
 from teal.problem import Problem
 from teal.problem.prox import project_splits
 from teal.runtime.arrays import FloatArray
-from teal.runtime.parallel import kernel
+from teal.runtime.parallel import inner_kernel, kernel
 from teal.solvers.pdhg.dense import DenseEngine, Point
 from teal.solvers.pdhg.plain import PlainEngine
 from teal.solvers.result import PdhgState
@@ -205,7 +205,7 @@ def project_prices(dual: FloatArray, step: FloatArray, limits: FloatArray) -> No
         dual[s, links] = weights[s]
 
 
-@kernel
+@inner_kernel
 def _weights_at(t: float, dual: FloatArray, step: FloatArray, limits: FloatArray, weights: FloatArray) -> float:
     """The q of each scenario for a multiplier, into ``weights``; returns their sum."""
     links, total = dual.shape[1] - 1, 0.0

@@ -13,7 +13,7 @@ import numpy as np
 from teal.network.packed import PathScan
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.lanes import fill, load, store, total
-from teal.runtime.parallel import inlined_kernel, kernel, parallel_kernel, prange
+from teal.runtime.parallel import inlined_kernel, inner_kernel, kernel, parallel_kernel, prange
 from teal.solvers.pdhg.fused.kernels import average_and_restart, dual_gradient_step, flows_up, prices_down
 from teal.solvers.pdhg.fused.simplex import Lanes, limited_simplex, simplex_shift
 from teal.solvers.pdhg.fused.state import Control, Dual, ScaledProgram, Scratch
@@ -35,7 +35,7 @@ class ScenarioRows(NamedTuple):
     is_live: FloatArray
 
 
-@kernel
+@inner_kernel
 def _prices_of_groups(s, scan, price, path_price, groups, lanes):  # type: ignore[no-untyped-def]
     """Prices of the paths to all nodes of a source, for every group of scenarios."""
     first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
@@ -43,7 +43,7 @@ def _prices_of_groups(s, scan, price, path_price, groups, lanes):  # type: ignor
         prices_down(first, nodes, scan.parent, scan.link, price[g], path_price[g], lanes)
 
 
-@kernel
+@inner_kernel
 def _loads_of_groups(s, scan, flow, loads, groups, lanes):  # type: ignore[no-untyped-def]
     """Add the flows of a source's paths to the loads of their links, for every group of scenarios."""
     first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]

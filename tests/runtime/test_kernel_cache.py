@@ -1,0 +1,309 @@
+"""Kernels on disk: edits of all that a kernel depends on are seen in another process, and nothing else is compiled."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from teal.objectives import ObjectiveName
+from teal.problem import Allocation, assess
+from teal.runtime import kernel_cache
+from teal.runtime.kernel_cache import KernelCache, interpreting, stamp
+from teal.solvers.pdhg import solve
+from teal.solvers.pdhg.fused.kernels import step
+from teal.testing import random_problem
+
+PACKAGE = Path(kernel_cache.__file__).parents[1]
+
+HELPERS = """
+from typing import NamedTuple
+import numpy as np
+from teal.runtime.parallel import inlined_kernel, inner_kernel, kernel
+
+FACTOR = 2.0
+TABLE = np.array([1.0, 2.0])
+
+class Pair(NamedTuple):
+    left: np.ndarray
+    right: np.ndarray
+
+@inner_kernel
+def scaled(x):
+    return FACTOR * x + TABLE[0]
+
+@inlined_kernel
+def shifted(x):
+    return x + 10.0
+"""
+CALLERS = """
+import numpy as np
+from helpers_of_test import Pair, scaled, shifted
+from teal.runtime import kernel_cache
+from teal.runtime.parallel import kernel, parallel_kernel, prange
+
+@kernel
+def inner(pair):
+    return scaled(pair.left[0]) + shifted(pair.left[0])
+
+@kernel
+def outer(pair):
+    return inner(pair)
+
+@parallel_kernel
+def everywhere(pair, out):
+    for i in prange(len(out)):
+        out[i] = scaled(pair.left[0]) + i
+"""
+MAIN = """
+import numpy as np
+from teal.runtime import kernel_cache
+import callers_of_test as callers
+
+class Count(kernel_cache.Announcer):
+    number = 0
+    def begins(self, name):
+        Count.number += 1
+
+with kernel_cache.announcing(Count()):
+    one, three, out = np.array([1.0]), np.array([3.0]), np.zeros(2)
+    pair = callers.Pair(left=one, right=three)
+    callers.everywhere(pair, out)
+    print(callers.outer(pair), out[1], Count.number)
+"""
+# left = 1: (2 x 1 + 1) + (1 + 10) and (2 x 1 + 1) + 1
+UNCHANGED = (14.0, 4.0)
+
+
+def _write(folder: Path, **texts: str) -> None:
+    folder.mkdir(exist_ok=True)
+    for name, text in texts.items():
+        (folder / f"{name}_of_test.py").write_text(text)
+
+
+def _run(folder: Path, cache: Path) -> tuple[float, float, int]:
+    """The two results in a new process, and the number of forms that it compiled."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache), "PYTHONPATH": f"{folder}:{PACKAGE.parent}"}
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", MAIN], env=environment, capture_output=True, text=True, timeout=300, check=True
+    )
+    outer, parallel, compiled = done.stdout.split()
+    return float(outer), float(parallel), int(compiled)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("FACTOR * x", "2 * FACTOR * x", (16.0, 6.0)),  # a kernel in another file
+        ("FACTOR = 2.0", "FACTOR = 5.0", (17.0, 7.0)),  # a constant there
+        ("np.array([1.0, 2.0])", "np.array([9.0, 2.0])", (22.0, 12.0)),  # an array there
+        ("x + 10.0", "x + 20.0", (24.0, 4.0)),  # a kernel that is compiled into its callers
+        ("    left: np.ndarray\n    right: np.ndarray", "    right: np.ndarray\n    left: np.ndarray", UNCHANGED),
+    ],
+)
+def test_a_change_in_another_file_is_seen_in_another_process(
+    tmp_path: Path, old: str, new: str, expected: tuple[float, float]
+) -> None:
+    _write(tmp_path / "code", helpers=HELPERS, callers=CALLERS)
+    first = _run(tmp_path / "code", tmp_path / "cache")
+    assert first[:2] == UNCHANGED
+    assert first[2] > 3
+    assert _run(tmp_path / "code", tmp_path / "cache") == (*UNCHANGED, 0)
+    assert old in HELPERS
+    _write(tmp_path / "code", helpers=HELPERS.replace(old, new))
+    assert _run(tmp_path / "code", tmp_path / "cache")[:2] == expected
+
+
+def test_another_checkout_and_other_comments_compile_nothing(tmp_path: Path) -> None:
+    _write(tmp_path / "code", helpers=HELPERS, callers=CALLERS)
+    _run(tmp_path / "code", tmp_path / "cache")
+    commented = HELPERS.replace("    return x + 10.0", '    """A docstring."""\n    # a comment\n    return x + 10.0')
+    _write(tmp_path / "elsewhere", helpers="# moved down by a line\n" + commented, callers=CALLERS)
+    assert _run(tmp_path / "elsewhere", tmp_path / "cache") == (*UNCHANGED, 0)
+
+
+def test_two_processes_that_start_together_compile_each_form_once(tmp_path: Path) -> None:
+    _write(tmp_path / "code", helpers=HELPERS, callers=CALLERS)
+    (tmp_path / "cache").mkdir()
+    environment = os.environ | {
+        "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": f"{tmp_path / 'code'}:{PACKAGE.parent}",
+    }  # fmt: skip
+    started = [
+        subprocess.Popen([sys.executable, "-B", "-c", MAIN], env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    outputs = [process.communicate(timeout=300)[0].split() for process in started]
+    assert [tuple(map(float, output[:2])) for output in outputs] == [UNCHANGED, UNCHANGED]
+    assert sum(int(output[2]) for output in outputs) == len(list((tmp_path / "cache").glob("*.nbc")))
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x04", b"half a file", b"\x80\x04cgone\nGone\n."])
+def test_a_file_that_cannot_be_read_is_written_anew(tmp_path: Path, content: bytes) -> None:
+    _write(tmp_path / "code", helpers=HELPERS, callers=CALLERS)
+    compiled = _run(tmp_path / "code", tmp_path / "cache")[2]
+    for file in (tmp_path / "cache").glob("*.nbc"):
+        file.write_bytes(content)
+    assert _run(tmp_path / "code", tmp_path / "cache") == (*UNCHANGED, compiled)
+    assert _run(tmp_path / "code", tmp_path / "cache") == (*UNCHANGED, 0)
+
+
+def test_old_stamps_are_removed_and_the_last_three_are_kept(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    for version in range(5):
+        _write(tmp_path / "code", helpers=HELPERS.replace("x + 10.0", f"x + {version}.0"), callers=CALLERS)
+        _run(tmp_path / "code", cache)
+        time.sleep(0.02)  # so that the times of files tell the versions apart
+    assert len({file.name.split(".")[-3] for file in cache.glob("callers_of_test.inner.*.nbc")}) == 3
+    assert _run(tmp_path / "code", cache)[2] == 0
+    long_ago = time.time() - 100 * 86_400
+    unused = cache / "gone_from_the_code.kernel.abc.def.nbc"
+    unused.write_bytes(b"")
+    os.utime(unused, (long_ago, long_ago))
+    _write(tmp_path / "code", helpers=HELPERS)
+    _run(tmp_path / "code", cache)
+    assert not unused.exists()
+
+
+def test_a_folder_that_cannot_be_written_compiles_and_keeps_nothing(tmp_path: Path) -> None:
+    _write(tmp_path / "code", helpers=HELPERS, callers=CALLERS)
+    (tmp_path / "file").write_text("")
+    assert _run(tmp_path / "code", tmp_path / "file" / "cache")[:2] == UNCHANGED
+
+
+def test_a_global_whose_value_cannot_be_told_is_refused() -> None:
+    namespace: dict[str, object] = {"setting": {"a": 1}, "__name__": "somewhere"}
+    exec("def reads(x):\n    return setting", namespace)
+    function = namespace["reads"]
+    assert callable(function)
+    with pytest.raises(TypeError, match=r"reads\.setting"):
+        stamp(function)
+
+
+def _kernels() -> dict[str, KernelCache]:
+    """Every kernel of the package, by name."""
+    found: dict[str, KernelCache] = {}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        if "from teal.runtime.parallel import" not in file.read_text():
+            continue
+        module = importlib.import_module(".".join(("teal", *file.relative_to(PACKAGE).with_suffix("").parts)))
+        for value in vars(module).values():
+            for form in getattr(value, "dispatchers", (value,)):
+                cache = getattr(form, "_cache", None)
+                if isinstance(cache, KernelCache):
+                    found[cache.name] = cache
+    return found
+
+
+def test_every_kernel_of_the_package_has_a_stamp_of_its_own() -> None:
+    stamps = [kernel._stamp for kernel in _kernels().values()]
+    assert len(stamps) > 150
+    assert len(set(stamps)) == len(stamps)
+
+
+def test_the_stamp_of_a_kernel_covers_the_files_of_its_callees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the iteration uses: a constant of another module, a kernel of a third one, the operators of lanes."""
+    dispatcher = step.dispatchers[0]  # type: ignore[attr-defined]
+    before = stamp(dispatcher)
+    assert stamp(dispatcher) == before
+    values = dispatcher.py_func.__globals__
+    monkeypatch.setitem(values, "LOWEST", -1e33)
+    assert stamp(dispatcher) != before
+    monkeypatch.undo()
+    shift = values["_iterate_block"].py_func.__globals__["simplex_shift"].py_func
+    monkeypatch.setattr(shift, "__code__", shift.__code__.replace(co_consts=(*shift.__code__.co_consts, 7)))
+    assert stamp(dispatcher) != before
+
+
+# What a first solve of a small network calls, over random networks: candidate paths, chosen paths, sums over paths and
+# links, and shorter paths.  As Python in a process without kernels, and as machine code here.
+FIRST_SOLVE = """
+import json
+import numpy as np
+import torch
+from teal.network import PathMethod, all_pairs, compute_paths, shortest
+from teal.problem import Allocation, all_paths_bound, assess
+from teal.solvers import columns
+from teal.solvers.short_paths import preferred
+from teal.testing import random_problem, random_topology
+
+def results():
+    found = []
+    for seed in range(4):
+        topology = random_topology(seed, nodes=9)
+        for method in PathMethod:
+            paths = compute_paths(topology, all_pairs(topology), method=method, cache=False)
+            found += [paths.leaf.tolist(), paths.trie.parent.tolist(), paths.trie.link.tolist()]
+        problem = random_problem(seed, batch=1, failed=seed % 2)
+        generator = np.random.default_rng(seed)
+        prices = torch.from_numpy(generator.uniform(0, 1, tuple(problem.capacity.shape)))
+        splits = preferred(problem, problem.even_splits / 3, "latency")
+        figures = assess(problem, Allocation.of_batch(splits, prices, 0.0)).figures(0)
+        bound = float(all_paths_bound(problem, prices)[0])
+        found += [splits.tolist(), [figures.value, figures.bound, figures.max_link_utilisation, bound]]
+        weight = generator.integers(1, 5, topology.num_links).astype(float)
+        links = topology.num_nodes, topology.link_source, topology.link_target
+        found.append(shortest.shortest_trees(*links, weight, np.arange(3))[0].tolist())
+        more = columns._with_best_paths(problem, columns.PdhgResult(
+            splits=splits, prices=prices, value=prices[:, 0], bound=problem.demand.sum(1), gap=prices[:, 0],
+            iterations=0, solve_s=0.0, state=columns.PdhgState(splits, prices), stopped_by=(columns.Stop.GAP,),
+        ), 1e-6)
+        found.append(more.leaf.tolist())
+    return found
+"""
+
+
+def test_kernels_that_run_as_python_give_what_machine_code_gives(tmp_path: Path) -> None:
+    program = FIRST_SOLVE + textwrap.dedent("""
+        from teal.runtime.kernel_cache import interpreting
+        with interpreting():
+            print(json.dumps(results()))
+    """)
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    python = json.loads(
+        subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300, check=True
+        ).stdout
+    )
+    assert not list(tmp_path.glob("*.nbc")), "nothing was compiled"
+    namespace: dict[str, Any] = {}
+    exec(FIRST_SOLVE, namespace)
+    machine = json.loads(json.dumps(namespace["results"]()))
+    assert len(machine) == len(python) > 30
+    for ours, theirs in zip(machine, python, strict=True):
+        np.testing.assert_allclose(_flat(ours), _flat(theirs), rtol=1e-12, atol=1e-12)
+
+
+def _flat(nested: Any) -> list[float]:
+    return [number for part in nested for number in _flat(part)] if isinstance(nested, list) else [nested]
+
+
+@pytest.mark.parametrize("objective", [
+    ObjectiveName.TOTAL_FLOW, ObjectiveName.WEIGHTED_FLOW, ObjectiveName.LATENCY_PENALISED_FLOW,
+    ObjectiveName.MAX_LINK_UTILISATION, ObjectiveName.MAX_CONCURRENT_FLOW,
+])  # fmt: skip
+@pytest.mark.parametrize("failed", [0, 2])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_without_kernels_highs_solves_small_programs_to_the_optimum(
+    objective: ObjectiveName, failed: int, batch: int
+) -> None:
+    for seed in range(3):
+        problem = random_problem(seed, objective=objective, batch=batch, failed=failed)
+        by_engine = solve(problem, gap=1e-6)
+        with interpreting():
+            exact = solve(problem, gap=1e-6)
+        assert exact.iterations == 0
+        assert (exact.gap <= 1e-6).all()
+        torch.testing.assert_close(exact.value, by_engine.value, rtol=3e-6, atol=1e-9)
+        checked = assess(problem, Allocation.of_batch(exact.splits, exact.prices, 0.0))
+        assert all(status.usable for status in checked.status)
+        assert (checked.gap <= 1e-6).all()
