@@ -50,7 +50,10 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     from teal.studies.warm_up import compile_first
 
-    compile_first(lambda text: sys.stderr.write(f"{text}\n"))
+    def notify(text: str) -> None:
+        sys.stderr.write(f"{text}\n")
+
+    compile_first(notify)
 
 
 @pytest.fixture(scope="session")

@@ -13,9 +13,12 @@ from teal.evaluation.comparison import SchemeResult
 from teal.evaluation.online import LazyAllocation, Timeline, carried_over
 from teal.evaluation.rows import Row, failed_allocation, gap_of, weighted_mean
 from teal.problem import Allocation, Problem, Status, assess
+from teal.runtime.kernel_cache import num_compiled
 from teal.schemes import Follower, Scheme
 
-MAX_WARM_UP_S = 60.0  # seconds: a first solve that took longer is kept as the result instead of being repeated warm
+# Seconds: a first solve that took longer is kept as the result instead of being repeated, even if kernels were compiled
+# in it; and one that took longer than the second number if none was, such as that of a linear program.
+MAX_WARM_UP_S, _MAX_UNCOMPILED_S = 60.0, 1.0
 
 Before = Callable[[Case], Problem | None]  # the problem of the interval before a case
 
@@ -47,16 +50,19 @@ class SchemeRunner:
     def __post_init__(self) -> None:
         self._timeline = Timeline(self.interval_s)
         self._busy_s = 0.0  # wall-clock seconds of the last call
-        self._warm_up_result: Allocation | None = None  # of a warm-up that took longer than MAX_WARM_UP_S
+        self._warm_up_result: Allocation | None = None  # of a warm-up that is not repeated
 
     def warm_up(self, problem: Problem, case: Case, *, has_worked: bool) -> InputError | None:
         """Solve a case without counting it, so that compilation and caches are not timed.
+
+        Where nothing was compiled, a solve that took long is kept: it is the result of the first case.
 
         A scheme that fails here is excluded, unless it ``has_worked`` in an earlier part of the run.
 
         Returns:
             the error if it is the user's.
         """
+        compiled = num_compiled()
         try:
             allocation = self._solve(problem, case)
         except Exception as error:
@@ -64,7 +70,8 @@ class SchemeRunner:
                 return None
             self._exclude(one_line(error))
             return error if isinstance(error, InputError) else None
-        if allocation.build_s[0] + allocation.solve_s[0] > MAX_WARM_UP_S:
+        longest = MAX_WARM_UP_S if num_compiled() > compiled else _MAX_UNCOMPILED_S
+        if allocation.build_s[0] + allocation.solve_s[0] > longest:
             self._warm_up_result = allocation
         return None
 

@@ -72,6 +72,12 @@ class Announcer:
 
 
 _announcer: Announcer = Announcer()
+_num_compiled = 0
+
+
+def num_compiled() -> int:
+    """Number of forms that this process has compiled."""
+    return _num_compiled
 
 
 @contextlib.contextmanager
@@ -267,6 +273,8 @@ class KernelCache(NullCache):
             if form is not None:
                 self._unlock()
                 return form
+        global _num_compiled
+        _num_compiled += 1
         self._begins.append(time.perf_counter())
         _announcer.begins(self.name)
         return None

@@ -136,19 +136,9 @@ def measure(
     """
     for b in prange(len(block_ptr) - 1):
         _measure_block(
-            np.int64(b),
-            scan,
-            block_ptr,
-            max_slots,
-            demand,
-            inverse_capacity,
-            cost,
-            demand_value,
-            is_even,
-            out,
-            lanes,
+            as_int64(b), scan, block_ptr, max_slots, demand, inverse_capacity, cost, demand_value, is_even, out, lanes,
             h_lanes,
-        )
+        )  # fmt: skip
 
 
 @inner_kernel
