@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -74,10 +75,11 @@ def test_the_documentation_site_builds_without_a_warning(tmp_path: Path) -> None
     for package in ("mkdocs", "material", "latex2mathml"):
         if importlib.util.find_spec(package) is None:
             pytest.skip("needs mkdocs: pip install '.[docs]'")
-    site = tmp_path / "site"
-    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(site)]
-    run = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout + run.stderr
+    site = Path(os.environ.get("TEAL_SITE") or tmp_path / "site")
+    if not site.is_dir():  # `make docs` has built it in CI, where it fails for a warning
+        build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(site)]
+        run = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
+        assert run.returncode == 0, run.stdout + run.stderr
     pages = {
         page.relative_to(site).parent.as_posix(): page.read_text(encoding="utf-8") for page in site.rglob("index.html")
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.metadata
 import subprocess
 import sys
 import venv
@@ -43,11 +44,20 @@ def test_the_wheel_contains_data_models_and_baselines(wheel: Path) -> None:
     assert not [name for name in names if name.startswith(("tests", "benchmarks")) or "__pycache__" in name]
 
 
+def _link_torch(folder: Path) -> None:
+    """Give an environment the torch of this one, whose build cannot be had everywhere; all else is installed anew."""
+    (site,) = folder.glob("lib/*/site-packages")
+    files = importlib.metadata.files("torch") or []
+    for name in {file.parts[0] for file in files if ".." not in file.parts}:
+        (site / name).symlink_to(Path(str(importlib.metadata.distribution("torch").locate_file(name))))
+
+
 def test_the_wheel_evaluates_b4_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
-    venv.create(tmp_path / "venv", with_pip=True)
+    venv.create(tmp_path / "venv")
     python, teal = tmp_path / "venv" / "bin" / "python", tmp_path / "venv" / "bin" / "teal"
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", ROOT / "constraints.txt"]
-    _run(*pip, f"teal-te[baselines] @ file://{wheel}", cwd=tmp_path)
+    _link_torch(tmp_path / "venv")
+    uv = [Path(sys.executable).with_name("uv"), "pip", "install", "--quiet", "--native-tls", "--python", python]
+    _run(*uv, "-c", ROOT / "constraints.txt", f"teal-te[baselines] @ file://{wheel}", cwd=tmp_path)
     work_folder = tmp_path / "work"
     work_folder.mkdir()
     assert "evaluate" in _run(teal, "--help", cwd=work_folder)

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -253,3 +254,33 @@ def test_the_page_names_findings_and_links(tmp_path: Path, capsys: pytest.Captur
     assert all(float(row["failed_utilisation"]) >= float(row["utilisation"]) - 1e-9 for row in links)
     assert main([*command, "--overwrite", "--failures", "nodes", "--pairs"]) == 2
     assert "--pairs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),  # (value, bound) before and after the failure
+    [
+        ((8.0, 10.0), (5.0, 6.0), 1 - 6 / 8),  # it costs at least a quarter
+        ((8.0, 10.0), (7.0, 9.0), 0.0),  # it may cost up to 0.3, and may gain
+        ((8.0, 10.0), (9.0, 9.5), 0.0),  # it may gain 0.1875, and may cost 0.1: nothing is certain
+        ((8.0, 10.0), (12.0, 14.0), 1 - 12 / 10),  # it gains at least a fifth
+    ],
+)
+def test_a_loss_is_what_values_and_bounds_make_certain(
+    before: tuple[float, float], after: tuple[float, float], expected: float
+) -> None:
+    outage = SimpleNamespace(value_before=before[0], bound_before=before[1], value=after[0], bound=after[1])
+    assert loss(outage, Objective()) == pytest.approx(expected)  # type: ignore[arg-type]
+
+
+def test_the_matrix_that_fills_a_link_most_is_named_in_every_block() -> None:
+    """One link and 40 matrices, the largest at known places of each block of 16."""
+    topology = make_topology([(0, 1, 10.0)], both=True)
+    rates = np.full((40, 2), 1.0)
+    rates[5, 0], rates[16 + 3, 0], rates[32 + 7, 0] = 4.0, 5.0, 6.0
+    instance, link = _instance(topology, rates), 0
+    named = [
+        (int(peaks.row[link]), float(peaks.utilisation[link]))
+        for _, _, peaks in outages(instance, np.arange(40), 1e-3, [NO_FAILURE])
+    ]
+    assert [index for index, _ in named] == [5, 19, 39]
+    np.testing.assert_allclose([utilisation for _, utilisation in named], [0.4, 0.5, 0.6], rtol=1e-3)

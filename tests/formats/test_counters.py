@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from teal.errors import InputError
-from teal.formats.counters import counters_from_frame, load_counters, save_counters
+from teal.formats.counters import _means, counters_from_frame, load_counters, save_counters
 from teal.testing import make_topology
 
 TOPOLOGY = make_topology([(0, 1, 10), (1, 2, 10)], both=True)  # n0 - n1 - n2
@@ -140,3 +140,10 @@ def test_files_come_back_and_what_they_lack_is_named(tmp_path: Path) -> None:
         load_counters(path, TOPOLOGY)
     with pytest.raises(InputError, match="csv"):
         load_counters(tmp_path / "c.txt", TOPOLOGY)
+
+
+@pytest.mark.parametrize(("known_s", "expected"), [(120, np.nan), (149, np.nan), (150, 2.0), (300, 2.0)])
+def test_an_interval_of_which_less_than_half_is_known_has_no_rate(known_s: float, expected: float) -> None:
+    one = np.array
+    found = _means(one([0.0]), one([known_s]), one([2.0]), one([300.0]), 300.0)
+    np.testing.assert_allclose(found, [expected])

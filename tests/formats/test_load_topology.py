@@ -9,6 +9,7 @@ import pytest
 
 from teal.errors import InputError
 from teal.formats import load_topology
+from teal.formats.units import great_circle_km
 
 SNDLIB = """<?xml version="1.0" encoding="ISO-8859-1"?>
 <network xmlns="http://sndlib.zib.de/network" version="1.0">
@@ -241,3 +242,21 @@ def test_what_is_likely_a_misreading_is_said(tmp_path: Path) -> None:
     assert not load_topology(str(tmp_path / "x.json")).notes
     (tmp_path / "x.graphml").write_text(GRAPHML.format(second="Paris", extra=""))
     assert "two nodes have the label 'Paris'" in load_topology(str(tmp_path / "x.graphml"), default_capacity=1).notes[0]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "kilometres"),
+    [
+        ((0.0, 0.0), (0.0, 90.0), 10_007.5),  # a quarter of a meridian
+        ((0.0, 0.0), (90.0, 0.0), 10_007.5),  # of the equator
+        ((0.0, 60.0), (180.0, 60.0), 6_671.7),  # over the pole, 60 degrees of a meridian
+        ((10.0, 50.0), (20.0, 50.0), 714.2),
+        ((-0.1278, 51.5074), (2.3522, 48.8566), 343.6),  # London and Paris
+        ((-74.006, 40.7128), (151.2093, -33.8688), 15_989.0),  # New York and Sydney
+    ],
+)
+def test_great_circles_against_published_distances(
+    a: tuple[float, float], b: tuple[float, float], kilometres: float
+) -> None:
+    assert great_circle_km(a, b) == pytest.approx(kilometres, rel=2e-3)
+    assert great_circle_km(b, a) == pytest.approx(great_circle_km(a, b))

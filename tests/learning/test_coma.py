@@ -167,3 +167,13 @@ def test_bound_loss_and_reward_equal_certified_bound_and_value(objective: Object
     torch.testing.assert_close(loss * total_demand_value(problem), bound)
     small = 1e-3 * problem.path_mask.double()
     torch.testing.assert_close(reward(problem, small) * total_demand_value(problem), problem.value(small))
+
+
+def test_paths_that_do_not_exist_have_no_gradient() -> None:
+    problem = random_problem(3)
+    assert not problem.path_mask.all()
+    means = torch.zeros(problem.path_mask.shape, dtype=torch.float64, requires_grad=True)
+    coma_loss(problem, means, Exploration(0.5, 2, 1), Stream(0)).sum().backward()
+    assert means.grad is not None
+    assert (means.grad[~problem.path_mask] == 0).all()
+    assert (means.grad[problem.path_mask] != 0).any()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import networkx as nx
@@ -125,3 +126,18 @@ def test_groups_are_part_of_the_cache_key_and_of_the_settings(tmp_path: Path) ->
     one = [*topology.find_links("1", "2"), *topology.find_links("1", "3")]
     expected = compute_paths(topology, method=PathMethod.SURVIVABLE, groups=[one], cache=False)
     np.testing.assert_array_equal(paths.leaf, expected.leaf)
+
+
+def test_a_link_that_all_paths_cross_costs_more_than_any_number_of_others() -> None:
+    """A way of nine links with four detours, one of which avoids the link that the first two paths share."""
+    ends = [(node, node + 1) for node in range(9)]
+    new = 10
+    for begin, end, hops in ((1, 8, 8), (2, 9, 9), (0, 3, 4), (7, 9, 3)):
+        nodes = [begin, *range(new, new + hops - 1), end]
+        new += hops - 1
+        ends += itertools.pairwise(nodes)
+    topology = make_topology([(a, b, 1.0) for a, b in ends])
+    paths = compute_paths(
+        topology, np.array([[0, 9]], np.int32), num_paths=3, method=PathMethod.SURVIVABLE, cache=False
+    )
+    assert _avoidable(topology, paths, topology.cables()) == []

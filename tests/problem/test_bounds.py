@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from baselines.lp_all import LpAll
 from teal.network import compute_paths
+from teal.network.extension import with_columns
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.assessment import assess
-from teal.problem.bounds import dual_bound, gap, scaled_dual_bound
+from teal.problem.bounds import all_paths_bound, dual_bound, gap, scaled_dual_bound
 from teal.testing import make_topology, random_problem
 
 
@@ -74,3 +75,31 @@ def test_dual_bounds_without_link_costs_equal_those_of_the_general_case(seed: in
     assert costly.has_link_cost
     for bound in (dual_bound, scaled_dual_bound):
         assert torch.equal(bound(problem, prices), bound(costly, prices))
+
+
+@pytest.mark.parametrize("price", [1e3, 1e5])
+def test_prices_that_are_far_too_large_prove_the_value_of_all_routable_demand(price: float) -> None:
+    problem = random_problem(0, failed=2)
+    everything = (problem.routable_demand * problem.demand_value).sum(1)
+    bound = scaled_dual_bound(problem, torch.full_like(problem.capacity, price))
+    torch.testing.assert_close(bound, everything)
+
+
+def test_over_all_paths_a_balanced_program_includes_what_the_allocation_includes() -> None:
+    """0 -> 2 has one candidate path, over 1, which fails; the network has the direct link, which is no candidate."""
+    topology = make_topology([(0, 1, 10.0), (1, 2, 10.0), (0, 2, 4.0)])
+    pairs = np.array([[0, 1], [0, 2]], np.int32)
+    paths = compute_paths(topology, pairs, num_paths=2, cache=False)
+    kept = [[k for k in range(2) if paths.mask[d, k] and len(paths.links_of(d, k)) == 1 + d] for d in range(2)]
+    paths = with_columns(paths, np.array(kept, np.int32))
+    problem = Problem.create(
+        topology, paths, Objective(ObjectiveName.MAX_LINK_UTILISATION), np.array([5.0, 8.0]),
+        capacity=np.array([10.0, 0.0, 4.0]),
+    )  # fmt: skip
+    assert problem.routable.tolist() == [[True, False]]
+    optimum = 0.5  # 5 on the link of 10 alone
+    for seed in range(5):
+        prices = torch.rand(problem.capacity.shape, generator=torch.Generator().manual_seed(seed)).double()
+        assert all_paths_bound(problem, prices).item() <= optimum + 1e-12
+    only_first = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
+    assert all_paths_bound(problem, only_first).item() == pytest.approx(optimum)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import teal
 from teal.errors import InputError
-from teal.problem.churn import ChurnLimit
+from teal.problem.churn import ChurnLimit, live_part
 from teal.problem.demand_sets import Capped
 from teal.testing import random_problem
 
@@ -105,3 +105,15 @@ def test_engines_find_the_same_optimum_under_a_limit(seed: int) -> None:
     assert bool((plain.value <= fused.bound * (1 + 1e-9)).all())
     with pytest.raises(InputError, match="no compiled engine"):
         teal.solve(random_problem(seed).with_protection(), engine="fused")
+
+
+def test_splits_in_force_that_sum_above_one_count_as_scaled_to_one() -> None:
+    problem = random_problem(3, batch=1)
+    twice = 2 * problem.even_splits
+    np.testing.assert_allclose(live_part(problem.program, twice), problem.even_splits)
+    limited, scaled = problem.with_churn_limit(twice, 0.05), problem.with_churn_limit(problem.even_splits, 0.05)
+    first = torch.zeros_like(twice)
+    first[..., 0] = 1.0
+    expected = teal.violations(scaled, first).conditions["churn"]
+    assert float(expected) > 0.1
+    np.testing.assert_allclose(teal.violations(limited, first).conditions["churn"], expected)

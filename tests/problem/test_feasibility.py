@@ -8,8 +8,8 @@ import torch
 
 from teal.network import compute_paths
 from teal.objectives import Objective, ObjectiveName
-from teal.problem import Problem
-from teal.problem.feasibility import violations
+from teal.problem import Allocation, Problem, Status, assess
+from teal.problem.feasibility import TOLERANCE, violations
 from teal.testing import make_topology
 
 
@@ -62,3 +62,19 @@ def test_splits_with_nan_or_a_wrong_shape_are_refused() -> None:
         violations(_problem(), _splits(float("nan"), 0, 0))
     with pytest.raises(ValueError, match="splits must be"):
         violations(_problem(), torch.zeros(1, 2, 2))
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0, 50.0])
+def test_feasible_ends_at_the_tolerance(factor: float) -> None:
+    """4 Gbit/s on a link of 4 and a share of that above it: from both sides of the tolerance."""
+    splits = _splits(0.5 * (1 + factor * TOLERANCE), 0.25, 0)
+    (status,) = assess(_problem(), Allocation.of_batch(splits, None, 0.0)).status
+    assert (status is Status.FEASIBLE) == (factor < 1)
+
+
+def test_under_max_link_utilisation_load_on_a_failed_link_violates_capacity_too() -> None:
+    measured = violations(_problem(ObjectiveName.MAX_LINK_UTILISATION, failed=True), _splits(0.75, 0.25, 0))
+    assert measured.capacity.item() == pytest.approx(2.0 / 4.0)
+    assert measured.mask.item() == pytest.approx(0.25)
+    on_live = violations(_problem(ObjectiveName.MAX_LINK_UTILISATION, failed=True), _splits(1.0, 0, 0))
+    assert on_live.largest.item() == 0, "more than the capacity of a link that works is allowed"

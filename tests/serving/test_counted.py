@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,13 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
 from teal.client import InvalidRequest
-from teal.network.ecmp import EcmpDag
+from teal.network import Topology, all_pairs
+from teal.network.ecmp import EcmpDag, igp_metric
 from teal.pathops.measurements import ecmp_measurements, path_measurements
 from teal.runtime.arrays import FloatArray
+from teal.serving.engine.counted import CountedTraffic
+from teal.serving.engine.requests import CounterReadings
+from teal.testing import make_topology
 from tests.serving.service import b4_served, run, service
 
 SERVED = b4_served()
@@ -32,11 +37,11 @@ def _time(row: int) -> np.datetime64:
     return BEGIN + np.timedelta64(300 * row, "s")
 
 
-def _readings(values: FloatArray) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    names, links, nodes = TOPOLOGY.node_names, TOPOLOGY.num_links, TOPOLOGY.num_nodes
+def _readings(values: FloatArray, topology: Topology = TOPOLOGY) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    names, links, nodes = topology.node_names, topology.num_links, topology.num_nodes
     of_links = [
         {"source": names[s], "target": names[t], "sent": float(v), "received": float(v)}
-        for s, t, v in zip(TOPOLOGY.link_source, TOPOLOGY.link_target, values, strict=False)
+        for s, t, v in zip(topology.link_source, topology.link_target, values, strict=False)
     ]
     of_nodes = [
         {"node": names[n], "ingress": float(values[links + n]), "egress": float(values[links + nodes + n])}
@@ -137,3 +142,26 @@ def test_wrong_readings_are_named(tmp_path: Path, change: dict[str, Any], messag
             assert message in response.text
 
     run(work)
+
+
+def test_an_estimate_that_raises_an_alarm_is_not_what_is_expected_next() -> None:
+    topology = make_topology([(0, 1, 10.0), (1, 2, 10.0), (2, 0, 10.0), (2, 3, 10.0)], both=True)
+    pairs, rng = all_pairs(topology), np.random.default_rng(0)
+    series = rng.lognormal(0, 1, len(pairs)) * rng.lognormal(0, 0.1, (32, len(pairs)))
+    measured = ecmp_measurements(EcmpDag.of(topology, igp_metric(topology, "file")), pairs)
+    served = SimpleNamespace(topology=topology, paths=SimpleNamespace(pairs=pairs), capacity=topology.capacity)
+    counted = CountedTraffic(served, series[:30])  # type: ignore[arg-type]
+
+    def take(values: FloatArray, is_wrong: bool) -> dict[str, Any]:
+        of_links, of_nodes = _readings(values, topology)
+        for reading in of_links[::2] if is_wrong else []:
+            reading["sent"] = reading["received"] = 0.0
+        readings = CounterReadings.model_validate({"links": of_links, "nodes": of_nodes})
+        return counted.take(readings, None, None).figures
+
+    assert not take(measured @ series[30], is_wrong=False)["alarm"]
+    expected = counted._expected
+    assert expected is not None
+    np.testing.assert_allclose(expected.sum(), series[30].sum(), rtol=0.02)
+    assert take(measured @ series[31], is_wrong=True)["alarm"]
+    np.testing.assert_array_equal(counted._expected, expected)

@@ -13,7 +13,9 @@ from teal.network import PathSet, all_pairs, compute_paths
 from teal.objectives import Objective
 from teal.problem import Problem
 from teal.serving.engine.solver import Solver
+from teal.serving.engine.store import Store
 from teal.solvers.candidates import more_paths
+from teal.testing import make_topology
 from tests.serving.service import rates_of, run, service, until
 
 # One path a demand to begin with, so that there is much to add.
@@ -135,3 +137,14 @@ def test_a_damaged_file_of_paths_leaves_the_network_as_it_is(tmp_path: Path) -> 
             assert (await client.network("b4")).paths == network.paths
 
     run(work)
+
+
+def test_a_change_of_links_keeps_the_paths_that_were_added(tmp_path: Path) -> None:
+    topology = make_topology([(0, 1, 1.0)], both=True)
+    store, network = Store(tmp_path), {"topology": "x"}
+    store.put("b4", network)
+    store.write_paths("b4", store.read("b4").generation, compute_paths(topology, cache=False))
+    assert store.read("b4").added_paths == 1
+    store.change_links("b4", {"0": {"up": False}}, network)
+    assert store.read("b4").links == {"0": {"up": False}}
+    assert store.read("b4").added_paths == 1, "a reload takes the stored paths"

@@ -6,11 +6,19 @@ import csv
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from teal.cli import main
+from teal.evaluation.failures import cable_failures
+from teal.evaluation.simulate import simulated
 from teal.formats import load_topology
 from teal.formats.segment_lists import read_policies
+from teal.network import TrafficMatrices, all_pairs
+from teal.network.ecmp import EcmpDag
+from teal.network.rates import ArrayRates
+from teal.network.segment_lists import SegmentPolicies
+from teal.testing import make_topology
 
 # A square a - b - d - c - a with a diagonal a - d of metric 5, and a leaf e behind d.
 LINKS = "source,target,capacity,delay,metric\na,b,10,1,1\nb,d,10,1,1\na,c,10,1,1\nc,d,10,1,2\na,d,10,1,5\nd,e,40,1,1\n"
@@ -143,3 +151,17 @@ def test_wrong_input_is_one_line(files: Path, capsys: pytest.CaptureFixture[str]
     lines = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
     assert len(lines) == 1
     assert message in lines[0]
+
+
+@pytest.mark.parametrize("block", [1, 2, 16])
+def test_the_worst_matrix_of_a_failure_is_found_in_every_block(block: int) -> None:
+    topology = make_topology([(0, 1, 10.0), (1, 2, 10.0), (2, 0, 10.0)], both=True)
+    times = np.datetime64("2024-01-01", "s") + 300 * np.arange(5)
+    rates = np.array([1.0, 2.0, 1.5, 3.0, 0.5])[:, None] * np.ones(6)
+    traffic = TrafficMatrices("test", all_pairs(topology), times, ArrayRates(rates), 300)
+    result = simulated(
+        EcmpDag.of(topology, np.ones(6)), traffic, np.arange(5), SegmentPolicies.none(), cable_failures(topology), 1,
+        block=block,
+    )  # fmt: skip
+    assert [failure.index for failure in result.failures] == [3] * 3
+    assert [failure.utilisation for failure in result.failures] == pytest.approx([0.6] * 3)

@@ -128,3 +128,12 @@ def test_under_total_flow_it_learns_from_what_is_lost() -> None:
     assert float(splits.sum(-1).min()) > 0.9
     assert mixture.regret.best == "all"
     assert 0 <= mixture.regret.realised <= mixture.regret.limit
+
+
+def test_what_is_spread_in_each_interval_goes_by_the_first_weights() -> None:
+    """The hedge ``residual`` begins with 8 times the weight of others; a share of almost 1 leaves nothing else."""
+    demand = np.array([[1.0, 1.0, 1.0], [8.0, 1.0, 1.0]])
+    mixture = Mixture({"residual": _Fixed(1.0), "even": _Fixed(0.5)}, rate=1.0, share=0.999, warm_up=0)
+    mixture.allocate(make_past(demand[:1]))
+    mixture.allocate(make_past(demand))
+    np.testing.assert_allclose(mixture.weights, [8 / 9, 1 / 9], atol=0.01)

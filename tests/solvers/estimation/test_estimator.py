@@ -22,7 +22,7 @@ from teal.solvers.estimation.check import Checker
 from teal.solvers.estimation.priors import History, gravity, scaled_to
 from teal.solvers.estimation.repair import repair
 from teal.solvers.estimation.worst_load import worst_load
-from teal.testing import random_topology
+from teal.testing import make_topology, random_topology
 from tests.igp_reference import random_metrics, segment_shares
 
 
@@ -276,3 +276,26 @@ def test_what_estimates_need_is_asked_for() -> None:
             np.full(measured.shape[0], np.nan), np.ones(measured.shape[0]), np.ones(len(pairs)), 1.0
         )
     assert list(itertools.islice(pairs.tolist(), 1))
+
+
+def test_intervals_are_wider_for_demands_that_have_grown() -> None:
+    """A demand of 0.2 of the total on average has 0.8 of it now: 4 times its mean, and 0.01 x 10 x 4 to each side."""
+    estimator = Estimator(np.array([[0, 1], [1, 0]]), 2)
+    estimator._residuals, estimator._widths = np.zeros((1, 2)), np.array([0.01, 0.01])
+    estimator._mean, estimator._own = np.array([0.2, 0.8]), 0.0
+    low, high = estimator._interval(np.array([8.0, 2.0]))
+    np.testing.assert_allclose([low, high], [[7.6, 1.9], [8.4, 2.1]])
+    estimator._own = 1.0  # every width is the demand's own: growth does not count
+    np.testing.assert_allclose(estimator._interval(np.array([8.0, 2.0]))[1], [8.1, 2.1])
+
+
+def test_a_measured_demand_that_the_history_did_not_have_is_kept() -> None:
+    topology = make_topology([(0, 1, 10.0), (1, 2, 10.0)], both=True)
+    pairs, truth = all_pairs(topology), np.array([4.0, 3.0, 2.0, 5.0, 1.0, 6.0])
+    history = truth * np.random.default_rng(0).uniform(0.9, 1.1, (30, 6))
+    history[:, 1] = 0
+    measured = ecmp_measurements(EcmpDag.of(topology, np.ones(4)), pairs)
+    estimator = Estimator(pairs, 3, history=history)
+    estimator.route(measured)
+    flows = np.array([np.nan, 3.0, np.nan, np.nan, np.nan, np.nan])
+    assert estimator.estimate(measured @ truth, flows=flows).matrix[1] == pytest.approx(3.0, rel=0.1)

@@ -23,11 +23,13 @@ from teal.problem.allocation import Allocation, Status
 from teal.problem.assessment import assess
 from teal.problem.feasibility import violations
 from teal.problem.prox import project_splits, project_steps, weighted_simplex
+from teal.runtime.interruptible import Deadline, complete
 from teal.solvers import pdhg
-from teal.solvers.pdhg import PdhgState
+from teal.solvers.pdhg import PdhgState, Stop
 from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.fused.simplex import dual_simplex
 from teal.solvers.pdhg.plain import PlainEngine
+from teal.solvers.pdhg.search import Search
 from teal.testing import assert_feasible, random_problem, with_random_steps
 
 
@@ -275,3 +277,33 @@ def test_pdhg_keeps_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0.25 < clock.perf_counter() < 0.3 + 0.02, "0.02: the readings of the last check"
     assert solution.iterations > 10
     torch.testing.assert_close(problem.value(solution.splits), solution.value)
+
+
+def test_a_deadline_leaves_time_for_an_iteration_and_the_last_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock of its own: an iteration takes 1 s, a check 2 s, and no gap is ever reached."""
+    clock = SimpleNamespace(now=0.0)
+    clock.perf_counter = lambda: clock.now
+    for module in ("teal.solvers.pdhg.search", "teal.runtime.interruptible"):
+        monkeypatch.setattr(f"{module}.time", clock)
+    bound = torch.tensor([100.0], dtype=torch.float64)
+
+    class Slow:
+        def advance(self, count: int) -> torch.Tensor:
+            clock.now += count
+            return bound
+
+        def check(self, *_: object, **__: object) -> tuple[torch.Tensor, torch.Tensor]:
+            clock.now += 2
+            return torch.tensor([1.0], dtype=torch.float64), bound
+
+        def keep(self, *_: object) -> None: ...
+
+        trivial_bound = certify = lambda self: bound
+
+    search = Search(
+        random_problem(0, batch=1), Slow(), 1e-3, 10**6, None, 0.0, may_stall=False, is_large=True  # type: ignore[arg-type]
+    )  # fmt: skip
+    done, stop = complete(search.iterating(Deadline(50.0), warm=False))
+    assert stop is Stop.DEADLINE
+    assert done > 10
+    assert clock.now <= 50

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from teal.network import all_pairs
 from teal.runtime.arrays import FloatArray
 from teal.runtime.interruptible import Deadline
 from teal.solvers.upgrade import Scenarios, buy, buy_modules, scenarios_of
+from teal.solvers.upgrade.cuts import Cuts, cheapest_purchase
 from teal.testing import make_topology, random_topology
 
 
@@ -137,3 +139,52 @@ def test_wrong_costs_and_sizes_are_refused_and_time_is_kept() -> None:
         buy_modules(scenarios, cuts, [])
     with pytest.raises((SolverError, InputError)):
         buy_modules(scenarios, cuts, [(-1.0, 1.0)])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_under_limits_of_cables_cost_and_bound_enclose_the_optimum_and_no_limit_is_passed(seed: int) -> None:
+    scenarios = _scenarios(seed)
+    free, _ = buy(scenarios, gap=1e-3)
+    cost, upper, right, equal, wanted = _whole(scenarios)
+    for cable in np.argsort(-free.bought * scenarios.cost):  # the first one that may have less, at a higher cost
+        most = np.full(scenarios.num_cables, np.inf)
+        most[cable] = 0.8 * free.bought[cable]
+        bounds = [(0, None if np.isinf(one) else one) for one in most] + [(0, None)] * (len(cost) - len(most))
+        whole = linprog(cost, upper, right, equal, wanted, bounds=bounds)
+        if whole.status == 0 and whole.fun > 1.0005 * free.cost:
+            break
+    else:
+        pytest.fail("no limit of a single cable binds on this network")
+    limited = dataclasses.replace(scenarios, most=most)
+    for gap in (0.3, 1e-3):  # a search that stops early returns a bound that has met fewer cuts
+        found, cuts = buy(limited, gap=gap)
+        assert found.bound <= whole.fun * (1 + 1e-7)
+        assert found.cost >= whole.fun * (1 - 1e-7)
+        assert (found.bought <= most * (1 + 1e-9)).all()
+        # What the search itself keeps below its cost must be proved by the duals alone.
+        _, bound, _ = cheapest_purchase(limited, cuts)
+        assert bound <= whole.fun * (1 + 1e-7)
+    assert found.reached
+
+
+def test_the_bound_of_a_limited_cable_by_hand() -> None:
+    # x + y >= 5, x <= 2, at 1 and 3: 2 and 3 for 11.  The dual of the cut is 3; the limit of x takes 2 (3 - 1) off 15.
+    cuts = Cuts(2, 2)
+    cuts.coefficient, cuts.prices = np.ones((1, 2)), np.ones((1, 2))
+    cuts.needed, cuts.existing, cuts.row = np.array([5.0]), np.zeros(1), np.zeros(1, dtype=np.int64)
+    limited = SimpleNamespace(cost=np.array([1.0, 3.0]), most=np.array([2.0, np.inf]), num_cables=2)
+    point, bound, _ = cheapest_purchase(limited, cuts)  # type: ignore[arg-type]
+    np.testing.assert_allclose(point, [2.0, 3.0])
+    assert bound == pytest.approx(11.0)
+
+
+def test_a_purchase_beyond_the_limits_is_none() -> None:
+    # As above, 30 Gbit/s from 0 to 1, all of which need 5 of each cable; the first test of all passes the limit of 2.
+    topology = make_topology([(0, 1, 10), (0, 2, 10), (2, 1, 10)], both=True)
+    paths = teal.compute_paths(topology, np.array([[0, 1]]), num_paths=2, cache=False)
+    problem = teal.Problem.create(topology, paths, teal.Objective("max_link_utilisation"), np.array([[30.0]]))
+    most = np.array([2.0, np.inf, np.inf])
+    scenarios, _ = scenarios_of(problem, np.array([[30.0]]), [], np.ones(3), 1.0, most=most)
+    with pytest.raises(SolverError, match="within the limits"):
+        buy(scenarios, deadline=Deadline.after(0.0))
+    assert (buy(scenarios, gap=1e-4)[0].bought <= most * (1 + 1e-9)).all()
