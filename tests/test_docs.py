@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import importlib.util
+import io
 import os
 import re
 import subprocess
@@ -13,16 +15,17 @@ from pathlib import Path
 
 import pytest
 
+from teal.cli import main
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @cache
 def _help(command: str) -> str:
-    run = subprocess.run(
-        [sys.executable, "-m", "teal", *command.split(), "--help"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    return run.stdout
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main([*command.split(), "--help"]) == 0
+    return printed.getvalue()
 
 
 def _commands(text: str) -> list[str]:

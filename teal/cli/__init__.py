@@ -151,7 +151,10 @@ def _run(command: Command, config: Any, notify: Any) -> int:
             check_topology_name(text)
         from teal.studies.warm_up import compile_all_first, compile_first
 
-        (compile_all_first if command.uses_all_kernels else compile_first)(notify)
+        if command.uses_all_kernels:
+            compile_all_first(notify)
+        else:
+            compile_first(notify, further=command.further_kernels)
     from teal.runtime.kernel_announcer import announced
 
     with announced(notify):

@@ -51,6 +51,7 @@ class Command:
         uses_kernels: whether the kernels of a first solve are compiled before it begins; what else is missing is
             compiled where it is called.
         uses_all_kernels: whether all of them are, and not only those of a first solve.
+        further_kernels: tasks of :mod:`teal.evaluation.warm_up` beside those of a first solve.
     """
 
     config: type[Any]
@@ -58,8 +59,10 @@ class Command:
     group: str
     uses_kernels: bool = True
     uses_all_kernels: bool = False
+    further_kernels: tuple[str, ...] = ()
 
 
+_MANY_MATRICES = ("engine for 16 matrices", "engine for 8 matrices")
 _ALLOCATE, _LEARN, _COMPARE, _INPUT = "allocate", "learn", "compare and plan", "look and convert"
 
 COMMANDS = {
@@ -68,11 +71,11 @@ COMMANDS = {
     "export": Command(ExportConfig, runners.export, _ALLOCATE, uses_kernels=False),
     "update": Command(UpdateConfig, runners.update, _ALLOCATE, uses_kernels=False),
     "serve": Command(ServeConfig, runners.serve, _ALLOCATE, uses_all_kernels=True),
-    "evaluate": Command(EvaluateConfig, runners.evaluate, _COMPARE),
+    "evaluate": Command(EvaluateConfig, runners.evaluate, _COMPARE, uses_kernels=False),  # compiles for its schemes
     "report": Command(ReportConfig, runners.report, _COMPARE, uses_kernels=False),
     "simulate": Command(SimulateConfig, routing_runners.simulate, _COMPARE, uses_kernels=False),
     "metrics": Command(MetricsConfig, routing_runners.metrics, _COMPARE, uses_kernels=False),
-    "plan": Command(PlanConfig, runners.plan, _COMPARE),
+    "plan": Command(PlanConfig, runners.plan, _COMPARE, further_kernels=_MANY_MATRICES),
     "upgrade": Command(UpgradeConfig, routing_runners.upgrade, _COMPARE),
     "audit": Command(AuditConfig, runners.audit, _COMPARE),
     "bench make": Command(BenchMakeConfig, bench_runners.make, _COMPARE),

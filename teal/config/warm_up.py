@@ -11,8 +11,8 @@ from teal.config.base import require
 class WarmUpConfig:
     """Compile all kernels for this machine, a minute or two, once; other commands then start at once.
 
-    Without it, a command compiles what it needs when it first runs.  What is compiled is kept beside the installed
-    sources, or in the folder that NUMBA_CACHE_DIR names.
+    Without it, a command compiles what it needs when it first runs.  What is compiled is kept in Teal's cache folder,
+    or in the one that NUMBA_CACHE_DIR names.
     """
 
     workers: int = 0

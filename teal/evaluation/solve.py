@@ -29,6 +29,7 @@ from teal.problem.churn import share_moved
 from teal.problem.lines import Lines, records, texts
 from teal.runtime.arrays import FloatArray
 from teal.runtime.interruptible import Deadline, complete
+from teal.runtime.kernel_cache import is_interpreting
 from teal.runtime.memory import describe
 from teal.schemes.price_gnn import starter_for
 from teal.solvers.columns import improving
@@ -188,6 +189,8 @@ def solve_matrix(
         def prepare_kernels(topology: Topology) -> None:
             num_pairs = topology.num_nodes * (topology.num_nodes - 1)
             kernels.enter_context(kernels_for_one_solve(num_pairs, compile_first))
+            if is_interpreting():
+                notify("nothing is compiled on this machine yet: HiGHS solves a network of this size")
 
         instance = load_instance(config, notify, partial(selected, config), prepare_kernels)
         return _solved(config, instance, notify)

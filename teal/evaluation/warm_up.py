@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -27,7 +27,9 @@ from teal.solvers.short_paths import preferred
 
 _TASKS: dict[str, Callable[[], None]] = {}
 _FIRST = ("engine", "paths")  # what a first solve needs
-_FIRST_OF_LARGE = ("engine for large networks", "paths of large networks")  # the same where kernels use all threads
+_OF_LARGE = " for large networks"  # end of the name of a task whose kernels use all threads
+_FIRST_OF_LARGE = (f"engine{_OF_LARGE}", f"paths{_OF_LARGE}")
+_MODELS = {"teal": "flow gnn", "price-gnn": "price gnn"}  # schemes with kernels of their own, and their tasks
 _LARGE_DEMANDS = 10_000  # about 300,000 operations of a kernel with four paths a demand: see runtime.parallel
 # Demands up to which HiGHS, and kernels that run as Python, take less time than compilation (8 s on two cores):
 # measured 0.5 s with 132 demands (B4), 1.1 s with 462 (GEANT), 12 s with 2,450 (Germany50).
@@ -60,10 +62,19 @@ def _paths() -> None:
 
 
 @_task
-def _engine_for_many_matrices() -> None:
+def _engine_for_8_matrices() -> None:
+    rehearse(LANES[1], torch.float32)
+
+
+@_task
+def _engine_for_16_matrices() -> None:
+    rehearse(LANES[2], torch.float32)
+
+
+@_task
+def _engine_for_matrices_of_different_capacities() -> None:
     for width in LANES[1:]:
-        for same_capacity in (True, False):
-            rehearse(width, torch.float32, same_capacity=same_capacity)
+        rehearse(width, torch.float32, same_capacity=False)
 
 
 @_task
@@ -90,7 +101,7 @@ def _engine_in_double_precision_for_large_networks() -> None:
 
 
 @_task
-def _paths_of_large_networks() -> None:
+def _paths_for_large_networks() -> None:
     with on_all_threads():
         _paths()
 
@@ -114,21 +125,30 @@ def _scenarios() -> None:
 
 @_task
 def _price_gnn() -> None:
-    _solve_by("price-gnn")
+    _solve_by("price-gnn", on_all=False)
+
+
+@_task
+def _price_gnn_for_large_networks() -> None:
+    _solve_by("price-gnn", on_all=True)
 
 
 @_task
 def _flow_gnn() -> None:
-    _solve_by("teal")
+    _solve_by("teal", on_all=False)
 
 
-def _solve_by(scheme: str) -> None:
+@_task
+def _flow_gnn_for_large_networks() -> None:
+    _solve_by("teal", on_all=True)
+
+
+def _solve_by(scheme: str, *, on_all: bool) -> None:
     from teal.schemes import make_scheme
 
     problem = three_nodes(carries_all=False, batch=1)
-    for on_all in (False, True):
-        with on_all_threads(on_all):
-            make_scheme(scheme).solve(problem)
+    with on_all_threads(on_all):
+        make_scheme(scheme).solve(problem)
 
 
 def all_tasks() -> tuple[str, ...]:
@@ -136,13 +156,17 @@ def all_tasks() -> tuple[str, ...]:
     return tuple(_TASKS)
 
 
-def first_tasks(num_demands: int = 0) -> tuple[str, ...]:
+def first_tasks(num_demands: int = 0, schemes: Collection[str] = ()) -> tuple[str, ...]:
     """Names of those that a first solve needs.
 
     Args:
         num_demands: D; 0 for a small network.
+        schemes: specifications of the schemes that solve.
     """
-    return _FIRST if num_demands < _LARGE_DEMANDS else _FIRST_OF_LARGE
+    is_large = num_demands >= _LARGE_DEMANDS
+    models = [_MODELS[name] for name in (scheme.partition(":")[0] for scheme in schemes) if name in _MODELS]
+    of_models = (f"{model}{_OF_LARGE if is_large else ''}" for model in models)
+    return (*of_models, *(_FIRST_OF_LARGE if is_large else _FIRST))  # the longest first: they end last
 
 
 def warm_up(names: Sequence[str], *, workers: int = 0) -> Iterator[str]:

@@ -132,7 +132,7 @@ def write_upgrade_page(path: Path, plan: UpgradePlan) -> None:
         row_label="cable",
         map={
             **drawn, "cases": list(shown), "schemes": ["purchase"],
-            "utilisation": {f"0/{number}": packed_utilisation(one) for number, one in enumerate(shown.values())},
+            "utilisation": {f"{number}/0": packed_utilisation(one) for number, one in enumerate(shown.values())},
         },
     )  # fmt: skip
     write_page(path, f"What to buy for {topology.name}", plan.describe().replace("\n", ".  "), [section])

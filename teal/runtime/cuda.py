@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from teal.errors import InputError
+from teal.runtime.kernel_cache import stamp
 
 SIMULATED = bool(numba.config.ENABLE_CUDASIM)
 # Threads of a block, a power of 2.  In the simulator each is a Python thread, so there are few.
@@ -65,10 +66,21 @@ def require() -> None:
 
 
 def cuda_kernel(function: _F) -> Any:
-    """Compile for the GPU, at the first launch; cached on disk."""
+    """Compile for the GPU, at the first launch; kept on disk by numba-cuda, under a stamp of all it depends on."""
     from numba import cuda
 
-    return cuda.jit(**({} if SIMULATED else {"cache": True, "max_registers": _MAX_REGISTERS}))(function)
+    kernel = cuda.jit(**({} if SIMULATED else {"cache": True, "max_registers": _MAX_REGISTERS}))(function)
+    file = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
+    if file is not None:
+        for name in ("_load_index", "_save_index"):
+            setattr(file, name, functools.partial(_stamped, file, getattr(file, name), function))
+    return kernel
+
+
+def _stamped(file: Any, access: Callable[..., Any], function: Callable[..., Any], *arguments: Any) -> Any:
+    """Access the index of a kernel's files, whose own stamp is that of one source file."""
+    file._source_stamp = stamp(function)
+    return access(*arguments)
 
 
 def device_function(function: _F) -> _F:

@@ -160,8 +160,14 @@ class _Finished(NamedTuple):
 
 
 def _finished(problem: Problem, splits: Tensor, prices: Tensor, max_iterations: int = 0, gap: float = 0.0) -> _Finished:
-    """The engine's result from this start; without iterations only its projection and its bound, which are compiled."""
-    result = pdhg.solve(problem.weighted, gap=gap, max_iterations=max_iterations, warm_start=(splits, prices))
+    """The engine's result from this start; without iterations only its projection and its bound, which are compiled.
+
+    Without iterations there is no target, and float32, which the model's splits have, needs no kernels of its own.
+    """
+    result = pdhg.solve(
+        problem.weighted, gap=gap, max_iterations=max_iterations, warm_start=(splits, prices),
+        dtype=None if max_iterations else torch.float32,
+    )  # fmt: skip
     return _Finished(result.splits, result.prices, result.value, result.bound)
 
 

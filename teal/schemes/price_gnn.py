@@ -78,13 +78,16 @@ class PriceGnnScheme:
         begin, config = time.perf_counter(), self.config
         start = self.start(problem)
         problem = problem.to(torch.float64)
-        # Without iterations only the engine's projection is done, which is compiled.
+        # Without iterations only the engine's projection is done, which is compiled; float32 needs no further kernels.
         max_iterations, gap = 0, 0.0
         if config.repair == "pdhg":
             max_iterations, gap = config.iterations, config.gap
         elif problem.demand_set.carries_all:
             max_iterations, gap = BALANCING_ITERATIONS, BALANCED_GAP
-        result = pdhg.solve(problem.weighted, gap=gap, max_iterations=max_iterations, warm_start=start)
+        result = pdhg.solve(
+            problem.weighted, gap=gap, max_iterations=max_iterations, warm_start=start,
+            dtype=None if max_iterations else torch.float32,
+        )  # fmt: skip
         splits = result.splits
         if config.entries:
             splits = in_tables(problem, splits, result.prices, config.entries)

@@ -188,8 +188,9 @@ def _chosen(
         order = np.argsort(np.where(keep, -most, np.inf), axis=1, kind="stable")  # the best one first
         kept, _ = _in_order(paths, most, order, keep.sum(1))
         chosen = problem.with_paths(kept)
-        value = complete(solving(chosen, gap=_SEARCH_SHARE * gap, deadline=end)).value
-        gaps = certified_gap(chosen, value, torch.cat(bounds))
+        # One matrix at a time, as before: a batch would compile kernels for more lanes.
+        solved = (complete(solving(chosen.row(b), gap=_SEARCH_SHARE * gap, deadline=end)) for b in range(chosen.batch))
+        gaps = certified_gap(chosen, torch.cat([one.value for one in solved]), torch.cat(bounds))
         if float(gaps.max()) <= gap or end.is_over:
             break
     return ChosenPaths(kept, gaps, limited)

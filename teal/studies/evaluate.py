@@ -15,6 +15,7 @@ from teal.evaluation import CaseResult, Evaluation, Row
 from teal.evaluation.cases import Cases, Protocol, parse_levels
 from teal.evaluation.instance import Instance, failed_links, load_instance
 from teal.formats.rows import from_text, write_csv
+from teal.network import Topology
 from teal.network.traffic import spread
 from teal.reports.intervals import SUMMARY, mean_rows
 from teal.reports.manifest import describe_machine, write_manifest
@@ -25,6 +26,7 @@ from teal.runtime.storage import check_out_folder, content_key, remove_files
 from teal.schemes import Scheme, make_scheme, scheme_names
 from teal.studies.files import RESUME_HINT, write_files
 from teal.studies.journal import JOURNAL, Journal
+from teal.studies.warm_up import compile_first
 
 MANIFEST, PLOT, REPORT = "manifest.json", "results.png", "report.html"
 _DEFAULT_INTERVAL_S = 300  # seconds from one matrix to the next, for traffic of unknown interval
@@ -100,7 +102,7 @@ class EvaluationStudy:
         for number, config in enumerate(self._config.instances()):
             if number in complete:
                 continue
-            instance = load_instance(config, self._notify)
+            instance = load_instance(config, self._notify, on_topology=self._compile)
             if number in begun:
                 if begun[number]["content"] != self._content(instance):
                     expected = "the topology, traffic and paths of the interrupted run"
@@ -113,6 +115,10 @@ class EvaluationStudy:
             networks[number] = instance, self._cases(instance)
             self._interval_s(instance)  # checks the setting
         return networks
+
+    def _compile(self, topology: Topology) -> None:
+        """What the schemes need on such a network, in several processes, before the first of them is called."""
+        compile_first(self._notify, topology.num_nodes * (topology.num_nodes - 1), chosen_schemes(self._config))
 
     def _evaluate_network(self, number: int, instance: Instance, cases: Cases, schemes: dict[str, Scheme]) -> None:
         done = {

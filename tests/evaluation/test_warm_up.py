@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from teal.cli import main
+from teal.cli.commands import COMMANDS
 from teal.evaluation import warm_up
 from teal.studies import warm_up as study
 
@@ -27,6 +28,12 @@ def test_every_task_of_a_first_solve_exists() -> None:
     assert set(warm_up.first_tasks(1_000_000)) < set(warm_up.all_tasks())
     assert not set(warm_up.first_tasks()) & set(warm_up.first_tasks(1_000_000))
     assert len(warm_up.all_tasks()) > 5
+    for command in COMMANDS.values():
+        assert set(command.further_kernels) < set(warm_up.all_tasks())
+    for num_demands in (0, 1_000_000):
+        of_models = warm_up.first_tasks(num_demands, ["teal:repair=none", "price-gnn", "lp-all:solver=highs"])
+        assert set(of_models) < set(warm_up.all_tasks())
+        assert len(of_models) == 4
 
 
 def test_the_first_command_announces_the_compilation_and_the_second_does_not(
@@ -60,7 +67,8 @@ def test_the_first_solve_of_a_small_network_compiles_nothing(tmp_path: Path) -> 
             check=True,
         )  # fmt: skip
         assert "gap 0.000%" in done.stdout
-        assert "compil" not in done.stderr
+        assert "HiGHS solves a network of this size" in done.stderr
+        assert "compiling" not in done.stderr
     assert not list((tmp_path / "kernels").glob("*.nbc"))
 
 

@@ -132,8 +132,8 @@ def test_coma_learns_split_tables_though_rounding_has_no_gradient() -> None:
     problem, exploration = _three_nodes(load=2.0), Exploration(0.5, SAMPLES, 4, entries=1)
     start = 0.1 * torch.randn(problem.path_mask.shape, generator=torch.Generator().manual_seed(3)).double()
     means = start.clone().requires_grad_()
-    optimiser, noise = torch.optim.Adam([means], lr=0.05), Stream(0)
-    for _ in range(300):
+    optimiser, noise = torch.optim.Adam([means], lr=0.1), Stream(0)
+    for _ in range(120):
         optimiser.zero_grad()
         coma_loss(problem, means, exploration, noise).sum().backward()
         optimiser.step()

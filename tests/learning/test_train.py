@@ -169,7 +169,7 @@ def _assert_same_training(one: Trainer, other: Trainer) -> None:
 @pytest.mark.parametrize("objective", SINGLE_PROGRAMS)
 @pytest.mark.parametrize("learner", ["direct", "coma"])
 def test_training_improves_every_objective(tmp_path: Path, objective: ObjectiveName, learner: str) -> None:
-    trainer = _trainer(tmp_path, objective, learner=learner, max_steps=40, learning_rate=1e-2)
+    trainer = _trainer(tmp_path, objective, learner=learner, max_steps=15, learning_rate=1e-2)
     problem = trainer.problem.with_demand(torch.as_tensor(trainer.traffic.read(trainer.split.validation)))
 
     def mean_reward() -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ import torch
 
 from teal.objectives import ObjectiveName
 from teal.problem import Allocation, assess
-from teal.runtime import kernel_cache
+from teal.runtime import cuda, kernel_cache
 from teal.runtime.kernel_cache import KernelCache, interpreting, stamp
 from teal.solvers.pdhg import solve
 from teal.solvers.pdhg.fused.kernels import step
@@ -49,7 +50,7 @@ def shifted(x):
 CALLERS = """
 import numpy as np
 from helpers_of_test import Pair, scaled, shifted
-from teal.runtime import kernel_cache
+from teal.runtime import cuda, kernel_cache
 from teal.runtime.parallel import kernel, parallel_kernel, prange
 
 @kernel
@@ -67,7 +68,7 @@ def everywhere(pair, out):
 """
 MAIN = """
 import numpy as np
-from teal.runtime import kernel_cache
+from teal.runtime import cuda, kernel_cache
 import callers_of_test as callers
 
 class Count(kernel_cache.Announcer):
@@ -101,27 +102,30 @@ def _run(folder: Path, cache: Path) -> tuple[float, float, int]:
     return float(outer), float(parallel), int(compiled)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
-        ("FACTOR * x", "2 * FACTOR * x", (16.0, 6.0)),  # a kernel in another file
-        ("FACTOR = 2.0", "FACTOR = 5.0", (17.0, 7.0)),  # a constant there
-        ("np.array([1.0, 2.0])", "np.array([9.0, 2.0])", (22.0, 12.0)),  # an array there
-        ("x + 10.0", "x + 20.0", (24.0, 4.0)),  # a kernel that is compiled into its callers
-        ("    left: np.ndarray\n    right: np.ndarray", "    right: np.ndarray\n    left: np.ndarray", UNCHANGED),
-    ],
-)
-def test_a_change_in_another_file_is_seen_in_another_process(
-    tmp_path: Path, old: str, new: str, expected: tuple[float, float]
-) -> None:
+# What is changed in the helpers' file, and the two results after it.
+CHANGES = {
+    "a kernel": ("FACTOR * x", "2 * FACTOR * x", (16.0, 6.0)),
+    "a constant": ("FACTOR = 2.0", "FACTOR = 5.0", (17.0, 7.0)),
+    "an array": ("np.array([1.0, 2.0])", "np.array([9.0, 2.0])", (22.0, 12.0)),
+    "a kernel that is compiled into its callers": ("x + 10.0", "x + 20.0", (24.0, 4.0)),
+    "the order of fields": (
+        "    left: np.ndarray\n    right: np.ndarray", "    right: np.ndarray\n    left: np.ndarray", UNCHANGED,
+    ),
+}  # fmt: skip
+
+
+def test_a_change_in_another_file_is_seen_in_another_process(tmp_path: Path) -> None:
     _write(tmp_path / "code", helpers=HELPERS, callers=CALLERS)
     first = _run(tmp_path / "code", tmp_path / "cache")
     assert first[:2] == UNCHANGED
     assert first[2] > 3
     assert _run(tmp_path / "code", tmp_path / "cache") == (*UNCHANGED, 0)
-    assert old in HELPERS
-    _write(tmp_path / "code", helpers=HELPERS.replace(old, new))
-    assert _run(tmp_path / "code", tmp_path / "cache")[:2] == expected
+    for what, (old, new, expected) in CHANGES.items():
+        assert old in HELPERS
+        _write(tmp_path / "code", helpers=HELPERS.replace(old, new))
+        found = _run(tmp_path / "code", tmp_path / "cache")
+        assert found[:2] == expected, what
+        assert found[2] > 0, what
 
 
 def test_another_checkout_and_other_comments_compile_nothing(tmp_path: Path) -> None:
@@ -147,31 +151,39 @@ def test_two_processes_that_start_together_compile_each_form_once(tmp_path: Path
     assert sum(int(output[2]) for output in outputs) == len(list((tmp_path / "cache").glob("*.nbc")))
 
 
-@pytest.mark.parametrize("content", [b"", b"\x80\x04", b"half a file", b"\x80\x04cgone\nGone\n."])
-def test_a_file_that_cannot_be_read_is_written_anew(tmp_path: Path, content: bytes) -> None:
+def test_files_that_cannot_be_read_are_written_anew(tmp_path: Path) -> None:
     _write(tmp_path / "code", helpers=HELPERS, callers=CALLERS)
     compiled = _run(tmp_path / "code", tmp_path / "cache")[2]
-    for file in (tmp_path / "cache").glob("*.nbc"):
+    files = sorted((tmp_path / "cache").glob("*.nbc"))
+    assert len(files) == compiled >= 4
+    for file, content in zip(files, itertools.cycle((b"", b"\x80\x04", b"half a file", b"\x80\x04cgone\nGone\n."))):
         file.write_bytes(content)
     assert _run(tmp_path / "code", tmp_path / "cache") == (*UNCHANGED, compiled)
     assert _run(tmp_path / "code", tmp_path / "cache") == (*UNCHANGED, 0)
 
 
 def test_old_stamps_are_removed_and_the_last_three_are_kept(tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    for version in range(5):
-        _write(tmp_path / "code", helpers=HELPERS.replace("x + 10.0", f"x + {version}.0"), callers=CALLERS)
-        _run(tmp_path / "code", cache)
-        time.sleep(0.02)  # so that the times of files tell the versions apart
-    assert len({file.name.split(".")[-3] for file in cache.glob("callers_of_test.inner.*.nbc")}) == 3
-    assert _run(tmp_path / "code", cache)[2] == 0
-    long_ago = time.time() - 100 * 86_400
-    unused = cache / "gone_from_the_code.kernel.abc.def.nbc"
-    unused.write_bytes(b"")
-    os.utime(unused, (long_ago, long_ago))
-    _write(tmp_path / "code", helpers=HELPERS)
+    cache, now = tmp_path / "cache", time.time()
+    _write(tmp_path / "code", helpers=HELPERS, callers=CALLERS)
     _run(tmp_path / "code", cache)
-    assert not unused.exists()
+    ages = {"a": 1, "b": 3, "c": 2, "d": 4}  # days since each of four earlier stamps was used
+    for key, days in ages.items():
+        for form in ("one", "two"):
+            _aged(cache / f"callers_of_test.inner.{key}.{form}.nbc", now - 86_400 * days)
+    _aged(cache / "gone_from_the_code.kernel.a.one.nbc", now - 100 * 86_400)
+    _aged(cache / "callers_of_test.inner_of_another_name.d.one.nbc", now - 4 * 86_400)
+    _write(tmp_path / "code", helpers=HELPERS.replace("x + 10.0", "x + 11.0"))
+    _run(tmp_path / "code", cache)
+    stamps = [file.name.split(".")[-3] for file in cache.glob("callers_of_test.inner.*.nbc")]
+    assert sorted(stamp for stamp in stamps if len(stamp) == 1) == ["a", "a"], "two of the code, and the last one"
+    assert len(set(stamps)) == 3
+    assert not list(cache.glob("gone_from_the_code.*"))
+    assert list(cache.glob("callers_of_test.inner_of_another_name.*")), "another kernel's files are its own"
+
+
+def _aged(file: Path, used: float) -> None:
+    file.write_bytes(b"")
+    os.utime(file, (used, used))
 
 
 def test_a_folder_that_cannot_be_written_compiles_and_keeps_nothing(tmp_path: Path) -> None:
@@ -238,7 +250,7 @@ from teal.testing import random_problem, random_topology
 
 def results():
     found = []
-    for seed in range(4):
+    for seed in range(2):
         topology = random_topology(seed, nodes=9)
         for method in PathMethod:
             paths = compute_paths(topology, all_pairs(topology), method=method, cache=False)
@@ -278,7 +290,7 @@ def test_kernels_that_run_as_python_give_what_machine_code_gives(tmp_path: Path)
     namespace: dict[str, Any] = {}
     exec(FIRST_SOLVE, namespace)
     machine = json.loads(json.dumps(namespace["results"]()))
-    assert len(machine) == len(python) > 30
+    assert len(machine) == len(python) > 20
     for ours, theirs in zip(machine, python, strict=True):
         np.testing.assert_allclose(_flat(ours), _flat(theirs), rtol=1e-12, atol=1e-12)
 
@@ -296,14 +308,32 @@ def _flat(nested: Any) -> list[float]:
 def test_without_kernels_highs_solves_small_programs_to_the_optimum(
     objective: ObjectiveName, failed: int, batch: int
 ) -> None:
-    for seed in range(3):
+    for seed in range(2):
         problem = random_problem(seed, objective=objective, batch=batch, failed=failed)
-        by_engine = solve(problem, gap=1e-6)
+        by_engine = solve(problem, gap=1e-4)
         with interpreting():
             exact = solve(problem, gap=1e-6)
         assert exact.iterations == 0
         assert (exact.gap <= 1e-6).all()
-        torch.testing.assert_close(exact.value, by_engine.value, rtol=3e-6, atol=1e-9)
+        torch.testing.assert_close(exact.value, by_engine.value, rtol=1.1e-4, atol=1e-9)
         checked = assess(problem, Allocation.of_batch(exact.splits, exact.prices, 0.0))
         assert all(status.usable for status in checked.status)
         assert (checked.gap <= 1e-6).all()
+
+
+def test_the_files_of_a_cuda_kernel_have_the_stamp_of_all_that_it_depends_on() -> None:
+    """Nothing can be compiled for a GPU here: what is asked of the index is asked with the stamp."""
+
+    class File:
+        _source_stamp = "that of one file"
+
+        def load(self) -> str:
+            return self._source_stamp
+
+    namespace: dict[str, Any] = {"FACTOR": 2, "__name__": "somewhere"}
+    exec("def scaled(x):\n    return FACTOR * x", namespace)
+    file, scaled = File(), namespace["scaled"]
+    first = cuda._stamped(file, file.load, scaled)
+    assert first == stamp(scaled)
+    namespace["FACTOR"] = 3
+    assert cuda._stamped(file, file.load, scaled) not in (first, "that of one file")

@@ -18,7 +18,7 @@ from tests.serving.service import held_engine, queued, rates_of, run, service, u
 
 pytestmark = pytest.mark.system
 
-BATCHES = 300  # that the engine solves while the load lasts
+BATCHES = 120  # that the engine solves while the load lasts
 WAITING = 8  # requests that may wait, six of one client; they go through the engine together
 MEMORY_EVERY = BATCHES // 12  # batches between two measurements of the memory
 

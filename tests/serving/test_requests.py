@@ -40,74 +40,74 @@ def _arrow(columns: dict[str, Any], compression: str | None = None) -> bytes:
     return sink.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("status", "words", "body", "headers"),
-    [
-        (422, "Invalid JSON", b"{", JSON_TYPE),
-        (422, "body", b"", JSON_TYPE),
-        (422, "demands or rates", b"{}", JSON_TYPE),
-        (422, "no node 'mars'", VALID_BODY.replace(b'"2"', b'"mars"'), JSON_TYPE),
-        (422, "to itself", VALID_BODY.replace(b'"2"', b'"1"'), JSON_TYPE),
-        (422, "greater than or equal to 0", VALID_BODY.replace(b"1.0", b"-1"), JSON_TYPE),
-        (422, "demands.0.rate", VALID_BODY.replace(b"1.0", b"NaN"), JSON_TYPE),
-        (422, "demands.0.rate", VALID_BODY.replace(b"1.0", b"1e999"), JSON_TYPE),
-        (422, "once a matrix", json.dumps({"demands": 2 * json.loads(VALID_BODY)["demands"]}).encode(), JSON_TYPE),
-        (422, "not 3", b'{"rates": [[1, 2, 3]]}', JSON_TYPE),
-        (422, "of one length", b'{"rates": [[1], [1, 2]]}', JSON_TYPE),
-        (422, "of one length", b'{"rates": []}', JSON_TYPE),
-        (422, "gap", VALID_BODY[:-1] + b', "gap": 2}', JSON_TYPE),
-        (422, "deadline_ms", VALID_BODY[:-1] + b', "deadline_ms": 0}', JSON_TYPE),
-        (422, "objective", VALID_BODY[:-1] + b', "objective": "fame"}', JSON_TYPE),
-        (422, "extra", VALID_BODY[:-1] + b', "extra": 1}', JSON_TYPE),
-        (415, "unsupported_media_type", VALID_BODY, {"Content-Type": "text/plain"}),
-        (422, "Arrow IPC", b"rubbish", {"Content-Type": ARROW}),
-        (
-            422,
-            "'source': numbers",
-            _arrow({"source": _empty(10), "target": _empty(10), "rate": _empty(10)}),
-            {"Content-Type": ARROW},
-        ),
-        (422, "'rates': numbers", _arrow({"rates": _empty(10)}), {"Content-Type": ARROW}),
-        (422, "columns", _arrow({"x": [1]}), {"Content-Type": ARROW}),
-        (422, "finite", _arrow({"rates": [[float("nan")] * 132]}), {"Content-Type": ARROW}),
-        (422, "finite", _arrow({"rates": [[-1.0] * 132]}), {"Content-Type": ARROW}),
-        (422, "not 5", _arrow({"rates": [[1.0] * 5]}), {"Content-Type": ARROW}),
-        (422, "1 to 1024", _arrow({"rates": pa.array([], pa.list_(pa.float64()))}), {"Content-Type": ARROW}),
-        (422, "'rates': numbers", _arrow({"rates": [["a"] * 132]}), {"Content-Type": ARROW}),
-        (422, "'rate': numbers", _arrow({"source": ["1"], "target": ["2"], "rate": [None]}), {"Content-Type": ARROW}),
-        (422, "null", _arrow({"source": ["1"], "target": [None], "rate": [1.0]}), {"Content-Type": ARROW}),
-        (422, "one length", _arrow({"rates": [[1.0] * 100, [1.0] * 164]}), {"Content-Type": ARROW}),
-        (422, "finite", _arrow({"rates": [[1e308] * 132]}), {"Content-Type": ARROW}),
-        (422, "compression", _arrow({"rates": [[0.0] * 132] * 64}, compression="zstd"), {"Content-Type": ARROW}),
-        (422, "'rates': numbers", _arrow({"rates": _nulls(1_000_000)}), {"Content-Type": ARROW}),
-        (422, "dictionaries", _arrow({"source": pa.array(["1"]).dictionary_encode()}), {"Content-Type": ARROW}),
-        (422, "dictionaries", _arrow({"x": pa.array(["1"]).dictionary_encode()}), {"Content-Type": ARROW}),
-        (415, "unsupported_media_type", VALID_BODY, {"Content-Type": ""}),
-        (
-            422,
-            "matrix",
-            _arrow({"source": ["1"], "target": ["2"], "rate": [1.0], "matrix": [10**9]}),
-            {"Content-Type": ARROW},
-        ),
-        (406, "ask for", _arrow({"rates": [[1.0] * 132] * 950}), {"Content-Type": ARROW, "Accept": "text/html"}),
-        (413, "at most", b"x" * (1 << 20) + b"x", JSON_TYPE),
-    ],
-)
-def test_malformed_allocation_requests_are_refused_with_the_reason(
-    tmp_path: Path, status: int, words: str, body: bytes, headers: dict[str, str]
-) -> None:
+# Status, words of the answer, body and headers of requests that are refused.
+MALFORMED: list[tuple[int, str, bytes, dict[str, str]]] = [
+    (422, "Invalid JSON", b"{", JSON_TYPE),
+    (422, "body", b"", JSON_TYPE),
+    (422, "demands or rates", b"{}", JSON_TYPE),
+    (422, "no node 'mars'", VALID_BODY.replace(b'"2"', b'"mars"'), JSON_TYPE),
+    (422, "to itself", VALID_BODY.replace(b'"2"', b'"1"'), JSON_TYPE),
+    (422, "greater than or equal to 0", VALID_BODY.replace(b"1.0", b"-1"), JSON_TYPE),
+    (422, "demands.0.rate", VALID_BODY.replace(b"1.0", b"NaN"), JSON_TYPE),
+    (422, "demands.0.rate", VALID_BODY.replace(b"1.0", b"1e999"), JSON_TYPE),
+    (422, "once a matrix", json.dumps({"demands": 2 * json.loads(VALID_BODY)["demands"]}).encode(), JSON_TYPE),
+    (422, "not 3", b'{"rates": [[1, 2, 3]]}', JSON_TYPE),
+    (422, "of one length", b'{"rates": [[1], [1, 2]]}', JSON_TYPE),
+    (422, "of one length", b'{"rates": []}', JSON_TYPE),
+    (422, "gap", VALID_BODY[:-1] + b', "gap": 2}', JSON_TYPE),
+    (422, "deadline_ms", VALID_BODY[:-1] + b', "deadline_ms": 0}', JSON_TYPE),
+    (422, "objective", VALID_BODY[:-1] + b', "objective": "fame"}', JSON_TYPE),
+    (422, "extra", VALID_BODY[:-1] + b', "extra": 1}', JSON_TYPE),
+    (415, "unsupported_media_type", VALID_BODY, {"Content-Type": "text/plain"}),
+    (422, "Arrow IPC", b"rubbish", {"Content-Type": ARROW}),
+    (
+        422,
+        "'source': numbers",
+        _arrow({"source": _empty(10), "target": _empty(10), "rate": _empty(10)}),
+        {"Content-Type": ARROW},
+    ),
+    (422, "'rates': numbers", _arrow({"rates": _empty(10)}), {"Content-Type": ARROW}),
+    (422, "columns", _arrow({"x": [1]}), {"Content-Type": ARROW}),
+    (422, "finite", _arrow({"rates": [[float("nan")] * 132]}), {"Content-Type": ARROW}),
+    (422, "finite", _arrow({"rates": [[-1.0] * 132]}), {"Content-Type": ARROW}),
+    (422, "not 5", _arrow({"rates": [[1.0] * 5]}), {"Content-Type": ARROW}),
+    (422, "1 to 1024", _arrow({"rates": pa.array([], pa.list_(pa.float64()))}), {"Content-Type": ARROW}),
+    (422, "'rates': numbers", _arrow({"rates": [["a"] * 132]}), {"Content-Type": ARROW}),
+    (422, "'rate': numbers", _arrow({"source": ["1"], "target": ["2"], "rate": [None]}), {"Content-Type": ARROW}),
+    (422, "null", _arrow({"source": ["1"], "target": [None], "rate": [1.0]}), {"Content-Type": ARROW}),
+    (422, "one length", _arrow({"rates": [[1.0] * 100, [1.0] * 164]}), {"Content-Type": ARROW}),
+    (422, "finite", _arrow({"rates": [[1e308] * 132]}), {"Content-Type": ARROW}),
+    (422, "compression", _arrow({"rates": [[0.0] * 132] * 64}, compression="zstd"), {"Content-Type": ARROW}),
+    (422, "'rates': numbers", _arrow({"rates": _nulls(1_000_000)}), {"Content-Type": ARROW}),
+    (422, "dictionaries", _arrow({"source": pa.array(["1"]).dictionary_encode()}), {"Content-Type": ARROW}),
+    (422, "dictionaries", _arrow({"x": pa.array(["1"]).dictionary_encode()}), {"Content-Type": ARROW}),
+    (415, "unsupported_media_type", VALID_BODY, {"Content-Type": ""}),
+    (
+        422,
+        "matrix",
+        _arrow({"source": ["1"], "target": ["2"], "rate": [1.0], "matrix": [10**9]}),
+        {"Content-Type": ARROW},
+    ),
+    (406, "ask for", _arrow({"rates": [[1.0] * 132] * 950}), {"Content-Type": ARROW, "Accept": "text/html"}),
+    (413, "at most", b"x" * (1 << 20) + b"x", JSON_TYPE),
+]
+
+
+def test_malformed_allocation_requests_are_refused_with_the_reason(tmp_path: Path) -> None:
+    """All of them at one service, which allocates after each."""
+
     async def work() -> None:
         async with service(tmp_path) as client:
             await client.put_network("b4", "b4")
             await client.wait_ready("b4")
-            response = await client._http.post("/v1/networks/b4/allocations", content=body, headers=headers)
-            assert response.status_code == status, response.text
-            error = response.json()
-            assert set(error) == {"error", "message"}
-            assert words in error["error"] + error["message"]
-            next_response = await client._http.post(
-                "/v1/networks/b4/allocations", content=VALID_BODY, headers=JSON_TYPE
-            )
-            assert next_response.status_code == 200, "the service still allocates"
+            address = "/v1/networks/b4/allocations"
+            for status, words, body, headers in MALFORMED:
+                response = await client._http.post(address, content=body, headers=headers)
+                assert response.status_code == status, (words, response.text)
+                error = response.json()
+                assert set(error) == {"error", "message"}
+                assert words in error["error"] + error["message"]
+                after = await client._http.post(address, content=VALID_BODY, headers=JSON_TYPE)
+                assert after.status_code == 200, f"the service still allocates after {words}"
 
     run(work)

@@ -315,62 +315,58 @@ def test_the_least_work_of_a_program_counts_what_it_takes() -> None:
         assert not other.is_resumable
 
 
-@pytest.mark.parametrize(
-    ("status", "words", "query", "body"),
-    [
-        (422, "class: one of gold", "", {"classes": ["gold"], "demands": [{"class": "lead"}]}),
-        (422, "class: one of gold", "", {"classes": ["gold"], "demands": [{}]}),
-        (422, "no classes are given", "", {"demands": [{"class": "gold"}]}),
-        (422, "once a matrix and class", "", {"classes": ["gold"], "demands": [{"class": "gold"}, {"class": "gold"}]}),
-        (422, "classes: each once", "", {"classes": ["gold", "gold"], "demands": []}),
-        (422, "no other one", "", {"classes": ["gold"], "objective": "total_flow", "demands": []}),
-        (422, "latency_limits_ms", "", {"classes": ["gold"], "latency_limits_ms": {"lead": 3}, "demands": []}),
-        (422, "latency_limits_ms", "", {"classes": ["gold"], "latency_limits_ms": {"gold": 0}, "demands": []}),
-        (422, "for each of the 2 classes", "", {"classes": ["gold", "lead"], "rates": [[1.0] * 132] * 3}),
-        (422, "goes with the parameter previous", "", {"max_churn": 0.1, "demands": []}),
-        (422, "max_churn", "", {"max_churn": 1.5, "demands": []}),
-        (404, "unknown_allocation", "?previous=nothing", {"max_churn": 0.1, "demands": []}),
-        (422, "goes with the parameter previous", "?previous=ID", {"demands": []}),
-        (422, "as many classes", "?previous=ID", {"max_churn": 0.1, "classes": ["gold", "lead"], "demands": []}),
-        (422, "sum over flows", "?previous=ID", {"max_churn": 0.1, "objective": "max_link_utilisation", "demands": []}),
-        (422, "max_min", "?previous=ID", {"max_churn": 0.1, "objective": "max_min", "demands": []}),
-        (422, "not for the next interval", "?previous=ID", {"for": "next"}),
-        (422, "alone may be given", "", {"for": "next", "protect": "cables"}),
-        (422, "protect", "", {"protect": "ducts", "demands": []}),
-        (422, "without groups", "", {"protect": "groups", "demands": []}),
-        (422, "protect: not with entries", "", {"protect": "cables", "entries": 16, "demands": []}),
-        (422, "no further condition", "?previous=ID", {"protect": "cables", "max_churn": 0.1, "demands": []}),
-        (
-            422,
-            "latency_limits_ms",
-            "",
-            {
-                "protect": "cables",
-                "classes": ["gold"],
-                "latency_limits_ms": {"gold": 9},
-                "demands": [{"class": "gold"}],
-            },
-        ),
-        (422, "not max_min", "", {"protect": "cables", "objective": "max_min", "demands": []}),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(
-    tmp_path: Path, status: int, words: str, query: str, body: dict[str, Any]
-) -> None:
-    if "demands" in body:
-        body["demands"] = [{"source": "1", "target": "2", "rate": 1.0, **demand} for demand in body["demands"]]
+# Status, words of the answer, query and body of requests whose options do not fit together.
+UNFIT: list[tuple[int, str, str, dict[str, Any]]] = [
+    (422, "class: one of gold", "", {"classes": ["gold"], "demands": [{"class": "lead"}]}),
+    (422, "class: one of gold", "", {"classes": ["gold"], "demands": [{}]}),
+    (422, "no classes are given", "", {"demands": [{"class": "gold"}]}),
+    (422, "once a matrix and class", "", {"classes": ["gold"], "demands": [{"class": "gold"}, {"class": "gold"}]}),
+    (422, "classes: each once", "", {"classes": ["gold", "gold"], "demands": []}),
+    (422, "no other one", "", {"classes": ["gold"], "objective": "total_flow", "demands": []}),
+    (422, "latency_limits_ms", "", {"classes": ["gold"], "latency_limits_ms": {"lead": 3}, "demands": []}),
+    (422, "latency_limits_ms", "", {"classes": ["gold"], "latency_limits_ms": {"gold": 0}, "demands": []}),
+    (422, "for each of the 2 classes", "", {"classes": ["gold", "lead"], "rates": [[1.0] * 132] * 3}),
+    (422, "goes with the parameter previous", "", {"max_churn": 0.1, "demands": []}),
+    (422, "max_churn", "", {"max_churn": 1.5, "demands": []}),
+    (404, "unknown_allocation", "?previous=nothing", {"max_churn": 0.1, "demands": []}),
+    (422, "goes with the parameter previous", "?previous=ID", {"demands": []}),
+    (422, "as many classes", "?previous=ID", {"max_churn": 0.1, "classes": ["gold", "lead"], "demands": []}),
+    (422, "sum over flows", "?previous=ID", {"max_churn": 0.1, "objective": "max_link_utilisation", "demands": []}),
+    (422, "max_min", "?previous=ID", {"max_churn": 0.1, "objective": "max_min", "demands": []}),
+    (422, "not for the next interval", "?previous=ID", {"for": "next"}),
+    (422, "alone may be given", "", {"for": "next", "protect": "cables"}),
+    (422, "protect", "", {"protect": "ducts", "demands": []}),
+    (422, "without groups", "", {"protect": "groups", "demands": []}),
+    (422, "protect: not with entries", "", {"protect": "cables", "entries": 16, "demands": []}),
+    (422, "no further condition", "?previous=ID", {"protect": "cables", "max_churn": 0.1, "demands": []}),
+    (
+        422,
+        "latency_limits_ms",
+        "",
+        {
+            "protect": "cables",
+            "classes": ["gold"],
+            "latency_limits_ms": {"gold": 9},
+            "demands": [{"class": "gold"}],
+        },
+    ),
+    (422, "not max_min", "", {"protect": "cables", "objective": "max_min", "demands": []}),
+]
 
+
+def test_options_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     async def work() -> None:
         async with service(tmp_path) as client:
             await _ready(client)
             number = (await client.allocate("b4", rates_of())).id
-            content = json.dumps(body)
             headers = {"Content-Type": "application/json"}
-            response = await client._http.post(
-                _ALLOCATIONS + query.replace("ID", number), content=content, headers=headers
-            )
-            assert response.status_code == status, response.text
-            assert words in response.text
+            for status, words, query, body in UNFIT:
+                demands = [{"source": "1", "target": "2", "rate": 1.0, **demand} for demand in body.get("demands", [])]
+                content = json.dumps({**body, "demands": demands} if "demands" in body else body)
+                address = _ALLOCATIONS + query.replace("ID", number)
+                response = await client._http.post(address, content=content, headers=headers)
+                assert response.status_code == status, (words, response.text)
+                assert words in response.text
 
     run(work)
 

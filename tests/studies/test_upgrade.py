@@ -32,7 +32,10 @@ def test_a_plan_is_certified_and_its_network_carries_everything(
     before, after = load_topology("b4"), load_topology(str(out / "topology.json"))
     bought = (after.capacity - before.capacity).sum()
     assert bought == pytest.approx(2 * sum(float(row["bought"]) for row in rows)), "both directions"
-    assert "<html" in (out / "upgrade.html").read_text()
+    page = (out / "upgrade.html").read_text()
+    assert "<html" in page
+    for case in range(3):  # what is bought, before, with the purchase: the page looks for CASE/SCHEME
+        assert f'"{case}/0"' in page
     modules = ["--modules", "100,400=300", "--failures", "none"]
     assert main(["upgrade", *B4, "--growth", "3", "--matrices", "2", *modules]) == 0
     assert "in any amounts" in capsys.readouterr().out

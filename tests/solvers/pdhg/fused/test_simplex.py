@@ -20,7 +20,7 @@ def _projected(dual: np.ndarray, slope: np.ndarray, live: np.ndarray, limits: np
         if y(t).sum() <= limits[s]:
             return y(t)
         low, high = t, float((dual[s] / slope[s])[live[s]].max())
-        for _ in range(200):
+        for _ in range(80):
             middle = (low + high) / 2
             low, high = (middle, high) if y(middle).sum() > limits[s] else (low, middle)
         return y(high)
@@ -30,7 +30,7 @@ def _projected(dual: np.ndarray, slope: np.ndarray, live: np.ndarray, limits: np
 
     high = float((dual / slope)[live].max())
     low = float(((dual - 1) / slope)[live].min())
-    for _ in range(200):
+    for _ in range(80):
         middle = (low + high) / 2
         low, high = (middle, high) if everything(middle).sum() > 1 else (low, middle)
     return everything(low)
