@@ -17,7 +17,7 @@ from teal.network.packed import PathScan
 from teal.pathops.response import FAILED_WEIGHT, exponentials
 from teal.runtime.arrays import Float32Array, Int64Array
 from teal.runtime.lanes import exponential, fill, load, plus_product, spread, store, total, where_above
-from teal.runtime.parallel import inlined_kernel, parallel_kernel, prange
+from teal.runtime.parallel import as_int64, inlined_kernel, inner_kernel, parallel_kernel, prange
 
 _DEAD = np.float32(FAILED_WEIGHT / 2)  # a path with a larger price has a failed link
 
@@ -254,6 +254,40 @@ def _tell(first, nodes, s, b, scan, demands, state, shares, sharpness, of_pair, 
         store(of_state, above, load(of_state, above, lanes) + row)
 
 
+@inner_kernel
+def _pass_over_block(
+    block, is_first, demands, links, capacity, weights, clamp, scan, block_ptr, max_slots, max_paths, max_shares,
+    answers, lanes,
+):  # fmt: skip
+    """The part of :func:`one_pass` that one block of sources takes."""
+    width, batch = len(lanes), len(demands.rate)
+    all_pairs, all_states = answers.pair, answers.states
+    price, worst = np.empty(max_slots, dtype=np.float32), np.empty(max_slots, dtype=np.float32)
+    other, hops = np.empty(max_slots, dtype=np.float32), np.empty(max_slots, dtype=np.float32)
+    along, of_pair = np.empty(max_slots * width, dtype=np.float32), np.empty(max_slots * 2, dtype=np.float32)
+    actions, mean_row = np.empty(max_paths, dtype=np.float32), np.empty(width, dtype=np.float32)
+    work, bits = np.empty(max_shares, dtype=np.float32), np.empty(max_shares, dtype=np.int32)
+    for s in range(block_ptr[block], block_ptr[block + 1]):
+        first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
+        for b in range(batch):
+            state, shares = answers.state[b], answers.share[b]
+            if is_first:
+                _encode(
+                    first, nodes, b, s, scan, demands, links, capacity, state, price, worst, other, hops, actions,
+                    weights, clamp, lanes,
+                )  # fmt: skip
+            else:
+                _update(
+                    first, nodes, b, s, scan, demands, links, state, shares, price, worst, other, hops, along,
+                    actions, mean_row, weights, clamp, lanes,
+                )  # fmt: skip
+            _divide(s, scan, demands.rejects, actions, shares, work, bits)
+            _tell(
+                first, nodes, s, b, scan, demands, state, shares, weights.sharpness, of_pair, along,
+                all_pairs[block, b], all_states[block, b], lanes,
+            )  # fmt: skip
+
+
 @parallel_kernel
 def one_pass(
     is_first: bool,
@@ -287,33 +321,41 @@ def one_pass(
         answers: read and written.
         lanes: as many zeros as a state has numbers.
     """
-    width, batch = len(lanes), len(demands.rate)
-    all_pairs, all_states = answers.pair, answers.states
     for block in prange(len(block_ptr) - 1):
-        price, worst = np.empty(max_slots, dtype=np.float32), np.empty(max_slots, dtype=np.float32)
-        other, hops = np.empty(max_slots, dtype=np.float32), np.empty(max_slots, dtype=np.float32)
-        along, of_pair = np.empty(max_slots * width, dtype=np.float32), np.empty(max_slots * 2, dtype=np.float32)
-        actions, mean_row = np.empty(max_paths, dtype=np.float32), np.empty(width, dtype=np.float32)
-        work, bits = np.empty(max_shares, dtype=np.float32), np.empty(max_shares, dtype=np.int32)
-        for s in range(block_ptr[block], block_ptr[block + 1]):
-            first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
-            for b in range(batch):
-                state, shares = answers.state[b], answers.share[b]
-                if is_first:
-                    _encode(
-                        first, nodes, b, s, scan, demands, links, capacity, state, price, worst, other, hops, actions,
-                        weights, clamp, lanes,
-                    )  # fmt: skip
-                else:
-                    _update(
-                        first, nodes, b, s, scan, demands, links, state, shares, price, worst, other, hops, along,
-                        actions, mean_row, weights, clamp, lanes,
-                    )  # fmt: skip
-                _divide(s, scan, demands.rejects, actions, shares, work, bits)
-                _tell(
-                    first, nodes, s, b, scan, demands, state, shares, weights.sharpness, of_pair, along,
-                    all_pairs[block, b], all_states[block, b], lanes,
-                )  # fmt: skip
+        _pass_over_block(
+            as_int64(block), is_first, demands, links, capacity, weights, clamp, scan, block_ptr, max_slots,
+            max_paths, max_shares, answers, lanes,
+        )  # fmt: skip
+
+
+@inner_kernel
+def _even_loads_of_block(
+    block, rate, failed, scan, block_ptr, max_slots, sums,
+):  # fmt: skip
+    """The part of :func:`even_loads` that one block of sources takes."""
+    dead, flow = np.zeros(max_slots, dtype=np.float32), np.empty(2 * max_slots, dtype=np.float32)
+    for s in range(block_ptr[block], block_ptr[block + 1]):
+        first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
+        for b in range(len(rate)):
+            for i in range(nodes):
+                dead[i + 1] = dead[scan.parent[first + i]] + failed[b, scan.link[first + i]]
+            flow[: 2 * (nodes + 1)] = 0
+            path = scan.path_ptr[s]
+            for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+                n, live = scan.path_count[d], 0
+                for k in range(n):
+                    live += dead[scan.end_node[path + k]] == 0
+                for k in range(n):
+                    node = scan.end_node[path + k]
+                    if dead[node] == 0:
+                        flow[2 * node], flow[2 * node + 1] = rate[b, d] / np.float32(live), rate[b, d]
+                path += n
+            for j in range(nodes):
+                i = nodes - 1 - j
+                e, above = np.int64(scan.link[first + i]), np.int64(scan.parent[first + i])
+                passing = load(flow, i + 1, (0, 0))
+                store(sums[block, b], e, load(sums[block, b], e, (0, 0)) + passing)
+                store(flow, above, load(flow, above, (0, 0)) + passing)
 
 
 @parallel_kernel
@@ -327,26 +369,6 @@ def even_loads(
 ) -> None:
     """Sums (blocks, B, 2 E): load of even splits over live paths, and load if every live path carried its demand."""
     for block in prange(len(block_ptr) - 1):
-        dead, flow = np.zeros(max_slots, dtype=np.float32), np.empty(2 * max_slots, dtype=np.float32)
-        for s in range(block_ptr[block], block_ptr[block + 1]):
-            first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
-            for b in range(len(rate)):
-                for i in range(nodes):
-                    dead[i + 1] = dead[scan.parent[first + i]] + failed[b, scan.link[first + i]]
-                flow[: 2 * (nodes + 1)] = 0
-                path = scan.path_ptr[s]
-                for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-                    n, live = scan.path_count[d], 0
-                    for k in range(n):
-                        live += dead[scan.end_node[path + k]] == 0
-                    for k in range(n):
-                        node = scan.end_node[path + k]
-                        if dead[node] == 0:
-                            flow[2 * node], flow[2 * node + 1] = rate[b, d] / np.float32(live), rate[b, d]
-                    path += n
-                for j in range(nodes):
-                    i = nodes - 1 - j
-                    e, above = np.int64(scan.link[first + i]), np.int64(scan.parent[first + i])
-                    passing = load(flow, i + 1, (0, 0))
-                    store(sums[block, b], e, load(sums[block, b], e, (0, 0)) + passing)
-                    store(flow, above, load(flow, above, (0, 0)) + passing)
+        _even_loads_of_block(
+            as_int64(block), rate, failed, scan, block_ptr, max_slots, sums,
+        )  # fmt: skip

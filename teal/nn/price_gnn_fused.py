@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from teal.pathops.response import FAILED_WEIGHT, exponentials
 from teal.runtime.arrays import BoolArray, Float32Array
-from teal.runtime.parallel import inlined_kernel, parallel_kernel, prange, threads_for
+from teal.runtime.parallel import as_int64, inlined_kernel, inner_kernel, parallel_kernel, prange, threads_for
 
 _LINKS_PER_TASK = 64  # links in one parallel task
 # Multiply-adds for each element of ``memory``: 3 products of about 2 H elements at the default H = 32.  Sets the number
@@ -115,6 +115,66 @@ def _add_product(total, vector, length, matrix, first_row):  # type: ignore[no-u
             total[o] += factor * matrix[first_row + j, o]
 
 
+@inner_kernel
+def _update_chunk(  # type: ignore[no-untyped-def]
+    chunk, sums, links, allocating_features, memory, raw_price, round_index, num_rounds, parameters, price_gain, tiny,
+    next_weight,
+):  # fmt: skip
+    """Some links, whose number ``_LINKS_PER_TASK`` is."""
+    rows, hidden, num_features = len(raw_price), memory.shape[1], len(parameters.by_feature)
+    num_static, one = links.static.shape[1], np.float32(1)
+    features = np.empty(num_features, dtype=np.float32)
+    gates, of_memory = np.empty(3 * hidden, dtype=np.float32), np.empty(3 * hidden, dtype=np.float32)
+    work, bits = np.empty(3 * hidden, dtype=np.float32), np.empty(3 * hidden, dtype=np.int32)
+    inner, activated = np.empty(hidden, dtype=np.float32), np.empty(hidden, dtype=np.float32)
+    for row in range(chunk * _LINKS_PER_TASK, min(rows, (chunk + 1) * _LINKS_PER_TASK)):
+        load, elasticity = np.float32(0), np.float32(0)
+        for block in range(len(sums)):
+            load += sums[block, 2 * row]
+            elasticity += sums[block, 2 * row + 1]
+        utilisation = load * links.inverse_capacity[row]
+        elasticity = elasticity * links.inverse_capacity[row]
+        price = _softplus(raw_price[row]) if links.live[row] else np.float32(0)
+        excess = utilisation - one
+        # The features of PriceGNN, with the same numbers.
+        for j in range(num_static):
+            features[j] = links.static[row, j]
+        features[num_static] = math.log(price + np.float32(1e-3)) / np.float32(3)
+        log_utilisation = np.float32(math.log(utilisation + tiny))
+        features[num_static + 1] = min(max(log_utilisation, np.float32(-4)), np.float32(4))
+        features[num_static + 2] = math.tanh(excess)
+        features[num_static + 3] = math.log(elasticity + tiny)
+        features[num_static + 4] = math.tanh(np.float32(5) * excess / (elasticity + np.float32(0.05)))
+        features[num_static + 5] = np.float32(round_index) / np.float32(num_rounds)
+        features[num_static + 6] = np.float32(2) / np.float32(num_rounds)
+        for j in range(allocating_features.shape[1]):
+            features[num_static + 7 + j] = allocating_features[row, j]
+        gates[:] = parameters.bias[0]
+        of_memory[:] = parameters.bias[1]
+        _add_product(gates, features, num_features, parameters.by_feature, 0)
+        _add_product(of_memory, memory[row], hidden, parameters.by_memory, 0)
+        for o in range(2 * hidden):  # reset and update gates
+            gates[o] += of_memory[o]
+        _sigmoids(gates, work, bits, 2 * hidden)
+        for h in range(hidden):  # tanh x = 2 sigmoid(2 x) - 1
+            inner[h] = np.float32(2) * (gates[2 * hidden + h] + gates[h] * of_memory[2 * hidden + h])
+        _sigmoids(inner, work, bits, hidden)
+        for h in range(hidden):
+            candidate, update_gate = np.float32(2) * inner[h] - one, gates[hidden + h]
+            memory[row, h] = candidate + update_gate * (memory[row, h] - candidate)
+        inner[:] = parameters.inner_bias
+        _add_product(inner, memory[row], hidden, parameters.inner, 0)
+        _add_product(inner, features, num_features, parameters.inner, hidden)
+        activated[:] = inner
+        _sigmoids(activated, work, bits, hidden)
+        change = np.float32(parameters.outer_bias)
+        for h in range(hidden):
+            change += parameters.outer[h] * inner[h] * activated[h]
+        raw_price[row] += price_gain * change
+        weight = _softplus(raw_price[row]) + links.cost[row]
+        next_weight[row] = weight if links.live[row] else np.float32(FAILED_WEIGHT)
+
+
 @parallel_kernel
 def _update(
     sums: Float32Array,
@@ -129,59 +189,12 @@ def _update(
     tiny: np.float32,
     next_weight: Float32Array,
 ) -> None:
-    rows, hidden, num_features = len(raw_price), memory.shape[1], len(parameters.by_feature)
-    num_static, one = links.static.shape[1], np.float32(1)
+    rows = len(raw_price)
     for chunk in prange((rows + _LINKS_PER_TASK - 1) // _LINKS_PER_TASK):
-        features = np.empty(num_features, dtype=np.float32)
-        gates, of_memory = np.empty(3 * hidden, dtype=np.float32), np.empty(3 * hidden, dtype=np.float32)
-        work, bits = np.empty(3 * hidden, dtype=np.float32), np.empty(3 * hidden, dtype=np.int32)
-        inner, activated = np.empty(hidden, dtype=np.float32), np.empty(hidden, dtype=np.float32)
-        for row in range(chunk * _LINKS_PER_TASK, min(rows, (chunk + 1) * _LINKS_PER_TASK)):
-            load, elasticity = np.float32(0), np.float32(0)
-            for block in range(len(sums)):
-                load += sums[block, 2 * row]
-                elasticity += sums[block, 2 * row + 1]
-            utilisation = load * links.inverse_capacity[row]
-            elasticity = elasticity * links.inverse_capacity[row]
-            price = _softplus(raw_price[row]) if links.live[row] else np.float32(0)
-            excess = utilisation - one
-            # The features of PriceGNN, with the same numbers.
-            for j in range(num_static):
-                features[j] = links.static[row, j]
-            features[num_static] = math.log(price + np.float32(1e-3)) / np.float32(3)
-            log_utilisation = np.float32(math.log(utilisation + tiny))
-            features[num_static + 1] = min(max(log_utilisation, np.float32(-4)), np.float32(4))
-            features[num_static + 2] = math.tanh(excess)
-            features[num_static + 3] = math.log(elasticity + tiny)
-            features[num_static + 4] = math.tanh(np.float32(5) * excess / (elasticity + np.float32(0.05)))
-            features[num_static + 5] = np.float32(round_index) / np.float32(num_rounds)
-            features[num_static + 6] = np.float32(2) / np.float32(num_rounds)
-            for j in range(allocating_features.shape[1]):
-                features[num_static + 7 + j] = allocating_features[row, j]
-            gates[:] = parameters.bias[0]
-            of_memory[:] = parameters.bias[1]
-            _add_product(gates, features, num_features, parameters.by_feature, 0)
-            _add_product(of_memory, memory[row], hidden, parameters.by_memory, 0)
-            for o in range(2 * hidden):  # reset and update gates
-                gates[o] += of_memory[o]
-            _sigmoids(gates, work, bits, 2 * hidden)
-            for h in range(hidden):  # tanh x = 2 sigmoid(2 x) - 1
-                inner[h] = np.float32(2) * (gates[2 * hidden + h] + gates[h] * of_memory[2 * hidden + h])
-            _sigmoids(inner, work, bits, hidden)
-            for h in range(hidden):
-                candidate, update_gate = np.float32(2) * inner[h] - one, gates[hidden + h]
-                memory[row, h] = candidate + update_gate * (memory[row, h] - candidate)
-            inner[:] = parameters.inner_bias
-            _add_product(inner, memory[row], hidden, parameters.inner, 0)
-            _add_product(inner, features, num_features, parameters.inner, hidden)
-            activated[:] = inner
-            _sigmoids(activated, work, bits, hidden)
-            change = np.float32(parameters.outer_bias)
-            for h in range(hidden):
-                change += parameters.outer[h] * inner[h] * activated[h]
-            raw_price[row] += price_gain * change
-            weight = _softplus(raw_price[row]) + links.cost[row]
-            next_weight[row] = weight if links.live[row] else np.float32(FAILED_WEIGHT)
+        _update_chunk(
+            as_int64(chunk), sums, links, allocating_features, memory, raw_price, round_index, num_rounds, parameters,
+            price_gain, tiny, next_weight,
+        )  # fmt: skip
 
 
 @inlined_kernel

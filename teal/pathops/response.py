@@ -22,7 +22,7 @@ from teal.network import PathSet
 from teal.network.packed import PathScan
 from teal.runtime.arrays import AnyArray, Float32Array, Int64Array, IntArray
 from teal.runtime.lanes import load, store
-from teal.runtime.parallel import inlined_kernel, parallel_kernel, prange, threads_for
+from teal.runtime.parallel import as_int64, inlined_kernel, inner_kernel, parallel_kernel, prange, threads_for
 
 FAILED_WEIGHT = 1e30  # weight of a failed link: paths over it get no share; sums of it stay finite in float32
 _MIN_BLOCK_WORK = 20_000  # trie nodes and paths of a block of sources, at least
@@ -59,6 +59,80 @@ def exponentials(arguments: Float32Array, bits: IntArray, count: int) -> None:
         arguments[i] = p * powers[i] if arguments[i] > np.float32(-80) else np.float32(0)
 
 
+@inner_kernel
+def _respond_in_block(  # type: ignore[no-untyped-def]
+    block, weight, demand, value, sharpness, scan, block_ptr, max_slots, max_shares, sums, splits, pair,
+):  # fmt: skip
+    """The demands of one block of sources."""
+    batch, is_storing = len(weight), splits.shape[1] > 0
+    path_weight = np.zeros(max_slots, dtype=np.float32)  # of each node, times the sharpness
+    flow = np.empty(2 * max_slots, dtype=np.float32)  # of each node: load, elasticity
+    # Of each demand: the share that is rejected, then one share a path.
+    share, bits = np.empty(max_shares, dtype=np.float32), np.empty(max_shares, dtype=np.int32)
+    for s in range(block_ptr[block], block_ptr[block + 1]):
+        first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
+        for b in range(batch):
+            for i in range(nodes):
+                above, e = scan.parent[first + i], scan.link[first + i]
+                path_weight[i + 1] = path_weight[above] + sharpness * weight[b, e]
+            place, path = 0, scan.path_ptr[s]
+            for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+                largest, n = np.float32(0), scan.path_count[d]
+                scaled_value = sharpness * value[d]
+                if n == 2:  # the usual case; a loop of unknown length costs more than its body
+                    x = scaled_value - path_weight[scan.end_node[path]]
+                    y = scaled_value - path_weight[scan.end_node[path + 1]]
+                    largest = max(largest, max(x, y))
+                    share[place + 1], share[place + 2] = x - largest, y - largest
+                else:
+                    for k in range(n):
+                        x = scaled_value - path_weight[scan.end_node[path + k]]
+                        share[place + 1 + k] = x
+                        largest = max(largest, x)
+                    for k in range(n):
+                        share[place + 1 + k] -= largest
+                share[place] = -largest
+                place += n + 1
+                path += n
+            exponentials(share, bits, place)
+            block_sums = sums[block, b]
+            flow[: 2 * (nodes + 1)] = 0
+            place, path = 0, scan.path_ptr[s]
+            for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+                rate, n = demand[b, d], scan.path_count[d]
+                if n == 2:
+                    x, y = share[place + 1], share[place + 2]
+                    scale = np.float32(1) / (share[place] + x + y)
+                    x, y = x * scale, y * scale
+                    node, other = 2 * scan.end_node[path], 2 * scan.end_node[path + 1]
+                    flow[node], flow[other] = rate * x, rate * y
+                    slope = sharpness * rate
+                    flow[node + 1] = slope * x * (np.float32(1) - x)
+                    flow[other + 1] = slope * y * (np.float32(1) - y)
+                    if is_storing:
+                        splits[b, d, 0], splits[b, d, 1] = x, y
+                else:
+                    total = share[place]
+                    for k in range(n):
+                        total += share[place + 1 + k]
+                    scale = np.float32(1) / total
+                    for k in range(n):
+                        part = share[place + 1 + k] * scale
+                        node = 2 * scan.end_node[path + k]
+                        flow[node] = rate * part
+                        flow[node + 1] = sharpness * rate * part * (np.float32(1) - part)
+                        if is_storing:
+                            splits[b, d, k] = part
+                place += n + 1
+                path += n
+            for j in range(nodes):
+                i = nodes - 1 - j
+                e, above = scan.link[first + i], scan.parent[first + i]
+                passing = load(flow, i + 1, pair)
+                store(block_sums, e, load(block_sums, e, pair) + passing)
+                store(flow, above, load(flow, above, pair) + passing)
+
+
 @parallel_kernel
 def _respond(
     weight: Float32Array,
@@ -73,74 +147,11 @@ def _respond(
     splits: Float32Array,
     pair: tuple[int, int],
 ) -> None:
-    batch, is_storing = len(weight), splits.shape[1] > 0
     for block in prange(len(block_ptr) - 1):
-        path_weight = np.zeros(max_slots, dtype=np.float32)  # of each node, times the sharpness
-        flow = np.empty(2 * max_slots, dtype=np.float32)  # of each node: load, elasticity
-        # Of each demand: the share that is rejected, then one share a path.
-        share, bits = np.empty(max_shares, dtype=np.float32), np.empty(max_shares, dtype=np.int32)
-        for s in range(block_ptr[block], block_ptr[block + 1]):
-            first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
-            for b in range(batch):
-                for i in range(nodes):
-                    above, e = scan.parent[first + i], scan.link[first + i]
-                    path_weight[i + 1] = path_weight[above] + sharpness * weight[b, e]
-                place, path = 0, scan.path_ptr[s]
-                for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-                    largest, n = np.float32(0), scan.path_count[d]
-                    scaled_value = sharpness * value[d]
-                    if n == 2:  # the usual case; a loop of unknown length costs more than its body
-                        x = scaled_value - path_weight[scan.end_node[path]]
-                        y = scaled_value - path_weight[scan.end_node[path + 1]]
-                        largest = max(largest, max(x, y))
-                        share[place + 1], share[place + 2] = x - largest, y - largest
-                    else:
-                        for k in range(n):
-                            x = scaled_value - path_weight[scan.end_node[path + k]]
-                            share[place + 1 + k] = x
-                            largest = max(largest, x)
-                        for k in range(n):
-                            share[place + 1 + k] -= largest
-                    share[place] = -largest
-                    place += n + 1
-                    path += n
-                exponentials(share, bits, place)
-                block_sums = sums[block, b]
-                flow[: 2 * (nodes + 1)] = 0
-                place, path = 0, scan.path_ptr[s]
-                for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-                    rate, n = demand[b, d], scan.path_count[d]
-                    if n == 2:
-                        x, y = share[place + 1], share[place + 2]
-                        scale = np.float32(1) / (share[place] + x + y)
-                        x, y = x * scale, y * scale
-                        node, other = 2 * scan.end_node[path], 2 * scan.end_node[path + 1]
-                        flow[node], flow[other] = rate * x, rate * y
-                        slope = sharpness * rate
-                        flow[node + 1] = slope * x * (np.float32(1) - x)
-                        flow[other + 1] = slope * y * (np.float32(1) - y)
-                        if is_storing:
-                            splits[b, d, 0], splits[b, d, 1] = x, y
-                    else:
-                        total = share[place]
-                        for k in range(n):
-                            total += share[place + 1 + k]
-                        scale = np.float32(1) / total
-                        for k in range(n):
-                            part = share[place + 1 + k] * scale
-                            node = 2 * scan.end_node[path + k]
-                            flow[node] = rate * part
-                            flow[node + 1] = sharpness * rate * part * (np.float32(1) - part)
-                            if is_storing:
-                                splits[b, d, k] = part
-                    place += n + 1
-                    path += n
-                for j in range(nodes):
-                    i = nodes - 1 - j
-                    e, above = scan.link[first + i], scan.parent[first + i]
-                    passing = load(flow, i + 1, pair)
-                    store(block_sums, e, load(block_sums, e, pair) + passing)
-                    store(flow, above, load(flow, above, pair) + passing)
+        _respond_in_block(
+            as_int64(block), weight, demand, value, sharpness, scan, block_ptr, max_slots, max_shares, sums, splits,
+            pair,
+        )  # fmt: skip
 
 
 class Responses:

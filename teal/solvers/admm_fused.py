@@ -20,7 +20,7 @@ from teal.network.packed import PathScan
 from teal.pathops.padding import pack_paths, pad_paths
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray, Int64Array
-from teal.runtime.parallel import inlined_kernel, parallel_kernel, prange, threads_for
+from teal.runtime.parallel import as_int64, inlined_kernel, inner_kernel, parallel_kernel, prange, threads_for
 from teal.solvers import admm
 
 _MIN_BLOCK_WORK = 20_000  # trie nodes and paths of a block of sources, at least
@@ -69,6 +69,67 @@ def _solve_demand(linear, diagonal, coupling, order, x, n):
         x[k] = max(0.0, linear[k] - coupling * best) / diagonal[k] if linear[k] > -np.inf else 0.0
 
 
+@inner_kernel
+def _iterate_block(
+    block, program, price, scan, block_ptr, max_slots, splits, demand_dual, loads, is_first,
+):  # fmt: skip
+    """The part of :func:`_iterate` that one block of sources takes."""
+    along, spent = np.zeros(max_slots), np.zeros(max_slots)
+    flow, full = np.empty(max_slots), np.empty(max_slots)
+    linear, diagonal, x = np.empty(256), np.empty(256), np.empty(256)
+    order = np.empty(256, dtype=np.int64)
+    for s in range(block_ptr[block], block_ptr[block + 1]):
+        first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
+        for b in range(len(splits)):
+            for i in range(nodes):
+                above, e = scan.parent[first + i], scan.link[first + i]
+                along[i + 1] = along[above] + program.inverse[b, e]
+                spent[i + 1] = spent[above] + price[b, e] + program.cost[b, e]
+            flow[: nodes + 1] = 0
+            full[: nodes + 1] = 0
+            path = scan.path_ptr[s]
+            for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+                n, rate = np.int64(scan.path_count[d]), program.rate[b, d]
+                if not is_first:
+                    total, coupling, live = 0.0, 0.0, 0
+                    for k in range(n):
+                        total += splits[b, path + k]
+                        if along[scan.end_node[path + k]] < np.inf:
+                            coupling += max(along[scan.end_node[path + k]], _LEAST)
+                            live += 1
+                    coupling = max(coupling / max(live, 1), _LEAST)
+                    before = demand_dual[b, d]
+                    dual, slack = before + total - 1, 0.0
+                    if not program.carries_all:
+                        dual, slack = max(0.0, dual), max(0.0, 1 - total - before)
+                    demand_dual[b, d] = dual
+                    pull = coupling * (1 - slack - dual) + program.value[b, d]
+                    for k in range(n):
+                        h = along[scan.end_node[path + k]]
+                        linear[k], diagonal[k] = -np.inf, 1.0
+                        if h < np.inf:
+                            diagonal[k] = max(h, _LEAST)
+                            linear[k] = diagonal[k] * splits[b, path + k] - spent[scan.end_node[path + k]] + pull
+                    _solve_demand(linear, diagonal, coupling, order, x, n)
+                    for k in range(n):
+                        splits[b, path + k] = x[k]
+                for k in range(n):
+                    node = scan.end_node[path + k]
+                    if along[node] < np.inf:
+                        flow[node], full[node] = rate * splits[b, path + k], rate
+                    else:
+                        splits[b, path + k] = 0
+                path += n
+            for j in range(nodes):
+                i = nodes - 1 - j
+                e, above = scan.link[first + i], scan.parent[first + i]
+                loads[block, b, 0, e] += flow[i + 1]
+                flow[above] += flow[i + 1]
+                if is_first:
+                    loads[block, b, 1, e] += full[i + 1]
+                    full[above] += full[i + 1]
+
+
 @parallel_kernel
 def _iterate(
     program: _Program,
@@ -90,60 +151,9 @@ def _iterate(
         loads: (blocks, B, 2, E) receives the loads of x, and those if every live path carried its whole demand.
     """
     for block in prange(len(block_ptr) - 1):
-        along, spent = np.zeros(max_slots), np.zeros(max_slots)
-        flow, full = np.empty(max_slots), np.empty(max_slots)
-        linear, diagonal, x = np.empty(256), np.empty(256), np.empty(256)
-        order = np.empty(256, dtype=np.int64)
-        for s in range(block_ptr[block], block_ptr[block + 1]):
-            first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
-            for b in range(len(splits)):
-                for i in range(nodes):
-                    above, e = scan.parent[first + i], scan.link[first + i]
-                    along[i + 1] = along[above] + program.inverse[b, e]
-                    spent[i + 1] = spent[above] + price[b, e] + program.cost[b, e]
-                flow[: nodes + 1] = 0
-                full[: nodes + 1] = 0
-                path = scan.path_ptr[s]
-                for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-                    n, rate = np.int64(scan.path_count[d]), program.rate[b, d]
-                    if not is_first:
-                        total, coupling, live = 0.0, 0.0, 0
-                        for k in range(n):
-                            total += splits[b, path + k]
-                            if along[scan.end_node[path + k]] < np.inf:
-                                coupling += max(along[scan.end_node[path + k]], _LEAST)
-                                live += 1
-                        coupling = max(coupling / max(live, 1), _LEAST)
-                        before = demand_dual[b, d]
-                        dual, slack = before + total - 1, 0.0
-                        if not program.carries_all:
-                            dual, slack = max(0.0, dual), max(0.0, 1 - total - before)
-                        demand_dual[b, d] = dual
-                        pull = coupling * (1 - slack - dual) + program.value[b, d]
-                        for k in range(n):
-                            h = along[scan.end_node[path + k]]
-                            linear[k], diagonal[k] = -np.inf, 1.0
-                            if h < np.inf:
-                                diagonal[k] = max(h, _LEAST)
-                                linear[k] = diagonal[k] * splits[b, path + k] - spent[scan.end_node[path + k]] + pull
-                        _solve_demand(linear, diagonal, coupling, order, x, n)
-                        for k in range(n):
-                            splits[b, path + k] = x[k]
-                    for k in range(n):
-                        node = scan.end_node[path + k]
-                        if along[node] < np.inf:
-                            flow[node], full[node] = rate * splits[b, path + k], rate
-                        else:
-                            splits[b, path + k] = 0
-                    path += n
-                for j in range(nodes):
-                    i = nodes - 1 - j
-                    e, above = scan.link[first + i], scan.parent[first + i]
-                    loads[block, b, 0, e] += flow[i + 1]
-                    flow[above] += flow[i + 1]
-                    if is_first:
-                        loads[block, b, 1, e] += full[i + 1]
-                        full[above] += full[i + 1]
+        _iterate_block(
+            as_int64(block), program, price, scan, block_ptr, max_slots, splits, demand_dual, loads, is_first,
+        )  # fmt: skip
 
 
 def accepts(problem: Problem) -> bool:

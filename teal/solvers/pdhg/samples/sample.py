@@ -41,7 +41,7 @@ from teal.pathops.response import exponentials
 from teal.problem import Problem
 from teal.runtime.arrays import AnyArray, BoolArray, Float32Array, FloatArray, Int64Array
 from teal.runtime.lanes import load, store
-from teal.runtime.parallel import kernel, parallel_kernel, prange
+from teal.runtime.parallel import as_int64, inner_kernel, kernel, parallel_kernel, prange
 from teal.solvers.pdhg.fused.demand_value import DemandValue
 
 _SEED = 20_250_101  # of the random numbers of all draws
@@ -236,6 +236,89 @@ def _select(demand: FloatArray, factor: float, offset: float) -> BoolArray:
     return chosen
 
 
+@inner_kernel
+def _respond_in_block(  # type: ignore[no-untyped-def]
+    block, scan, block_ptr, max_slots, max_shares, price_plus_cost, demand_value, sharpness, may_reject, kept,
+    kept_ptr, kept_splits, demand, out, sums, lane, width, pair,
+):  # fmt: skip
+    """The part of :func:`respond` that one block of sources takes."""
+    is_summing, steps = sums.shape[1] > 0, len(demand_value.drop)
+    cost = np.zeros(max_slots, dtype=np.float32)  # of the path to each node
+    share, bits = np.empty(max_shares, dtype=np.float32), np.empty(max_shares, dtype=np.int32)
+    flow = np.empty(2 * max_slots, dtype=np.float32)  # of each node: load, elasticity
+    block_sums = sums[block]
+    block_sums[:] = 0
+    for s in range(block_ptr[block], block_ptr[block + 1]):
+        first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
+        for i in range(nodes):
+            cost[i + 1] = cost[scan.parent[first + i]] + price_plus_cost[scan.link[first + i]]
+        place, path = 0, scan.path_ptr[s]
+        for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+            value = np.float32(demand_value.first[d if len(demand_value.first) > 1 else 0])
+            n = scan.path_count[d]
+            largest = np.float32(0) if may_reject else np.float32(-3e38)
+            for k in range(n):
+                x = sharpness * (value - cost[scan.end_node[path + k]])
+                share[place + steps + k] = x
+                largest = max(largest, x)
+            for k in range(n):
+                share[place + steps + k] -= largest
+            share[place] = -largest if may_reject else np.float32(-100)  # exponentials below -80 are 0
+            for c in range(1, steps):
+                rejected = sharpness * value * np.float32(demand_value.drop[c]) - largest
+                share[place + c] = min(rejected, _REJECTED)
+            place += n + steps
+            path += n
+        exponentials(share, bits, place)
+        if is_summing:
+            flow[: 2 * (nodes + 1)] = 0
+        place, path, next_kept = 0, scan.path_ptr[s], kept_ptr[s]
+        for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+            n = scan.path_count[d]
+            if next_kept < kept_ptr[s + 1] and kept[next_kept] == d:
+                for k in range(n):
+                    out[(path + k) * width + lane] = kept_splits[next_kept, k]
+                    if is_summing:
+                        flow[2 * np.int64(scan.end_node[path + k])] = (
+                            demand[d * width + lane] * kept_splits[next_kept, k]
+                        )
+                next_kept += 1
+            else:
+                total = np.float32(0)
+                for k in range(n):
+                    total += share[place + steps + k]
+                scale = np.float32(1) / max(share[place] + total, np.float32(1e-30))
+                squared = scale * scale  # sums over the steps: of their part times scale, and times its square
+                if steps > 1:
+                    scale, squared, start = np.float32(0), np.float32(0), np.float32(0)
+                    for c in range(steps):
+                        end = np.float32(demand_value.end[(d * steps + c) * width + lane])
+                        inverse_sum = np.float32(1) / max(share[place + c] + total, np.float32(1e-30))
+                        scale, squared, start = (
+                            scale + (end - start) * inverse_sum,
+                            squared + (end - start) * inverse_sum * inverse_sum,
+                            end,
+                        )
+                rate = np.float32(demand[d * width + lane])
+                for k in range(n):
+                    x = share[place + steps + k]
+                    part = x * scale
+                    out[(path + k) * width + lane] = part
+                    if is_summing:
+                        node = 2 * np.int64(scan.end_node[path + k])
+                        flow[node] = rate * part
+                        flow[node + 1] = sharpness * rate * (part - x * x * squared)
+            place += n + steps
+            path += n
+        if is_summing:
+            for j in range(nodes):
+                i = nodes - 1 - j
+                e, above = np.int64(scan.link[first + i]), np.int64(scan.parent[first + i])
+                passing = load(flow, i + 1, pair)
+                store(block_sums, e, load(block_sums, e, pair) + passing)
+                store(flow, above, load(flow, above, pair) + passing)
+
+
 @parallel_kernel
 def respond(
     scan: PathScan,
@@ -277,79 +360,8 @@ def respond(
         width: number of lanes.
         pair: a tuple of length 2, for load and elasticity as two SIMD lanes.
     """
-    is_summing, steps = sums.shape[1] > 0, len(demand_value.drop)
     for block in prange(len(block_ptr) - 1):
-        cost = np.zeros(max_slots, dtype=np.float32)  # of the path to each node
-        share, bits = np.empty(max_shares, dtype=np.float32), np.empty(max_shares, dtype=np.int32)
-        flow = np.empty(2 * max_slots, dtype=np.float32)  # of each node: load, elasticity
-        block_sums = sums[block]
-        block_sums[:] = 0
-        for s in range(block_ptr[block], block_ptr[block + 1]):
-            first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
-            for i in range(nodes):
-                cost[i + 1] = cost[scan.parent[first + i]] + price_plus_cost[scan.link[first + i]]
-            place, path = 0, scan.path_ptr[s]
-            for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-                value = np.float32(demand_value.first[d if len(demand_value.first) > 1 else 0])
-                n = scan.path_count[d]
-                largest = np.float32(0) if may_reject else np.float32(-3e38)
-                for k in range(n):
-                    x = sharpness * (value - cost[scan.end_node[path + k]])
-                    share[place + steps + k] = x
-                    largest = max(largest, x)
-                for k in range(n):
-                    share[place + steps + k] -= largest
-                share[place] = -largest if may_reject else np.float32(-100)  # exponentials below -80 are 0
-                for c in range(1, steps):
-                    rejected = sharpness * value * np.float32(demand_value.drop[c]) - largest
-                    share[place + c] = min(rejected, _REJECTED)
-                place += n + steps
-                path += n
-            exponentials(share, bits, place)
-            if is_summing:
-                flow[: 2 * (nodes + 1)] = 0
-            place, path, next_kept = 0, scan.path_ptr[s], kept_ptr[s]
-            for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-                n = scan.path_count[d]
-                if next_kept < kept_ptr[s + 1] and kept[next_kept] == d:
-                    for k in range(n):
-                        out[(path + k) * width + lane] = kept_splits[next_kept, k]
-                        if is_summing:
-                            flow[2 * np.int64(scan.end_node[path + k])] = (
-                                demand[d * width + lane] * kept_splits[next_kept, k]
-                            )
-                    next_kept += 1
-                else:
-                    total = np.float32(0)
-                    for k in range(n):
-                        total += share[place + steps + k]
-                    scale = np.float32(1) / max(share[place] + total, np.float32(1e-30))
-                    squared = scale * scale  # sums over the steps: of their part times scale, and times its square
-                    if steps > 1:
-                        scale, squared, start = np.float32(0), np.float32(0), np.float32(0)
-                        for c in range(steps):
-                            end = np.float32(demand_value.end[(d * steps + c) * width + lane])
-                            inverse_sum = np.float32(1) / max(share[place + c] + total, np.float32(1e-30))
-                            scale, squared, start = (
-                                scale + (end - start) * inverse_sum,
-                                squared + (end - start) * inverse_sum * inverse_sum,
-                                end,
-                            )
-                    rate = np.float32(demand[d * width + lane])
-                    for k in range(n):
-                        x = share[place + steps + k]
-                        part = x * scale
-                        out[(path + k) * width + lane] = part
-                        if is_summing:
-                            node = 2 * np.int64(scan.end_node[path + k])
-                            flow[node] = rate * part
-                            flow[node + 1] = sharpness * rate * (part - x * x * squared)
-                place += n + steps
-                path += n
-            if is_summing:
-                for j in range(nodes):
-                    i = nodes - 1 - j
-                    e, above = np.int64(scan.link[first + i]), np.int64(scan.parent[first + i])
-                    passing = load(flow, i + 1, pair)
-                    store(block_sums, e, load(block_sums, e, pair) + passing)
-                    store(flow, above, load(flow, above, pair) + passing)
+        _respond_in_block(
+            as_int64(block), scan, block_ptr, max_slots, max_shares, price_plus_cost, demand_value, sharpness,
+            may_reject, kept, kept_ptr, kept_splits, demand, out, sums, lane, width, pair,
+        )  # fmt: skip
