@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import math
 import os
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
@@ -54,6 +56,7 @@ _state = threading.local()  # is_rehearsing: see on_all_threads
 # Scalar operations of a kernel from which on a second thread is worth waking, about 0.15 ms of work.  Measured on two
 # cores, time with two threads over time with one: 1.5 at 70,000 and 140,000 operations, 1.1 at 280,000, 0.9 at 330,000.
 _MIN_PARALLEL_OPERATIONS = 300_000
+_LOOK_EVERY_S = 0.02  # between two looks at the machine's load, each of about 10 us
 _MIN_TORCH_NUMBERS = 1_000_000  # numbers in a tensor from which on torch's operations gain from a second thread
 
 
@@ -63,7 +66,8 @@ def threads_for(operations: int, *, torch_too: bool = False, least: int = _MIN_P
 
     Waking a team of threads costs more than a kernel of microseconds, and where other processes hold the
     cores each such kernel waits for the scheduler: measured beside a training run, inference on B4
-    took 1 s in place of 8 ms.
+    took 1 s in place of 8 ms.  Large kernels too run on one thread while others hold all cores: a team waits
+    at the end of each loop for the thread that the scheduler serves last.
 
     Args:
         operations: scalar operations of one kernel call, approximately.
@@ -72,11 +76,14 @@ def threads_for(operations: int, *, torch_too: bool = False, least: int = _MIN_P
         least: operations from which on all threads are used; more for what is called seldom, since the form of a kernel
             that runs on all threads takes seconds to compile.
     """
-    if is_large(operations, least) or getattr(_state, "is_rehearsing", False):
+    uses_all = is_large(operations, least) or getattr(_state, "is_rehearsing", False)
+    if uses_all and (numba.get_num_threads() == 1 or not _cores_are_taken()):
         yield
         return
     numba_threads, torch_threads = numba.get_num_threads(), 0
     numba.set_num_threads(1)
+    keeps_form = getattr(_state, "keeps_form", False)
+    _state.keeps_form = uses_all  # the form for all threads on one: the other form may not have been compiled
     if torch_too:
         import torch
 
@@ -85,6 +92,7 @@ def threads_for(operations: int, *, torch_too: bool = False, least: int = _MIN_P
     try:
         yield
     finally:
+        _state.keeps_form = keeps_form
         numba.set_num_threads(numba_threads)
         if torch_threads:
             torch.set_num_threads(torch_threads)
@@ -134,8 +142,39 @@ def on_all_threads(enabled: bool = True) -> Iterator[None]:
 
 
 def is_alone() -> bool:
-    """Whether kernels run on the calling thread alone."""
-    return bool(numba.get_num_threads() == 1)
+    """Whether kernels run in the form for the calling thread alone."""
+    return bool(numba.get_num_threads() == 1) and not getattr(_state, "keeps_form", False)
+
+
+def _cores_are_taken() -> bool:
+    """Whether at least as many other threads run or wait for a core as there are cores; false where none can tell."""
+    now = time.monotonic()
+    if now > _seen.until:
+        _seen.until, _seen.is_taken = now + _LOOK_EVERY_S, _running_threads() - 1 >= (os.cpu_count() or 1)
+    return _seen.is_taken
+
+
+def _running_threads() -> int:
+    """Number of threads of the machine that run or wait for a core, this one among them; 0 if nothing says so."""
+    try:
+        with open("/proc/loadavg", encoding="ascii") as file:  # its fourth field: RUNNING/ALL
+            return int(file.read().split()[3].partition("/")[0])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+class _Seen:
+    """What the last look at the machine's load saw.
+
+    Attributes:
+        until: time of the next look.
+        is_taken: whether others held all cores.
+    """
+
+    until, is_taken = -math.inf, False
+
+
+_seen = _Seen()
 
 
 def limit_threads(count: int) -> None:

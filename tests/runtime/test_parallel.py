@@ -1,0 +1,64 @@
+"""Which form of a kernel runs, on how many threads: by its size, and by what else the machine does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import numba
+import numpy as np
+import pytest
+
+from teal.runtime import parallel
+from teal.runtime.parallel import is_alone, parallel_kernel, prange, threads_for
+
+LARGE, SMALL = 10**9, 10
+
+
+@parallel_kernel
+def squares(out):  # type: ignore[no-untyped-def]
+    for i in prange(len(out)):
+        out[i] = i * i
+
+
+@pytest.fixture
+def _two_threads() -> Iterator[None]:
+    if numba.config.NUMBA_NUM_THREADS < 2:
+        pytest.skip("needs two cores")
+    numba.set_num_threads(2)
+    yield
+    numba.set_num_threads(1)
+
+
+@pytest.mark.usefixtures("_two_threads")
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_large_kernels_have_all_threads_unless_others_hold_the_cores(
+    is_taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "_cores_are_taken", lambda: is_taken)
+    out = np.zeros(5)
+    with threads_for(LARGE):
+        assert numba.get_num_threads() == (1 if is_taken else 2)
+        assert not is_alone(), "the form for all threads, which alone is known to be compiled"
+        with threads_for(SMALL):
+            assert is_alone()
+        assert not is_alone()
+        squares(out)
+    np.testing.assert_array_equal(out, [0, 1, 4, 9, 16])
+    with threads_for(SMALL):
+        assert numba.get_num_threads() == 1
+        assert is_alone()
+    assert numba.get_num_threads() == 2
+    assert not is_alone()
+
+
+def test_cores_are_taken_if_as_many_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = os.cpu_count() or 1
+    for running, expected in ((0, False), (1, False), (cores, False), (cores + 1, True), (cores + 9, True)):
+        monkeypatch.setattr(parallel, "_running_threads", lambda running=running: running)
+        monkeypatch.setattr(parallel._seen, "until", -1.0)
+        assert parallel._cores_are_taken() is expected
+    monkeypatch.setattr(parallel, "_running_threads", lambda: 0)
+    assert parallel._cores_are_taken(), "the last look serves for a while"
+    monkeypatch.undo()
+    assert parallel._running_threads() >= 1
