@@ -64,8 +64,9 @@ test: $(STAMP)  ## what a newcomer runs: three to four minutes on two cores, set
 test-system: $(STAMP)  ## the other tests: clusters, killed processes, the wheel, browsers, long training
 	$(PYTEST) -m system
 
+# A third worker: clusters and killed processes are waited for more than computed.
 test-all: $(STAMP)  ## all tests in one run
-	$(PYTEST)
+	$(PYTEST) -n 3
 
 docs: $(STAMP)  ## the site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

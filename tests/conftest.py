@@ -21,7 +21,7 @@ import numba
 from teal.runtime.storage import cache_dir
 
 # Kernels are kept where a user's are: each test has an empty cache folder, which must not be theirs.
-os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_dir("kernels")))
+os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_dir("kernels").parent))
 
 # Shapes at these borders are checked under test.  The hook must stand before the first import of Teal.
 CHECKED = ("teal.problem.problem", "teal.problem.allocation", "teal.pathops.base", "teal.solvers.pdhg.solver")

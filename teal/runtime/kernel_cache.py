@@ -10,9 +10,9 @@ file, and the old value of a constant.  Here a kernel's stamp is the SHA-256 of
 Neither the place of the sources nor comments and docstrings are part of it: checkouts and installations share one
 folder, and an edit compiles only what it changes.  A form is a kernel compiled for arguments of given types; it is one
 file, named ``FUNCTION.STAMP.FORM.nbc``, written whole.  A form is compiled in one process at a time: others wait for
-its file.  The folder is ``$NUMBA_CACHE_DIR``, else ``kernels`` in Teal's cache folder.
+its file.  The folder is ``kernels`` in ``$NUMBA_CACHE_DIR``, else in Teal's cache folder.
 
-The files are pickles, as Numba's are: the folder must belong to the user.
+The files are pickles, as Numba's are: a folder that everybody may write to is not used.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import inspect
 import os
 import pickle
 import platform
+import stat
 import sys
 import time
 import types
@@ -47,16 +48,17 @@ _MAX_WAIT_S = 120.0  # for a form that another process compiles; no kernel takes
 _POLL_S = 0.02  # between two looks at its lock
 _ALWAYS = ("lanes.py",)  # files beside this one that are part of every stamp
 _LANES = "teal.runtime.lanes"  # whose operations exist in machine code alone
+_FOLDER = "kernels"
 _LOCK = "lock"  # file whose bytes are the locks of forms
 
 
 def folder() -> Path | None:
-    """Where kernels are kept, for this user alone; None where no folder can be written."""
+    """Where kernels are kept; None where nothing can be written, or where everybody could write."""
     named = os.environ.get("NUMBA_CACHE_DIR")
     with contextlib.suppress(OSError):
-        path = Path(named) if named else cache_dir("kernels")
+        path = Path(named) / _FOLDER if named else cache_dir(_FOLDER)
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if os.access(path, os.W_OK):
+        if os.access(path, os.W_OK) and not path.stat().st_mode & stat.S_IWOTH:
             return path
     return None
 

@@ -138,7 +138,6 @@ def test_another_checkout_and_other_comments_compile_nothing(tmp_path: Path) -> 
 
 def test_two_processes_that_start_together_compile_each_form_once(tmp_path: Path) -> None:
     _write(tmp_path / "code", helpers=HELPERS, callers=CALLERS)
-    (tmp_path / "cache").mkdir()
     environment = os.environ | {
         "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": f"{tmp_path / 'code'}:{PACKAGE.parent}",
     }  # fmt: skip
@@ -148,13 +147,13 @@ def test_two_processes_that_start_together_compile_each_form_once(tmp_path: Path
     ]
     outputs = [process.communicate(timeout=300)[0].split() for process in started]
     assert [tuple(map(float, output[:2])) for output in outputs] == [UNCHANGED, UNCHANGED]
-    assert sum(int(output[2]) for output in outputs) == len(list((tmp_path / "cache").glob("*.nbc")))
+    assert sum(int(output[2]) for output in outputs) == len(list((tmp_path / "cache" / "kernels").glob("*.nbc")))
 
 
 def test_files_that_cannot_be_read_are_written_anew(tmp_path: Path) -> None:
     _write(tmp_path / "code", helpers=HELPERS, callers=CALLERS)
     compiled = _run(tmp_path / "code", tmp_path / "cache")[2]
-    files = sorted((tmp_path / "cache").glob("*.nbc"))
+    files = sorted((tmp_path / "cache" / "kernels").glob("*.nbc"))
     assert len(files) == compiled >= 4
     for file, content in zip(files, itertools.cycle((b"", b"\x80\x04", b"half a file", b"\x80\x04cgone\nGone\n."))):
         file.write_bytes(content)
@@ -164,21 +163,22 @@ def test_files_that_cannot_be_read_are_written_anew(tmp_path: Path) -> None:
 
 def test_old_stamps_are_removed_and_the_last_three_are_kept(tmp_path: Path) -> None:
     cache, now = tmp_path / "cache", time.time()
+    kept = cache / "kernels"
     _write(tmp_path / "code", helpers=HELPERS, callers=CALLERS)
     _run(tmp_path / "code", cache)
     ages = {"a": 1, "b": 3, "c": 2, "d": 4}  # days since each of four earlier stamps was used
     for key, days in ages.items():
         for form in ("one", "two"):
-            _aged(cache / f"callers_of_test.inner.{key}.{form}.nbc", now - 86_400 * days)
-    _aged(cache / "gone_from_the_code.kernel.a.one.nbc", now - 100 * 86_400)
-    _aged(cache / "callers_of_test.inner_of_another_name.d.one.nbc", now - 4 * 86_400)
+            _aged(kept / f"callers_of_test.inner.{key}.{form}.nbc", now - 86_400 * days)
+    _aged(kept / "gone_from_the_code.kernel.a.one.nbc", now - 100 * 86_400)
+    _aged(kept / "callers_of_test.inner_of_another_name.d.one.nbc", now - 4 * 86_400)
     _write(tmp_path / "code", helpers=HELPERS.replace("x + 10.0", "x + 11.0"))
     _run(tmp_path / "code", cache)
-    stamps = [file.name.split(".")[-3] for file in cache.glob("callers_of_test.inner.*.nbc")]
+    stamps = [file.name.split(".")[-3] for file in kept.glob("callers_of_test.inner.*.nbc")]
     assert sorted(stamp for stamp in stamps if len(stamp) == 1) == ["a", "a"], "two of the code, and the last one"
     assert len(set(stamps)) == 3
-    assert not list(cache.glob("gone_from_the_code.*"))
-    assert list(cache.glob("callers_of_test.inner_of_another_name.*")), "another kernel's files are its own"
+    assert not list(kept.glob("gone_from_the_code.*"))
+    assert list(kept.glob("callers_of_test.inner_of_another_name.*")), "another kernel's files are its own"
 
 
 def _aged(file: Path, used: float) -> None:
@@ -186,10 +186,15 @@ def _aged(file: Path, used: float) -> None:
     os.utime(file, (used, used))
 
 
-def test_a_folder_that_cannot_be_written_compiles_and_keeps_nothing(tmp_path: Path) -> None:
+def test_where_nobody_or_everybody_may_write_nothing_is_kept(tmp_path: Path) -> None:
     _write(tmp_path / "code", helpers=HELPERS, callers=CALLERS)
     (tmp_path / "file").write_text("")
     assert _run(tmp_path / "code", tmp_path / "file" / "cache")[:2] == UNCHANGED
+    everybodys = tmp_path / "cache" / "kernels"
+    everybodys.mkdir(parents=True)
+    everybodys.chmod(0o777)
+    assert _run(tmp_path / "code", tmp_path / "cache")[:2] == UNCHANGED
+    assert not list(everybodys.iterdir())
 
 
 def test_a_global_whose_value_cannot_be_told_is_refused() -> None:
@@ -286,7 +291,7 @@ def test_kernels_that_run_as_python_give_what_machine_code_gives(tmp_path: Path)
             [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300, check=True
         ).stdout
     )
-    assert not list(tmp_path.glob("*.nbc")), "nothing was compiled"
+    assert not list(tmp_path.rglob("*.nbc")), "nothing was compiled"
     namespace: dict[str, Any] = {}
     exec(FIRST_SOLVE, namespace)
     machine = json.loads(json.dumps(namespace["results"]()))
