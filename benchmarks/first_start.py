@@ -1,0 +1,83 @@
+"""What a newcomer waits for: the first solve, the demo and the tests, each from a fresh clone with an empty home.
+
+    python benchmarks/first_start.py [--steps solve,demo,test,again,ci] [--out runs/first_start.csv]
+
+`solve` is the wall time of the first `teal solve` of B4 after the installation, `demo` and `test` those of `make demo`
+and `make test` with their set-up, `again` that of `make test` in a second clone with the kernels and packages of the
+first one in the home, `ci` that of `.ci/run`.  Nothing else should run on the machine: its load is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOLVE = [".venv/bin/teal", "solve", "--topology", "b4", "--traffic", "gravity:seed=0,load=8"]
+COMMANDS = {"demo": ["make", "demo"], "test": ["make", "test"], "again": ["make", "test"], "ci": ["bash", ".ci/run"]}
+
+
+class Place:
+    """A clone, and a home for it, which another clone may share."""
+
+    def __init__(self, folder: Path, name: str, home: str) -> None:
+        self.clone, self._home = folder / name, folder / home
+        self._home.mkdir(exist_ok=True)
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(self.clone)], check=True)
+
+    def seconds(self, command: list[str], log: Path) -> float:
+        """Wall time of a command; its output goes to a file."""
+        environment = {
+            key: value for key, value in os.environ.items() if not key.startswith(("TEAL_", "NUMBA_", "XDG_"))
+        }
+        environment |= {"HOME": str(self._home)}
+        data = os.environ.get("TEAL_TEST_DATA")
+        if data:
+            environment["TEAL_TEST_DATA"] = data
+        begin = time.perf_counter()
+        with log.open("w") as stream:
+            subprocess.run(
+                command, cwd=self.clone, env=environment, stdout=stream, stderr=subprocess.STDOUT, check=True
+            )
+        return time.perf_counter() - begin
+
+
+def main() -> None:
+    """Print a table, and write it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", default="solve,demo,test,again")
+    parser.add_argument("--out", type=Path, default=Path("runs/first_start.csv"))
+    options = parser.parse_args()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
+    logs = options.out.parent.resolve()
+    logs.mkdir(parents=True, exist_ok=True)
+    rows = []
+    folder = Path(tempfile.mkdtemp(prefix="first-start-"))
+    try:
+        for step in options.steps.split(","):
+            home = "home-test" if step == "again" else f"home-{step}"
+            place, load = Place(folder, step, home), os.getloadavg()[0]
+            if step == "solve":
+                place.seconds(["make", ".venv/.installed-for-demo"], logs / "first-install.log")
+            command = SOLVE if step == "solve" else COMMANDS[step]
+            seconds = place.seconds(command, logs / f"first-{step}.log")
+            rows.append([step, f"{seconds:.1f}", f"{load:.2f}", os.cpu_count(), commit, " ".join(command)])
+            print(f"{step:6} {seconds:7.1f} s   load before {load:.2f}", flush=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    with options.out.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["step", "seconds", "load_before", "cores", "commit", "command"])
+        writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()
