@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -16,6 +18,7 @@ import pytest
 
 from teal.cli import main
 from teal.cli.commands import COMMANDS
+from teal.errors import InputError, SolverError, TealError
 from teal.evaluation import Row
 from teal.formats.rows import read_csv, write_csv
 from tests.gate import OPEN, PATIENCE_S, Gate
@@ -206,7 +209,12 @@ def test_bad_input_is_one_line_exit_code_two_and_nothing_written(
 def test_paths_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "paths.csv"
     assert main(["paths", "compute", "--topology", "b4", "--out", str(out)]) == 0
-    assert "nodes of the path trie: 396" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "nodes of the path trie: 396" in said
+    demands = {int(k): int(count) for k, count in re.findall(r"demands with (\d+) paths: (\d+)", said)}
+    assert list(demands) == list(range(5))
+    assert sum(demands.values()) == 132
+    assert sum(k * count for k, count in demands.items()) == 310
     lines = out.read_text().splitlines()
     assert len(lines) == 1 + 310
     source, target, _, nodes = lines[1].split(",")
@@ -230,7 +238,6 @@ def test_traffic_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_weights_from_a_file(tmp_path: Path) -> None:
-    from teal.errors import InputError
     from teal.evaluation.instance import load_weights
     from teal.formats import load_topology, load_traffic
 
@@ -321,6 +328,19 @@ def test_version_and_typing_errors(capsys: pytest.CaptureFixture[str]) -> None:
         error = capsys.readouterr().err
         assert hint in error
         assert error.count("\n") == 1 or "compiling" in error
+
+
+def test_a_solver_that_fails_ends_otherwise_than_wrong_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for error, expected in ((SolverError("no licence"), 1), (InputError("net.csv", "", "a file", "none"), 2)):
+
+        def fail(*_: Any, raised: TealError = error) -> int:
+            raise raised
+
+        monkeypatch.setitem(COMMANDS, "topology info", dataclasses.replace(COMMANDS["topology info"], run=fail))
+        assert main(["topology", "info", "--topology", "b4"]) == expected
+        assert capsys.readouterr().err == f"teal: error: {error}\n"
 
 
 def test_help_fits_80_columns_and_lists_every_option(

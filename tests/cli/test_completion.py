@@ -32,8 +32,20 @@ def test_words_are_completed(
     run = subprocess.run(
         [bash, "-c", f'{line}; echo "${{COMPREPLY[@]}}"'], cwd=tmp_path, capture_output=True, text=True, check=True
     )
+    assert not run.stderr
     assert set(run.stdout.split()) >= expected
     assert all(word.startswith(words[-1]) for word in run.stdout.split())
+
+
+def test_zsh_loads_the_completion_of_bash_first(capsys: pytest.CaptureFixture[str]) -> None:
+    """The script calls what bashcompinit defines, after it."""
+    assert main(["--completion", "bash"]) == 0
+    bash = capsys.readouterr().out
+    assert main(["--completion", "zsh"]) == 0
+    zsh = capsys.readouterr().out
+    assert "bashcompinit" not in bash
+    assert 0 < zsh.index("&& bashcompinit\n") < zsh.index("\ncomplete ")
+    assert [line for line in zsh.splitlines() if "compinit" not in line][1:] == bash.splitlines()[1:]
 
 
 def test_another_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,6 +45,18 @@ def test_generated_traffic_gives_isolated_nodes_nothing(file: str) -> None:
     assert (rates[:, ~alone] > 0).all()
 
 
+def test_the_total_demand_of_a_matrix_is_summed_over_its_demands(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three matrices of 3, 8 and 10 Gbit/s; each demand over time sums to 9 or 12."""
+    table = tmp_path / "traffic.csv"
+    rates = [(1, 2), (4, 4), (4, 6)]
+    rows = [f"{300 * t},a,b,{first}\n{300 * t},b,a,{second}" for t, (first, second) in enumerate(rates)]
+    table.write_text("\n".join(["timestamp,source,target,rate", *rows]))
+    assert main(["traffic", "info", "--topology", file, "--traffic", str(table)]) == 0
+    assert "total demand of a matrix: 3 to 10 Gbit/s, median 8\n" in capsys.readouterr().out
+
+
 def test_quiet_says_nothing_but_the_result_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["solve", "--quiet", "--topology", "b4", "--traffic", "gravity"]) == 0
     said = capsys.readouterr()

@@ -103,6 +103,12 @@ def test_one_list_flow_and_ecmp(files: Path, capsys: pytest.CaptureFixture[str])
     assert ecmp["value"] == pytest.approx(1.8)
 
 
+def test_a_missed_gap_ends_otherwise_than_a_reached_one(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missed = _json("solve --routing segments --objective max_link_utilisation --gap 0 --max-iterations 1", capsys, 3)
+    assert missed["gap"] > 0
+    assert _json("solve --routing ecmp --objective max_link_utilisation", capsys)["gap"] > 0.01, "has no target"
+
+
 def test_metrics_are_found_and_their_changes_written_in_order(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = _json("metrics --deadline 300ms --with-policies --out changes.csv", capsys)
     assert found["before"] == pytest.approx(1.8)
