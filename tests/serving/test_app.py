@@ -172,6 +172,10 @@ def test_a_request_with_a_key_is_answered_again_and_not_solved_again(tmp_path: P
             assert (changed.status_code, changed.json()["error"]) == (409, "key_used")
             recent = (await client._http.get("/v1/networks/b4/allocations")).json()["allocations"]
             assert [one["id"] for one in recent] == [first.json()["id"], other.json()["id"]]
+            await client.put_network("b4", "b4", num_paths=2)
+            await client.wait_ready("b4")
+            anew = await ask("one")
+            assert anew.json()["id"] != first.json()["id"], "the network registered now has its own answers"
 
     run(work)
 

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
 import uvicorn
+from uvicorn.server import ServerState
 
 from teal.serving.http import connections
 from teal.serving.http.connections import limited
@@ -100,6 +101,39 @@ def test_a_head_that_stalls_is_given_up(sent: bytes, asks_before: bool, monkeypa
             writer.write(sent)
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b"", "until the service closes the connection"
+
+    run(work)
+
+
+class _Transport(asyncio.Transport):
+    """Notes whether the connection was broken off."""
+
+    is_aborted = False
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+@pytest.mark.parametrize("part", [1 << 10, 10_000, connections.MOST_HEAD_BYTES // 2 + 1])
+def test_a_head_in_small_parts_has_no_more_bytes_than_one_in_a_single_part(part: int) -> None:
+    """Parts of a head reach the protocol one by one, without a socket that could join them."""
+
+    async def work() -> None:
+        config = uvicorn.Config(_app, log_level="critical", lifespan="off", ws="none")
+        config.load()
+        protocol: Any = limited(MOST)(config=config, server_state=ServerState(), app_state={})  # type: ignore[call-arg]
+        transport = _Transport()
+        protocol.connection_made(transport)
+        begin = b"GET / HTTP/1.1\r\nHost: x\r\n"
+        protocol.data_received(begin)
+        sent = len(begin)
+        while not transport.is_aborted:
+            assert sent <= connections.MOST_HEAD_BYTES
+            line = b"X-Long: " + b"x" * (part - 10) + b"\r\n"
+            protocol.data_received(line)
+            sent += len(line)
+        assert connections.MOST_HEAD_BYTES < sent <= connections.MOST_HEAD_BYTES + part
+        protocol.connection_lost(None)
 
     run(work)
 

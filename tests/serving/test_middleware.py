@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
 from teal.serving.engine.errors import ServiceError
+from teal.serving.engine.media import ARROW, JSON
 from teal.serving.engine.solver import Solver
 from teal.serving.http import middleware
 from teal.serving.http.app import make_app
@@ -56,6 +58,23 @@ def test_pages_of_other_sites_are_refused(tmp_path: Path) -> None:
         assert answer.status_code in (status, status + 1), origin  # 201: registered
 
 
+@pytest.mark.parametrize(
+    ("origin", "host", "status"),
+    [
+        ("https://localhost", "localhost", 201), ("https://localhost:443", "localhost", 201),
+        ("https://localhost", "localhost:443", 201), ("https://localhost", "localhost:80", 403),
+        ("http://localhost", "localhost", 201), ("http://localhost", "localhost:80", 201),
+        ("http://localhost", "localhost:443", 403), ("https://localhost:8443", "localhost", 403),
+    ],
+)  # fmt: skip
+def test_an_origin_without_a_port_has_the_one_of_its_scheme(
+    origin: str, host: str, status: int, tmp_path: Path
+) -> None:
+    """A proxy that speaks https in front of the service passes the Host header on."""
+    headers = {"Origin": origin, "Host": host, **TYPE}
+    assert _answer(tmp_path, "PUT", "/v1/networks/b4", json={"topology": "b4"}, headers=headers).status_code == status
+
+
 @pytest.mark.parametrize("headers", [{}, {"Content-Type": "text/plain"}, {"Content-Type": ""}])
 def test_a_body_without_its_media_type_is_refused(headers: dict[str, str], tmp_path: Path) -> None:
     for method, path in (("PUT", "/v1/networks/b4"), ("POST", "/v1/networks/b4/allocations")):
@@ -66,6 +85,14 @@ def test_a_body_without_its_media_type_is_refused(headers: dict[str, str], tmp_p
 def test_json_is_small(tmp_path: Path) -> None:
     body = b"[" + b"0," * (middleware.MOST_JSON_BYTES // 2) + b"0]"
     assert _answer(tmp_path, "PUT", "/v1/networks/b4", content=body, headers=TYPE).status_code == 413
+
+
+def test_matrices_in_arrow_may_be_larger_than_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(middleware, "MOST_JSON_BYTES", 100)
+    for kind, size, status in ((JSON, 100, 404), (JSON, 101, 413), (ARROW, 101, 404)):  # 404: of a network, so accepted
+        headers = {"Content-Type": kind}
+        answer = _answer(tmp_path, "POST", "/v1/networks/none/allocations", content=b" " * size, headers=headers)
+        assert answer.status_code == status, (kind, size)
 
 
 def _status(folder: Path, receive: Callable[[], Awaitable[dict[str, Any]]]) -> int:
@@ -98,6 +125,20 @@ def test_a_body_that_stalls_is_given_up(tmp_path: Path, monkeypatch: pytest.Monk
     assert _status(tmp_path, receive) == 408
 
 
+def test_a_body_that_drips_is_given_up_in_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that goes on by a third of the time limit for each part of a body of many."""
+    now, sent = 0.0, 0
+    monkeypatch.setattr(middleware, "time", SimpleNamespace(perf_counter=lambda: now))
+
+    async def receive() -> dict[str, Any]:
+        nonlocal now, sent
+        now, sent = now + middleware.BODY_S / 3, sent + 1
+        return {"type": "http.request", "body": b" ", "more_body": sent < 100}
+
+    assert _status(tmp_path, receive) == 408
+    assert 2 <= sent <= 4
+
+
 def test_a_client_that_goes_while_it_sends_costs_no_error(tmp_path: Path) -> None:
     async def receive() -> dict[str, Any]:
         return {"type": "http.disconnect"}
@@ -117,8 +158,8 @@ def test_clients_are_told_apart_by_tokens_where_there_are_several(tmp_path: Path
             clients.append(scope["teal"]["client"])
 
         async with httpx.AsyncClient(transport=httpx.ASGITransport(noting), base_url="http://x") as client:
-            for token in known:
-                headers = {"Authorization": f"Bearer {token}"}
+            for token, scheme in zip(known, ("Bearer", "bearer"), strict=False):  # its case does not matter
+                headers = {"Authorization": f"{scheme} {token}"}
                 assert (await client.get("/v1/networks", headers=headers)).status_code == 200
         return clients
 

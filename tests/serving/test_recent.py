@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ pytest.importorskip("fastapi", reason="needs the service's packages: pip install
 
 from teal.serving.engine.backend import Found, Sent
 from teal.serving.engine.errors import ServiceError
+from teal.serving.engine.media import ARROW, JSON
 from teal.serving.http import recent as recent_module
 from teal.serving.http.recent import MOST_KEPT, Recent
 from tests.serving.service import run, until
@@ -87,6 +89,27 @@ def test_a_request_with_a_key_is_done_once() -> None:
         assert (await ask(""))[1]
         assert (await ask(""))[1]
         assert len(calls) == 4
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"media_type": ARROW}, {"accept": ARROW}, {"previous_id": "7"}, {"query": {"gap": "0.5"}}, {"body": b"2"},
+    ],
+)  # fmt: skip
+def test_a_key_belongs_to_all_that_shapes_the_answer(other: dict[str, Any]) -> None:
+    recent, first = Recent(), Sent(b"1", JSON, accept=JSON)
+
+    async def answer() -> Found:
+        return _found(1)
+
+    async def work() -> None:
+        assert await recent.once("a", "k", first, answer) == (_found(1), True)
+        with pytest.raises(ServiceError, match="Idempotency-Key") as raised:
+            await recent.once("a", "k", dataclasses.replace(first, **other), answer)
+        assert raised.value.status == 409
 
     run(work)
 
