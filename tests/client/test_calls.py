@@ -57,7 +57,7 @@ def test_an_answer_for_the_next_interval_is_read_with_its_limit() -> None:
     assert found.time == np.datetime64("2026-01-01T12:00:00")
     np.testing.assert_array_equal(found.splits, [[[1.0], [0.5]]])
     np.testing.assert_array_equal(found.utilisation, [[0.5, 0.25, 0.0]])
-    assert (found.value, found.bound, found.gap) == (9.0, 10.0, 0.1)
+    assert [float(column[0]) for column in (found.value, found.bound, found.gap)] == [9.0, 10.0, 0.1]
     unknown = calls.allocate_next("x").read(_answer(limit=None))
     assert (unknown.limit, unknown.level, unknown.realised, unknown.time) == (None, None, None, None)
 
