@@ -12,7 +12,7 @@ from baselines.cspf import Cspf
 from baselines.demand_pinning import DemandPinning
 from baselines.ecmp import EcmpOverCandidates
 from baselines.largest import largest
-from baselines.linear_program import LpSettings
+from baselines.linear_program import LinearProgram, LpSettings, LpSolution
 from baselines.lp_all import LpAll
 from baselines.lp_top import LpTop
 from baselines.matrix import matrices
@@ -20,10 +20,11 @@ from baselines.ncflow import NcFlow
 from baselines.pop import Pop, split
 from baselines.shortest_path import ShortestPath
 from baselines.teavar import Teavar
+from baselines.workers import solve_all
 from teal.errors import InputError, SolverError
 from teal.network import compute_paths
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
-from teal.problem import Problem
+from teal.problem import Problem, Status
 from teal.problem.assessment import assess
 from teal.schemes.registry import Scheme, make_scheme
 from teal.testing import assert_batch_equals_loop, assert_feasible, make_topology, random_problem
@@ -188,3 +189,49 @@ def test_the_unit_of_rates_changes_no_result(scheme: Scheme, unit: float) -> Non
     scaled = problem.with_demand(problem.demand * unit).with_capacity(problem.capacity * unit)
     expected, actual = (_values(p, scheme) for p in (problem, scaled))
     torch.testing.assert_close(actual / unit, expected, rtol=1e-5, atol=0)
+
+
+def test_lp_top_places_small_demands_on_their_first_path_alone() -> None:
+    """b -> c fills d -> c, on which the first path of a -> c lies: a gets nothing, though its second path is free."""
+    problem = _problem_with_shared_link([2.0, 4.0])
+    flows = problem.flows(LpTop(alpha=0.5).solve(problem).splits)[0]
+    torch.testing.assert_close(flows, torch.tensor([[0.0, 0.0], [3.0, 0.0]], dtype=torch.float64))
+
+
+def test_ecmp_over_candidates_takes_the_shortest_live_path() -> None:
+    """Without d -> c the demand a -> c has its path over e and f, with 2 Gbit/s, and b -> c has none."""
+    problem = _problem_with_shared_link([4.0, 2.0])
+    without = problem.with_capacity(torch.where(problem.capacity == 3.0, 0.0, problem.capacity))
+    flows = without.flows(EcmpOverCandidates().solve(without).splits)[0]
+    torch.testing.assert_close(flows, torch.tensor([[0.0, 2.0], [0.0, 0.0]], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("scheme", [LpTop(alpha=0.5), DemandPinning(alpha=0.5)])
+def test_demands_above_a_thousandth_of_a_gigabit_count_for_the_quantile_on_links_of_any_size(
+    scheme: LpTop | DemandPinning,
+) -> None:
+    """The median of 0.05, 0.06, 10 and 20 Gbit/s is about 5; that of 10 and 20 alone would be 15."""
+    for capacity in (1.0, 100.0, 10_000.0):
+        topology = make_topology([(0, 1, capacity), (0, 2, capacity), (0, 3, capacity), (0, 4, capacity)])
+        paths = compute_paths(topology, np.array([[0, n] for n in range(1, 5)], np.int32), num_paths=1, cache=False)
+        problem = Problem.create(topology, paths, Objective(), np.array([0.05, 0.06, 10.0, 20.0]))
+        (matrix,) = matrices(problem)
+        assert scheme.optimised(matrix).tolist() == [False, False, True, True], capacity
+
+
+@pytest.mark.parametrize("ended", [Status.TIME_LIMIT, Status.FAILED])
+@pytest.mark.parametrize("replica", [0, 1, 2])
+def test_pop_has_no_allocation_if_the_program_of_any_replica_has_none(
+    replica: int, ended: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def solve_but_one(programs: list[LinearProgram], settings: LpSettings, workers: int) -> list[LpSolution]:
+        solutions = solve_all(programs, settings, workers)
+        lost = solutions[replica]
+        solutions[replica] = LpSolution(np.zeros_like(lost.x), np.zeros_like(lost.dual), ended, lost.seconds)
+        return solutions
+
+    problem = random_problem(4, batch=1)
+    monkeypatch.setattr("baselines.pop.solve_all", solve_but_one)
+    allocation = Pop(replicas=3, workers=1).solve(problem)
+    assert allocation.status == (ended,)
+    assert assess(problem, allocation).value.isnan().all()

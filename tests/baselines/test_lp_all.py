@@ -148,3 +148,15 @@ def test_lp_all_is_optimal_over_fifteen_decades(seed: int, solver: str) -> None:
     measured = assess(problem, LpAll(solver).solve(problem))
     assert measured.status == (Status.OPTIMAL,)
     assert measured.value.item() == pytest.approx(share_program(problem), rel=1e-5, abs=0)
+
+
+@pytest.mark.parametrize("solver", ["highs", "gurobi"])
+def test_lp_all_uses_the_links_of_each_matrix_also_after_one_that_spans_many_decades(solver: str) -> None:
+    """A triangle whose direct link fails in the second matrix, which needs the scaled program, and in the third."""
+    problem = _triangle(ObjectiveName.MAX_LINK_UTILISATION)
+    batch = problem.with_demand(torch.tensor([[2.0, 4.0], [1e-8, 4.0], [2.0, 4.0]], dtype=torch.float64))
+    batch = batch.with_capacity(torch.tensor([[2.0, 3.0, 3.0], [0.0, 3.0, 3.0], [0.0, 3.0, 3.0]], dtype=torch.float64))
+    allocation = LpAll(solver=solver).solve(batch)
+    assert allocation.status == (Status.OPTIMAL,) * 3
+    assert_feasible(batch, allocation)
+    assert assess(batch, allocation).value.tolist() == pytest.approx([1.2, 4 / 3, 2.0])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import teal
+from teal.problem.assessment import assess
 from teal.testing import make_topology, random_problem
 from tests.explicit import explicit_paths
 
@@ -62,3 +64,16 @@ def test_a_demand_below_the_tolerance_of_the_solver_is_not_called_optimal() -> N
     assert status[1] is teal.Status.OPTIMAL
     rates = problem.flows(teal.make_scheme("max-min-lp").solve(problem).splits).sum(-1)
     assert (status[0] is teal.Status.OPTIMAL) == (float(rates[0, 0]) > 0.99e-6)
+
+
+@pytest.mark.parametrize("capacity", [0.01, 1.0, 100.0])
+def test_the_levels_certify_the_rates_on_links_of_any_size(capacity: float) -> None:
+    """A line of 9 and 4 capacities: the second link gives 2 to each of two demands, and the first has 7 left."""
+    topology = make_topology([(0, 1, 9 * capacity), (1, 2, 4 * capacity)])
+    paths = teal.compute_paths(topology, np.array([[0, 1], [0, 2], [1, 2]], np.int32), num_paths=1, cache=False)
+    problem = teal.Problem.create(
+        topology, paths, teal.Objective(teal.ObjectiveName.MAX_MIN), np.array([10.0, 10.0, 10.0]) * capacity
+    )
+    allocation = teal.make_scheme("max-min-lp").solve(problem)
+    np.testing.assert_allclose(problem.flows(allocation.splits).sum(-1)[0] / capacity, [7, 2, 2], rtol=1e-6)
+    assert assess(problem, allocation).gap.item() == pytest.approx(0, abs=1e-5)

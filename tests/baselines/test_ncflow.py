@@ -156,3 +156,11 @@ def test_ncflow_refuses_other_objectives_and_allocates_nothing_without_demand() 
         NcFlow().solve(random_problem(0, objective=ObjectiveName.WEIGHTED_FLOW))
     idle = random_problem(1, idle=1.0)
     assert torch.equal(assess(idle, NcFlow(workers=1).solve(idle)).value, torch.zeros(2).double())
+
+
+@pytest.mark.parametrize(("nodes", "clusters"), [(9, 9), (12, 9), (15, 9), (16, 12), (20, 12)])
+def test_ncflow_has_three_times_the_whole_root_of_the_nodes_as_clusters(nodes: int, clusters: int) -> None:
+    topology = make_topology([(i, (i + 1) % nodes, 10.0) for i in range(nodes)], both=True)
+    paths = compute_paths(topology, np.array([[0, 1]], np.int32), cache=False)
+    (matrix,) = matrices(Problem.create(topology, paths, Objective(), np.array([1.0])))
+    assert len(NcFlow().contraction(matrix).clusters) == clusters

@@ -37,3 +37,12 @@ def test_repeats_of_a_matrix_do_not_narrow_the_interval() -> None:
     assert (once.low, once.high) == pytest.approx((often.low, often.high))
     assert often.cases == 5 * once.cases == 50
     assert often.matrices == once.matrices == 10
+
+
+def test_the_interval_holds_the_mean_where_matrices_have_different_numbers_of_cases() -> None:
+    """Ten matrices with ten cases of 1 each, and ten with one case of 0: the mean over cases is 100 / 110."""
+    rows = [*_rows(np.ones(10), repeats=10), *_rows(np.zeros(20))[10:]]
+    (found,) = [one for one in mean_rows(rows) if one.measure == "satisfied_demand"]
+    assert (found.cases, found.matrices) == (110, 20)
+    assert found.mean == pytest.approx(100 / 110)
+    assert 0.7 < found.low < found.mean < found.high < 1

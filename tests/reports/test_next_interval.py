@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -11,9 +12,9 @@ from typing import Any
 import pytest
 
 from teal.cli import main
-from teal.evaluation.next_interval import NextRow
+from teal.evaluation.next_interval import NextRow, summarise
 from teal.formats.rows import write_csv
-from teal.reports.next_interval import charts_of, write_next_interval_report
+from teal.reports.next_interval import charts_of, render_next_interval, write_next_interval_report
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +66,16 @@ def test_the_command_makes_page_and_figures(rows: list[NextRow], tmp_path: Path,
     assert main([*command, "--overwrite"]) == 0
     assert main(["report", "--results", str(tmp_path / "run")]) == 2
     assert "--figures" in capsys.readouterr().err
+
+
+def test_under_total_flow_the_scheme_whose_ratio_is_nearest_to_1_is_the_best(
+    rows: list[NextRow], tmp_path: Path
+) -> None:
+    ratios = {"mixture": 0.7, "last": 0.95}
+    flows = [dataclasses.replace(row, objective="total_flow", ratio=ratios[row.scheme]) for row in rows]
+    charts = {chart.name: chart for chart in charts_of(flows)}
+    assert charts["limit"].series[0].scheme == "last"
+    write_next_interval_report(tmp_path / "report.html", flows, {})
+    assert re.findall(r'<th scope="row">(.*?)</th>', (tmp_path / "report.html").read_text()) == ["last", "mixture"]
+    (table,) = render_next_interval(summarise(flows), wide=True)
+    assert list(table.columns[0].cells) == ["last", "mixture"]

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from teal.evaluation import Row
+from teal.reports.charts import Charts
+from teal.reports.findings import findings
 from teal.reports.maps import network_map
 from teal.reports.record import NetworkRecord, Record, ResultKey
-from teal.reports.report import write_report
+from teal.reports.report import figures_of, write_report
 from teal.web.layout import positions
 
 WIDTHS = {"desktop": 1280, "telephone": 400}  # of the viewport, CSS pixels
@@ -149,3 +151,73 @@ def test_nodes_without_coordinates_get_distinct_positions(record: Record) -> Non
         50.0,
     )
     assert network_map(NETWORK, {}, {}) is None
+
+
+def test_of_rows_in_two_folders_those_of_the_last_count(tmp_path: Path) -> None:
+    for name, value, share in (("old", 1.0, 0.25), ("new", 2.0, 0.5)):
+        row = dataclasses.replace(PLAIN, value=value)
+        tmp_path.joinpath(name).mkdir()
+        Record([row], [NETWORK], {ResultKey.of(row): np.full(6, share, np.float32)}).save(tmp_path / name)
+    for folders, value, share in ((("old", "new"), 2.0, 0.5), (("new", "old"), 1.0, 0.25)):
+        loaded = Record.load([tmp_path / name for name in folders])
+        assert [row.value for row in loaded.rows] == [value]
+        np.testing.assert_array_equal(loaded.utilisation[ResultKey.of(PLAIN)], np.full(6, share, np.float32))
+
+
+def test_two_traffics_of_one_network_have_a_section_each(tmp_path: Path) -> None:
+    rows = [dataclasses.replace(PLAIN, traffic=traffic) for traffic in ("weekdays", "weekends")]
+    record = Record(rows, [dataclasses.replace(NETWORK, traffic=row.traffic) for row in rows], {})
+    assert list(figures_of(record)) == ["b4, weekdays", "b4, weekends"]
+    assert list(figures_of(Record(rows[:1], record.networks[:1], {}))) == ["b4"]
+    write_report(tmp_path / "report.html", record)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert [text.count(title) > 0 for title in ("b4, weekdays", "b4, weekends")] == [True, True]
+
+
+def test_the_fullest_links_are_named_with_their_mean_share(tmp_path: Path) -> None:
+    """Means 10% on all links but b to a (30%), b to c (70%) and c to a (50%)."""
+    rows = [dataclasses.replace(PLAIN, index=index) for index in range(2)]
+    network = dataclasses.replace(NETWORK, nodes=("a", "b", "c"))
+    mean, apart = np.array([0.1, 0.3, 0.7, 0.1, 0.1, 0.5]), 0.05
+    record = Record(
+        rows, [network],
+        {ResultKey.of(row): (mean + sign * apart).astype(np.float32) for row, sign in zip(rows, (-1, 1), strict=True)},
+    )  # fmt: skip
+    write_report(tmp_path / "report.html", record)
+    expected = "Fullest links under lp-all, on average: b to c 70.0%, c to a 50.0%, b to a 30.0%."
+    assert expected in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_findings_call_the_best_what_has_the_lowest_utilisation_or_the_most_flow() -> None:
+    for objective, best in (("max_link_utilisation", "ecmp"), ("total_flow", "pop")):
+        rows = [
+            dataclasses.replace(
+                PLAIN, scheme=scheme, objective=objective, value=value, satisfied_demand=value, protocol=protocol,
+                level=level,
+            )
+            for scheme, value in (("ecmp", 0.5), ("pop", 0.8))
+            for protocol, level in (("offline", ""), ("failures", "1"))
+        ]  # fmt: skip
+        said = findings(rows)
+        assert said[0].startswith(f"Best: {best}, ")
+        (under_failures,) = [sentence for sentence in said if sentence.startswith("Under failures 1:")]
+        assert f"best {best} (" in under_failures
+
+
+def test_a_scheme_that_failed_a_case_of_a_level_has_no_mark_there() -> None:
+    """Of the two cases of a failed cable ecmp has none for the second, which is the hard one."""
+    rows = []
+    for scheme in ("lp-all", "ecmp"):
+        for level, protocol in (("", "offline"), ("1", "failures")):
+            for index, share in enumerate((0.9, 0.5)):
+                row = dataclasses.replace(
+                    PLAIN, scheme=scheme, protocol=protocol, level=level, index=index, satisfied_demand=share
+                )
+                if (scheme, protocol, index) == ("ecmp", "failures", 1):
+                    row = dataclasses.replace(row, status="failed", value=math.nan)
+                rows.append(row)
+    (chart,) = [chart for chart in Charts(rows).all() if chart.name == "failures"]
+    assert {series.scheme: series.y for series in chart.series} == {
+        "lp-all": [pytest.approx(70), pytest.approx(70)],
+        "ecmp": [pytest.approx(70), None],
+    }

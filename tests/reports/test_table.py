@@ -49,3 +49,19 @@ def test_a_scheme_that_failed_has_no_fairness() -> None:
         text = console.export_text()
         assert "0.9877" in text
         assert "nan" not in text
+
+
+@pytest.mark.parametrize(("objective", "worst"), [("total_flow", 0.5), ("max_link_utilisation", 1.5)])
+def test_the_worst_share_of_the_optimum_is_that_of_the_matrix_with_the_poorest_result(
+    objective: str, worst: float
+) -> None:
+    values = {"total_flow": (9.0, 5.0, 8.0), "max_link_utilisation": (11.0, 15.0, 12.0)}[objective]
+    plain = dataclasses.replace(PLAIN, objective=objective, value=10.0)
+    rows = [dataclasses.replace(plain, index=index) for index in range(3)]
+    rows += [
+        dataclasses.replace(plain, scheme="ecmp", status="feasible", index=index, value=value)
+        for index, value in enumerate(values)
+    ]
+    _, ecmp = summarise(rows)
+    assert ecmp.worst == pytest.approx(worst)
+    assert ecmp.of_optimum == pytest.approx(sum(values) / 30)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,14 @@ def test_the_page_and_tables_are_written_and_kept(files: Path) -> None:
     assert len(_rows(files / "now/failures.csv")) == 6
     page = (files / "now/simulate.html").read_text(encoding="utf-8")
     assert "a - b down" in page
+    # Of 18 Gbit/s from a by b 8 are too much for each of two links; without d - e 6 are lost, and 2 too much for each.
+    columns = re.findall(r'<th scope="col".*?<button type="button">(.*?)</button>', page)
+    found = {
+        failure: dict(zip(columns, [failure, *re.findall(r"<td[^>]*>(.*?)</td>", cells)], strict=True))
+        for failure, cells in re.findall(r'<th scope="row">(.*?)</th>(.*?)</tr>', page, re.S)
+    }
+    lost = {name: (line["above capacity, Gbit/s"], line["lost, Gbit/s"]) for name, line in found.items()}
+    assert (lost["no failure"], lost["d - e"]) == (("16", "0"), ("4", "6"))
     _run("simulate --failures cables --out now", expected=2)
 
 
