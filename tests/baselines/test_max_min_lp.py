@@ -76,4 +76,10 @@ def test_the_levels_certify_the_rates_on_links_of_any_size(capacity: float) -> N
     )
     allocation = teal.make_scheme("max-min-lp").solve(problem)
     np.testing.assert_allclose(problem.flows(allocation.splits).sum(-1)[0] / capacity, [7, 2, 2], rtol=1e-6)
-    assert assess(problem, allocation).gap.item() == pytest.approx(0, abs=1e-5)
+    measured = assess(problem, allocation)
+    assert measured.gap.item() == pytest.approx(0, abs=1e-5)
+    assert measured.fair is not None
+    (levels,) = measured.fair.levels
+    assert [one.level / capacity for one in levels] == pytest.approx([2, 7])
+    assert [one.demands for one in levels] == [2, 1]
+    assert [one.growth for one in levels] == pytest.approx([1, 1])
