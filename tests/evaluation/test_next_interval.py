@@ -160,3 +160,12 @@ def test_wrong_settings_are_refused(
     assert main([*COMMAND, *arguments, "--out", str(tmp_path / "run")]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "run").exists()
+
+
+def test_limits_know_only_ratios_of_matrices_that_were_known_when_hedges_allocated() -> None:
+    """With a level of 1/2 one ratio gives a limit; with a lead of 3 the first that can be known is three rows old."""
+    demand = np.random.default_rng(0).lognormal(0, 1, (12, 3))
+    for lead in (1, 3):
+        protocol = NextInterval(_instance(demand), {"direct": _Spy(1.0)}, lead=lead, level=0.5)
+        limits = [rows[0].limit for rows in protocol.run(list(range(4, 10)), warm_up=0)]
+        assert [math.isfinite(limit) for limit in limits] == [number >= lead for number in range(6)], lead

@@ -17,6 +17,7 @@ from teal.nn.checkpoint import (
     MODEL_WEIGHTS,
     FlowGnnCard,
     PriceGnnCard,
+    check_fits,
     load_flow_gnn,
     load_price_gnn,
     save_flow_gnn,
@@ -25,6 +26,7 @@ from teal.nn.checkpoint import (
 from teal.nn.flow_gnn_config import FlowGnnConfig
 from teal.nn.price_gnn import PriceGNN, PriceGnnConfig
 from teal.nn.teal_model import TealModel
+from teal.objectives import Objective, ObjectiveName
 
 KINDS = {"flow": load_flow_gnn, "price": load_price_gnn}
 # A value of every kind that JSON has, and some that are too large.
@@ -100,3 +102,11 @@ def test_damaged_weights_are_refused(model: tuple[str, Path], tmp_path: Path) ->
     assert _is_refused(kind, folder)
     shutil.rmtree(folder)
     assert _is_refused(kind, folder)
+
+
+def test_a_model_serves_one_latency_penalty_alone() -> None:
+    card = FlowGnnCard(FlowGnnConfig(layers=2, width=4), "latency_penalised_flow", 0.5, "b4", "key", "coma", 0)
+    check_fits(card, Path(), Objective(ObjectiveName.LATENCY_PENALISED_FLOW, epsilon=0.5))
+    for other in (0.4, 0.6):
+        with pytest.raises(InputError, match="epsilon"):
+            check_fits(card, Path(), Objective(ObjectiveName.LATENCY_PENALISED_FLOW, epsilon=other))

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from teal.network import PathSet
+from teal.network.extension import first_columns
 from teal.nn.features import explicit_edge_index, hetero_data
 from teal.nn.flow_gnn import FlowGNN
 from teal.nn.flow_gnn_config import FEEDBACK, FORMS_OF_K, FlowGnnConfig
@@ -134,3 +135,20 @@ def test_flow_gnn_handles_failed_links_without_retraining() -> None:
     assert torch.isfinite(means).all()
     assert torch.isfinite(prices).all()
     assert failed.loads(splits)[failed.capacity == 0].eq(0).all()
+
+
+def test_empty_columns_of_paths_do_not_count_in_the_normalisation() -> None:
+    """With the same weights for the columns that have paths, more columns without any change no embedding."""
+    problem, width = random_problem(2, num_paths=3), 8
+    wider = problem.with_paths(first_columns(problem.paths, 6))
+    torch.manual_seed(0)
+    wide_gnn, gnn = (FlowGNN(k, layers=2, width=width, form="nonlinear").double() for k in (6, 3))
+    weights, inner = wide_gnn.state_dict(), 3 * width
+    for name, weight in weights.items():
+        if "demand_linear" in name:
+            weights[name] = weight[:inner, :inner] if weight.dim() == 2 else weight[:inner]
+    gnn.load_state_dict(weights)
+    links, paths = gnn(hetero_data(problem, scaled=True))
+    wide_links, wide_paths = wide_gnn(hetero_data(wider, scaled=True))
+    torch.testing.assert_close(wide_links, links)
+    torch.testing.assert_close(wide_paths[..., :3, :], paths)

@@ -61,3 +61,14 @@ def test_a_step_against_the_prices_lowers_the_largest_utilisation() -> None:
     moved = model(inputs, decisions)
     before, after = (float(problem.utilisation(one.detach()[None]).amax()) for one in (mixture, moved))
     assert after < before
+
+
+def test_the_model_sees_how_far_the_newest_total_is_above_the_mean_total() -> None:
+    """Of totals that go from 1/2 over 1 to 3/2 of their mean, it sees 1/2, for every demand."""
+    problem, _, decisions, weights = _inputs(3, 2)
+    first = problem.demand
+    recent = torch.cat([first, 2 * first, 3 * first])
+    inputs = gate_inputs(problem, recent, [recent] * SCENARIO_SETS, decisions, weights, weights)
+    place = 8  # after six inputs of the demand and two of the series
+    torch.testing.assert_close(inputs.step[:, place], torch.full_like(inputs.step[:, place], 0.5))
+    torch.testing.assert_close(inputs.gate[..., place], torch.full_like(inputs.gate[..., place], 0.5))

@@ -142,3 +142,12 @@ def test_fused_rounds_of_price_gnn_equal_plain_torch(
     assert len(fused) == 1
     torch.testing.assert_close(fused[-1].splits, rounds[-1].splits.detach(), atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(fused_prices, prices.detach(), atol=1e-4, rtol=1e-4)
+
+
+def test_with_twice_the_rounds_temperatures_lie_at_and_between_the_trained_ones() -> None:
+    model, problem = _model(), random_problem(0).to(torch.float32)
+    trained = model.log_temperature.detach()
+    rounds, _ = model(problem, rounds=2 * SMALL.rounds)
+    logs = torch.stack([one.temperature.detach() for one in rounds]).log()
+    torch.testing.assert_close(logs[::2], trained)
+    torch.testing.assert_close(logs[1::2], (trained[:-1] + trained[1:]) / 2)

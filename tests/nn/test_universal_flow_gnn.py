@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from teal.errors import InputError
 from teal.network.extension import first_columns
+from teal.nn import flow_passes_fused
 from teal.nn.flow_gnn_config import UNIVERSAL_WIDTHS, FlowGnnConfig
+from teal.nn.flow_passes import TorchPasses
 from teal.nn.flow_passes_fused import CompiledPasses
-from teal.nn.universal_flow_gnn import UniversalFlowGnn
+from teal.nn.universal_flow_gnn import LOGIT_CLAMP, UniversalFlowGnn, _Links
 from teal.objectives import SINGLE_PROGRAMS, ObjectiveName
 from teal.testing import random_problem
 
@@ -113,3 +115,32 @@ def test_every_weight_has_a_gradient(objective: ObjectiveName) -> None:
 def test_a_width_that_compiled_code_does_not_take_is_refused() -> None:
     with pytest.raises(InputError, match="width"):
         FlowGnnConfig(width=5)
+
+
+def test_in_a_balanced_program_what_links_see_of_the_paths_does_not_depend_on_the_unit_of_demands() -> None:
+    """Utilisations and elasticities are over the largest utilisation, however heavily the network is loaded."""
+    problem = random_problem(5, objective=ObjectiveName.MAX_LINK_UTILISATION, failed=1)
+    generator = torch.Generator().manual_seed(0)
+    price = torch.rand(problem.capacity.shape, generator=generator, dtype=torch.float64)
+    sums = torch.rand(*price.shape, 10, generator=generator, dtype=torch.float64)
+    seen = []
+    for factor in (1, 1000):
+        scaled = problem.with_demand(factor * problem.demand)
+        links = _Links(scaled, TorchPasses(scaled, LOGIT_CLAMP))
+        links.take(price, factor * sums)  # load, elasticity and sums of states, all of them weighted by demand
+        seen.append(torch.cat([links.static, links.dynamic(), links.of_paths], -1))
+    torch.testing.assert_close(seen[0], seen[1])
+
+
+@pytest.mark.parametrize("objective", [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION])
+def test_compiled_passes_over_several_blocks_of_sources_equal_those_in_torch(
+    objective: ObjectiveName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow_passes_fused, "_MIN_BLOCK_WORK", 1)
+    problem, model = random_problem(3, objective=objective, batch=2).to(torch.float32), _model()
+    assert len(problem.paths.packed.blocks(1, flow_passes_fused._MAX_BLOCKS)) > 3, "there are several blocks"
+    splits, prices = model.allocate(problem)
+    with torch.no_grad():
+        means, reference_prices = model(problem)
+    torch.testing.assert_close(splits, model.splits(means, problem), atol=1e-4, rtol=0)
+    torch.testing.assert_close(prices, reference_prices, atol=1e-4, rtol=1e-4)

@@ -50,3 +50,7 @@ def test_a_saved_allocation_is_loaded_unchanged(tmp_path: Path) -> None:
     (tmp_path / "b.npz").write_bytes(b"not a zip file")
     with pytest.raises(InputError, match="an allocation that was saved"):
         Allocation.load(tmp_path / "b.npz")
+
+
+def test_matrices_solved_together_have_equal_parts_of_the_time() -> None:
+    assert Allocation.of_batch(torch.zeros(4, 1, 1), None, 2.0).solve_s == (0.5,) * 4

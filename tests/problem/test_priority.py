@@ -91,3 +91,13 @@ def test_the_assessment_has_the_figures_of_each_class() -> None:
     without = teal.assess(problem, teal.Allocation.of_batch(problem.even_splits * 0, None, 0.0))
     assert without.classes is not None
     assert bool((without.classes.value == 0).all())
+
+
+def test_the_dearest_demands_of_a_higher_class_are_those_that_need_not_be_carried() -> None:
+    """Gold has 2 on each of two links and promises 3, so that it pays 2 * 0.9 + 2 * 0.6 - 0.9 = 2.1 at least."""
+    topology = make_topology([(0, 1, 2.5), (1, 2, 2.5)])
+    paths = teal.compute_paths(topology, np.array([[0, 1], [1, 2]], np.int32), num_paths=1, cache=False)
+    problem = teal.priority_problem(topology, paths, {"gold": np.array([2.0, 2]), "bronze": np.array([4.0, 4])})
+    prices, gold = torch.tensor([[0.9, 0.6]], dtype=torch.float64), torch.tensor([[3.0]], dtype=torch.float64)
+    # The links cost 2.5 * 1.5, and the demands of bronze keep 4 * 0.1 and 4 * 0.4.
+    assert float(class_bound(problem, 1, gold, prices)) == pytest.approx(3.75 + 2.0 - 2.1)

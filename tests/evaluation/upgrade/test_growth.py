@@ -51,3 +51,20 @@ def test_months_and_quarters_by_hand() -> None:
     ends, factors = quarters(Growth.given(0.5), 0.6)
     assert ends.tolist() == [0.25, 0.5, 0.6]
     assert factors[1] == pytest.approx(math.sqrt(1.5))
+
+
+def test_the_interval_is_wider_where_days_resemble_the_days_before() -> None:
+    """The error of least squares, times the root of (1 + rho) / (1 - rho) of its residuals, against numpy."""
+    days = np.arange(100)
+    wave = 0.01 * np.sin(2 * np.pi * days / 16)
+    logs = 0.3 * days / 365.25 + wave
+    times = np.datetime64("2026-01-01T00:00:00", "s") + 86400 * days
+    pairs = np.array([[0, 1]], dtype=np.int32)
+    growth = fitted_growth(TrafficMatrices("wave", pairs, times, ArrayRates(np.exp(logs)[:, None]), 86400, key="wave"))
+    (rate, level), covariance = np.polyfit(days / 365.25, logs, 1, cov=True)
+    residual = logs - level - rate * days / 365.25
+    rho = residual[1:] @ residual[:-1] / (residual @ residual)
+    assert 0.8 < rho < 0.95, "a wave of 16 days"
+    width = 1.6449 * math.sqrt(covariance[0, 0] * (1 + rho) / (1 - rho))
+    assert growth.rate == pytest.approx(rate)
+    assert (growth.low, growth.high) == pytest.approx((rate - width, rate + width), rel=1e-3)
