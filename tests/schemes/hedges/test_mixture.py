@@ -137,3 +137,12 @@ def test_what_is_spread_in_each_interval_goes_by_the_first_weights() -> None:
     mixture.allocate(make_past(demand[:1]))
     mixture.allocate(make_past(demand))
     np.testing.assert_allclose(mixture.weights, [8 / 9, 1 / 9], atol=0.01)
+
+
+def test_the_limit_of_the_regret_has_the_cost_of_not_knowing_the_best_hedge() -> None:
+    """At a rate near 0 nothing else is left: ln 3, and -ln 0.9 for the share that is spread, over the rate."""
+    demand = np.array([[1.0, 1.0, 1.0], [8.0, 1.0, 1.0]])
+    mixture = _mixture(rate=1e-6, share=0.1)
+    mixture.allocate(make_past(demand[:1]))
+    mixture.allocate(make_past(demand))
+    assert mixture.regret.limit * 1e-6 == pytest.approx(np.log(3) - np.log(0.9))

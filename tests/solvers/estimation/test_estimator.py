@@ -19,7 +19,7 @@ from teal.pathops.measurements import ecmp_measurements, policy_measurements
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.solvers.estimation import Estimator, Projection
 from teal.solvers.estimation.check import Checker
-from teal.solvers.estimation.priors import History, gravity, scaled_to
+from teal.solvers.estimation.priors import History, HistoryPrior, gravity, scaled_to
 from teal.solvers.estimation.repair import repair
 from teal.solvers.estimation.worst_load import worst_load
 from teal.testing import make_topology, random_topology
@@ -299,3 +299,20 @@ def test_a_measured_demand_that_the_history_did_not_have_is_kept() -> None:
     estimator.route(measured)
     flows = np.array([np.nan, 3.0, np.nan, np.nan, np.nan, np.nan])
     assert estimator.estimate(measured @ truth, flows=flows).matrix[1] == pytest.approx(3.0, rel=0.1)
+
+
+def test_gravity_takes_a_missing_counter_for_the_mean_of_the_others() -> None:
+    pairs = np.array([[0, 2], [1, 2], [2, 0]])
+    shares = gravity(np.array([1.0, np.nan, 3.0]), np.ones(3), pairs)
+    np.testing.assert_allclose(shares, np.array([1, 2, 3]) / 6)
+
+
+def test_counters_as_the_history_has_them_in_the_mean_give_its_mean_although_some_are_missing() -> None:
+    _, _, pairs, measured = _network(2)
+    history = History.of(_series(len(pairs), 60, 2))
+    prior, mean = HistoryPrior(history, measured, 0.01), history.winsorised.mean(0)
+    counters = 700 * (measured @ mean)
+    counters[: len(counters) // 2] = np.nan
+    known = np.isfinite(counters)
+    gaussian = 2 * prior.prior(counters) - prior.analogues(counters, known)
+    np.testing.assert_allclose(gaussian, mean, rtol=1e-6)

@@ -105,3 +105,10 @@ def test_a_purchase_for_a_hose_serves_random_matrices_of_it_and_costs_less_than_
 def test_limits_that_are_no_limits_are_refused() -> None:
     with pytest.raises(InputError, match="out"):
         Hose(np.array([[0, 1]], dtype=np.int32), np.array([-1.0, 0.0]), np.zeros(2))
+
+
+def test_a_history_limits_each_node_by_the_peaks_of_what_it_sent_and_received() -> None:
+    pairs = np.array([[0, 1], [0, 2]])
+    hose = Hose.of_history(pairs, np.array([[1.0, 2.0], [3.0, 1.0]]), 3)
+    assert hose.out.tolist() == [4.0, 0.0, 0.0]
+    assert hose.into.tolist() == [0.0, 3.0, 2.0]
