@@ -47,3 +47,12 @@ def test_the_reward_is_that_of_the_feasible_allocation_and_at_most_the_optimum()
 def test_sequences_of_programs_are_refused() -> None:
     with pytest.raises(InputError, match="a single program"):
         _environment("max_min")
+
+
+def test_the_reward_of_the_largest_utilisation_is_its_negative() -> None:
+    environment = _environment("max_link_utilisation")
+    environment.reset(options={"row": 1})
+    _, reward, _, _, info = environment.step(np.zeros((132, 4), np.float32))
+    problem = environment._problem
+    assert reward == pytest.approx(-float(problem.utilisation(problem.even_splits).max()))
+    assert info["value"] == -reward

@@ -10,6 +10,7 @@ import pytest
 from teal.errors import InputError
 from teal.network import Gap, TrafficMatrices
 from teal.network.rates import ArrayRates, FileRates
+from teal.network.traffic import spread
 
 
 def _traffic(values: np.ndarray, minutes: list[int], interval_s: int = 300) -> TrafficMatrices:
@@ -57,3 +58,10 @@ def test_mean_of_scaled_traffic() -> None:
     traffic = _traffic(np.arange(6.0).reshape(3, 2), [0, 5, 10]).scaled(2).scaled(5)
     np.testing.assert_allclose(traffic.mean(), [20, 30])
     np.testing.assert_allclose(traffic.mean(np.array([0])), [0, 10])
+
+
+def test_some_of_many_rows_are_evenly_spread() -> None:
+    rows = np.arange(100, 110)
+    assert spread(rows, 4).tolist() == [100, 103, 106, 109]
+    for limit in (0, 10, 11):
+        assert spread(rows, limit).tolist() == rows.tolist()

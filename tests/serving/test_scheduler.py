@@ -251,3 +251,14 @@ def test_requests_that_would_be_late_are_refused_at_once(tmp_path: Path, monkeyp
 
 
 _TOKENS = "the-first-token-of-two", "the-second-token-of-two"
+
+
+def test_each_part_of_a_large_request_has_its_share_of_the_time_that_is_left(served: Served) -> None:
+    async def work() -> None:
+        request = _request(served, 1, 300.0)
+        request.chunks = 3
+        chunk = Chunk(request, slice(0, 1))
+        assert solve_slice(served, [chunk], None)[0] is not None
+        assert chunk.end_time - chunk.begin_time == pytest.approx((request.deadline - chunk.begin_time) / 3)
+
+    run(work)

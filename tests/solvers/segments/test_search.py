@@ -146,3 +146,13 @@ def test_demands_without_a_path_are_left_out_and_nothing_left_is_refused() -> No
     assert problem.demand.tolist() == [0.5]
     with pytest.raises(InputError, match="demand"):
         SegmentProblem.of(dag, np.array([[0, 2]]), np.array([1.0]), balances=True)
+
+
+def test_local_search_moves_a_demand_off_a_full_link() -> None:
+    """Straight, 0 -> 4 and 1 -> 4 fill the link from 1 to 4 twice; 0 -> 4 has another way, by 2 and 3."""
+    topology = _fish()
+    dag = EcmpDag.of(topology, np.ones(topology.num_links))
+    problem = SegmentProblem.of(dag, np.array([[0, 4], [1, 4]]), np.array([10.0, 10.0]), balances=True)
+    found = one_list(problem, problem.target[:, None], np.ones((2, 1)), Deadline(math.inf))
+    assert found.rounded == pytest.approx(2.0)
+    assert found.utilisation == pytest.approx(1.0)
