@@ -20,6 +20,7 @@ from teal.config import TrainConfig
 from teal.errors import InputError
 from teal.formats import load_topology, load_traffic
 from teal.learning.losses import reward
+from teal.learning.noise import Stream
 from teal.learning.train import Trainer
 from teal.network import compute_paths
 from teal.network.rates import ArrayRates
@@ -317,3 +318,11 @@ def test_a_model_for_another_k_or_objective_is_refused(tmp_path: Path) -> None:
     check_fits(card, tmp_path, Objective())
     with pytest.raises(InputError, match="max_link_utilisation"):
         check_fits(card, tmp_path, Objective(ObjectiveName.MAX_LINK_UTILISATION))
+
+
+def test_demands_with_noise_are_the_traffic_in_the_mean(tmp_path: Path) -> None:
+    """Of 5280 log-normal factors with a spread of 0.53 the mean is off by 0.007."""
+    trainer, rows = _trainer(tmp_path, augment=0.5), np.arange(40)
+    ratio = trainer._augmented(rows, Stream(0)) / torch.as_tensor(trainer.traffic.read(rows))
+    assert float(ratio.std()) > 0.4
+    assert float(ratio.mean()) == pytest.approx(1, abs=0.03)

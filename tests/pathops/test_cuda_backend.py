@@ -64,6 +64,15 @@ def test_cuda_link_sum_over_links_with_many_trie_nodes_equals_the_torch_referenc
     torch.testing.assert_close(ops.link_sum(flows), plain.link_sum(flows))
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3, 4])
+def test_cuda_link_sum_by_any_number_of_threads_a_link_equals_the_torch_reference(threads: int) -> None:
+    ops, plain = _both(3)
+    assert isinstance(ops.backend, CudaBackend)
+    ops.backend.threads_per_link = threads
+    flows = torch.rand(1, *ops.mask.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(DEVICE)
+    torch.testing.assert_close(ops.link_sum(flows), plain.link_sum(flows))
+
+
 def test_cuda_link_sum_repeats_bit_by_bit() -> None:
     ops, _ = _both(3)
     flows = torch.rand(1, *ops.mask.shape, generator=torch.Generator().manual_seed(0)).to(DEVICE)

@@ -12,8 +12,12 @@ import teal
 from teal.network import PathSet, all_pairs, compute_paths
 from teal.objectives import Objective
 from teal.problem import Problem
+from teal.serving.engine.growth import grown
+from teal.serving.engine.registry import Hosted
+from teal.serving.engine.requests import NetworkSpec
+from teal.serving.engine.served import Served
 from teal.serving.engine.solver import Solver
-from teal.serving.engine.store import Store
+from teal.serving.engine.store import Store, Version
 from teal.solvers.candidates import more_paths
 from teal.testing import make_topology
 from tests.serving.service import rates_of, run, service, until
@@ -148,3 +152,15 @@ def test_a_change_of_links_keeps_the_paths_that_were_added(tmp_path: Path) -> No
     store.change_links("b4", {"0": {"up": False}}, network)
     assert store.read("b4").links == {"0": {"up": False}}
     assert store.read("b4").added_paths == 1, "a reload takes the stored paths"
+
+
+def test_paths_are_added_for_the_traffic_of_all_classes() -> None:
+    problem = _problem(load=8)
+    network = Hosted(Version(0, 0), NetworkSpec(topology="b4", **_SPARSE), "")
+    served, none = Served(problem.topology, problem.paths), np.zeros(problem.paths.num_demands)
+    all_rates = problem.demand[0].numpy()
+    for rates in (np.concatenate([all_rates, none]), np.concatenate([none, all_rates])):
+        paths = grown(served, network, rates)
+        assert paths is not None
+        assert paths.mask.sum() > problem.paths.mask.sum()
+    assert grown(served, network, np.concatenate([none, none])) is None

@@ -65,8 +65,19 @@ def test_the_cuda_engine_equals_the_plain_engine(
         torch.testing.assert_close(actual, expected)
 
 
-def test_restarts_of_the_cuda_engine_equal_those_of_the_plain_engine() -> None:
-    problem = _small(ObjectiveName.TOTAL_FLOW, seed=3, failed=0, batch=1)
+def test_the_cuda_engine_steps_every_matrix_by_its_own_capacities() -> None:
+    problem = _small(ObjectiveName.TOTAL_FLOW, failed=0)
+    factors = torch.linspace(0.2, 5, problem.topology.num_links, dtype=torch.float64)
+    problem = problem.with_capacity(torch.stack([problem.capacity[0], factors * problem.capacity[0]]))
+    engine, plain = CudaEngine(_on_gpu(problem), None, torch.float64), PlainEngine(problem, None, torch.float64)
+    torch.testing.assert_close(engine.advance(2), plain.advance(2))
+    carried = (problem.demand > 0)[..., None]
+    torch.testing.assert_close(engine.state().splits.cpu() * carried, plain.state().splits * carried)
+
+
+@pytest.mark.parametrize("objective", [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION])
+def test_restarts_of_the_cuda_engine_equal_those_of_the_plain_engine(objective: ObjectiveName) -> None:
+    problem = _small(objective, seed=3, failed=0, batch=1)
     engine, plain = CudaEngine(_on_gpu(problem), None, torch.float64), PlainEngine(problem, None, torch.float64)
     torch.testing.assert_close(engine.advance(16), plain.advance(16))
     control = engine._buffers.control.cpu()
@@ -94,6 +105,7 @@ def test_cuda_buffers_are_reused_by_the_next_solve_of_the_same_shape() -> None:
     del first
     third = CudaEngine(problem, None, torch.float32)
     assert third._buffers is buffers
+    assert CudaEngine(problem, None, torch.float32)._buffers is not buffers, "they are in use again"
     assert torch.equal(third.advance(1), bound), (
         "reused buffers keep nothing of the first solve, and sums repeat bit by bit"
     )
