@@ -132,3 +132,13 @@ def test_volumes_have_the_destination_first() -> None:
     volume = volumes(np.array([[0, 2], [1, 2]]), np.array([[3.0, 4.0]]), 3)
     assert volume[0, 2].tolist() == [3, 4, 0]
     assert volume.sum() == 7
+
+
+@pytest.mark.parametrize("repairing", [False, True])
+def test_traffic_of_an_adjacency_segment_is_lost_when_its_link_fails(repairing: bool) -> None:
+    ring = make_topology([(n, (n + 1) % 5, 10.0) for n in range(5)], both=True)
+    adjacency = np.zeros((1, 10))
+    adjacency[0, 3] = 5.0
+    failures = IgpFailures(EcmpDag.of(ring, np.ones(10)), np.zeros((1, 5, 5)), adjacency)
+    assert failures.load[0].tolist() == adjacency[0].tolist()
+    assert failures.under([[3], [2], [2, 3]], repairing=repairing).lost.tolist() == [[5.0], [0.0], [5.0]]

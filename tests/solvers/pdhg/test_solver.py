@@ -175,6 +175,9 @@ def test_what_stopped_the_search_is_said() -> None:
     assert pdhg.solve(problem, gap=0.5).stopped_by == (Stop.GAP, Stop.GAP)
     assert Stop.ITERATIONS in pdhg.solve(problem, gap=0, max_iterations=3).stopped_by
     assert Stop.DEADLINE in pdhg.solve(problem, gap=0, deadline=0.0).stopped_by
+    # A nearly idle matrix beside one that needs more than an iteration.
+    uneven = problem.with_demand(problem.demand * torch.tensor([[0.05], [3.0]], dtype=torch.float64))
+    assert pdhg.solve(uneven, gap=0.01, max_iterations=1).stopped_by == (Stop.GAP, Stop.ITERATIONS)
 
 
 def test_ordinary_and_extreme_matrices_of_a_batch_are_solved_each_by_its_engine() -> None:

@@ -19,7 +19,7 @@ from teal.problem import Problem
 from teal.solvers import pdhg
 from teal.solvers.pdhg.samples import start as sampled_start
 from teal.solvers.pdhg.scenarios.passes import ScenarioPasses
-from teal.solvers.pdhg.scenarios.solver import solve_scenarios
+from teal.solvers.pdhg.scenarios.solver import ScenarioEngine, solve_scenarios
 from teal.testing import random_problem
 
 MLU = ObjectiveName.MAX_LINK_UTILISATION
@@ -171,6 +171,19 @@ def test_no_start_gives_a_false_bound(tail: float, iterations: int) -> None:
         assert result.bound <= optimum * (1 + 1e-6)
         assert result.value >= optimum * (1 - 1e-6)
         assert result.gap <= 1e-3 or iterations < 10
+
+
+def test_prices_count_by_the_scenario_whose_limit_they_exceed_most() -> None:
+    """By hand: a sum of 1/2, of which the scenario with a limit of 0.001 has 1/10, must be divided by 100."""
+    problem = random_problem(4, objective=MLU, batch=3)
+    engine = ScenarioEngine(problem, np.array([0.5, 0.499, 0.001]), None)
+    price = np.zeros(tuple(problem.capacity.shape))
+    price[:, 0] = [0.2, 0.2, 0.1]
+    assert engine._dual_size(engine._of_groups(price)) == pytest.approx([100.0])
+    price[:, 0] = [0.5, 0.3, 0.0005]
+    assert engine._dual_size(engine._of_groups(price)) == pytest.approx([1.0])
+    price[:, 0] = [0.3, 0.3, 0.0001]
+    assert engine._dual_size(engine._of_groups(price)) == pytest.approx([0.6012024], rel=1e-4), "0.3 / 0.499"
 
 
 def test_what_scenarios_cannot_be_is_refused() -> None:
