@@ -38,7 +38,7 @@ install: $(STAMP)  ## everything, into .venv
 
 # A network that no model has seen in training, on which an LP takes seconds: the models for any network and the
 # first-order engine beside it.  Then what the failure of each cable of GEANT costs over a day.
-LARGE := --topology topohub:gabriel/125/7 --traffic gravity:seed=0,count=25,load=4
+LARGE := --topology topohub:gabriel/150/9 --traffic gravity:seed=0,count=25,load=4
 GEANT := --topology topohub:sndlib/geant --traffic gravity:seed=1,count=24,load=4
 demo: $(DEMO_STAMP)  ## two minutes: learned schemes beside an LP, and a plan, as pages to open in a browser
 	$(BIN)/teal evaluate $(LARGE) --scheme teal --scheme price-gnn --scheme pdhg --scheme lp-all:solver=highs --limit 1 \

@@ -68,6 +68,8 @@ def checked(response: httpx.Response) -> httpx.Response:
         error = response.json()
         code, message = error["error"], error["message"]
     except (ValueError, LookupError, TypeError):
+        code = None
+    if not isinstance(code, str):  # not the service's own answer: a proxy's, say
         code, message = "http", response.text[:200]
     retry_after = response.headers.get("Retry-After", "0")
     kind = _KINDS.get(code, ServiceFault)

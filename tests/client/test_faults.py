@@ -19,7 +19,8 @@ from teal.client.faults import checked
     "body",
     [
         {"text": "<html>bad gateway</html>"}, {"json": ["bad gateway"]}, {"json": "bad gateway"}, {"json": None},
-        {"json": 502}, {"json": {"detail": "bad gateway"}},
+        {"json": 502}, {"json": {"detail": "bad gateway"}}, {"json": {"error": {"code": 502}, "message": "x"}},
+        {"json": {"error": [], "message": "x"}},
     ],
 )  # fmt: skip
 def test_an_answer_of_a_proxy_is_a_fault_with_its_status_and_text(body: dict[str, Any]) -> None:

@@ -175,6 +175,7 @@ def test_a_request_with_a_key_is_answered_again_and_not_solved_again(tmp_path: P
             await client.put_network("b4", "b4", num_paths=2)
             await client.wait_ready("b4")
             anew = await ask("one")
+            assert (await ask("one")).content == anew.content, "its first request keeps its key"
             assert anew.json()["id"] != first.json()["id"], "the network registered now has its own answers"
 
     run(work)

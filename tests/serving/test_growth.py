@@ -156,7 +156,7 @@ def test_a_change_of_links_keeps_the_paths_that_were_added(tmp_path: Path) -> No
 
 def test_paths_are_added_for_the_traffic_of_all_classes() -> None:
     problem = _problem(load=8)
-    network = Hosted(Version(0, 0), NetworkSpec(topology="b4", **_SPARSE), "")
+    network = Hosted(Version(0, 0), NetworkSpec.model_validate({"topology": "b4", **_SPARSE}), "")
     served, none = Served(problem.topology, problem.paths), np.zeros(problem.paths.num_demands)
     all_rates = problem.demand[0].numpy()
     for rates in (np.concatenate([all_rates, none]), np.concatenate([none, all_rates])):

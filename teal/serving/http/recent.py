@@ -110,7 +110,7 @@ class Recent:
         new = known is None
         if known is None or known.generation != answer.generation:
             if not new:
-                self._forget_bodies(network)
+                self._forget_bodies(network, but=answer.generation)
             known = self._figures[network] = _KeptFigures(answer.generation)
         last = known.allocations[-1]["time"] if known.allocations else 0.0
         # Distinct times, so that nobody who asks for later ones misses any.
@@ -155,8 +155,11 @@ class Recent:
             self._forget_bodies(name)
         return gone
 
-    def _forget_bodies(self, network: str) -> None:
-        for place in [place for place in self._bodies if place[0] == network]:
+    def _forget_bodies(self, network: str, but: str = "") -> None:
+        """Forget the answers of a network, but those of one registration of it: the first of them may have a key."""
+        for place in [place for place, one in self._bodies.items() if place[0] == network and one.generation != but]:
             self._bytes -= len(self._bodies.pop(place).body)
         for place in [place for place in self._keyed if place[0] == network]:
-            self._forget_key(place)
+            answer = self._keyed[place].answer
+            if answer.done() and answer.result().generation != but:
+                self._forget_key(place)
