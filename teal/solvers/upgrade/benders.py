@@ -14,7 +14,7 @@ from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline
 from teal.solvers.upgrade.cuts import Cuts, cheapest_modules, cheapest_purchase
 from teal.solvers.upgrade.scenarios import Scenarios
-from teal.solvers.upgrade.testing import Tester
+from teal.solvers.upgrade.testing import FITS, GAPS, Tester
 
 _LEAST_GAP = 3e-5  # certified, of the engine in a test
 _LEAST_MODULE_GAP = 1e-6  # the same where modules decide: the most that fits is not approached from above there
@@ -23,7 +23,7 @@ _FIRST_FOCUS = 256  # scenarios, of the first test of this kind, when nothing is
 _FOCUS_ROUNDS = 12  # tests of these alone, at most, before all scenarios are tested again
 _INFLATION = 1.0 / 4.0  # of the target gap, by which the master's purchase is enlarged in a test of all scenarios
 _MOST_ROUNDS = 300  # tests
-_ROUNDING = 1e-9  # relative, by which a purchase may pass what can be bought at most
+_ROUNDING = 1e-9  # relative, by which modules may pass what can be bought at most
 
 ReportRound = Callable[[int, float, float], None]
 """Called after each round with its number, the least cost found and the bound."""
@@ -92,7 +92,7 @@ def buy(
     everything = np.arange(scenarios.num_scenarios)
     point, bound, dual = cheapest_purchase(scenarios, cuts)
     best_cost, best, utilisation = math.inf, np.zeros(scenarios.num_cables), np.zeros(len(everything))
-    number = 0
+    number, finest = 0, max(_LEAST_GAP, gap / 300)
     focus = tester.worst(point, _FIRST_FOCUS, Deadline())
     while True:
         for _ in range(_FOCUS_ROUNDS if len(focus) else 0):
@@ -105,13 +105,13 @@ def buy(
         number += 1
         tested_at = np.minimum((1 + _INFLATION * gap) * point, scenarios.most)
         tested = tester.test(
-            tested_at, everything, end if best_cost < math.inf else Deadline(), finest=max(_LEAST_GAP, gap / 300),
-            until_cut=True,
+            tested_at, everything, end if best_cost < math.inf else Deadline(), finest=finest, until_cut=True,
         )  # fmt: skip
-        purchase = np.maximum(scenarios.needed(tested.load), 0.0)
-        cost = float(scenarios.cost @ purchase)
-        if cost < best_cost and (purchase <= scenarios.most * (1 + _ROUNDING)).all():
-            best_cost, best, utilisation = cost, purchase, scenarios.utilisation(tested.load, purchase)
+        # What fits within a test's tolerance may need that much more of a cable than there is.
+        purchase = np.clip(scenarios.needed(tested.load), 0.0, scenarios.most)
+        cost, used = float(scenarios.cost @ purchase), scenarios.utilisation(tested.load, purchase)
+        if cost < best_cost and float(used.max(initial=0.0)) <= scenarios.limit * (1 + FITS):
+            best_cost, best, utilisation = cost, purchase, used
         cuts.add(tested.cuts)
         focus = tested.cuts.row[np.argsort(-tested.cuts.lacking(tested_at))[:_FOCUS]]
         if len(tested.cuts):
@@ -122,7 +122,9 @@ def buy(
         if is_done or end.is_over or number >= _MOST_ROUNDS:
             break
         if not len(tested.cuts):  # all fit, or cannot be told apart from what fits
-            break
+            if math.isfinite(best_cost) or finest <= GAPS[-1]:
+                break
+            finest /= 10  # the loads pass a limit of a cable by less than this test told
     seconds = time.perf_counter() - begin
     if not math.isfinite(best_cost):
         raise SolverError("upgrade: no purchase within the limits of the cables was found in time")

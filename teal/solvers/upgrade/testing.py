@@ -14,11 +14,11 @@ from teal.solvers.upgrade.cuts import Cuts, cheapest_cost, cuts_of
 from teal.solvers.upgrade.scenarios import Scenarios
 
 # Certified gaps of the engine, one after the other, for the scenarios that the one before does not decide.
-_GAPS = 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 5e-6, 1e-6
+GAPS = 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 5e-6, 1e-6
 _INTACT_GAP = 1e-2  # certified, of splits without failure that are tried under failures
 _LEAST_LEFT = 1e-3  # share of a demand on paths that are left, below which it is spread over them evenly
 _MOST_SLOTS = 3_000_000  # path slots of all scenarios of a batch: some 100 MB for each array of the engine
-_FITS = 1e-6  # relative, by which a utilisation may pass the limit, for rounding
+FITS = 1e-6  # relative, by which a utilisation may pass the limit, for rounding
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,16 +70,16 @@ class Tester:
         violated = np.zeros(count, dtype=bool)
         utilisation = _utilisation(load, scenarios.capacity(bought, rows))
         cuts = Cuts(scenarios.num_cables, len(scenarios.cable))
-        pending, state = np.flatnonzero(utilisation > scenarios.limit * (1 + _FITS)), None
-        for gap in _GAPS:
-            if gap < finest and gap != _GAPS[0]:
+        pending, state = np.flatnonzero(utilisation > scenarios.limit * (1 + FITS)), None
+        for gap in GAPS:
+            if gap < finest and gap != GAPS[0]:
                 break
             states = []
             for first in range(0, len(pending), self._batch):
                 part = pending[first : first + self._batch]
                 start = state.rows(slice(first, first + self._batch)) if state is not None else None
                 states.append(self._solve(bought, rows, part, gap, start, deadline, load, utilisation, cuts, violated))
-            fits = utilisation <= scenarios.limit * (1 + _FITS)
+            fits = utilisation <= scenarios.limit * (1 + FITS)
             left = ~(fits | violated)[pending]
             if not left.any() or deadline.is_over or (until_cut and violated.any()):
                 break
@@ -89,7 +89,7 @@ class Tester:
             )
             pending = pending[left]
         self._load[rows] = load
-        return Tested(load, utilisation, cuts, violated, utilisation <= scenarios.limit * (1 + _FITS))
+        return Tested(load, utilisation, cuts, violated, utilisation <= scenarios.limit * (1 + FITS))
 
     def worst(self, bought: FloatArray, most: int, deadline: Deadline) -> Int64Array:
         """Numbers of the scenarios that the splits so far fit least, those first that pass the limit by most."""
@@ -97,7 +97,7 @@ class Tester:
         self._load_as_intact(bought, rows, deadline)
         over = _utilisation(self._load, self.scenarios.capacity(bought, rows))
         order = np.argsort(-over)[:most]
-        return np.asarray(order[over[order] > self.scenarios.limit * (1 + _FITS)])
+        return np.asarray(order[over[order] > self.scenarios.limit * (1 + FITS)])
 
     def _load_as_intact(self, bought: FloatArray, rows: Int64Array, deadline: Deadline) -> None:
         """First loads of scenarios that were never tested: by the splits without failure, moved to paths that are left.

@@ -141,14 +141,14 @@ def test_wrong_costs_and_sizes_are_refused_and_time_is_kept() -> None:
         buy_modules(scenarios, cuts, [(-1.0, 1.0)])
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, 1, 7, 8])
 def test_under_limits_of_cables_cost_and_bound_enclose_the_optimum_and_no_limit_is_passed(seed: int) -> None:
     scenarios = _scenarios(seed)
     free, _ = buy(scenarios, gap=1e-3)
     cost, upper, right, equal, wanted = _whole(scenarios)
     for cable in np.argsort(-free.bought * scenarios.cost):  # the first one that may have less, at a higher cost
         most = np.full(scenarios.num_cables, np.inf)
-        most[cable] = 0.8 * free.bought[cable]
+        most[cable] = 0.9 * free.bought[cable]
         bounds = [(0, None if np.isinf(one) else one) for one in most] + [(0, None)] * (len(cost) - len(most))
         whole = linprog(cost, upper, right, equal, wanted, bounds=bounds)
         if whole.status == 0 and whole.fun > 1.0005 * free.cost:
@@ -156,7 +156,7 @@ def test_under_limits_of_cables_cost_and_bound_enclose_the_optimum_and_no_limit_
     else:
         pytest.fail("no limit of a single cable binds on this network")
     limited = dataclasses.replace(scenarios, most=most)
-    for gap in (0.3, 1e-3):  # a search that stops early returns a bound that has met fewer cuts
+    for gap in (0.3, 1e-2, 1e-3):  # a search that stops early returns a bound that has met fewer cuts
         found, cuts = buy(limited, gap=gap)
         assert found.bound <= whole.fun * (1 + 1e-7)
         assert found.cost >= whole.fun * (1 - 1e-7)
