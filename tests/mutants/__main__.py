@@ -69,7 +69,7 @@ class Copy:
 
     def passes(self, test: str) -> bool | None:
         """Whether a test passes; None if it takes too long."""
-        environment = os.environ | {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = os.environ | {"PYTHONPATH": str(self.folder)}
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "", *test.split()]
         try:
             done = subprocess.run(
