@@ -50,7 +50,7 @@ def shifted(x):
 CALLERS = """
 import numpy as np
 from helpers_of_test import Pair, scaled, shifted
-from teal.runtime import cuda, kernel_cache
+from teal.runtime import kernel_cache
 from teal.runtime.parallel import kernel, parallel_kernel, prange
 
 @kernel
@@ -68,7 +68,7 @@ def everywhere(pair, out):
 """
 MAIN = """
 import numpy as np
-from teal.runtime import cuda, kernel_cache
+from teal.runtime import kernel_cache
 import callers_of_test as callers
 
 class Count(kernel_cache.Announcer):
