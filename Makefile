@@ -57,7 +57,7 @@ check: $(STAMP)  ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: $(STAMP)  ## what a newcomer runs: three to four minutes on two cores, set-up and all
+test: $(STAMP)  ## what a newcomer runs: about five minutes on two cores, set-up and all
 	$(PYTEST) -m "not system"
 
 # Clusters, killed processes, overload, the wheel, long training, browsers, and CUDA kernels in the simulator.

@@ -169,6 +169,11 @@ def first_tasks(num_demands: int = 0, schemes: Collection[str] = ()) -> tuple[st
     return (*of_models, *(_FIRST_OF_LARGE if is_large else _FIRST))  # the longest first: they end last
 
 
+def uses_all_threads(name: str) -> bool:
+    """Whether a task compiles the form of kernels that uses all threads, which takes twice as long."""
+    return name.endswith(_OF_LARGE)
+
+
 def warm_up(names: Sequence[str], *, workers: int = 0) -> Iterator[str]:
     """Compile what is missing; yields the name of each task that is done.
 

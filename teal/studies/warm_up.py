@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Sequence
 from tqdm import tqdm
 
 from teal.config import WarmUpConfig
-from teal.evaluation.warm_up import all_tasks, first_tasks, is_warm, warm_up
+from teal.evaluation.warm_up import all_tasks, first_tasks, is_warm, uses_all_threads, warm_up
 
-# As measured on two cores: seconds that a task adds, two at a time; and of all tasks.
-_TASK_S, _ALL_TAKE = 5, "a minute or two"
+# As measured on two cores: seconds that a task adds, two at a time; one of the form for all threads; and all tasks.
+_TASK_S, _LARGE_TASK_S, _ALL_TAKE = 4, 9, "a minute or two"
 
 
 def run_warm_up(config: WarmUpConfig) -> None:
@@ -36,7 +36,7 @@ def compile_first(
     """
     names = [name for name in (*further, *first_tasks(num_demands, schemes)) if not is_warm((name,))]
     if names:
-        takes = 2 + _TASK_S * len(names)
+        takes = sum(_LARGE_TASK_S if uses_all_threads(name) else _TASK_S for name in names)
         notify(f"compiling for this machine, once, about {takes} s on two cores (teal warm-up compiles all ahead)")
         _run(names, 0)
 
