@@ -120,7 +120,7 @@ def _update_chunk(  # type: ignore[no-untyped-def]
     chunk, sums, links, allocating_features, memory, raw_price, round_index, num_rounds, parameters, price_gain, tiny,
     next_weight,
 ):  # fmt: skip
-    """Some links, whose number ``_LINKS_PER_TASK`` is."""
+    """Update memory and price of the links of one task, ``_LINKS_PER_TASK`` of them."""
     rows, hidden, num_features = len(raw_price), memory.shape[1], len(parameters.by_feature)
     num_static, one = links.static.shape[1], np.float32(1)
     features = np.empty(num_features, dtype=np.float32)

@@ -164,7 +164,7 @@ def _running_threads() -> int:
 
 
 class _Seen:
-    """What the last look at the machine's load saw.
+    """Result of the last look at the machine's load.
 
     Attributes:
         until: time of the next look.
@@ -206,7 +206,7 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
 
 
 def _form_for(dispatcher: Any, compile_form: Callable[..., Any], *arguments: Any) -> Any:
-    """What Numba calls with arguments of new types, and calls in its turn: machine code, or the Python function."""
+    """Return the function that Numba then calls with arguments of new types: machine code, or the Python function."""
     if is_interpreting() and dispatcher._cache.is_better_interpreted(tuple(map(dispatcher.typeof_pyval, arguments))):
         return dispatcher.py_func
     return compile_form(*arguments)

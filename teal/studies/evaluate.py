@@ -117,7 +117,7 @@ class EvaluationStudy:
         return networks
 
     def _compile(self, topology: Topology) -> None:
-        """What the schemes need on such a network, in several processes, before the first of them is called."""
+        """Compile for the schemes, in several processes, before the first of them is called."""
         compile_first(self._notify, topology.num_nodes * (topology.num_nodes - 1), chosen_schemes(self._config))
 
     def _evaluate_network(self, number: int, instance: Instance, cases: Cases, schemes: dict[str, Scheme]) -> None:

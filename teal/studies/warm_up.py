@@ -42,7 +42,7 @@ def compile_first(
 
 
 def compile_all_first(notify: Callable[[str], None]) -> None:
-    """The same of all kernels: for a service, which could not be asked anything while it compiles."""
+    """Compile all kernels: for a service, which could not be asked anything while it compiles."""
     if not is_warm(all_tasks()):
         notify(f"compiling all kernels for this machine, {_ALL_TAKE}, once")
         # In a process that ends: its helpers would stay beside a service.
