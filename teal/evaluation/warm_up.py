@@ -188,10 +188,15 @@ def warm_up(names: Sequence[str], *, workers: int = 0) -> Iterator[str]:
             marker.touch()
 
 
+def missing(names: Sequence[str] = _FIRST) -> list[str]:
+    """Tasks that have not been done on this machine, with these sources; none where nothing could be kept."""
+    markers = {name: _marker(name) for name in names}
+    return [name for name, marker in markers.items() if marker is not None and not marker.exists()]
+
+
 def is_warm(names: Sequence[str] = _FIRST) -> bool:
-    """Whether tasks have been done on this machine, with these sources."""
-    markers = [_marker(name) for name in names]
-    return all(marker is not None and marker.exists() for marker in markers)
+    """Whether tasks have been done and their kernels kept."""
+    return folder() is not None and not missing(names)
 
 
 def run_task(name: str) -> None:

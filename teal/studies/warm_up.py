@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from tqdm import tqdm
 
 from teal.config import WarmUpConfig
-from teal.evaluation.warm_up import all_tasks, first_tasks, is_warm, uses_all_threads, warm_up
+from teal.evaluation.warm_up import all_tasks, first_tasks, missing, uses_all_threads, warm_up
 
 # As measured on two cores: seconds that a task adds, two at a time; one of the form for all threads; and all tasks.
 _TASK_S, _LARGE_TASK_S, _ALL_TAKE = 4, 9, "a minute or two"
@@ -34,7 +34,7 @@ def compile_first(
         schemes: specifications of the schemes that solve.
         further: names of tasks beside those of a first solve.
     """
-    names = [name for name in (*further, *first_tasks(num_demands, schemes)) if not is_warm((name,))]
+    names = missing((*further, *first_tasks(num_demands, schemes)))
     if names:
         takes = sum(_LARGE_TASK_S if uses_all_threads(name) else _TASK_S for name in names)
         notify(f"compiling for this machine, once, about {takes} s on two cores (teal warm-up compiles all ahead)")
@@ -43,7 +43,7 @@ def compile_first(
 
 def compile_all_first(notify: Callable[[str], None]) -> None:
     """Compile all kernels: for a service, which could not be asked anything while it compiles."""
-    if not is_warm(all_tasks()):
+    if missing(all_tasks()):
         notify(f"compiling all kernels for this machine, {_ALL_TAKE}, once")
         # In a process that ends: its helpers would stay beside a service.
         subprocess.run([sys.executable, "-m", "teal", "warm-up"], stdout=subprocess.DEVNULL, check=True)

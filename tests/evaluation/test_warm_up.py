@@ -80,3 +80,10 @@ def test_processes_compile_and_leave_a_marker(monkeypatch: pytest.MonkeyPatch, t
     assert set(warm_up.warm_up(names)) == set(names)
     assert warm_up.is_warm(names)
     assert len(list((tmp_path / "kernels").glob("*.nbc"))) > 30
+
+
+def test_nothing_is_compiled_ahead_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm_up, "folder", lambda: None)
+    assert warm_up.missing(warm_up.all_tasks()) == []
+    assert not warm_up.is_warm()
+    study.compile_first(lambda text: pytest.fail(text))
