@@ -56,8 +56,13 @@ def test_the_wheel_evaluates_b4_in_an_empty_environment(wheel: Path, tmp_path: P
     venv.create(tmp_path / "venv")
     python, teal = tmp_path / "venv" / "bin" / "python", tmp_path / "venv" / "bin" / "teal"
     _link_torch(tmp_path / "venv")
+    # uv does not see a linked package as installed, and would write another build through the links.
+    excluded = tmp_path / "excluded.txt"
+    excluded.write_text("torch\n")
     uv = [Path(sys.executable).with_name("uv"), "pip", "install", "--quiet", "--native-tls", "--python", python]
-    _run(*uv, "-c", ROOT / "constraints.txt", f"teal-te[baselines] @ file://{wheel}", cwd=tmp_path)
+    options = ["--constraints", ROOT / "constraints.txt", "--excludes", excluded]
+    _run(*uv, *options, f"teal-te[baselines] @ file://{wheel}", cwd=tmp_path)
+    assert not list(tmp_path.glob("venv/lib/*/site-packages/nvidia*"))
     work_folder = tmp_path / "work"
     work_folder.mkdir()
     assert "evaluate" in _run(teal, "--help", cwd=work_folder)
