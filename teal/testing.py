@@ -95,6 +95,26 @@ def random_topology(seed: int, nodes: int = 7, density: float = 0.4) -> Topology
     return make_topology(chosen or [(0, 1, 1.0)], min_nodes=nodes)
 
 
+def cabled_topology(seed: int, nodes: int = 6) -> Topology:
+    """A random network of cables: of one, two or three parallel links a direction, some of one direction alone.
+
+    Args:
+        seed: of all random numbers.
+        nodes: N; a network may fall into parts.
+    """
+    rng = np.random.default_rng(seed)
+    links: list[tuple[int, int, float]] = []
+    density = rng.uniform(0.3, 0.7)
+    for i in range(nodes):
+        for j in range(i + 1, nodes):
+            if rng.random() < density:
+                forth, back = rng.choice([(1, 1), (1, 1), (2, 2), (3, 1), (1, 0), (0, 2)])
+                capacity = float(rng.integers(1, 10))
+                links += [(i, j, capacity)] * int(forth) + [(j, i, capacity)] * int(back)
+    order = rng.permutation(len(links))
+    return make_topology([links[i] for i in order] or [(0, 1, 1.0)], min_nodes=nodes)
+
+
 def random_problem(
     seed: int,
     *,

@@ -52,7 +52,8 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
     limit: int = 0
     """Number of matrices, at most, evenly spread over the split; 0 for all."""
     fail: tuple[str, ...] = ()
-    """A failed link A,B (node names; both directions); repeat for more.  Paths and models are not changed."""
+    """A failed link A,B (node names; both directions); repeat for more.  Models are not changed; a demand without a
+    candidate path that is left gets one, where the network still connects it."""
     failures: str = ""
     """Also evaluate with failed links, both directions, drawn for each matrix: numbers or shares, such as 1,2,5%."""
     noise: str = ""

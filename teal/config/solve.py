@@ -51,7 +51,8 @@ class SolveConfig(IgpConfig, InstanceConfig):
     folder; auto is universal on networks of middle size (50,000 paths and more, but too small for a start from a
     sample of the demands), else none."""
     fail: tuple[str, ...] = ()
-    """A failed link A,B (node names; both directions); repeat for more.  Candidate paths are not changed."""
+    """A failed link A,B (node names; both directions); repeat for more.  A demand without a candidate path
+    that is left gets one, where the network still connects it."""
     routing: Literal["paths", "segments", "ecmp"] = "paths"
     """paths (explicit tunnels over candidate paths); segments (segment lists, between whose stops the IGP's shortest
     paths are used; all lists of --max-segments are considered); or ecmp (the IGP's shortest paths alone)."""

@@ -1,6 +1,7 @@
 """The cases of an evaluation: unchanged matrices, and matrices under failures, noise, moved or scaled demand.
 
-The protocols of the field (Teal, section 5; NCFlow, section 5): nothing is retrained and no path is computed again.
+The protocols of the field (Teal, section 5; NCFlow, section 5): nothing is retrained, and all cases have the same
+paths, among which is one for every demand that the network connects in a case (:meth:`Cases.failures`).
 Random draws depend on seed, protocol, level, draw and matrix alone, so that all schemes get the same cases, whatever
 other protocols are evaluated.
 """
@@ -160,9 +161,7 @@ class Cases:
         if protocol is Protocol.CHURN:
             return Case(protocol, level.text, draw, row, demand, capacity, level.value)
         if protocol is Protocol.FAILURES:
-            cables = len(self.topology.cables())
-            count = max(1, round(level.value * cables)) if level.relative else int(level.value)
-            capacity = self.topology.with_failed_links(fail_cables(self.topology, count, rng)).capacity
+            capacity = self.topology.with_failed_links(self._failed(level, draw, row)).capacity
         elif protocol is Protocol.NOISE:
             demand = temporal_noise(demand, variance, level.value, rng)
         elif protocol is Protocol.SPATIAL:
@@ -170,6 +169,17 @@ class Cases:
         else:
             demand = demand * level.value
         return Case(protocol, level.text, draw, row, demand, capacity)
+
+    def failures(self) -> Iterator[list[int]]:
+        """The links that are down in each case with failures, those of capacity 0 aside."""
+        for row in self.rows.tolist():
+            for level in self.levels.get(Protocol.FAILURES, ()):
+                yield from (self._failed(level, draw, row) for draw in range(self.draws))
+
+    def _failed(self, level: CaseLevel, draw: int, row: int) -> list[int]:
+        cables = len(self.topology.cables())
+        count = max(1, round(level.value * cables)) if level.relative else int(level.value)
+        return fail_cables(self.topology, count, self._rng(Protocol.FAILURES, level, draw, row))
 
     def _rng(self, protocol: Protocol, level: CaseLevel, draw: int, row: int) -> np.random.Generator:
         digest = hashlib.sha256(f"{protocol.value}/{level.text}".encode()).digest()

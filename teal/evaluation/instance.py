@@ -8,7 +8,7 @@ import dataclasses
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,8 @@ from teal.evaluation.path_sets import candidate_paths, chosen_paths, of_classes
 from teal.formats import load_traffic, topology_of
 from teal.formats.groups import failing_links
 from teal.network import PathSet, Split, Topology, TrafficMatrices
+from teal.network.classes import latency_limits
+from teal.network.reachability import with_surviving_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.protection import Protection
@@ -49,6 +51,7 @@ class Instance:
         device: where tensors live.
         protection: of the flows; None for none.
         paths_s: seconds to compute the paths or to read them from the cache.
+        max_latency: (D,) ms that a path of each demand may take, infinite for no limit; None for no limits.
     """
 
     topology: Topology
@@ -60,6 +63,7 @@ class Instance:
     device: torch.device
     paths_s: float = 0.0
     protection: Protection | None = None
+    max_latency: FloatArray | None = None
 
     def problem(self, demand: FloatArray, *, capacity: FloatArray | None = None) -> Problem:
         """The problem of matrices (B, D) Gbit/s, in float64, under ``capacity`` (E,) or the topology's."""
@@ -68,6 +72,25 @@ class Instance:
             capacity=capacity, weight=self.weight, classes=self.traffic.classes, device=self.device,
         )  # fmt: skip
         return problem if self.protection is None else problem.under(self.protection)
+
+    def surviving(self, failures: Iterable[Iterable[int]], notify: Callable[[str], None] = lambda _: None) -> Instance:
+        """The same with a path for each demand that the network connects during a failure and no path of it survives.
+
+        Args:
+            failures: numbers of the links of each; links of capacity 0 are down in all of them.
+            notify: told how many paths are added.
+
+        Raises:
+            InputError: see :func:`teal.network.reachability.with_surviving_paths`.
+        """
+        paths = with_surviving_paths(self.paths, self.topology, failures, max_latency=self.max_latency)
+        if paths is self.paths:
+            return self
+        count = int(paths.mask.sum()) - int(self.paths.mask.sum())
+        notify(f"{count:,} paths more, of demands that the network connects and no candidate path does")
+        more = dataclasses.replace(self, paths=paths, protection=None)
+        protected = None if self.protection is None else _protection(more, self.protection.groups)
+        return dataclasses.replace(more, protection=protected)
 
 
 def load_instance(
@@ -112,7 +135,22 @@ def load_instance(
     without = int((path_count == 0).sum())
     notify(f"{int(path_count.sum()):,} paths, {paths.trie.num_nodes:,} trie nodes, {without} demands without a path")
     instance = Instance(topology, traffic, paths, objective, weight, split, device, paths_s)
+    instance = dataclasses.replace(instance, max_latency=_latency_limits(config, traffic)).surviving([()], notify)
     return with_protection(instance, config.protect, notify) if config.protect else instance
+
+
+def _latency_limits(config: InstanceConfig, traffic: TrafficMatrices) -> FloatArray | None:
+    """(D,) ms that a path of each demand may take; None for no limits."""
+    limits = assignments(config.latency_limits, "--latency-limits")
+    if traffic.classes is None or not limits:
+        return None
+    return np.array(latency_limits(traffic.classes.names, limits))[traffic.classes.of_demand]
+
+
+def _protection(instance: Instance, groups: Sequence[Sequence[int]]) -> Protection:
+    """Promises over the paths of an instance without any; see :meth:`teal.Problem.with_protection`."""
+    problem = instance.problem(np.zeros((1, instance.paths.num_demands)))
+    return Protection.of(problem.ops, instance.topology.num_links, groups)
 
 
 def with_protection(instance: Instance, protect: str, notify: Callable[[str], None]) -> Instance:
@@ -127,10 +165,8 @@ def with_protection(instance: Instance, protect: str, notify: Callable[[str], No
         InputError: a fault in the file; see :meth:`teal.Problem.with_protection`.
     """
     groups = failing_links("" if protect == _CABLES else protect, instance.topology)
-    problem = instance.problem(np.zeros((1, instance.paths.num_demands))).with_protection(groups)
-    protection = problem.condition(Protection)
-    assert protection is not None
-    without = int(protection.unprotected(problem.program).sum())
+    problem, protection = instance.problem(np.zeros((1, instance.paths.num_demands))), _protection(instance, groups)
+    without = int(protection.unprotected(problem.under(protection).program).sum())
     kind = "cable" if protect == _CABLES else "group"
     notify(f"promises survive the failure of any one of {len(groups)} {kind}s; {without:,} demands can have none")
     return dataclasses.replace(instance, protection=protection)

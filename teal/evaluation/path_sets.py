@@ -25,15 +25,15 @@ _LONGEST_S = 300.0  # seconds for the choice, after which the best set so far is
 
 
 def path_groups(config: PathConfig, topology: Topology) -> list[list[int]] | None:
-    """Numbers of the links of each group that survivable paths survive; None for cables.
+    """Numbers of the links of each group that paths survive or do not share; None for cables alone.
 
     Raises:
-        InputError: see :func:`teal.formats.groups.load_groups`; a file without survivable paths.
+        InputError: see :func:`teal.formats.groups.load_groups`; a file with Yen's paths.
     """
     if config.path_groups is None:
         return None
-    if config.path_method is not PathMethod.SURVIVABLE:
-        raise InputError("--path-groups", "", "--path-method survivable", config.path_method.value)
+    if config.path_method is PathMethod.YEN:
+        raise InputError("--path-groups", "", "--path-method edge-disjoint or survivable", config.path_method.value)
     return failing_links(str(config.path_groups), topology)
 
 

@@ -2,12 +2,14 @@
 
 Failures are those of :mod:`teal.evaluation.failures`.  Matrices
 are taken in blocks of as many as PDHG solves together; for each failure a block is solved at once, from its state
-without the failure.  Paths stay as they are: a failure strands a demand whose live paths all use failed links.
+without the failure.  All failures have the same candidate paths, among which is one for every demand that the network
+still connects (:meth:`teal.evaluation.instance.Instance.surviving`): a failure strands the demands that it cuts off.
 
-What a failure costs is known up to the gaps of two solutions.  With values V and bounds B before (0) and after (1),
-the loss against the optimum before, relative to it, lies between 1 - B1 / V0 and 1 - V1 / B0 (where less is better,
-between their negatives).  Cases whose interval leaves open whether anything is lost, or is wide for what it says, are
-solved further: they are few.
+What a failure costs is known up to the gaps of two solutions.  With values V, and bounds B over all paths of the
+network, before (0) and after (1), the loss against the optimum before, relative to it, lies between 1 - B1 / V0 and
+1 - V1 / B0 (where less is better, between their negatives).  Cases whose interval leaves open whether anything is
+lost, or is wide for what it says, are solved further: to a smaller gap, or with the paths that they miss.  They are
+few.  Under protection, and for an objective that is a sequence of programs, bounds are those over the candidate paths.
 """
 
 from __future__ import annotations
@@ -23,9 +25,12 @@ import torch
 from teal.evaluation.failures import Failure
 from teal.evaluation.instance import Instance
 from teal.objectives import Objective
-from teal.problem import Allocation, Figures, Problem, assess
+from teal.problem import Allocation, Figures, Problem, Status, all_paths_bound, assess
+from teal.problem.bounds import gap as certified_gap
 from teal.runtime.arrays import FloatArray, Int64Array
+from teal.runtime.interruptible import complete
 from teal.solvers import pdhg
+from teal.solvers.columns import improving
 
 BLOCK_MATRICES = 16  # matrices
 _NOTHING = 1e-3  # share of the value, up to which a loss counts as nothing
@@ -33,6 +38,8 @@ _NARROW = 0.1  # width of an interval, as a share of its high end, from which on
 _FINER = 10.0  # by which the gap is divided where an interval is too wide
 _SAME_UTILISATION = 1e-9  # difference of utilisations that is none
 _LEAST_GAP = 1e-5  # certified, below which nothing is solved further
+_MOST_ROUNDS = 12  # of adding paths that a case misses
+_MOST_SLOTS = 4_000_000  # path slots of the matrices that are given further paths together: larger ones take minutes
 
 
 class SweepPart(NamedTuple):
@@ -58,9 +65,10 @@ class Outage(Figures):
         timestamp: time of the matrix, ISO 8601.
         failure: name of what is down, in both directions; ``""`` for nothing.
         kind: cable, group, pair, or none.
+        bound_all_paths: bound over all paths of the network; over the candidate paths where no other is known.
         value_before: value without the failure, to the same gap.
-        bound_before: bound on the value without the failure.
-        stranded: share of all demand that has no live path.
+        bound_before: bound on the value without the failure, over all paths of the network likewise.
+        stranded: share of all demand that the failure cuts off: the network has no path for it.
         status: feasible, or infeasible (the validator's verdict).
     """
 
@@ -68,14 +76,15 @@ class Outage(Figures):
     timestamp: str
     failure: str
     kind: str
+    bound_all_paths: float
     value_before: float
     bound_before: float
     stranded: float
     status: str
 
     COLUMNS: ClassVar[tuple[str, ...]] = (
-        "index", "timestamp", "failure", "kind", "value", "satisfied_demand", "bound", "gap", "value_before",
-        "bound_before", "stranded", "max_link_utilisation", "max_violation", "status",
+        "index", "timestamp", "failure", "kind", "value", "satisfied_demand", "bound", "gap", "bound_all_paths",
+        "value_before", "bound_before", "stranded", "max_link_utilisation", "max_violation", "status",
     )  # fmt: skip
     """Columns of a file of rows, in this order."""
 
@@ -149,44 +158,98 @@ def outages(
         if all(part in done for part in parts):
             continue
         problem = instance.problem(instance.traffic.read(block))
-        before = pdhg.solve(problem, gap=gap)
+        before = _Solved.of(problem, pdhg.solve(problem, gap=gap)).finer(torch.arange(len(block)), gap)
         for part, failure in zip(parts, failures, strict=True):
             if part in done:
                 continue
             if not failure.links:
-                yield part, *_outages_of(instance, block, problem, before, before, failure)
+                yield part, *_outages_of(instance, block, before, before, failure)
                 continue
             capacity = topology.with_failed_links(list(failure.links)).capacity
             failed = problem.with_capacity(torch.from_numpy(capacity))
-            finer, result = before, pdhg.solve(failed, gap=gap, warm_start=before)
-            if not failed.objective.rules.is_sequence:
-                finer, result = _decided(problem, failed, before, result, gap)
+            after = _Solved.of(failed, pdhg.solve(failed, gap=gap, warm_start=before.result))
             # Other failures start from ``before``, so that no result depends on which parts were done earlier.
-            yield part, *_outages_of(instance, block, failed, result, finer, failure)
+            yield part, *_outages_of(instance, block, *_decided(before, after, gap), failure)
 
 
-def _decided(
-    problem: Problem, failed: Problem, before: pdhg.PdhgResult, after: pdhg.PdhgResult, gap: float
-) -> tuple[pdhg.PdhgResult, pdhg.PdhgResult]:
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Solved:
+    """The matrices of a block, solved.
+
+    Attributes:
+        problem: the block.
+        result: over its paths.
+        bound: (B,) over all paths of the network, where one is known.
+        wider: solutions of some matrices over further paths, with the rows that they are of.
+    """
+
+    problem: Problem
+    result: pdhg.PdhgResult
+    bound: torch.Tensor
+    wider: tuple[tuple[torch.Tensor, Problem, pdhg.PdhgResult], ...] = ()
+
+    @classmethod
+    def of(cls, problem: Problem, result: pdhg.PdhgResult) -> _Solved:
+        """With the bound over all paths that the prices of ``result`` prove."""
+        if problem.objective.rules.is_sequence or problem.conditions:
+            return cls(problem, result, result.bound)
+        return cls(problem, result, all_paths_bound(problem, result.prices) + 0.0)  # 0 has no sign then
+
+    @property
+    def value(self) -> torch.Tensor:
+        """(B,) over the paths of each matrix."""
+        value = self.result.value.clone()
+        for rows, _, result in self.wider:
+            value[rows] = result.value
+        return value
+
+    def finer(self, rows: torch.Tensor, target: float) -> _Solved:
+        """Some matrices solved to a smaller gap: over more paths where some are missing, else from their last state."""
+        gap = certified_gap(self.problem, self.value, self.bound)
+        lacks_paths = gap > 2 * self.result.gap
+        return self._over_more_paths(rows[(lacks_paths & (gap > target))[rows]], target)._to_gap(
+            rows[(~lacks_paths & (self.result.gap > target))[rows]], target
+        )
+
+    def _to_gap(self, rows: torch.Tensor, target: float) -> _Solved:
+        if not len(rows):
+            return self
+        part = _rows(self.problem, rows)
+        finer = _Solved.of(part, pdhg.solve(part, gap=target, warm_start=self.result.state.rows(rows)))
+        bound = self.bound.index_copy(0, rows, finer.bound)
+        return dataclasses.replace(self, result=self.result.replaced(rows, finer.result), bound=bound)
+
+    def _over_more_paths(self, rows: torch.Tensor, target: float) -> _Solved:
+        if not len(rows) or len(rows) * self.problem.paths.leaf.size > _MOST_SLOTS:
+            return self
+        part = _rows(self.problem, rows)
+        last = complete(improving(part, target=target, max_rounds=_MOST_ROUNDS))
+        wider = rows, part.with_paths(last.paths), last.result
+        bound = self.bound.index_copy(0, rows, last.bound_all_paths)
+        return dataclasses.replace(self, bound=bound, wider=(*self.wider, wider))
+
+
+def _rows(problem: Problem, rows: torch.Tensor) -> Problem:
+    return dataclasses.replace(problem, demand=problem.demand[rows], capacity=problem.capacity[rows])
+
+
+def _decided(before: _Solved, after: _Solved, gap: float) -> tuple[_Solved, _Solved]:
     """Both solutions, further solved for the matrices whose loss is not known well enough."""
-    sense = problem.objective.rules.sense
-    while gap > _LEAST_GAP:
-        low, high = loss_interval(before.value, before.bound, after.value, after.bound, sense)
-        is_open = (high > _NOTHING) & (high - low > torch.clamp(_NARROW * high, min=_NOTHING))
-        if not is_open.any():
-            break
-        gap = max(gap / _FINER, _LEAST_GAP)
-        rows = torch.nonzero(is_open)[:, 0]
-        improved = []
-        for one, result in ((problem, before), (failed, after)):
-            wide = rows[result.gap[rows] > gap]
-            if len(wide):
-                part = dataclasses.replace(one, demand=one.demand[wide], capacity=one.capacity[wide])
-                finer = pdhg.solve(part, gap=gap, warm_start=result.state.rows(wide))
-                result = result.replaced(wide, finer)
-            improved.append(result)
-        before, after = improved
+    target = gap
+    while target > _LEAST_GAP and len(rows := _open_rows(before, after)):
+        target = max(target / _FINER, _LEAST_GAP)
+        before, after = before.finer(rows, target), after.finer(rows, target)
     return before, after
+
+
+def _open_rows(before: _Solved, after: _Solved) -> torch.Tensor:
+    """The matrices whose interval leaves open whether anything is lost, or is wide for what it says."""
+    if before.problem.objective.rules.is_sequence:
+        return torch.zeros(0, dtype=torch.int64)
+    sense = before.problem.objective.rules.sense
+    low, high = loss_interval(before.value, before.bound, after.value, after.bound, sense)
+    is_wide = ~(high - low <= torch.clamp(_NARROW * high, min=_NOTHING)) | high.isinf()
+    return torch.nonzero(~(high <= _NOTHING) & is_wide & (before.value > 0))[:, 0]
 
 
 def loss_interval(
@@ -197,32 +260,35 @@ def loss_interval(
 
 
 def _outages_of(
-    instance: Instance,
-    block: Int64Array,
-    problem: Problem,
-    result: pdhg.PdhgResult,
-    before: pdhg.PdhgResult,
-    failure: Failure,
+    instance: Instance, block: Int64Array, before: _Solved, after: _Solved, failure: Failure
 ) -> tuple[list[Outage], LinkPeaks]:
-    allocation = Allocation.of_batch(result.splits, result.prices, result.solve_s, result.program_prices)
-    assessment = assess(problem, allocation)
-    total = problem.demand.sum(1)
-    stranded = (problem.demand * ~problem.routable).sum(1) / total.clamp(min=1e-300)
+    everything = torch.arange(len(block))
+    found: dict[int, tuple[Figures, Status]] = {}
+    utilisation = np.zeros((len(block), instance.topology.num_links))
+    for rows, problem, result in ((everything, after.problem, after.result), *after.wider):
+        allocation = Allocation.of_batch(result.splits, result.prices, result.solve_s, result.program_prices)
+        assessment = assess(problem, allocation)
+        utilisation[rows.numpy()] = np.nan_to_num(assessment.utilisation.cpu().numpy())
+        for b, row in enumerate(rows.tolist()):
+            found[row] = assessment.figures(b), assessment.status[b]
+    problem = after.problem
+    stranded = (problem.demand * ~problem.routable).sum(1) / problem.demand.sum(1).clamp(min=1e-300)
+    value_before = before.value
     results = [
         Outage(
             index=index,
             timestamp=str(instance.traffic.timestamps[index]),
             failure=failure.name,
             kind=failure.kind,
-            value_before=float(before.value[b]),
+            bound_all_paths=float(after.bound[b]),
+            value_before=float(value_before[b]),
             bound_before=float(before.bound[b]),
             stranded=float(stranded[b]),
-            status=assessment.status[b].value,
-            **vars(assessment.figures(b)),
+            status=found[b][1].value,
+            **vars(found[b][0]),
         )
         for b, index in enumerate(block.tolist())
     ]
-    utilisation = np.nan_to_num(assessment.utilisation.cpu().numpy())
     return results, LinkPeaks(utilisation.max(0), block[utilisation.argmax(0)])
 
 
@@ -241,7 +307,8 @@ def loss_limits(outage: Outage, objective: Objective) -> tuple[float, float]:
         lost = 0.0 if outage.value == outage.value_before else float("nan")
         return lost, lost
     sense = objective.rules.sense
-    return sense * (1 - outage.bound / outage.value_before), sense * (1 - outage.value / outage.bound_before)
+    low = sense * (1 - outage.bound_all_paths / outage.value_before)
+    return low, sense * (1 - outage.value / outage.bound_before)
 
 
 def severity(outage: Outage, objective: Objective) -> tuple[float, float]:

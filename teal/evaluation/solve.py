@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -200,6 +201,8 @@ def _solved(config: SolveConfig, instance: Instance, notify: Callable[[str], Non
     """The rest of :func:`solve_matrix`, on what was loaded."""
     begin = time.perf_counter()
     capacity = capacity_in_force(config, instance.topology, notify)
+    if capacity is not None:
+        instance = instance.surviving([np.flatnonzero(capacity == 0).tolist()], notify)
     stored, where = None, str(config.previous)
     if config.previous is not None:
         stored = read_allocation(config.previous)

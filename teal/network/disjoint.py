@@ -1,4 +1,8 @@
-"""Numba kernels that find link-disjoint paths between two nodes.
+"""Numba kernels that find disjoint paths between two nodes.
+
+The first paths share no group of links that fail together: cables, which are all links between two nodes, and groups
+that are given.  Where no such path is left, further paths share no link with those before them: a second member of a
+cable adds capacity, though it fails with the first.
 
 A path is an array of link numbers; bans are stamps (see :mod:`teal.network.shortest`).
 """
@@ -9,6 +13,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
+from teal.network.link_groups import Groups, ban_groups_of
 from teal.network.shortest import Adjacency, SearchScratch, best_first, walk_back
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import inner_kernel
@@ -154,32 +159,57 @@ def _most_disjoint(source: int, target: int, graph: Adjacency, max_paths: int) -
 
 
 @inner_kernel
+def _ban_links(paths: FoundPaths, count: int, stamp: int, banned: IntArray) -> None:
+    """Stamp the links of the first ``count`` paths in ``banned`` (E,)."""
+    for k in range(count):
+        for i in range(paths.length[k]):
+            banned[paths.links[k, i]] = stamp
+
+
+@inner_kernel
+def _ban_path(paths: FoundPaths, k: int, groups: Groups, by_groups: bool, stamp: int, banned: IntArray) -> None:
+    """Stamp the links of path ``k`` in ``banned`` (E,) and, ``by_groups``, those that fail with them."""
+    for i in range(paths.length[k]):
+        if by_groups:
+            ban_groups_of(paths.links[k, i], groups, stamp, banned)
+        else:
+            banned[paths.links[k, i]] = stamp
+
+
+@inner_kernel
 def disjoint_by_hops(
     source: int,
     target: int,
     tree: IntArray,
     graph: Adjacency,
+    groups: Groups,
     stamp: int,
     banned: IntArray,
     search: TwoSided,
     paths: FoundPaths,
 ) -> int:
-    """Up to K link-disjoint paths, each of fewest hops without the links of those before it; their number.
+    """Up to K disjoint paths, each of fewest hops without the links that those before it ban; their number.
 
-    The first path follows ``tree``.  The stamps from ``stamp`` to ``stamp + K`` are used.
+    The first path follows ``tree``.  The stamps from ``stamp`` to ``stamp + K + 1`` are used.
     """
     max_paths = _most_disjoint(source, target, graph, len(paths.length))
-    for k in range(max_paths):
-        paths.length[k] = 0
-        if k:
-            paths.length[k] = _meet(source, target, graph, banned, stamp, stamp + k, search, paths.links[k])
-        elif tree[target] >= 0:
-            paths.length[k] = walk_back(source, target, tree, graph.tail, paths.links[k])
-        if not paths.length[k]:
-            return k
-        for i in range(paths.length[k]):
-            banned[paths.links[k, i]] = stamp
-    return max_paths
+    if max_paths == 0 or tree[target] < 0:
+        return 0
+    paths.length[0] = walk_back(source, target, tree, graph.tail, paths.links[0])
+    by_groups, ban, mark, k = True, stamp, stamp, 1
+    _ban_path(paths, 0, groups, by_groups, ban, banned)
+    while k < max_paths:
+        mark += 1
+        paths.length[k] = _meet(source, target, graph, banned, ban, mark, search, paths.links[k])
+        if paths.length[k]:
+            _ban_path(paths, k, groups, by_groups, ban, banned)
+            k += 1
+        elif by_groups:
+            by_groups, ban = False, stamp + 1
+            _ban_links(paths, k, ban, banned)
+        else:
+            break
+    return k
 
 
 @inner_kernel
@@ -187,6 +217,7 @@ def disjoint_by_weight(
     source: int,
     target: int,
     graph: Adjacency,
+    groups: Groups,
     weight: FloatArray,
     potential: FloatArray,
     stamp: int,
@@ -194,13 +225,21 @@ def disjoint_by_weight(
     into: IntArray,
     paths: FoundPaths,
 ) -> int:
-    """Up to K link-disjoint paths, each of least weight without the links of those before it; their number."""
+    """Up to K disjoint paths, each of least weight without the links that those before it ban; their number.
+
+    The stamps ``stamp`` and ``stamp + 1`` are used.
+    """
     max_paths = _most_disjoint(source, target, graph, len(paths.length))
-    for k in range(max_paths):
-        total = best_first(source, target, graph, weight, potential, stamp, NO_STAMP, scratch, into)
-        if not np.isfinite(total):
-            return k
-        paths.length[k] = walk_back(source, target, into, graph.tail, paths.links[k])
-        for i in range(paths.length[k]):
-            scratch.banned_links[paths.links[k, i]] = stamp
-    return max_paths
+    by_groups, ban, k = True, stamp, ZERO
+    while k < max_paths:
+        total = best_first(source, target, graph, weight, potential, ban, NO_STAMP, scratch, into)
+        if np.isfinite(total):
+            paths.length[k] = walk_back(source, target, into, graph.tail, paths.links[k])
+            _ban_path(paths, k, groups, by_groups, ban, scratch.banned_links)
+            k += 1
+        elif by_groups and k:
+            by_groups, ban = False, stamp + 1
+            _ban_links(paths, k, ban, scratch.banned_links)
+        else:
+            break
+    return k

@@ -6,6 +6,7 @@ import numpy as np
 
 from teal.network.packed import MAX_PATHS
 from teal.network.path_set import PathSet
+from teal.network.shortest import walk_back
 from teal.network.trie import Trie, insert_path, sort_by_depth
 from teal.runtime.arrays import Int64Array, IntArray
 from teal.runtime.parallel import kernel
@@ -63,6 +64,30 @@ def first_columns(paths: PathSet, count: int) -> PathSet:
     """The first ``count`` paths of each demand; K is ``count``, also where no demand has so many."""
     columns = np.where(paths.mask, np.arange(paths.num_paths), -1)[:, :count]
     return with_columns(paths, np.pad(columns, ((0, 0), (0, count - columns.shape[1])), constant_values=-1))
+
+
+@kernel
+def paths_in_trees(  # type: ignore[no-untyped-def]
+    chosen, pairs, source_row, into, tail
+) -> tuple[Int64Array, IntArray]:
+    """The shortest paths of some demands: pointers (D + 1,) into an array of links, and that array.
+
+    Args:
+        chosen: (n,) numbers of the demands, ascending.
+        pairs: (D, 2) source and target of each demand.
+        source_row: (D,) row of each demand's source in ``into``.
+        into: (S, N) link into each node on a shortest path from each source.
+        tail: (E,) node where each link starts.
+    """
+    ptr = np.zeros(len(pairs) + 1, dtype=np.int64)
+    path = np.empty(into.shape[1], dtype=np.int32)
+    for d in chosen:
+        ptr[d + 1] = walk_back(pairs[d, 0], pairs[d, 1], into[source_row[d]], tail, path)
+    ptr = np.cumsum(ptr)
+    links = np.empty(ptr[-1], dtype=np.int32)
+    for d in chosen:
+        walk_back(pairs[d, 0], pairs[d, 1], into[source_row[d]], tail, links[ptr[d] :])
+    return ptr, links
 
 
 def _path_set(paths: PathSet, leaf: IntArray, trie: Trie) -> PathSet:

@@ -16,6 +16,7 @@ from teal.network.disjoint import (
     empty_paths,
     grow_tree,
 )
+from teal.network.link_groups import Groups
 from teal.network.shortest import Adjacency, make_scratch
 from teal.network.trie import insert_path, sort_by_depth
 from teal.network.yen import yen
@@ -86,8 +87,8 @@ def finish(trie: _GrowingTrie, count: int, leaf: IntArray) -> int:
 
 @inner_kernel
 def _source_by_hops(
-    c: int, chunk: TargetChunk, graph: Adjacency, parent: IntArray, link: IntArray, leaf: IntArray
-) -> int:
+    c: int, chunk: TargetChunk, graph: Adjacency, groups: Groups, parent: IntArray, link: IntArray, leaf: IntArray
+) -> int:  # fmt: skip
     """The paths of one source by fewest hops; the number of its trie nodes or -1."""
     source, nodes = chunk.sources[c], len(graph.out_ptr) - 1
     tree, banned = np.empty(nodes, dtype=np.int32), np.full(len(graph.tail), -1, dtype=np.int32)
@@ -100,25 +101,25 @@ def _source_by_hops(
     grow_tree(source, graph, banned, NO_STAMP, tree, search.queue[0])
     stamp, count = ZERO, ZERO
     for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
-        stamp += chunk.max_paths
-        num_found = disjoint_by_hops(source, chunk.targets[d], tree, graph, stamp, banned, search, paths)
+        stamp += chunk.max_paths + 2
+        num_found = disjoint_by_hops(source, chunk.targets[d], tree, graph, groups, stamp, banned, search, paths)
         count = insert(paths, num_found, trie, count, leaf[d])
     return finish(trie, count, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
 
 
 @inner_kernel
 def _source_by_weight(
-    c: int, chunk: TargetChunk, graph: Adjacency, parent: IntArray, link: IntArray, leaf: IntArray
-) -> int:
+    c: int, chunk: TargetChunk, graph: Adjacency, groups: Groups, parent: IntArray, link: IntArray, leaf: IntArray
+) -> int:  # fmt: skip
     """The same by least weight."""
     source, nodes = chunk.sources[c], len(graph.out_ptr) - 1
     scratch, into = make_scratch(nodes, len(graph.tail)), np.empty(nodes, dtype=np.int32)
     paths, trie = empty_paths(chunk.max_paths, nodes), empty_trie(parent, link)
     count = ZERO
     for d in range(chunk.demand_ptr[c], chunk.demand_ptr[c + 1]):
-        target, stamp = chunk.targets[d], d + 1
+        target, stamp = chunk.targets[d], 2 * d + 1
         num_found = disjoint_by_weight(
-            source, target, graph, chunk.weight, chunk.potential[target], stamp, scratch, into, paths
+            source, target, graph, groups, chunk.weight, chunk.potential[target], stamp, scratch, into, paths
         )
         count = insert(paths, num_found, trie, count, leaf[d])
     return finish(trie, count, leaf[chunk.demand_ptr[c] : chunk.demand_ptr[c + 1]])
@@ -146,29 +147,32 @@ def _source_by_yen(
 # Three functions and not one with an argument: each is compiled only where it is used, which takes seconds.
 @parallel_kernel
 def search_by_hops(
-    chunk: TargetChunk, graph: Adjacency, parent: IntArray, link: IntArray, node_count: IntArray, leaf: IntArray
+    chunk: TargetChunk, graph: Adjacency, groups: Groups, parent: IntArray, link: IntArray, node_count: IntArray,
+    leaf: IntArray,
 ) -> None:  # fmt: skip
-    """Find the link-disjoint paths of fewest hops of a chunk of sources, and build their tries.
+    """Find the disjoint paths of fewest hops of a chunk of sources, and build their tries.
 
     Args:
         chunk: the sources and their demands.
         graph: the network.
+        groups: of links that fail together.
         parent: (C, room) receives each source's trie, nodes numbered from 0 for each source.
         link: (C, room) likewise.
         node_count: (C,) receives the number of trie nodes, -1 where ``room`` was too small.
         leaf: (demands of the chunk, K) receives the trie node of each path's end, -1 where there is no path.
     """
     for c in prange(len(chunk.sources)):
-        node_count[c] = _source_by_hops(as_int64(c), chunk, graph, parent[c], link[c], leaf)
+        node_count[c] = _source_by_hops(as_int64(c), chunk, graph, groups, parent[c], link[c], leaf)
 
 
 @parallel_kernel
 def search_by_weight(
-    chunk: TargetChunk, graph: Adjacency, parent: IntArray, link: IntArray, node_count: IntArray, leaf: IntArray
+    chunk: TargetChunk, graph: Adjacency, groups: Groups, parent: IntArray, link: IntArray, node_count: IntArray,
+    leaf: IntArray,
 ) -> None:  # fmt: skip
     """The same of least weight."""
     for c in prange(len(chunk.sources)):
-        node_count[c] = _source_by_weight(as_int64(c), chunk, graph, parent[c], link[c], leaf)
+        node_count[c] = _source_by_weight(as_int64(c), chunk, graph, groups, parent[c], link[c], leaf)
 
 
 @parallel_kernel

@@ -13,12 +13,13 @@ from tqdm import tqdm
 
 from teal.errors import InputError
 from teal.network import path_search
+from teal.network.link_groups import Groups, make_groups
 from teal.network.packed import MAX_PATHS
 from teal.network.path_file import check_pairs, load_paths, save_paths
 from teal.network.path_options import FIRST_PATHS, PathMethod, PathWeight
 from teal.network.path_set import PathSet
 from teal.network.shortest import make_graph, shortest_trees
-from teal.network.survivable import Groups, make_groups, penalties, search_survivable
+from teal.network.survivable import penalties, search_survivable
 from teal.network.topology import Topology
 from teal.network.trie import Trie
 from teal.runtime.arrays import FloatArray, IntArray
@@ -26,7 +27,7 @@ from teal.runtime.memory import require
 from teal.runtime.parallel import threads_for
 from teal.runtime.storage import cache_dir, content_key
 
-_FORMAT = 3  # part of every cache key: raise it when the search or the file changes
+_FORMAT = 4  # part of every cache key: raise it when the search or the file changes
 # D * K from which on the memory is estimated before the search; smaller searches fit into every machine.
 _ESTIMATE_FROM_SLOTS = 20_000_000
 _SAMPLE_SOURCES = 8  # sources, evenly spaced, whose tries are built for that estimate; few, since each costs a search
@@ -62,10 +63,11 @@ def compute_paths(
 ) -> PathSet:
     """Find up to K paths for each pair.
 
-    ``edge-disjoint`` takes a shortest path, removes its links, and goes on; ``yen`` takes the K
-    shortest loopless paths (Yen, "Finding the K shortest loopless paths in a network", 1971); ``survivable`` takes
-    paths of which some survive the failure of any one group of links, and which share as few groups as possible (see
-    :mod:`teal.network.survivable`).
+    ``edge-disjoint`` takes a shortest path, removes its cables (all links between two nodes) and groups, and goes on;
+    where no path is left, only the links of the paths found are removed, so that further members of their cables serve.
+    ``yen`` takes the K shortest loopless paths (Yen, "Finding the K shortest loopless paths in a network", 1971);
+    ``survivable`` takes paths of which some survive the failure of any one group of links, and which share as few
+    groups as possible (see :mod:`teal.network.survivable`).
 
     Args:
         topology: the network.
@@ -75,7 +77,8 @@ def compute_paths(
         weight: link weight whose sum a path minimises: 1, latency in ms, or 1 / capacity.  With 1 / capacity a failed
             link (capacity 0) is never used; the others ignore capacities, so that the same paths serve before and
             after a failure.
-        groups: numbers of links that fail together, which survivable paths survive; None for cables, both directions.
+        groups: numbers of links that fail together: survivable paths survive them (None for cables, both directions),
+            edge-disjoint ones do not share them (beside cables); Yen's take none.
         cache: keep the result on disk and take it from there.  The key is a hash of the search's inputs, among which
             capacities are only with inverse capacity: other paths are reused when capacities change.
         progress: show a bar.
@@ -172,7 +175,7 @@ class _Request(NamedTuple):
     Attributes:
         topology, num_paths, method, weight: as of :func:`compute_paths`.
         link_weights: (E,) what ``weight`` gives each link.
-        groups: that survivable paths survive; None for other methods.
+        groups: that paths survive, or that they do not share; None for Yen's paths.
     """
 
     topology: Topology
@@ -203,6 +206,8 @@ def _request(
     made = None
     if method is PathMethod.SURVIVABLE:
         made = make_groups(topology.cables() if groups is None else groups, topology.num_links)
+    elif method is PathMethod.DISJOINT:
+        made = make_groups([*topology.cables(), *(groups or ())], topology.num_links)
     return _Request(topology, num_paths, method, weight, link_weights(topology, weight), made)
 
 
@@ -274,6 +279,8 @@ def _search(
     }
     further: tuple[Any, ...] = ()
     if groups is not None:
+        further = (groups,)
+    if groups is not None and method is PathMethod.SURVIVABLE:
         further = groups, penalties(link_weights, topology.num_nodes, groups, num_paths)
     # potential[t, v]: a lower bound on the weight of the paths from v to t, found in the reversed graph; not used by
     # the search by hops.

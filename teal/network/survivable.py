@@ -12,44 +12,18 @@ A path is an array of link numbers; bans are stamps (see :mod:`teal.network.shor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from teal.network.disjoint import NO_STAMP, ZERO, FoundPaths, empty_paths, grow_tree
+from teal.network.link_groups import Groups, ban_group
 from teal.network.path_search import TargetChunk, empty_trie, finish, insert
 from teal.network.shortest import Adjacency, SearchScratch, best_first, make_scratch, walk_back
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import as_int64, inner_kernel, parallel_kernel, prange
 
 _FIRST_ROWS = 16  # groups of a source for which it is first kept who survives them
-
-
-class Groups(NamedTuple):
-    """G groups of links that fail together; a link may be in several, or in none.
-
-    Attributes:
-        group_ptr: (G + 1,) the links of group g are ``group_link[group_ptr[g]:group_ptr[g + 1]]``.
-        group_link: link numbers.
-        link_ptr: (E + 1,) the groups of link e are ``link_group[link_ptr[e]:link_ptr[e + 1]]``.
-        link_group: group numbers.
-    """
-
-    group_ptr: Int64Array
-    group_link: Int64Array
-    link_ptr: Int64Array
-    link_group: Int64Array
-
-
-def make_groups(groups: Sequence[Sequence[int]], num_links: int) -> Groups:
-    """Groups of links (numbers, each once a group) among E links."""
-    size = [len(group) for group in groups]
-    group_link = np.array([link for group in groups for link in group], np.int64)
-    of_entry = np.repeat(np.arange(len(groups), dtype=np.int64), size)
-    group_ptr = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
-    link_ptr = np.concatenate([[0], np.cumsum(np.bincount(group_link, minlength=num_links))]).astype(np.int64)
-    return Groups(group_ptr, group_link, link_ptr, of_entry[np.argsort(group_link, kind="stable")])
 
 
 class _Memory(NamedTuple):
@@ -68,12 +42,6 @@ class _Memory(NamedTuple):
     touched: Int64Array
     seen: Int64Array
     row: Int64Array
-
-
-@inner_kernel
-def _ban(group: int, groups: Groups, stamp: int, banned: IntArray) -> None:
-    for i in range(groups.group_ptr[group], groups.group_ptr[group + 1]):
-        banned[groups.group_link[i]] = stamp
 
 
 @inner_kernel
@@ -163,7 +131,7 @@ def _source(
                         grown[:rows] = reached
                         reached = grown
                     stamp += 1
-                    _ban(group, groups, stamp, scratch.banned_links)
+                    ban_group(group, groups, stamp, scratch.banned_links)
                     grow_tree(source, graph, scratch.banned_links, stamp, into, queue)
                     for node in range(nodes):
                         reached[rows, node] = into[node] >= 0
@@ -184,7 +152,7 @@ def _source(
                 left += memory.hits[crossed[i]] == k and row >= 0 and reached[row, target]
             if common and left == common:
                 stamp, path_stamp = stamp + 1, path_stamp + 1
-                _ban(banned, groups, stamp, scratch.banned_links)
+                ban_group(banned, groups, stamp, scratch.banned_links)
                 size = _find(
                     source, target, chunk, graph, groups, stamp, scratch, into, memory, paths, k, path_stamp, crossed
                 )

@@ -316,7 +316,7 @@ class Problem:
         """The same matrices, whose flows survive the failure of any one group of links (None: of any one cable).
 
         Raises:
-            InputError: more than six paths a demand, a link that is none; see :meth:`under`.
+            InputError: a link that is none; see :meth:`under`.
         """
         groups = self.topology.cables() if groups is None else groups
         return self.under(Protection.of(self.ops, self.topology.num_links, groups))

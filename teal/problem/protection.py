@@ -43,7 +43,7 @@ from teal.problem.program import Program
 from teal.runtime.arrays import BoolArray, FloatArray
 from teal.runtime.shapes import Bool, Float
 
-MAX_PATHS = 6  # K: vertices are enumerated, and sets of paths are bits of a 64-bit number
+MAX_PATHS = 6  # of a demand that carry promises: vertices are enumerated, and sets of paths are bits of 64-bit numbers
 _MOST_PAIRS = 100_000  # of nodes, for requests: promises for more would take the engine minutes
 _VERTEX_TOLERANCE = 1e-9  # by which a vertex may miss a constraint, for rounding
 _NOTHING_LEFT = 1e-9  # share of a demand's splits up to which those that a group leaves are rounding
@@ -81,9 +81,8 @@ class Protection(Condition):
     @classmethod
     def prepare(cls, network: PathOps, num_links: int, groups: Mapping[str, LinkGroups]) -> dict[str, Any]:
         """See Condition: the promises of each word."""
-        if network.mask.shape[1] > MAX_PATHS or len(network.mask) > _MOST_PAIRS:
-            expected = f"at most {MAX_PATHS} paths a demand (num_paths) and {_MOST_PAIRS:,} pairs of nodes"
-            raise InputError("protect", "", expected, tuple(network.mask.shape))
+        if len(network.mask) > _MOST_PAIRS:
+            raise InputError("protect", "", f"at most {_MOST_PAIRS:,} pairs of nodes", len(network.mask))
         return {word: cls.of(network, num_links, links) for word, links in groups.items() if links}
 
     @classmethod
@@ -100,22 +99,24 @@ class Protection(Condition):
     def of(cls, ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]) -> Protection:
         """Find what each group leaves of the paths, and the bundles.
 
+        Of a demand with more than :data:`MAX_PATHS` paths so many carry promises (:func:`_chosen`); the others are in
+        no set, so that what is sent over them counts as lost.
+
         Args:
             ops: over the paths.
             num_links: E.
             groups: numbers of the links of each.
 
         Raises:
-            InputError: too many paths a demand, or a link that is none.
+            InputError: a link that is none.
         """
         for number, group in enumerate(groups):
             if any(not 0 <= link < num_links for link in group):
                 expected = f"numbers of links, 0 to {num_links - 1}"
                 raise InputError("protection", f"groups[{number}]", expected, list(group))
-        width = ops.mask.shape[1]
-        if width > MAX_PATHS:
-            raise InputError("protection", "num_paths", f"at most {MAX_PATHS}", width)
-        families, member = np.unique(_families(ops, num_links, groups), return_inverse=True)
+        columns = _chosen(ops, num_links, groups)
+        width = columns.shape[1]
+        families, member = np.unique(_families(ops, num_links, groups, columns), return_inverse=True)
         families_sets = [_smallest(_sets_of(int(family), width)) for family in families]
         corners = [vertices(of_family) for of_family in families_sets]
         sets = np.ones((len(families), max([1, *map(len, families_sets)]), width), dtype=bool)
@@ -123,9 +124,11 @@ class Protection(Condition):
         for number, (of_family, own_corners) in enumerate(zip(families_sets, corners, strict=True)):
             sets[number, : len(of_family)] = of_family
             bundles[number, : len(own_corners)] = own_corners
+        whole = ops.mask.shape[1]
         return cls(
-            tuple(tuple(group) for group in groups), torch.from_numpy(sets[member]).to(ops.device),
-            torch.from_numpy(bundles[member]).to(ops.device),
+            tuple(tuple(group) for group in groups),
+            torch.from_numpy(_in_columns(sets[member], columns, whole)).to(ops.device),
+            torch.from_numpy(_in_columns(bundles[member], columns, whole)).to(ops.device),
         )  # fmt: skip
 
     def refuses(self, objective: Objective, others: Sequence[Condition]) -> str:
@@ -199,9 +202,49 @@ def failed_paths(ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]) 
     return hit
 
 
-def _families(ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]) -> np.ndarray:
-    """(D,) bit c of a demand's number says that some group, or no failure, leaves the paths that are the bits of c."""
+def _chosen(ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]) -> np.ndarray:
+    """(D, at most MAX_PATHS) columns of the paths that carry promises, ascending.
+
+    One path after the other is taken that survives most of the groups that leave none of those taken before; of equal
+    ones the first, since the paths of a set are in the order of what they carry.
+    """
     exists = ops.mask.cpu().numpy()
+    demands, width = exists.shape
+    columns = np.tile(np.arange(min(width, MAX_PATHS)), (demands, 1))
+    many = np.flatnonzero(exists.sum(1) > MAX_PATHS)
+    if not len(many):
+        return columns
+    starts = range(0, len(groups), _GROUPS_AT_ONCE)
+    parts = [failed_paths(ops, num_links, groups[first : first + _GROUPS_AT_ONCE])[:, many] for first in starts]
+    survives = exists[many] & ~np.concatenate([*parts, np.zeros((1, len(many), width), dtype=bool)])
+    is_open, taken = np.ones(survives.shape[:2], dtype=bool), np.zeros((len(many), width), dtype=bool)
+    rows = np.arange(len(many))
+    for _ in range(MAX_PATHS):
+        gain = np.where(taken | ~exists[many], -1, (survives & is_open[..., None]).sum(0))
+        best = gain.argmax(1)
+        taken[rows, best] = True
+        is_open &= ~survives[:, rows, best]
+    columns[many] = np.argsort(~taken, axis=1, kind="stable")[:, :MAX_PATHS]
+    return columns
+
+
+def _in_columns(values: np.ndarray, columns: np.ndarray, width: int) -> np.ndarray:
+    """(D, M, width) values (D, M, n) of some columns (D, n); 0 in the others."""
+    whole = np.zeros((*values.shape[:2], width), dtype=values.dtype)
+    np.put_along_axis(whole, columns[:, None], values, 2)
+    return whole
+
+
+def _families(ops: PathOps, num_links: int, groups: Sequence[Sequence[int]], columns: np.ndarray) -> np.ndarray:
+    """(D,) bit c of a demand's number says that some group, or no failure, leaves the paths that are the bits of c.
+
+    Args:
+        ops: over the paths.
+        num_links: E.
+        groups: numbers of the links of each.
+        columns: (D, n) those that count.
+    """
+    exists = np.take_along_axis(ops.mask.cpu().numpy(), columns, 1)
 
     def family(left: BoolArray) -> np.ndarray:
         codes = np.zeros(left.shape[:-1], np.uint8)
@@ -212,6 +255,7 @@ def _families(ops: PathOps, num_links: int, groups: Sequence[Sequence[int]]) -> 
     families = family(exists)
     for first in range(0, len(groups), _GROUPS_AT_ONCE):
         failed = failed_paths(ops, num_links, groups[first : first + _GROUPS_AT_ONCE])
+        failed = np.take_along_axis(failed, np.broadcast_to(columns, (len(failed), *columns.shape)), 2)
         families |= np.bitwise_or.reduce(family(exists & ~failed), axis=0)
     return families
 

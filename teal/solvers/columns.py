@@ -15,14 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from teal.network.extension import first_columns, with_more_paths
+from teal.network.extension import first_columns, paths_in_trees, with_more_paths
 from teal.network.path_set import PathSet
-from teal.network.shortest import shortest_trees, walk_back
+from teal.network.shortest import shortest_trees
 from teal.problem import Problem, all_paths_bound
 from teal.problem.bounds import gap, link_weights
-from teal.runtime.arrays import Int64Array, IntArray
 from teal.runtime.interruptible import Deadline, Steps, complete
-from teal.runtime.parallel import kernel
 from teal.solvers.pdhg import PdhgResult, PdhgState, Stop, solving
 from teal.solvers.pdhg.fused.rehearsal import three_nodes
 
@@ -170,27 +168,3 @@ def rehearse() -> None:
     prices = torch.zeros_like(problem.capacity)
     prices[:, 0] = 1.0  # so that the path over the third node is worth adding
     _add_for_matrix(direct, prices, 0.0, direct.paths)
-
-
-@kernel
-def paths_in_trees(  # type: ignore[no-untyped-def]
-    chosen, pairs, source_row, into, tail
-) -> tuple[Int64Array, IntArray]:
-    """The shortest paths of some demands: pointers (D + 1,) into an array of links, and that array.
-
-    Args:
-        chosen: (n,) numbers of the demands, ascending.
-        pairs: (D, 2) source and target of each demand.
-        source_row: (D,) row of each demand's source in ``into``.
-        into: (S, N) link into each node on a shortest path from each source.
-        tail: (E,) node where each link starts.
-    """
-    ptr = np.zeros(len(pairs) + 1, dtype=np.int64)
-    path = np.empty(into.shape[1], dtype=np.int32)
-    for d in chosen:
-        ptr[d + 1] = walk_back(pairs[d, 0], pairs[d, 1], into[source_row[d]], tail, path)
-    ptr = np.cumsum(ptr)
-    links = np.empty(ptr[-1], dtype=np.int32)
-    for d in chosen:
-        walk_back(pairs[d, 0], pairs[d, 1], into[source_row[d]], tail, links[ptr[d] :])
-    return ptr, links

@@ -103,6 +103,9 @@ class EvaluationStudy:
             if number in complete:
                 continue
             instance = load_instance(config, self._notify, on_topology=self._compile)
+            cases = self._cases(instance)
+            down = np.flatnonzero(cases.topology.capacity == 0).tolist()
+            instance = instance.surviving([down, *([*down, *links] for links in cases.failures())], self._notify)
             if number in begun:
                 if begun[number]["content"] != self._content(instance):
                     expected = "the topology, traffic and paths of the interrupted run"
@@ -112,7 +115,7 @@ class EvaluationStudy:
                 if name in names:
                     raise InputError("--topology", "", "each network and traffic once", " with ".join(name) + " twice")
                 names.append(name)
-            networks[number] = instance, self._cases(instance)
+            networks[number] = instance, cases
             self._interval_s(instance)  # checks the setting
         return networks
 

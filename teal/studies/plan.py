@@ -40,13 +40,14 @@ def run_plan(config: PlanConfig, notify: Callable[[str], None]) -> PlanReport:
     if not config.resume:
         check_out_folder(out, (JOURNAL, *FILES), overwrite=config.overwrite, hint=RESUME_HINT)
     instance = load_instance(config, notify)
-    rows = rows_of(instance, config.split)[: config.limit or None]
-    journal = Journal(out / JOURNAL, config, resume=config.resume)
-    journal.require_content(instance_key(instance), config.topology)
     cables = cable_failures(instance.topology)
     groups = load_groups(config.groups, instance.topology) if config.groups else {}
     kinds = config.failures or ("cables",)
     singles = [NO_FAILURE, *failures_of(kinds, instance.topology, groups)]
+    instance = instance.surviving([failure.links for failure in singles], notify)
+    rows = rows_of(instance, config.split)[: config.limit or None]
+    journal = Journal(out / JOURNAL, config, resume=config.resume)
+    journal.require_content(instance_key(instance), config.topology)
     results = _sweep(instance, rows, config, journal, singles, "failures")
     if config.pairs:
         count = math.comb(len(cables), 2)
@@ -57,6 +58,7 @@ def run_plan(config: PlanConfig, notify: Callable[[str], None]) -> PlanReport:
                 f"{len(pairs):,} of {count:,} pairs of cables ({100 * len(pairs) / count:.3g}%): those whose cables "
                 "cost most alone (--max-pairs)"
             )
+        instance = instance.surviving([pair.links for pair in pairs], notify)
         results = _sweep(instance, rows, config, journal, pairs, "pairs of cables")
     missed = sum(outage.gap > config.gap for outage in results)
     if missed:

@@ -119,7 +119,10 @@ def test_groups_are_part_of_the_cache_key_and_of_the_settings(tmp_path: Path) ->
     file = tmp_path / "groups.csv"
     file.write_text("group,source,target\none,1,2\none,1,3\n")
     with pytest.raises(InputError, match="survivable"):
-        run_compute(PathsConfig(topology="b4", num_paths=4, path_groups=file), print)
+        run_compute(PathsConfig(topology="b4", num_paths=4, path_groups=file, path_method=PathMethod.YEN), print)
+    _, apart = run_compute(PathsConfig(topology="b4", num_paths=4, path_groups=file), print)
+    from_1 = [d for d, (source, _) in enumerate(apart.pairs.tolist()) if topology.node_names[source] == "1"]
+    assert (apart.mask[from_1].sum(1) == 2).all(), "two cables leave node 1: the second way is one of links alone"
     _, paths = run_compute(
         PathsConfig(topology="b4", num_paths=4, path_groups=file, path_method=PathMethod.SURVIVABLE), print
     )

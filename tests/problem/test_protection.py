@@ -134,12 +134,36 @@ def test_what_other_schemes_find_breaks_promises_by_hand() -> None:
     assert teal.assess(problem, teal.Allocation.of_batch(promised.splits, promised.prices, 0.0)).gap < 1e-3
 
 
+def test_of_many_paths_those_carry_promises_that_survive() -> None:
+    """Seven paths cross one cable, the eighth avoids it: it is among the six, and promises fit as on two paths."""
+    links = [(0, 1, 20.0), (0, 9, 5.0), (9, 8, 50.0)]
+    for middle in range(2, 9 - 1):
+        links += [(1, middle, 9.0), (middle, 8, 9.0)]
+    links += [(1, 8, 9.0)]
+    topology = make_topology(links)
+    paths = teal.compute_paths(topology, np.array([[0, 8]], np.int32), num_paths=8, method=PathMethod.YEN, cache=False)
+    assert int(paths.mask.sum()) == 8
+    problem = teal.Problem.create(topology, paths, teal.Objective(), np.array([12.0])).with_protection()
+    protection = problem.condition(Protection)
+    assert protection is not None
+    used = (protection.bundles[0] > 0).any(0)
+    assert int(used.sum()) <= 6
+    around = [k for k in range(8) if paths.links_of(0, k)[0] == 1]
+    assert used[around].all()
+    promised = teal.solve(problem, gap=1e-4)
+    assert float(promised.value) == pytest.approx(5.0, rel=1e-3), "the way around has 5 Gbit/s"
+    utilisation, lost = under_failures(problem, promised.splits)
+    assert float(utilisation.max()) <= 1 + 1e-9
+    assert float(lost.max()) == 0.0
+    others = torch.zeros(1, 1, 8, dtype=torch.float64)
+    others[0, 0, int(torch.nonzero(~used)[0])] = 0.1
+    assert float(teal.violations(problem, others).largest) > 1e-3, "a path that carries no promise counts as lost"
+
+
 def test_wrong_problems_are_refused() -> None:
     for objective in (teal.ObjectiveName.MAX_LINK_UTILISATION, teal.ObjectiveName.MAX_MIN):
         with pytest.raises(InputError, match=f"not {objective}"):
             random_problem(1, objective=objective).with_protection()
-    with pytest.raises(InputError, match="at most 6"):
-        random_problem(1, num_paths=7).with_protection()
     limited = random_problem(1).with_churn_limit(random_problem(1).even_splits, 0.1)
     with pytest.raises(InputError, match="churn"):
         limited.with_protection()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -147,8 +148,10 @@ def test_a_change_of_links_keeps_the_paths_that_were_added(tmp_path: Path) -> No
     topology = make_topology([(0, 1, 1.0)], both=True)
     store, network = Store(tmp_path), {"topology": "x"}
     store.put("b4", network)
-    store.write_paths("b4", store.read("b4").generation, compute_paths(topology, cache=False))
+    paths = compute_paths(topology, cache=False)
+    assert store.write_paths("b4", store.read("b4").generation, paths, after=0)
     assert store.read("b4").added_paths == 1
+    assert not store.write_paths("b4", store.read("b4").generation, paths, after=0), "found before the first were added"
     store.change_links("b4", {"0": {"up": False}}, network)
     assert store.read("b4").links == {"0": {"up": False}}
     assert store.read("b4").added_paths == 1, "a reload takes the stored paths"
@@ -164,3 +167,39 @@ def test_paths_are_added_for_the_traffic_of_all_classes() -> None:
         assert paths is not None
         assert paths.mask.sum() > problem.paths.mask.sum()
     assert grown(served, network, np.concatenate([none, none])) is None
+
+
+def test_a_demand_that_the_network_still_connects_is_carried_after_a_failure(tmp_path: Path) -> None:
+    """From a to d the shortest path, the only candidate, crosses a cable that fails; another way is left."""
+    nodes = [{"id": name} for name in "abcd"]
+    cables = [("a", "b"), ("b", "d"), ("a", "c"), ("c", "b")]
+    links = [{"source": s, "target": t, "capacity": 10.0} for pair in cables for s, t in (pair, pair[::-1])]
+    topology = {"directed": True, "multigraph": True, "nodes": nodes, "links": links}
+
+    async def work() -> None:
+        async with service(tmp_path, solver=Solver(tmp_path, grow_every_s=1e9)) as client:
+            await client.put_network("n", topology, num_paths=1)
+            network = await client.wait_ready("n")
+            rates = np.ones((1, network.demands or 0))
+            assert (await client.allocate("n", rates)).satisfied_demand[0] == pytest.approx(1)
+            await client.change_link("n", "a", "b", up=False)
+            found = None
+
+            async def carried() -> bool:
+                nonlocal found
+                found = await client.allocate("n", rates)
+                return float(found.satisfied_demand[0]) == pytest.approx(1)
+
+            for _ in range(200):
+                if await carried():
+                    break
+                await asyncio.sleep(0.05)
+            else:
+                raise AssertionError("the demands around the failed cable are not carried")
+            before = (await client.paths("n")).paths
+        async with service(tmp_path, solver=Solver(tmp_path, grow_every_s=1e9)) as client:
+            await client.wait_ready("n")
+            assert (await client.paths("n")).paths == before, "after a restart"
+            assert (await client.allocate("n", rates)).satisfied_demand[0] == pytest.approx(1)
+
+    run(work)

@@ -72,7 +72,5 @@ def test_groups_may_come_from_a_file(tmp_path: Path) -> None:
 def test_wrong_problems_are_refused() -> None:
     with pytest.raises(InputError, match="not max_link_utilisation"):
         protect(random_problem(1, objective=teal.ObjectiveName.MAX_LINK_UTILISATION))
-    with pytest.raises(InputError, match="at most 6"):
-        protect(random_problem(1, num_paths=7))
     with pytest.raises(InputError, match="gap"):
         teal.make_scheme("protected:gap=2")

@@ -61,7 +61,9 @@ def load_question(config: UpgradeConfig, notify: Notify) -> Question:
         planned.append(traffic)
         return traffic.part(0, planned_matrices(traffic, config))
 
-    instance = load_instance(config, notify, select)
+    # The IGP's routing asks no candidate paths: one a demand is enough, unless demands are calibrated over them.
+    is_igp = config.routing == "ecmp" and config.calibrate is None and config.paths is None
+    instance = load_instance(dataclasses.replace(config, num_paths=1) if is_igp else config, notify, select)
     bought = offer(config, instance.topology)
     if bought.candidates:
         paths = _with_candidate_paths(config, instance.paths, bought.topology)

@@ -47,7 +47,7 @@ class ScenarioFit:
         timestamp: of it.
         failure: what fails; "" for nothing.
         utilisation: largest of a link, with the purchase.
-        cut_off: number of demands without a path, which no purchase carries.
+        cut_off: number of demands that the network does not connect, which no purchase carries.
     """
 
     index: int
@@ -126,7 +126,7 @@ class UpgradePlan:
         upgrade: cost, bound, utilisation of each scenario.
         purchases: the cables on which something is bought, the dearest first (with a horizon the earliest first).
         scenarios: one for each, in the order of the matrices.
-        cut_off: names of demands that a failure cuts off, by failure.
+        cut_off: names of demands that a failure cuts off, by failure; by "" those that are cut off without one.
         continuous: cost in any amounts, where modules are bought; else NaN.
         bound_all_paths: what every purchase (in any amounts) costs at least, whichever paths are used; NaN if unknown.
         before: (E,) largest utilisation of each link over all scenarios, before the purchase.
@@ -216,7 +216,8 @@ class UpgradePlan:
             ]
         for failure, names in list(self.cut_off.items())[:_MOST_NAMED]:
             more_names = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-            lines.append(f"{failure} cuts off {', '.join(names[:_MOST_NAMED])}{more_names}: no purchase carries them")
+            what = f"{failure} cuts off" if failure else "the network has no path for"
+            lines.append(f"{what} {', '.join(names[:_MOST_NAMED])}{more_names}: no purchase carries them")
         if len(self.cut_off) > _MOST_NAMED:
             lines.append(f"and {len(self.cut_off) - _MOST_NAMED} more failures cut demands off")
         return "\n".join([*lines, f"{one.rounds} rounds, {one.cuts} cuts, {one.solve_s:.3g} s"])

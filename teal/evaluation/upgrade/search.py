@@ -188,10 +188,11 @@ def _plan(
         purchases.append(purchase(question, cable, float(upgrade.bought[cable]), cost, modules, ""))
     purchases.sort(key=lambda one: -one.cost)
     pairs, names = question.instance.traffic.pairs, topology.node_names
+    always = set(cut_off.get(-1, ()))
     named = {
-        failures[number].name: [f"{names[pairs[d, 0]]} -> {names[pairs[d, 1]]}" for d in demands]
-        for number, demands in cut_off.items()
-    }
+        failures[number].name if number >= 0 else "": [f"{names[pairs[d, 0]]} -> {names[pairs[d, 1]]}" for d in own]
+        for number, demands in cut_off.items() if (own := [d for d in demands if number < 0 or d not in always])
+    }  # fmt: skip
     capacity = question.offer.regular + upgrade.bought[scenarios.cable]
     bound = math.nan
     if upgrade.dual is not None and config.routing == "optimal":
@@ -212,7 +213,7 @@ def _fits(
     by_links = {tuple(one.links): one.name for one in question.failures}
     rows, timestamps = question.rows, question.instance.traffic.timestamps
     per_matrix, is_series = 1 + len(question.failures), question.config.demands == "matrices"
-    cut = {question.failures[number].name: len(demands) for number, demands in cut_off.items()}
+    cut = {question.failures[number].name if number >= 0 else "": len(demands) for number, demands in cut_off.items()}
     names = [*["", *(one.name for one in question.failures)]] * (scenarios.num_scenarios // per_matrix)
     all_live = scenarios.problem.topology.capacity > 0
     fits = []

@@ -1,4 +1,7 @@
-"""Candidate paths that follow the traffic: in the background, a network gets the paths that its last matrix misses.
+"""Candidate paths that follow traffic and failures: in the background, a network gets the paths that it misses.
+
+These are the paths that its last matrix misses and, as soon as links go down, a path for each demand that the network
+still connects and no path does.
 
 Paths are added at the end of a demand's columns, and none is taken away or moved.  So column k of the splits of an
 earlier answer is the same path as before, and hedges, states to start from and answers in force go on with zeros in the
@@ -9,11 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
+from teal.errors import InputError
 from teal.network import PathSet
+from teal.network.reachability import with_surviving_paths
 from teal.objectives import Objective
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
@@ -26,6 +33,7 @@ from teal.solvers.candidates import more_paths
 
 GROW_EVERY_S = 300.0  # seconds from one look at the paths of a network to the next: an interval of a controller
 _LARGEST_GAP = 0.01  # certified gap to the optimum over all paths above which paths are added
+_AGAIN_S = 1.0  # seconds after which paths are looked for again, where others were stored meanwhile
 _LONGEST_S = 60.0  # seconds for the paths of one matrix, after which the best so far are taken
 
 
@@ -41,36 +49,68 @@ class Growth:
         self._store, self._every_s = store, every_s
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="path-growth")
         self._looked: dict[str, float] = {}  # when, by the generation of the network
+        self._connected: dict[str, FloatArray] = {}  # capacities for which the paths were looked at, likewise
         self._tasks: set[asyncio.Task[None]] = set()
 
     def note(self, name: str, network: Hosted, rates: FloatArray) -> None:
-        """Look at the paths of a network, unless that was done lately, for the last of some matrices.
+        """Look at the paths of a network for the last of some matrices, and for failed links, unless done lately.
 
         Args:
             name: of the network.
             network: that is ready.
             rates: (B, C D) Gbit/s, class by class.
         """
+        self.reconnect(name, network)
         now = time.monotonic()
         begun = self._looked.setdefault(network.generation, now)
         if network.spec.num_paths != "auto" or now - begun < self._every_s or not rates[-1].any():
             return
         self._looked[network.generation] = now
-        task = asyncio.get_running_loop().create_task(self._look(name, network, rates[-1].copy()))
+        self._begin(self._look(name, network, rates[-1].copy()))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _look(self, name: str, network: Hosted, rates: FloatArray) -> None:
-        served, loop = network.served, asyncio.get_running_loop()
-        if served is None:
+    def reconnect(self, name: str, network: Hosted) -> None:
+        """Find a path for each demand that only failed links cut off, if links have changed since the last call."""
+        served = network.served
+        if served is None or self._connected.get(network.generation) is served.capacity:
             return
-        try:
-            paths = await loop.run_in_executor(self._thread, grown, served, network, rates)
-            if paths is not None and not network.is_gone.is_set():
-                await asyncio.to_thread(self._store.write_paths, name, network.generation, paths)
-        except (ServiceError, OSError) as error:
-            LOG.warning("paths not added", extra={"teal": {"network": name, "error": str(error)[:200]}})
+        self._connected[network.generation] = served.capacity
+        if not (served.capacity > 0).all():
+            self._begin(self._reconnect(name, network))
+
+    async def _reconnect(self, name: str, network: Hosted) -> None:
+        while not await self._add(name, network, reconnected):
+            await asyncio.sleep(_AGAIN_S)  # others were added meanwhile, which the network takes first
+
+    async def _look(self, name: str, network: Hosted, rates: FloatArray) -> None:
+        await self._add(name, network, lambda served: grown(served, network, rates))
         self._looked[network.generation] = time.monotonic()
+
+    async def _add(self, name: str, network: Hosted, find: Callable[[Served], PathSet | None]) -> bool:
+        """Store the path set that ``find`` makes of a network, if any; False if others were added meanwhile."""
+        if network.taking is not None:
+            await network.taking
+        served, after, loop = network.served, network.added_paths, asyncio.get_running_loop()
+        if served is None:
+            return True
+        try:
+            paths = await loop.run_in_executor(self._thread, find, served)
+            if paths is not None and not network.is_gone.is_set():
+                return await asyncio.to_thread(self._store.write_paths, name, network.generation, paths, after)
+        except (ServiceError, OSError, InputError) as error:
+            LOG.warning("paths not added", extra={"teal": {"network": name, "error": str(error)[:200]}})
+        return True
+
+
+def reconnected(served: Served) -> PathSet | None:
+    """The paths of a network with one for each demand that it still connects; None if none is missing."""
+    down = np.flatnonzero(served.capacity == 0).tolist()
+    paths = with_surviving_paths(served.paths, served.topology, [down])
+    return None if paths is served.paths else paths
 
 
 def grown(served: Served, network: Hosted, rates: FloatArray) -> PathSet | None:

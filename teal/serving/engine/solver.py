@@ -139,6 +139,7 @@ class Solver:
             ServiceError: no such network or link.
         """
         await self._registry.change_links(name, changes)
+        self._growth.reconnect(name, self._registry.get(name))
         return self._registry.info(name)
 
     async def paths(self, name: str) -> bytes:

@@ -149,13 +149,14 @@ class Store:
         """Where the paths of a network are kept, once paths were added."""
         return self._folder / f"{name}{_PATHS}" / f"{generation}.npz"
 
-    def write_paths(self, name: str, generation: str, paths: PathSet) -> None:
-        """Keep paths in place of those before.
+    def write_paths(self, name: str, generation: str, paths: PathSet, after: int) -> bool:
+        """Keep paths in place of those before; False where these are not the ones that ``paths`` begin with.
 
         Args:
             name: of the network.
             generation: that they are of; by now another one may be registered.
             paths: those before, with further ones.
+            after: how often paths had been added when these were found.
 
         Raises:
             ServiceError: there is no network of that name, or another.
@@ -164,10 +165,13 @@ class Store:
             stored = self.read(name)
             if stored.generation != generation:
                 raise replaced(name)
+            if stored.added_paths != after:
+                return False
             self.paths_file(name, generation).parent.mkdir(exist_ok=True, mode=0o700)
             save_paths(self.paths_file(name, generation), paths)
             counted = {"generation": generation, "links": stored.links, "paths": stored.added_paths + 1}
             _write({self._links(name): counted})
+        return True
 
     def delete(self, name: str) -> None:
         """Forget a network.

@@ -10,10 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from teal.network import PathSet
-from teal.network.extension import with_more_paths
+from teal.network.extension import paths_in_trees, with_more_paths
 from teal.network.shortest import shortest_trees
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
-from teal.solvers.columns import paths_in_trees
 from teal.solvers.upgrade.cuts import Cuts
 from teal.solvers.upgrade.scenarios import Scenarios
 

@@ -10,6 +10,7 @@ import torch
 
 from teal.errors import InputError
 from teal.network import PathSet
+from teal.network.reachability import reaches, with_surviving_paths
 from teal.objectives import Objective
 from teal.problem import Problem
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
@@ -25,7 +26,7 @@ class Scenarios:
 
     Attributes:
         problem: network and paths, under max_link_utilisation; B = 1, its demand means nothing.
-        demand: (S, D) Gbit/s; 0 where a demand has no live path.
+        demand: (S, D) Gbit/s; 0 where the network cannot connect a demand.
         live: (S, E) whether a link works; links that can be bought and do not exist yet work.
         cable: (E,) number of the cable of each link.
         cost: (C,) of a Gbit/s on each cable, above 0.
@@ -121,9 +122,11 @@ def scenarios_of(
     regular: FloatArray | None = None,
     most: FloatArray | None = None,
 ) -> tuple[Scenarios, dict[int, list[int]]]:
-    """Every matrix under no failure and under each; and for each failure the demands that it cuts off.
+    """Every matrix under no failure and under each; and for each failure (-1: none) the demands that it cuts off.
 
-    Demands without a live path in a scenario are not in it: no purchase on the given cables could carry them.
+    A demand is cut off where the network with all candidate cables has no path for it: it is not in the scenario, since
+    no purchase on the given cables could carry it.  A demand that the network connects and no candidate path does gets
+    a path (:mod:`teal.network.reachability`).
 
     Args:
         problem: network and paths, B = 1; candidate cables are links of it, with any capacity above 0.
@@ -140,13 +143,16 @@ def scenarios_of(
     for number, links in enumerate(topology.cables()):
         cable[links] = number
     live = live_links(problem, failures)
-    routable = _routable(problem, live)
+    connected = np.array([reaches(topology, problem.paths.pairs, row) for row in live])
+    if isinstance(problem.paths, PathSet):
+        paths = with_surviving_paths(problem.paths, topology, [(), *failures])
+        problem = problem if paths is problem.paths else problem.with_paths(paths)
     wanted = (matrices > 0).any(0)
     cut_off = {
-        row - 1: np.flatnonzero(~routable[row] & wanted).tolist()
-        for row in range(1, len(live)) if (~routable[row] & wanted).any()
+        row - 1: np.flatnonzero(~connected[row] & wanted).tolist()
+        for row in range(len(live)) if (~connected[row] & wanted).any()
     }  # fmt: skip
-    demand = growth * np.repeat(matrices, len(live), axis=0) * np.tile(routable, (len(matrices), 1))
+    demand = growth * np.repeat(matrices, len(live), axis=0) * np.tile(connected, (len(matrices), 1))
     balanced = dataclasses.replace(problem, objective=Objective("max_link_utilisation")).to(torch.float64)
     scenarios = Scenarios(
         balanced, demand, np.tile(live, (len(matrices), 1)), cable, cost, limit,
@@ -163,10 +169,3 @@ def live_links(problem: Problem, failures: Sequence[Sequence[int]]) -> BoolArray
     for row, failed in enumerate(failures, 1):
         live[row, list(failed)] = False
     return live & (problem.topology.capacity > 0)[None]
-
-
-def _routable(problem: Problem, live: BoolArray) -> BoolArray:
-    """(n, D) whether a demand has a path over live links (n, E)."""
-    capacity = torch.from_numpy(np.where(live, problem.topology.capacity[None], 0.0)).to(problem.demand)
-    several = dataclasses.replace(problem, demand=problem.demand[:1].expand(len(live), -1), capacity=capacity)
-    return np.asarray(several.routable.numpy())
