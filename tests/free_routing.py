@@ -42,10 +42,13 @@ class _Network:
             for e in np.flatnonzero(works).tolist():
                 for node, sign in ((int(topology.link_target[e]), 1.0), (int(topology.link_source[e]), -1.0)):
                     if node != s:
-                        rows.append(i * nodes + node), columns.append(i * links + e), values.append(sign)
+                        rows.append(i * nodes + node)
+                        columns.append(i * links + e)
+                        values.append(sign)
         for d, (s, t) in enumerate(pairs.tolist()):
             rows.append(int(np.searchsorted(self.sources, s)) * nodes + t)
-            columns.append(self.flows + d), values.append(-1.0)
+            columns.append(self.flows + d)
+            values.append(-1.0)
         shape = len(self.sources) * nodes, self.flows + len(pairs)
         self.balance = sp.csr_array((values, (rows, columns)), shape=shape)
         self.loads = sp.hstack(

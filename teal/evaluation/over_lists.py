@@ -31,7 +31,7 @@ from teal.solvers.segments.over_lists import (
 _REPORT_EVERY_S = 2.0  # seconds between two progress messages
 _LOOSE_GAP = 0.02  # to the bound over any paths, above which that bound is searched for
 _FREE_SEARCH_S = 10.0  # seconds of that search
-_MOST_SEARCHED = 20_000  # demands, up to which that search says something in this time
+_MOST_SEARCHED = 100_000  # demands, up to which that search says something in this time
 
 
 def is_compiled_case(config: SolveConfig) -> bool:

@@ -38,6 +38,7 @@ from teal.solvers.segments.search import SegmentResult, feasible, gap_between
 _MOST_ADDED = 400  # columns in a round: those of the largest demand times reduced price
 _OF_MASTER = 0.7  # weight of the master's prices, beside the best prices so far, in what columns are chosen by
 _UNIFORM = 1e-4  # weight of equal prices, so that no way is free of cost
+_FIRST_SHARE = 1e-2  # of a demand, that a midpoint must carry in the search's end to be a first column
 _LEAST_SHARE = 1e-7  # of a demand, below which rounding of the master is all that is left of it
 _MOST_ROUNDS = 60
 
@@ -80,7 +81,7 @@ class _Master:
         self.demand_of: Int64Array = np.empty(0, dtype=np.int64)
         self.mid_of = np.empty(0, dtype=np.int32)
         self.entries = sp.csc_array((int(self.live.sum()), 0))
-        used = (share > _LEAST_SHARE) & (mid >= 0) & (mid != problem.target[:, None]) & (mid != problem.source[:, None])
+        used = (share > _FIRST_SHARE) & (mid >= 0) & (mid != problem.target[:, None]) & (mid != problem.source[:, None])
         if not problem.balances:
             used[:, 0] = True  # the direct way, which must not be taken whole
         demands, slots = np.nonzero(used)
@@ -133,7 +134,8 @@ class _Master:
             rows, cost = sp.vstack([self.entries, one_each]), np.ones(columns)
             right = np.concatenate([utilisation - u0, np.ones(len(demands))])
         options = {"time_limit": max(0.05, min(seconds, 1e6))}
-        solution = linprog(cost, sp.csr_array(rows), right, bounds=(0, None), method="highs", options=options)
+        # Interior points and a crossover take an eighth of the time of the simplex method on tie-rich networks.
+        solution = linprog(cost, sp.csr_array(rows), right, bounds=(0, None), method="highs-ipm", options=options)
         if solution.status != 0:
             return None
         duals = np.maximum(0, -solution.ineqlin.marginals)

@@ -20,8 +20,9 @@ _MOST_SLOTS = 32
 _STARTING_ROUNDS = 8  # of soft-maximum prices with a line search
 _SHARPNESS = 10.0  # of the soft maximum: exp(10 u / largest u)
 CHECK_EVERY = 25  # iterations between certificates
-_PATIENCE = 12  # certificates in which the gap must fall by _STALL_SHARE, else more midpoints are held
+_PATIENCE = 8  # certificates in which the gap must fall by _STALL_SHARE, else more midpoints are held
 _STALL_SHARE = 0.2
+_FEW_DEMANDS = 10_000  # up to so many column generation ends a search sooner than more midpoints do
 _RESTART_AT = 0.5  # of the gap at the last restart
 _LEAST_UTILISATION = 0.05  # of the largest one, in step sizes of links that carry less
 _LEAST_CARRIED = 1e-3  # share of a demand that counts as carried straight to its target, in step sizes
@@ -251,7 +252,8 @@ class _Search:
     @property
     def has_stalled(self) -> bool:
         """Whether the gap has stopped to fall although many midpoints are held: column generation then ends sooner."""
-        return self.mid.shape[1] > SLOTS * 2 and self.checks % _PATIENCE == 0
+        most = SLOTS if len(self.mid) <= _FEW_DEMANDS else 2 * SLOTS
+        return self.mid.shape[1] > most and self.checks % _PATIENCE == 0
 
     def _widen(self) -> None:
         """Hold more midpoints if the gap does not fall."""
