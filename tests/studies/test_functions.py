@@ -10,6 +10,7 @@ import pytest
 import teal
 from teal.cli import main
 from teal.errors import InputError
+from tests.seams import check
 
 TRAFFIC = "gravity:seed=0,count=4,load=0.8"
 
@@ -78,3 +79,11 @@ def test_a_scheme_is_named_by_its_module(tmp_path: Path, monkeypatch: pytest.Mon
         teal.make_scheme("mine_of_test:other")
     with pytest.raises(InputError, match="can be imported"):
         teal.make_scheme("no_such_module:make")
+
+
+@pytest.mark.parametrize("seed", [0, 2, 4, 6, 8, 13])
+def test_what_is_certain_is_true_of_the_network(seed: int) -> None:
+    """Parallel links, one-way links, parts: linear programs over free routing, networkx and plain shortest paths."""
+    case = check(seed)
+    assert len(case.count) >= 12, "every command was asked"
+    assert not case.wrong

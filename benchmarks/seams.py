@@ -1,0 +1,80 @@
+"""What plan, upgrade, simulate, solve and the service print as certain, replayed on random networks.
+
+    python -m benchmarks.seams --out OUT [--networks 2000] [--first 0] [--workers 2]
+
+Each network has five nodes, cables of one to three links a direction, one-way links, and sometimes parts.  The
+statements are compared with linear programs over free routing in HiGHS, reachability of networkx and shortest paths
+written anew (`tests/seams.py`, `tests/free_routing.py`): no code of Teal decides.
+
+OUT/seams.csv has a row for each network as soon as it is done: its seed, the number of statements of each kind that
+were compared, and the contradictions.  A run that was interrupted goes on where it ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import os
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+
+def compare(seed: int) -> tuple[int, dict[str, int], list[str]]:
+    """One network: its seed, how many statements of each kind were compared, and contradictions."""
+    from tests.seams import check
+
+    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stderr(nowhere):
+        try:
+            case = check(seed)
+        except Exception as error:  # a command that fails where it must not is a contradiction too
+            return seed, {}, [f"seed {seed}: {type(error).__name__}: {error}"]
+    return seed, dict(case.count), case.wrong
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder for the table")
+    parser.add_argument("--networks", type=int, default=2000, help="number of networks")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first network")
+    parser.add_argument("--workers", type=int, default=2, help="processes")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    table = arguments.out / "seams.csv"
+    known: dict[int, list[str]] = {}
+    if table.exists():
+        with table.open(newline="") as file:
+            known = {int(row[0]): row for row in csv.reader(file) if row and row[0].isdecimal()}
+    seeds = [s for s in range(arguments.first, arguments.first + arguments.networks) if s not in known]
+    begin = time.perf_counter()
+    with table.open("a", newline="") as file, ProcessPoolExecutor(arguments.workers) as pool:
+        writer = csv.writer(file)
+        if not known:
+            writer.writerow(["seed", "compared", "contradictions", "kinds", "texts"])
+        done = 0
+        for future in as_completed([pool.submit(compare, seed) for seed in seeds]):
+            seed, count, wrong = future.result()
+            kinds = "; ".join(f"{kind} {number}" for kind, number in sorted(count.items()))
+            row = [str(seed), str(sum(count.values())), str(len(wrong)), kinds, " | ".join(wrong)]
+            writer.writerow(row)
+            file.flush()
+            known[seed], done = row, done + 1
+            if sys.stderr.isatty() or done % 50 == 0:
+                print(f"{done} of {len(seeds)} networks, {time.perf_counter() - begin:.0f} s", file=sys.stderr)
+    total: Counter[str] = Counter()
+    for row in known.values():
+        for part in filter(None, row[3].split("; ")):
+            kind, amount = part.rsplit(" ", 1)
+            total[kind] += int(amount)
+    bad = sum(int(row[2]) > 0 for row in known.values())
+    print(f"{len(known)} networks, {sum(total.values()):,} statements, {bad} networks with contradictions")
+    for kind, compared in sorted(total.items()):
+        print(f"{kind:>24} {compared:8,}")
+
+
+if __name__ == "__main__":
+    main()

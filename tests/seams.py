@@ -1,0 +1,282 @@
+"""Whatever the commands print as certain, replayed on one random network by arithmetic that shares no code with them.
+
+A network has parallel links, one-way links and sometimes parts; demands of one or two matrices, some of them 0;
+failures are cables, nodes and pairs of cables.  Each function counts the statements that it compares, and keeps those
+that are contradicted.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+import teal
+from teal.config import SolveConfig
+from teal.evaluation.plan import loss_limits
+from teal.evaluation.solve import solve_matrix
+from teal.formats import save_topology
+from teal.network import PathMethod, TrafficMatrices, all_pairs, compute_paths
+from teal.network.rates import ArrayRates
+from teal.network.reachability import reaches
+from teal.objectives import ObjectiveName
+from teal.runtime.storage import content_key
+from teal.serving.engine.growth import reconnected
+from teal.serving.engine.served import Job, Served
+from teal.serving.engine.wanted import single_program
+from teal.testing import cabled_topology
+from tests.free_routing import connected, least_cost, least_utilisation, most_flow
+from tests.igp_reference import segment_shares
+
+_ROUNDING = 1e-6  # of HiGHS, relative to the numbers that are compared
+_GAP = 1e-3  # to which everything is solved
+
+
+class Case:
+    """A network, its traffic, and what has been compared so far."""
+
+    def __init__(self, seed: int, nodes: int = 5) -> None:
+        rng = np.random.default_rng([seed, 1])
+        self.seed, self.topology = seed, cabled_topology(seed, nodes)
+        pairs = all_pairs(self.topology)
+        wanted = rng.random(len(pairs)) < rng.choice([0.15, 0.5])
+        wanted[rng.integers(len(pairs))] = True
+        self.pairs = pairs[wanted]
+        rates = rng.uniform(0.2, 8.0, (int(rng.integers(1, 3)), len(self.pairs)))
+        self.rates = np.round(64 * rates * (rng.random(rates.shape) > 0.1)) / 64
+        self.rates[:, 0] = np.maximum(self.rates[:, 0], 0.5)
+        times = np.datetime64("2026-01-01T00:00:00") + np.arange(len(rates)) * np.timedelta64(300, "s")
+        stored = ArrayRates(self.rates)
+        self.traffic = TrafficMatrices("seam", self.pairs, times, stored, 300, key=content_key(self.pairs, self.rates))
+        counts: list[int | Literal["auto"]] = [1, 2, 4, "auto"]
+        self.num_paths = counts[int(rng.integers(4))]
+        self.method = list(PathMethod)[int(rng.integers(3))]
+        self.count: Counter[str] = Counter()
+        self.wrong: list[str] = []
+
+    def check(self, what: str, is_right: bool, detail: object = "") -> None:
+        """Count a statement, and keep it if it is wrong."""
+        self.count[what] += 1
+        if not is_right:
+            self.wrong.append(f"seed {self.seed}, {what}: {detail}")
+
+
+def at_most(low: float, high: float) -> bool:
+    """Whether ``low <= high`` but for rounding."""
+    return low <= high + _ROUNDING * max(1.0, abs(high))
+
+
+def check_plan(case: Case) -> None:
+    """Strandings, values, bounds and intervals of losses of every failure."""
+    topology = case.topology
+    for objective in ("total_flow", "max_link_utilisation"):
+        report = teal.plan(
+            topology, case.traffic, failures=("cables", "nodes"), pairs=True, max_pairs=10, objective=objective,
+            gap=_GAP, num_paths=case.num_paths, path_method=case.method,
+        )  # fmt: skip
+        down_of = _failures(topology)
+        best = most_flow if objective == "total_flow" else least_utilisation
+        before = [best(topology, case.pairs, rates) for rates in case.rates]
+        for outage in report.outages:
+            rates = case.rates[outage.index]
+            down = down_of[outage.failure]
+            cut_off = ~connected(topology, case.pairs, down)
+            share = rates[cut_off].sum() / rates.sum()
+            case.check("plan: stranded", abs(outage.stranded - share) < 1e-9, (outage.failure, outage.stranded, share))
+            optimum = best(topology, case.pairs, rates, down)
+            low, high = sorted((outage.value, outage.bound_all_paths))
+            if objective == "total_flow":
+                case.check("plan: value", at_most(outage.value, optimum), (outage.failure, outage.value, optimum))
+                case.check("plan: bound", at_most(optimum, outage.bound_all_paths), (outage.failure, high, optimum))
+            else:
+                case.check("plan: value", at_most(optimum, outage.value), (outage.failure, outage.value, optimum))
+                case.check("plan: bound", at_most(outage.bound_all_paths, optimum), (outage.failure, low, optimum))
+            first = before[outage.index]
+            if outage.failure and first > 1e-6:
+                sense = 1.0 if objective == "total_flow" else -1.0
+                true = sense * (1 - optimum / first)
+                least, most = loss_limits(outage, report.objective)
+                room = 1e-5 * max(1.0, abs(true))
+                is_inside = least - room <= true <= most + room or cut_off[rates > 0].all()
+                case.check("plan: loss", is_inside, (objective, outage.failure, least, true, most))
+
+
+def _failures(topology: teal.Topology) -> dict[str, list[int]]:
+    """Links of cables, nodes and pairs of cables by the names that `teal plan` prints, written anew."""
+    names = topology.node_names
+    ends = list(zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True))
+    cables: dict[frozenset[int], list[int]] = {}
+    for link, pair in enumerate(ends):
+        cables.setdefault(frozenset(pair), []).append(link)
+    found: dict[str, list[int]] = {"": []}
+    named = {}
+    for links in cables.values():
+        named[f"{names[ends[links[0]][0]]} - {names[ends[links[0]][1]]}"] = links
+    found |= named
+    for a, first in named.items():
+        for b, second in named.items():
+            found[f"{a} + {b}"] = first + second
+    for n, name in enumerate(names):
+        found[name] = [link for link, pair in enumerate(ends) if n in pair]
+    return found
+
+
+def check_upgrade(case: Case) -> None:
+    """What is cut off, the bounds of cost, and that every scenario fits after the purchase."""
+    topology = case.topology
+    kind = ["cables", "pairs", "none"][case.seed % 3]
+    down_of = _failures(topology)
+    cables = topology.cables()
+    names = [name for name in down_of if name and " - " in name and " + " not in name]
+    failures = {"none": [], "cables": names}.get(kind)
+    if failures is None:
+        failures = names + [f"{a} + {b}" for i, a in enumerate(names) for b in names[i + 1 :]]
+    growth, limit = 1.5, 0.9
+    plan = teal.upgrade(
+        topology, case.traffic, failures=kind, growth=growth, max_utilisation=limit, gap=_GAP, over_all_paths=True,
+        num_paths=case.num_paths, path_method=case.method, matrices=0,
+    )  # fmt: skip
+    down = [down_of[name] for name in failures]
+    cost = least_cost(topology, case.pairs, growth * case.rates, down, np.ones(len(cables)), limit)
+    case.check("upgrade: cost", at_most(cost, plan.upgrade.cost * (1 + 1e-6) + 1e-6), (plan.upgrade.cost, cost))
+    case.check("upgrade: bound", at_most(plan.bound_all_paths, cost),
+               (plan.bound_all_paths, cost))  # fmt: skip
+    wanted = (case.rates > 0).any(0)
+    always = ~connected(topology, case.pairs) & wanted
+    for name in ["", *failures]:
+        cut_off = ~connected(topology, case.pairs, down_of[name]) & wanted
+        expected = {
+            f"{topology.node_names[s]} -> {topology.node_names[t]}"
+            for d, (s, t) in enumerate(case.pairs.tolist()) if cut_off[d] and not (name and always[d])
+        }  # fmt: skip
+        case.check("upgrade: cut off", set(plan.cut_off.get(name, ())) == expected, (name, plan.cut_off.get(name)))
+    for rates in case.rates:
+        for name in ["", *failures]:
+            fits = least_utilisation(plan.upgraded, case.pairs, growth * rates, down_of[name])
+            case.check("upgrade: fits", at_most(fits, limit), (name, fits))
+
+
+def check_solve(case: Case, folder: Path) -> None:
+    """One matrix under failed links: value, both gaps, and the verdict, over all paths or over candidate paths."""
+    topology, rng = case.topology, np.random.default_rng([case.seed, 2])
+    save_topology(folder / "network.json", topology)
+    names = topology.node_names
+    with (folder / "traffic.csv").open("w") as file:
+        print("source,target,rate", file=file)
+        for (s, t), rate in zip(case.pairs.tolist(), case.rates[0].tolist(), strict=True):
+            print(f"{names[s]},{names[t]},{rate!r}", file=file)
+    link = int(rng.integers(topology.num_links))
+    ends = int(topology.link_source[link]), int(topology.link_target[link])
+    down = [
+        e for e, pair in enumerate(zip(topology.link_source.tolist(), topology.link_target.tolist(), strict=True))
+        if set(pair) == set(ends)
+    ]  # fmt: skip
+    roundings: list[dict[str, Any]] = [{}, {"entries": 4}, {"min_split": 0.4}]
+    rounding = roundings[int(rng.integers(3))]
+    for objective in ("total_flow", "max_link_utilisation"):
+        found = solve_matrix(SolveConfig(
+            topology=str(folder / "network.json"), traffic=str(folder / "traffic.csv"),
+            objective=ObjectiveName(objective), gap=_GAP,
+            fail=(f"{names[ends[0]]},{names[ends[1]]}",), over_all_paths=bool(rng.integers(2)), **rounding,
+            num_paths=case.num_paths, path_method=case.method,
+        ))  # fmt: skip
+        best = most_flow if objective == "total_flow" else least_utilisation
+        optimum = best(topology, case.pairs, case.rates[0], down)
+        detail = (objective, rounding, found.value, found.gap_all_paths, optimum)
+        if objective == "total_flow":
+            case.check("solve: value", at_most(found.value, optimum), detail)
+            if np.isfinite(found.gap_all_paths) and optimum > 1e-6:
+                case.check("solve: gap", (optimum - found.value) / optimum <= found.gap_all_paths + 1e-6, detail)
+        else:
+            case.check("solve: value", at_most(optimum, found.value), detail)
+            if np.isfinite(found.gap_all_paths) and found.value > 1e-6:
+                case.check("solve: gap", (found.value - optimum) / found.value <= found.gap_all_paths + 1e-6, detail)
+        if found.reached and "gap_all_paths" in vars(found):
+            case.check("solve: reached", found.gap <= _GAP + 1e-9, detail)
+
+
+def check_simulate(case: Case) -> None:
+    """Loads, lost traffic and the largest utilisation of shortest paths under cables, nodes and pairs."""
+    topology = case.topology
+    found = teal.simulate(topology, case.traffic, failures=("cables", "nodes", "pairs"), metric="hops")
+    down_of = _failures(topology)
+
+    def replay(rates: np.ndarray, down: list[int]) -> tuple[np.ndarray, float]:
+        failed = topology.with_failed_links(down)
+        shares = segment_shares(failed, np.ones(topology.num_links))
+        load, lost = np.zeros(topology.num_links), 0.0
+        for (s, t), rate in zip(case.pairs.tolist(), rates.tolist(), strict=True):
+            if np.isnan(shares[t, s]).any():
+                lost += rate
+            else:
+                load += rate * shares[t, s]
+        return load, lost
+
+    for one in found.matrices:
+        load, lost = replay(case.rates[one.index], [])
+        case.check("simulate: utilisation", abs(one.utilisation - (load / topology.capacity).max()) < 1e-9, one)
+        case.check("simulate: lost", abs(one.lost - lost) < 1e-9, (one, lost))
+    for failure in found.failures:
+        down = down_of[failure.failure]
+        load, lost = replay(case.rates[failure.index], down)
+        works = np.ones(topology.num_links, bool)
+        works[down] = False
+        full = (load / topology.capacity)[works].max(initial=0.0)
+        case.check("simulate: failure", abs(failure.utilisation - full) < 1e-9, (failure, full))
+        cut = lost if failure.kind != "node" else None
+        if cut is not None:
+            case.check("simulate: lost", abs(failure.lost - cut) < 1e-9, (failure, cut))
+
+
+def check_service(case: Case) -> None:
+    """Answers after links went down, and paths that are added then."""
+    topology, rng = case.topology, np.random.default_rng([case.seed, 3])
+    pairs = all_pairs(topology)
+    count = 4 if case.num_paths == "auto" else case.num_paths
+    served = Served(topology, compute_paths(topology, pairs, num_paths=count, method=case.method, cache=False))
+    names = list(_failures(topology).items())
+    rates = np.zeros(len(pairs))
+    rates[np.searchsorted(pairs[:, 0] * 1000 + pairs[:, 1], case.pairs[:, 0] * 1000 + case.pairs[:, 1])] = case.rates[0]
+    for number in rng.integers(len(names), size=2).tolist():
+        name, down = names[number]
+        served.capacity = topology.with_failed_links(down).capacity
+        more = reconnected(served)
+        if more is not None:
+            capacity = served.capacity
+            served = Served(topology, more)
+            served.capacity = capacity
+        for objective, best in (("total_flow", most_flow), ("max_link_utilisation", least_utilisation)):
+            job = Job(rates[None], single_program(ObjectiveName(objective)), _GAP, time.perf_counter() + 60)
+            answer = served.answer(served.solve(job), slice(0, 1), _GAP, 0, 0.0)
+            optimum, value = best(topology, pairs, rates, down), float(answer.value[0])
+            is_right = at_most(value, optimum) if objective == "total_flow" else at_most(optimum, value)
+            case.check("service: value", is_right, (objective, name, value, optimum))
+        cut_off = rates[~connected(topology, pairs, down)].sum()
+        can = float(answer.satisfied_demand[0]) * rates.sum()
+        case.check("service: carried", abs(can - (rates.sum() - cut_off)) <= 1e-6 * rates.sum(), (name, can, cut_off))
+
+
+def check_reachability(case: Case) -> None:
+    """The function of the graph against networkx, under every failure."""
+    for name, down in _failures(case.topology).items():
+        live = case.topology.capacity > 0
+        live[down] = False
+        found = reaches(case.topology, case.pairs, live)
+        case.check("reachability", bool((found == connected(case.topology, case.pairs, down)).all()), name)
+
+
+def check(seed: int) -> Case:
+    """All comparisons of one seed."""
+    case = Case(seed)
+    check_reachability(case)
+    check_simulate(case)
+    check_service(case)
+    with tempfile.TemporaryDirectory() as folder:
+        check_solve(case, Path(folder))
+    check_plan(case)
+    check_upgrade(case)
+    return case
