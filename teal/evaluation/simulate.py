@@ -19,7 +19,7 @@ from teal.formats.groups import load_groups
 from teal.formats.segment_lists import read_policies
 from teal.network import Topology, TrafficMatrices
 from teal.network.ecmp import EcmpDag
-from teal.network.segment_lists import SegmentPolicies, segment_traffic
+from teal.network.segment_lists import SegmentPolicies
 from teal.pathops.igp_failures import IgpFailures
 from teal.pathops.segment_passes import SegmentPasses
 from teal.runtime.arrays import FloatArray, Int64Array
@@ -182,7 +182,7 @@ def simulated(
         block: matrices in memory at a time.
         notify: called with the progress.
     """
-    topology, names, start = dag.topology, dag.topology.link_names(), dag.topology.link_source
+    topology, names = dag.topology, dag.topology.link_names()
     sets = [list(failure.links) for failure in failures]
     latency = SegmentPasses(dag).segment_sum(topology.latency[None])[0]
     matrices: list[MatrixLoad] = []
@@ -192,12 +192,12 @@ def simulated(
     for begin in range(0, len(rows), block):
         part = rows[begin : begin + block]
         demand = traffic.read(part)
-        loads = IgpFailures(dag, *segment_traffic(traffic.pairs, demand, policies, topology.num_nodes, start))
+        loads = IgpFailures.of_demands(dag, traffic.pairs, demand, policies)
         total += loads.load.sum(0)
         largest = np.maximum(largest, loads.load.max(0))
         if plain is not None:
-            straight = segment_traffic(traffic.pairs, demand, SegmentPolicies.none(), topology.num_nodes, start)
-            plain = np.maximum(plain, IgpFailures(dag, *straight).load.max(0))
+            straight = IgpFailures.of_demands(dag, traffic.pairs, demand, SegmentPolicies.none())
+            plain = np.maximum(plain, straight.load.max(0))
         for m, index in enumerate(part.tolist()):
             matrices.append(_matrix_load(index, traffic, demand[m], loads, m, names, topology, latency, policies))
         if failures:
@@ -220,7 +220,7 @@ def simulated(
     worst_loads = {}
     for s in order[:worst]:
         demand = traffic.read([found[s].index])
-        one_loads = IgpFailures(dag, *segment_traffic(traffic.pairs, demand, policies, topology.num_nodes, start))
+        one_loads = IgpFailures.of_demands(dag, traffic.pairs, demand, policies)
         worst_loads[failures[s].name] = one_loads.under([sets[s]], loads=True).load[0, 0]
     mean = total / max(1, len(rows))
     return Simulation(topology, matrices, [found[s] for s in order], mean, largest, worst_loads, plain)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from teal.runtime.arrays import FloatArray, IntArray
+from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +41,8 @@ class SegmentList:
         """The links that are taken whatever the metrics say."""
         return tuple(link for link in self.links if link >= 0)
 
-    def segments(self, source: int, target: int, link_start: IntArray) -> Iterator[tuple[int, int]]:
-        """Start and end of each segment along shortest paths.
+    def steps(self, source: int, target: int, link_start: IntArray) -> Iterator[tuple[int, int, int]]:
+        """Start, end and link of each segment in order; the link is -1 for shortest paths.
 
         Args:
             source: of the demand.
@@ -53,8 +53,14 @@ class SegmentList:
         for stop, link in (*self.stops, (target, -1)):
             end = stop if link < 0 else int(link_start[link])
             if here != end:
-                yield here, end
+                yield here, end, -1
+            if link >= 0:
+                yield end, stop, link
             here = stop
+
+    def segments(self, source: int, target: int, link_start: IntArray) -> Iterator[tuple[int, int]]:
+        """Start and end of each segment along shortest paths; arguments as of :meth:`steps`."""
+        yield from ((a, b) for a, b, link in self.steps(source, target, link_start) if link < 0)
 
     def num_segments(self, source: int, target: int, link_start: IntArray) -> int:
         """Number of segment identifiers that the source pushes."""
@@ -121,9 +127,17 @@ class SegmentTraffic(NamedTuple):
 
 
 def segment_traffic(
-    pairs: IntArray, demand: FloatArray, policies: SegmentPolicies, nodes: int, link_start: IntArray
+    pairs: IntArray,
+    demand: FloatArray,
+    policies: SegmentPolicies,
+    nodes: int,
+    link_start: IntArray,
+    reaches: BoolArray | None = None,
+    is_live: BoolArray | None = None,
 ) -> SegmentTraffic:
     """The traffic of demands, those with policies along their lists and all others straight.
+
+    A list ends with the first segment that cannot be followed: what does not arrive there is not sent on.
 
     Args:
         pairs: (D, 2) source and target of each demand.
@@ -131,7 +145,11 @@ def segment_traffic(
         policies: lists of some of them.
         nodes: N.
         link_start: (E,) node where each link starts.
+        reaches: (N, N) whether the second node has a path to the first one; None for all.
+        is_live: (E,) whether a link works; None for all.
     """
+    reaches = np.ones((nodes, nodes), dtype=bool) if reaches is None else reaches
+    is_live = np.ones(len(link_start), dtype=bool) if is_live is None else is_live
     volume, adjacency = np.zeros((len(demand), nodes, nodes)), np.zeros((len(demand), len(link_start)))
     steered = np.array([(s, t) in policies.lists for s, t in pairs.tolist()], dtype=bool)
     direct = np.flatnonzero(~steered)
@@ -140,8 +158,8 @@ def segment_traffic(
     for d in np.flatnonzero(steered).tolist():
         source, target = pairs[d].tolist()
         for one in policies.lists[source, target]:
-            for a, b in one.segments(source, target, link_start):
-                volume[:, b, a] += one.share * demand[:, d]
-            for link in one.adjacencies:
-                adjacency[:, link] += one.share * demand[:, d]
+            for a, b, link in one.steps(source, target, link_start):
+                (volume[:, b, a] if link < 0 else adjacency[:, link])[:] += one.share * demand[:, d]
+                if not (reaches[b, a] if link < 0 else is_live[link]):
+                    break
     return SegmentTraffic(volume, adjacency)

@@ -18,9 +18,10 @@ from typing import NamedTuple
 import numpy as np
 
 from teal.network.ecmp import EcmpDag, IgpLinks, grow_dag, is_on_dag, new_dags
+from teal.network.segment_lists import SegmentPolicies, segment_traffic
 from teal.pathops.igp_reroute import new_reroute_scratch, places_in_order, reroute
 from teal.pathops.segment_passes import MOST_BLOCKS, load_inwards
-from teal.runtime.arrays import FloatArray, Int64Array, IntArray
+from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.parallel import as_int64, inner_kernel, parallel_kernel, prange, threads_for
 
 _OPERATIONS_PER_ARC = 8  # scalar operations of a failure for each arc, approximately
@@ -240,9 +241,31 @@ class IgpFailures:
         load = np.zeros((blocks, len(volume), num_links))
         with threads_for(self._operations):
             _loads_without_failure(dag.links.head, dag.dags, self._volume, self._passing, load, blocks)
-        self._adjacency = np.zeros((len(volume), num_links)) if adjacency is None else adjacency
+        adjacency, is_live = np.zeros((len(volume), num_links)) if adjacency is None else adjacency, _live(dag)
+        self._adjacency = np.where(is_live, adjacency, 0)
         self.load: FloatArray = load.sum(0) + self._adjacency
-        self.lost: FloatArray = np.where(dag.reaches, 0, self._volume).sum((1, 2))
+        self.lost: FloatArray = np.where(dag.reaches, 0, self._volume).sum((1, 2)) + adjacency[:, ~is_live].sum(1)
+        self._demands: tuple[IntArray, FloatArray, SegmentPolicies] | None = None
+
+    @classmethod
+    def of_demands(
+        cls, dag: EcmpDag, pairs: IntArray, demand: FloatArray, policies: SegmentPolicies, after: EcmpDag | None = None
+    ) -> IgpFailures:
+        """Demands along their segment lists; a list whose midpoint or adjacency fails loses its traffic there, once.
+
+        Args:
+            dag: shortest paths without failure.
+            pairs: (D, 2) source and target of each demand.
+            demand: (M, D) Gbit/s.
+            policies: lists of some of them.
+            after: shortest paths under the failure that the lists meet; None for no failure.
+        """
+        topology, end = dag.topology, after or dag
+        loads = cls(dag, *segment_traffic(
+            pairs, demand, policies, topology.num_nodes, topology.link_source, end.reaches, _live(end)
+        ))  # fmt: skip
+        loads._demands = (pairs, demand, policies) if policies.lists and after is None else None
+        return loads
 
     def under(self, failures: list[list[int]], *, repairing: bool = False, loads: bool = False) -> FailureResults:
         """What each set of links does when all of its links fail.
@@ -270,7 +293,16 @@ class IgpFailures:
             )  # fmt: skip
         for s, links in enumerate(failures):
             results.lost[s] += self._adjacency[:, links].sum(1)
+        if self._demands is not None:
+            for s in np.flatnonzero((results.lost > self.lost).any(1)).tolist():  # a failure that cuts lists loses
+                cut = IgpFailures.of_demands(self.dag, *self._demands, self.dag.without(failures[s]))
+                for every, one in zip(results, cut.under([failures[s]], repairing=repairing, loads=loads), strict=True):
+                    every[s : s + 1] = one
         return results
+
+
+def _live(dag: EcmpDag) -> BoolArray:
+    return np.isfinite(dag.links.metric)
 
 
 def volumes(pairs: IntArray, demand: FloatArray, nodes: int) -> FloatArray:

@@ -7,8 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from teal.network import Topology
+from teal.network import Topology, all_pairs
 from teal.network.ecmp import EcmpDag
+from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.pathops.igp_failures import IgpFailures, volumes
 from teal.runtime.arrays import FloatArray
 from teal.testing import make_topology
@@ -142,3 +143,66 @@ def test_traffic_of_an_adjacency_segment_is_lost_when_its_link_fails(repairing: 
     failures = IgpFailures(EcmpDag.of(ring, np.ones(10)), np.zeros((1, 5, 5)), adjacency)
     assert failures.load[0].tolist() == adjacency[0].tolist()
     assert failures.under([[3], [2], [2, 3]], repairing=repairing).lost.tolist() == [[5.0], [0.0], [5.0]]
+
+
+def _random_lists(topology: Topology, pairs: FloatArray, seed: int) -> SegmentPolicies:
+    """Two lists for most pairs, with up to three stops, some of which are the end of an adjacency."""
+    rng, lists = np.random.default_rng(seed), {}
+    for s, t in pairs[rng.random(len(pairs)) < 0.7].tolist():
+        own = []
+        for share in (0.75, 0.25):
+            links = rng.integers(-2 * topology.num_links, topology.num_links, rng.integers(0, 4)).clip(-1).tolist()
+            stops = [int(topology.link_target[e]) if e >= 0 else int(rng.integers(topology.num_nodes)) for e in links]
+            own.append(SegmentList(share, tuple(stops), tuple(links)))
+        lists[s, t] = tuple(own)
+    return SegmentPolicies(lists)
+
+
+def _walked(
+    topology: Topology,
+    shares: FloatArray,
+    failed: list[int],
+    policies: SegmentPolicies,
+    demands: dict,  # type: ignore[type-arg]
+) -> tuple[FloatArray, float]:
+    """Loads and lost traffic: each list stop by stop, until one cannot be reached; NaN in ``shares`` is no path."""
+    load, lost = np.zeros(topology.num_links), 0.0
+    for (source, target), demand in demands.items():
+        for one in policies.lists.get((source, target), (SegmentList(1.0, ()),)):
+            amount, here = one.share * demand, source
+            for stop, link in (*one.stops, (target, -1)):
+                end = stop if link < 0 else int(topology.link_source[link])
+                if np.isnan(shares[end, here, 0]):
+                    lost += amount
+                    break
+                load += amount * shares[end, here]
+                if link in failed:
+                    lost += amount
+                    break
+                if link >= 0:
+                    load[link] += amount
+                here = stop
+    return load, lost
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_a_list_loses_under_a_failure_is_lost_once_and_not_sent_on(seed: int) -> None:
+    topology, metric, _ = _case(seed)
+    out_of_service = [5]
+    topology = topology.with_failed_links(out_of_service)
+    pairs = all_pairs(topology)
+    policies, demand = _random_lists(topology, pairs, seed), np.random.default_rng(seed).uniform(size=(2, len(pairs)))
+    failures = [[], *_failures(topology)[:40]]
+    loads = IgpFailures.of_demands(EcmpDag.of(topology, metric), pairs, demand, policies)
+    results = loads.under(failures, loads=True)
+    for s, links in enumerate(failures):
+        shares, down = segment_shares(topology.with_failed_links(links), metric), [*out_of_service, *links]
+        for m in range(2):
+            demands = dict(zip(map(tuple, pairs.tolist()), demand[m], strict=True))
+            load, lost = _walked(topology, shares, down, policies, demands)
+            np.testing.assert_allclose(results.load[s, m], load, atol=1e-11)
+            assert results.lost[s, m] == pytest.approx(lost, abs=1e-11)
+            utilisation = np.delete(load, down) / np.delete(topology.capacity, down)
+            assert results.utilisation[s, m] == pytest.approx(utilisation.max(), abs=1e-11)
+    assert loads.lost == pytest.approx(results.lost[0], abs=1e-11)
+    np.testing.assert_allclose(loads.load, results.load[0], atol=1e-11)
