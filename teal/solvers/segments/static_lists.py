@@ -1,8 +1,9 @@
 r"""Lists that stay as they are for several matrices and failures: min over shares of the largest utilisation of all.
 
 A scenario s is a matrix and what has failed; the IGP has converged in each, so that a list puts other fractions g_s(d,
-l, e) on the links.  Where a list's midpoint is cut off, its traffic goes straight; a demand whose ends are cut off from
-each other does not count in that scenario.  With shares w of each demand's lists that sum to 1,
+l, e) on the links.  A list whose midpoint is cut off loses its traffic, so that a demand takes no midpoint that any of
+the failures cuts off from one of its ends; a demand whose ends are cut off from each other does not count in that
+scenario.  With shares w of each demand's lists that sum to 1,
 
     min theta   s.t.   sum_{d, l} demand_{s,d} g_s(d, l, e) w[d, l] <= theta c_e     for every scenario s and live link
     e.
@@ -43,7 +44,7 @@ class StaticLists:
         policies: the lists.
         utilisation: (M, F) largest of a link, of each matrix under each failure.
         value: the largest of these.
-        bound: certified, on the optimum over lists with one midpoint.
+        bound: certified, on the optimum over lists with one midpoint that no failure cuts off.
         straight: the same of the IGP's shortest paths alone.
         rounds: of the linear program.
         solve_s: seconds.
@@ -74,23 +75,20 @@ class _Scenarios:
         self.capacity = np.array([np.where(np.isfinite(dag.links.metric), dag.topology.capacity, 0.0) for dag in dags])
         # (F, M, D): what counts under each failure
         self.demand = np.array([np.where(dag.reaches[self.target, self.source], demand, 0.0) for dag in dags])
-        self.reaches = np.array([dag.reaches for dag in dags])  # (F, N, N)
-
-    def usable(self, failure: int, demand: Int64Array, mid: Int64Array) -> Int64Array:
-        """(n,) the midpoint, or the target itself where the midpoint is cut off."""
-        reaches, target = self.reaches[failure], self.target[demand]
-        return np.where(reaches[mid, self.source[demand]] & reaches[target, mid], mid, target)
+        self.keeps = np.ones((len(pairs), dags[0].topology.num_nodes), dtype=bool)  # (D, N): no failure cuts it off
+        for dag in dags:
+            over = dag.reaches[:, self.source].T & dag.reaches[self.target]
+            self.keeps &= over | ~dag.reaches[self.target, self.source][:, None]
 
     def utilisation(self, demand: Int64Array, mid: Int64Array, share: FloatArray) -> FloatArray:
         """(F, M, E) of columns (n,)."""
         result = []
         for failure, passes in enumerate(self.passes):
-            stop, nodes = self.usable(failure, demand, mid), passes.dag.topology.num_nodes
-            source, target = self.source[demand], self.target[demand]
+            nodes, source, target = passes.dag.topology.num_nodes, self.source[demand], self.target[demand]
             volume = np.zeros((self.demand.shape[1], nodes * nodes))
             for matrix in range(len(volume)):
                 flow = self.demand[failure, matrix, demand] * share
-                for end, begin in ((stop, source), (target, stop)):
+                for end, begin in ((mid, source), (target, mid)):
                     used = end != begin
                     volume[matrix] += np.bincount((end * nodes + begin)[used], flow[used], minlength=nodes * nodes)
             load = passes.segment_load(volume.reshape(-1, nodes, nodes))
@@ -100,10 +98,10 @@ class _Scenarios:
 
     def row(self, failure: int, matrix: int, link: int, demand: Int64Array, mid: Int64Array) -> FloatArray:
         """(n,) load of columns on a link, over its capacity."""
-        stop, unit = self.usable(failure, demand, mid), np.zeros((1, self.capacity.shape[1]))
+        unit = np.zeros((1, self.capacity.shape[1]))
         unit[0, link] = 1.0
         share = self.passes[failure].segment_sum(unit)[0]
-        along = self._along(share, demand, stop)
+        along = self._along(share, demand, mid)
         return np.asarray(self.demand[failure, matrix, demand] * along / self.capacity[failure, link])
 
     def _along(self, value: FloatArray, demand: Int64Array, stop: Int64Array) -> FloatArray:
@@ -113,22 +111,16 @@ class _Scenarios:
         return np.nan_to_num(first + second, posinf=0.0)
 
     def costs(self, prices: dict[tuple[int, int], FloatArray]) -> FloatArray:
-        """(D, N) of a whole demand over each midpoint, the target for none, at prices (E,) by failure and matrix."""
-        demands, nodes = len(self.pairs), self.reaches.shape[1]
-        total = np.zeros((demands, nodes))
-        every = np.arange(nodes)
+        """(D, N) of a whole demand over each midpoint, the target for none, at prices (E,) by failure and matrix.
+
+        Infinite for midpoints that a failure cuts off.
+        """
+        total = np.where(self.keeps, 0.0, np.inf)
         for (failure, matrix), price in prices.items():
             value = self.passes[failure].segment_sum(price[None])[0]
             finite = np.where(np.isfinite(value), value, 0.0)
             np.fill_diagonal(finite, 0.0)
-            reaches = self.reaches[failure]
-            # over midpoint m: from the source to m, from m to the target; straight where m is cut off
-            over = finite[:, self.source].T + finite[self.target]
-            straight = finite[self.target, self.source][:, None]
-            valid = reaches[:, self.source].T & reaches[self.target]
-            valid[np.arange(demands), self.target] = True
-            over[every == self.target[:, None]] = straight[:, 0]
-            total += self.demand[failure, matrix][:, None] * np.where(valid, over, straight)
+            total += self.demand[failure, matrix][:, None] * (finite[:, self.source].T + finite[self.target])
         return total
 
 
