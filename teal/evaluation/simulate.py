@@ -25,6 +25,7 @@ from teal.pathops.segment_passes import SegmentPasses
 from teal.runtime.arrays import FloatArray, Int64Array
 
 _BLOCK_NUMBERS = 2**25  # numbers of loads by matrix, destination and link that are in memory at a time, 256 MiB
+_ROUNDING = 1e-12  # relative error of a sum of demands
 _TAIL = 0.99  # share of the volume whose latency is printed
 
 
@@ -59,7 +60,7 @@ class MatrixLoad:
 
 @dataclasses.dataclass(frozen=True)
 class FailureLoad:
-    """One failure under the matrix for which it is worst: that with most lost, then with the largest utilisation.
+    """One failure under the matrix for which it is worst: that with the largest utilisation, then with most lost.
 
     Attributes:
         failure: name of what is down.
@@ -69,7 +70,8 @@ class FailureLoad:
         utilisation: largest of a link that works, after convergence.
         busiest: name of that link.
         overload: Gbit/s above the capacities.
-        lost: Gbit/s between nodes without a path.
+        lost: Gbit/s between nodes that work and have no path.
+        own: Gbit/s that a failed node itself sends and receives, which no routing carries; 0 if links fail.
         repair_utilisation: largest while backup paths are in use; NaN unless asked for.
         at_risk: Gbit/s that may run into a micro-loop before all routers have converged; NaN unless asked for.
     """
@@ -82,6 +84,7 @@ class FailureLoad:
     busiest: str
     overload: float
     lost: float
+    own: float
     repair_utilisation: float
     at_risk: float
 
@@ -183,7 +186,7 @@ def simulated(
         notify: called with the progress.
     """
     topology, names = dag.topology, dag.topology.link_names()
-    sets = [list(failure.links) for failure in failures]
+    sets, index_of = [list(failure.links) for failure in failures], topology.node_index()
     latency = SegmentPasses(dag).segment_sum(topology.latency[None])[0]
     matrices: list[MatrixLoad] = []
     total, largest = np.zeros(topology.num_links), np.zeros(topology.num_links)
@@ -204,11 +207,16 @@ def simulated(
             after = loads.under(sets)
             repair = loads.under(sets, repairing=True) if repairing else None
             for s, failure in enumerate(failures):
-                m = int(np.lexsort((after.utilisation[s], after.lost[s]))[-1])
+                own = np.zeros(len(part))
+                if failure.kind == "node":
+                    own = demand[:, (traffic.pairs == index_of[failure.name]).any(1)].sum(1)
+                others = after.lost[s] - own
+                others = np.where(others > _ROUNDING * own, others, 0.0)
+                m = int(np.lexsort((others, after.utilisation[s]))[-1])
                 one = FailureLoad(
                     failure.name, failure.kind, int(part[m]), str(traffic.timestamps[part[m]]),
                     float(after.utilisation[s, m]), _name(names, int(after.busiest[s, m])),
-                    float(after.overload[s, m]), float(after.lost[s, m]),
+                    float(after.overload[s, m]), float(others[m]), float(own[m]),
                     math.nan if repair is None else float(repair.utilisation[s, m]),
                     math.nan if repair is None else float(repair.at_risk[s, m]),
                 )  # fmt: skip
@@ -227,8 +235,8 @@ def simulated(
 
 
 def severity(one: FailureLoad) -> tuple[float, float]:
-    """Sort key of failures, larger is worse: lost traffic, then the utilisation."""
-    return round(one.lost, 9), one.utilisation
+    """Sort key of failures, larger is worse: the utilisation to nine digits, then lost traffic."""
+    return float(f"{one.utilisation:.9g}"), one.lost
 
 
 def _name(names: list[str], link: int) -> str:

@@ -48,11 +48,13 @@ def render(simulation: Simulation, worst: int) -> Iterator[Table]:
         return
     has_repair = not math.isnan(simulation.failures[0].repair_utilisation)
     table = Table(title=f"worst failures of {len(simulation.failures):,}", title_justify="left")
-    more = ("during repair", "at risk") if has_repair else ()
+    has_nodes = any(one.kind == "node" for one in simulation.failures)
+    more = (("own traffic",) if has_nodes else ()) + (("during repair", "at risk") if has_repair else ())
     for column in ("failure", "largest", "on", "above capacity", "lost", *more):
         table.add_column(column, justify="left" if column in ("failure", "on") else "right")
     for one in simulation.failures[:worst]:
-        extra = (percent(one.repair_utilisation), f"{one.at_risk:.4g}") if has_repair else ()
+        extra: tuple[str, ...] = (f"{one.own:.4g}",) if has_nodes else ()
+        extra += (percent(one.repair_utilisation), f"{one.at_risk:.4g}") if has_repair else ()
         table.add_row(
             escape(one.failure), percent(one.utilisation), escape(one.busiest), f"{one.overload:.4g}",
             f"{one.lost:.4g}", *extra,
@@ -86,6 +88,7 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
         columns=[
             Column("largest utilisation", most_is_best=True), Column("on", is_number=False),
             Column("above capacity, Gbit/s", most_is_best=True), Column("lost, Gbit/s", most_is_best=True),
+            Column("own traffic of failed nodes, Gbit/s", most_is_best=True),
             Column("during repair", most_is_best=True), Column("at risk of micro-loops, Gbit/s", most_is_best=True),
         ],
         lines=lines,
@@ -101,11 +104,14 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
 
 
 def _cells(one: MatrixLoad | FailureLoad) -> list[Cell]:
-    repair, at_risk = (one.repair_utilisation, one.at_risk) if isinstance(one, FailureLoad) else (math.nan, math.nan)
+    own = repair = at_risk = math.nan
+    if isinstance(one, FailureLoad):
+        own, repair, at_risk = one.own, one.repair_utilisation, one.at_risk
     numbers = (one.overload, one.lost)
     return [
         Cell(percent(one.utilisation), one.utilisation), Cell(one.busiest),
         *(Cell(f"{number:.4g}", number) for number in numbers),
+        Cell("" if math.isnan(own) else f"{own:.4g}", own),
         Cell("" if math.isnan(repair) else percent(repair), repair),
         Cell("" if math.isnan(at_risk) else f"{at_risk:.4g}", at_risk),
     ]  # fmt: skip

@@ -57,7 +57,11 @@ def test_loads_latency_and_failures_by_hand(files: Path, capsys: pytest.CaptureF
     assert one["latency_mean"] == pytest.approx((12 * 2 + 6 * 3 + 1 * 2) / 19)
     failures = {f["failure"]: f for f in result["failures"]}
     assert failures["d - e"]["lost"] == 6
-    assert failures["d"]["lost"] == 18
+    assert (failures["d"]["lost"], failures["d"]["own"]) == (6, 12), "a to e is lost, a to d was for d itself"
+    assert (failures["a"]["lost"], failures["a"]["own"]) == (0, 18)
+    assert failures["d - e"]["own"] == 0
+    utilisation = [f["utilisation"] for f in result["failures"]]
+    assert utilisation == sorted(utilisation, reverse=True), "however much a failed router sends"
     assert failures["a - b"]["utilisation"] == pytest.approx(1.8)  # by c; b to c goes by d
     assert failures["a - b"]["lost"] == 0
 
