@@ -19,7 +19,7 @@ from teal.network.ecmp import EcmpDag, check_metric
 from teal.pathops.igp_failures import volumes
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline
-from teal.solvers.metrics import MetricSearch, change_order, improve_metrics, largest_utilisation
+from teal.solvers.metrics import MetricSearch, improve_metrics, largest_utilisation, useful_changes
 from teal.solvers.segments import SegmentProblem, solve
 from teal.solvers.segments.columns import fewest_policies
 
@@ -131,26 +131,27 @@ def improve(config: MetricsConfig, notify: Callable[[str], None]) -> MetricsRepo
         reached = largest_utilisation(search, earlier)
         notify(f"{config.start}: {100 * reached:.2f}%, from which the search goes on")
     found = improve_metrics(search, length, [prices], config.seed, best_so_far=earlier)
-    metric, reached = found.metric, found.utilisation
+    order, after = useful_changes(search, found.metric)
+    metric = start.copy()
+    metric[order] = found.metric[order]
     before_policies = policies = -1
     if config.with_policies:
         before_policies = _policies(dag, traffic.pairs, busiest)
         policies = _policies(EcmpDag.of(topology, metric), traffic.pairs, busiest)
         if policies > before_policies:
             notify(f"the new metrics need {policies} policies, those in force {before_policies}: nothing changes")
-            metric, reached, policies = start, found.before, before_policies
-    order, on_the_way = change_order(search, metric)
-    changes, now = [], start.copy()
-    for link in order:
-        now[link] = metric[link]
-        changes.append(MetricChange(
+            metric, order, after, policies = start, [], [], before_policies
+    steps = [found.before, *after]
+    changes = [
+        MetricChange(
             topology.link_names()[link], topology.node_names[topology.link_source[link]],
-            topology.node_names[topology.link_target[link]], int(start[link]), int(metric[link]),
-            largest_utilisation(search, now),
-        ))  # fmt: skip
+            topology.node_names[topology.link_target[link]], int(start[link]), int(metric[link]), most_used,
+        )
+        for link, most_used in zip(order, after, strict=True)
+    ]  # fmt: skip
     changed = dataclasses.replace(topology, metric=metric.astype(np.int64))
     return MetricsReport(
-        changed, found.before, reached, changes, on_the_way, optimum, before_policies, policies, found.moves
+        changed, found.before, steps[-1], changes, max(steps), optimum, before_policies, policies, found.moves
     )
 
 

@@ -32,6 +32,7 @@ from teal.solvers.metric_moves import anneal, load_all, score_of
 _HOT, _COLD = 0.01, 0.0005  # temperatures at the start and at the end, in units of the score
 _MOVES_AT_ONCE = 500  # between looks at the clock
 _SIGNALS_EVERY_S = 0.2  # between looks for Ctrl-C
+_EQUAL = 1e-9  # relative difference of utilisations that are equal but for rounding
 _COPIES = 3  # of the loads of all destinations that a walk has in memory, approximately
 
 
@@ -185,8 +186,8 @@ def largest_utilisation(search: MetricSearch, metric: FloatArray) -> float:
 
 def change_order(
     search: MetricSearch, metric: FloatArray, report: Callable[[int], None] = lambda _: None
-) -> tuple[list[int], float]:
-    """Links in an order in which their metrics can change one by one, and the largest utilisation on the way.
+) -> tuple[list[int], list[float]]:
+    """Links in an order in which their metrics can change one by one, and the largest utilisation after each change.
 
     Greedy: the next change is the one after which the largest utilisation is least; changes that can no longer be made
     without exceeding both ends come last, so that the second result says how far the order exceeds them.
@@ -197,17 +198,41 @@ def change_order(
         report: called with the number of changes that are placed.
     """
     left = [int(e) for e in np.flatnonzero(metric != search.start)]
-    now, order = search.start.copy(), list[int]()
-    highest = largest_utilisation(search, now)
+    now, order, after = search.start.copy(), list[int](), list[float]()
     while left:
-        scores = []
-        for e in left:
-            trial = now.copy()
-            trial[e] = metric[e]
-            scores.append(largest_utilisation(search, trial))
+        scores = [_with_change(search, now, e, metric[e]) for e in left]
         chosen = int(np.argmin(scores))
-        highest = max(highest, scores[chosen])
+        after.append(scores[chosen])
         now[left[chosen]] = metric[left[chosen]]
         order.append(left.pop(chosen))
         report(len(order))
-    return order, highest
+    return order, after
+
+
+def useful_changes(search: MetricSearch, metric: FloatArray) -> tuple[list[int], list[float]]:
+    """The order of changes up to the least utilisation on the way, without changes that gain nothing.
+
+    Arguments and results are those of :func:`change_order`.
+    """
+    before = largest_utilisation(search, search.start)
+    while True:
+        order, after = change_order(search, metric)
+        reached = [before, *after]
+        least = min(reached) * (1 + _EQUAL)
+        length = next(n for n, value in enumerate(reached) if value <= least)
+        now, useful = search.start.copy(), order[:length]
+        now[useful] = metric[useful]
+        for link in order[:length]:
+            if _with_change(search, now, link, search.start[link]) <= least:
+                now[link] = search.start[link]
+                useful.remove(link)
+        if len(useful) == length:
+            return useful, after[:length]
+        metric = now
+
+
+def _with_change(search: MetricSearch, metric: FloatArray, link: int, value: float) -> float:
+    """The largest utilisation under metrics (E,) of which one is another."""
+    trial = metric.copy()
+    trial[link] = value
+    return largest_utilisation(search, trial)

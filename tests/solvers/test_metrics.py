@@ -14,9 +14,9 @@ from teal.errors import InputError
 from teal.network import Topology
 from teal.pathops.igp_failures import volumes
 from teal.runtime.arrays import FloatArray
-from teal.solvers.metrics import MetricSearch, change_order, improve_metrics, largest_utilisation
+from teal.solvers.metrics import MetricSearch, change_order, improve_metrics, largest_utilisation, useful_changes
 from teal.testing import make_topology
-from tests.igp_reference import network_with_parallels, random_metrics
+from tests.igp_reference import network_with_parallels, random_metrics, segment_shares
 
 
 def _search(seed: int, *, failures: bool = False, at_most: int | None = None, matrices: int = 2) -> MetricSearch:
@@ -70,13 +70,38 @@ def test_it_finds_the_tie_that_halves_the_load() -> None:
 def test_the_order_of_changes_ends_at_the_new_metrics_and_says_the_worst_step() -> None:
     search = _search(1)
     found = improve_metrics(search, 0.2)
-    order, highest = change_order(search, found.metric)
-    now, seen = search.start.copy(), [largest_utilisation(search, search.start)]
+    order, after = change_order(search, found.metric)
+    now, seen = search.start.copy(), list[float]()
     for link in order:
         now[link] = found.metric[link]
         seen.append(largest_utilisation(search, now))
     np.testing.assert_array_equal(now, found.metric)
-    assert highest == pytest.approx(max(seen), rel=1e-12)
+    assert after == pytest.approx(seen, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 3, 27])
+def test_the_changes_end_at_the_best_on_the_way_and_each_is_needed(seed: int) -> None:
+    search, rng = _search(seed, failures=seed > 1), np.random.default_rng(seed)
+    metric, links = search.start.copy(), rng.permutation(search.topology.num_links)[:6]
+    metric[links] = rng.integers(1, 20, 6)
+
+    def reached(changed: list[int]) -> float:
+        """The largest utilisation once these links have the new metrics, by reference shares of each failure."""
+        most, own = 0.0, search.start.copy()
+        own[changed] = metric[changed]
+        for failed in ([], *search.failures):
+            topology = search.topology.with_failed_links(failed)
+            load = np.einsum("mtu,tue->me", search.volume, np.nan_to_num(segment_shares(topology, own)))
+            live = topology.capacity > 0
+            most = max(most, float((load[:, live] / topology.capacity[live]).max()))
+        return most
+
+    all_changes, _ = change_order(search, metric)
+    order, after = useful_changes(search, metric)
+    assert after == pytest.approx([reached(order[: n + 1]) for n in range(len(order))], rel=1e-9)
+    assert min(reached(all_changes[:n]) for n in range(7)) >= reached(order) * (1 - 1e-9)
+    assert all(reached([other for other in order if other != link]) > reached(order) * (1 + 1e-9) for link in order)
+    assert all(reached(order[:n]) > reached(order) * (1 + 1e-9) for n in range(len(order)))
 
 
 def test_ctrl_c_ends_the_search_with_the_best_so_far() -> None:
