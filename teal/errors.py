@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+WARNING = "Warning: "  # opens a note that --quiet does not hide, since a result may be wrong without the user's look
+
 
 class TealError(Exception):
     """Base of every error that Teal raises on purpose."""

@@ -22,12 +22,12 @@ from teal.cli.completion import completion
 from teal.cli.runners import EXIT_FAILED, EXIT_OK
 from teal.config import AllocateConfig, EvaluateConfig, PlanConfig, PretrainConfig, PretrainHedgeConfig, TrainConfig
 from teal.config.help import check_options, command_help, overview
-from teal.errors import InputError, TealError, did_you_mean
+from teal.errors import WARNING, InputError, TealError, did_you_mean
 
 _DESCRIPTION = (
     "Traffic engineering for wide-area networks: computes exactly feasible allocations and proves how far from the "
     "optimum they can be.  Example: teal solve --topology b4 --traffic gravity:seed=0,load=8 --gap 0.001.  Every "
-    "command takes --quiet (no progress).  Completion: source <(teal --completion bash), or zsh."
+    "command takes --quiet (no progress; warnings stay).  Completion: source <(teal --completion bash), or zsh."
 )
 _EXIT_CODES = (
     "Exit codes: 0 success; 1 no usable result, or a solver failed; 2 wrong input; 3 a target gap was missed; "
@@ -51,9 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     is_quiet = "--quiet" in arguments
     arguments = [word for word in arguments if word != "--quiet"]
     console = Console(stderr=True, highlight=False, soft_wrap=True)
+    of_warnings = Console(file=sys.stderr, highlight=False, soft_wrap=True)  # that of before --quiet redirects it
 
     def notify(text: str) -> None:
-        console.print(text, markup=False)
+        (of_warnings if text.startswith(WARNING) else console).print(text, markup=False)
 
     try:
         if arguments in (["--version"], ["-V"]):
@@ -94,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Progress and notes go nowhere; errors are printed outside of it."""
+    """Progress and notes go nowhere; warnings and errors are printed outside of it."""
     with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stderr(nowhere):
         yield
 

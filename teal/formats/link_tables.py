@@ -2,21 +2,23 @@
 
 Columns ``source``, ``target``, ``capacity``, and perhaps ``latency`` (or ``delay``, ms), ``metric`` and ``members``
 (links of an aggregation group, whose capacities add up); names are matched without case, and others can be given.  A
-cell may name its unit: 100G, 10 Gbit/s, 400GE, 2x100G, 3.5ms, 800us.  If for every row there is one in the other
-direction, rows are directions; otherwise cables.
+cell may name its unit: 100G, 10 Gbit/s, 400GE, 2x100G, 3.5ms, 800us.  If for most rows there is one in the other
+direction, rows are directions; otherwise cables.  Rows that do not follow the others, identical rows and names that
+look alike are named in warnings.
 """
 
 from __future__ import annotations
 
 import csv
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from teal.errors import InputError
-from teal.formats.records import Attributes, LinkRecord, number, topology_from_records
+from teal.errors import WARNING, InputError
+from teal.formats.records import Attributes, LinkRecord, named, number, topology_from_records
 from teal.formats.units import gbps_per_unit
 from teal.network import Topology
 
@@ -24,6 +26,7 @@ SUFFIXES = (".csv", ".xlsx")
 _OTHER_NAMES = {"latency": ("delay",), "capacity": ("bandwidth",), "source": ("from",), "target": ("to",)}
 _COUNTED = re.compile(r"(?:(\d+)\s*x\s*)?([0-9.]+(?:e[+-]?\d+)?)\s*([a-zA-Z/]*)", re.IGNORECASE)
 _SHORT_UNITS = {"G": "Gbit/s", "GE": "Gbit/s", "M": "Mbit/s", "T": "Tbit/s", "K": "kbit/s", "TE": "Tbit/s"}
+_GLYPHS = str.maketrans("0o1I|", "OOlll")  # characters that look alike
 _MS_PER_UNIT = {"": 1.0, "ms": 1.0, "us": 1e-3, "µs": 1e-3, "s": 1e3}
 
 
@@ -62,11 +65,14 @@ def _from_cells(
 ) -> Topology:
     columns = _columns(header, attributes, where)
     records, nodes = [], dict[str, tuple[float, float] | None]()
+    same, first = list[str](), dict[tuple[str, ...], str]()
     for line, row in rows:
         cell = {name: row[place].strip() if place < len(row) else "" for name, place in columns.items()}
         if not any(cell.values()):
             continue
         field = f"{row_word} {line}"
+        if (before := first.setdefault(tuple(row), field)) != field:
+            same.append(f"{field} and {before}")
         for end in ("source", "target"):
             if not cell[end]:
                 raise InputError(where, f"{field}: {end}", "a name of a node", "an empty cell")
@@ -81,14 +87,41 @@ def _from_cells(
         ))  # fmt: skip
     if not records:
         raise InputError(where, "", "a row for each link", "none")
-    count = Counter((one.source, one.target) for one in records)
-    directed = all(count[a, b] == count[b, a] for a, b in count)
+    between = [one for one in records if one.source != one.target]
+    left, alone = Counter((one.target, one.source) for one in between), list[str]()
+    for one in between:  # each row has a partner as long as one in the other direction is left
+        left[one.source, one.target] -= 1
+        if left[one.source, one.target] < 0:
+            alone.append(f"{one.field} ({one.source} -> {one.target})")
+    directed = 2 * len(alone) < len(between)
     unused = [name for place, name in enumerate(header) if name.strip() and place not in columns.values()]
     notes = [f"Columns that are not used: {', '.join(unused)}."] if unused else []
     notes.append(f"A row is {'one direction of a link' if directed else 'a cable with both directions'}.")
+    one_way = alone if directed else []
+    for text, found in (
+        ("rows without one in the other direction, unlike most, read as links of one direction", one_way),
+        ("identical rows, read as parallel links", same),
+        ("names that look alike, of different nodes", _alike(list(nodes))),
+    ):
+        if found:
+            notes.append(f"{WARNING}{where}: {text}: {named(found)}.")
     return topology_from_records(
         name, where, nodes, records, directed=directed, default_capacity=default_capacity, notes=tuple(notes)
     )
+
+
+def _alike(names: list[str]) -> list[str]:
+    """Pairs of names that differ by case, accents or separators, or by 0 and O, or 1, I and l."""
+    found, plain = dict[tuple[str, str], None](), list[str]()
+    for name in names:
+        letters = "".join(c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c))
+        plain.append(re.sub(r"[\s_.-]+", "-", letters).strip("-"))
+    for keys in ([name.casefold() for name in plain], [name.translate(_GLYPHS) for name in plain]):
+        first = dict[str, str]()
+        for name, key in zip(names, keys, strict=True):
+            if (before := first.setdefault(key, name)) != name:
+                found[before, name] = None
+    return [f"{a!r} and {b!r}" for a, b in found]
 
 
 def gbps(text: str, unit: str, where: str, field: str) -> float | None:

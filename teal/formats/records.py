@@ -8,11 +8,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from teal.errors import InputError
+from teal.errors import WARNING, InputError
 from teal.formats.units import fibre_latency_ms, gbps_per_unit, great_circle_km
 from teal.network import Topology
 
 _MOST_METRIC = 2**32 - 1  # IGP metrics are of at most 32 bits
+_MOST_NAMED = 5  # rows or names in a warning
 _DEFAULT_LATENCY_MS = 1.0  # of a link whose latency and coordinates are unknown
 
 
@@ -118,6 +119,7 @@ def topology_from_records(
     latency: list[float] = []
     metrics: list[float | None] = []
     loops = assumed = 0
+    forth, again = set[tuple[int, int]](), list[str]()  # ends of cables, and cables whose ends are those of another
     for record in links:
         for field in ("source", "target"):
             node = getattr(record, field)
@@ -147,15 +149,18 @@ def topology_from_records(
             delay = fibre_latency_ms(great_circle_km(p, q)) if has_positions and p and q else _DEFAULT_LATENCY_MS
         if not math.isfinite(delay) or delay <= 0:
             raise InputError(where, f"{record.field}: latency", "a latency > 0 ms", delay)
+        forth.add((a, b))
+        if not directed and (b, a) in forth:
+            again.append(f"{record.field} ({record.source} -> {record.target})")
         for pair in [(a, b)] if directed else [(a, b), (b, a)]:
             ends.append(pair)
             capacity.append(link_capacity)
             latency.append(delay)
             metrics.append(_checked_metric(record, where))
-    if not directed and (both := _both_directions(ends)):
+    if again:
         notes += (
-            f'{both} pairs of nodes have links in both directions in a file without "directed": true; each was read '
-            "as a cable of its own, so that these capacities may count twice.",
+            f'{WARNING}{where}: links in both directions in a network of cables (without "directed": true), each read '
+            f"as a cable of its own, so that capacities may count twice: {named(again)}.",
         )
     metric = None
     if any(value is not None for value in metrics):
@@ -193,10 +198,10 @@ def _checked_metric(record: LinkRecord, where: str) -> float | None:
     return value
 
 
-def _both_directions(ends: list[tuple[int, int]]) -> int:
-    """Number of pairs of nodes with a link in each direction, of undirected links, each of which is listed twice."""
-    listed = set(ends[::2])
-    return sum((b, a) in listed for a, b in listed if a < b)
+def named(found: list[str]) -> str:
+    """The first few of some rows or names, and how many there are more, for a warning."""
+    more = f" and {len(found) - _MOST_NAMED:,} more" if len(found) > _MOST_NAMED else ""
+    return ", ".join(found[:_MOST_NAMED]) + more
 
 
 def number(text: object, where: str, field: str, expected: str = "a number") -> float:

@@ -66,6 +66,16 @@ def test_quiet_says_nothing_but_the_result_and_errors(capsys: pytest.CaptureFixt
     assert "b5" in capsys.readouterr().err
 
 
+def test_quiet_keeps_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    network, traffic = tmp_path / "links.csv", tmp_path / "traffic.csv"
+    network.write_text("source,target,capacity\na,b,10\nb,a,10\nb,c,10\n")
+    traffic.write_text("source,target,rate\na,c,1\n")
+    assert main(["simulate", "--quiet", "--topology", str(network), "--traffic", str(traffic)]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert [line.startswith("Warning: ") for line in said] == [True]
+    assert "line 4 (b -> c)" in said[0]
+
+
 def test_commands_that_compute_print_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     network = ["--topology", "b4", "--traffic", "gravity:seed=0,count=12,load=2", "--quiet", "--json"]
     out = str(tmp_path)
