@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import os
 import re
 import signal
 import subprocess
@@ -372,6 +373,19 @@ def test_networks_are_listed_and_described(capsys: pytest.CaptureFixture[str]) -
     assert "22 nodes" in said
     assert "every link is given 100 Gbit/s" in said
     assert main(["topology", "list", "--match", "nowhere"]) == 2
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("command", [["--version"], ["solve", "--help"]])
+def test_a_command_whose_output_nobody_reads_ends_without_a_message(command: list[str], unbuffered: str) -> None:
+    end, output = os.pipe()
+    os.close(end)
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with os.fdopen(output, "w") as stdout:
+        run = subprocess.run(
+            [sys.executable, "-m", "teal", *command], cwd=ROOT, env=environment, stdout=stdout, stderr=subprocess.PIPE
+        )  # fmt: skip
+    assert (run.returncode, run.stderr) == (1, b"")
 
 
 def test_evaluate_prints_tables_of_80_columns_unless_asked_for_all(

@@ -6,11 +6,12 @@ import contextlib
 import dataclasses
 import itertools
 import os
+import select
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import tyro
 from rich.console import Console
@@ -44,8 +45,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.  Returns the exit code.
 
     0: success; 1: no usable result, or a solver failed; 2: wrong input, or a file that cannot be read or written; 3: a
-    target gap was missed; 130: interrupted.
+    target gap was missed; 130: interrupted.  Where nobody reads the output, as behind ``| head``, the command ends
+    without a message, with 1.
     """
+    try:
+        code = _main(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left to print at the end
+        return EXIT_FAILED
+    return code
+
+
+def _main(arguments: Sequence[str] | None) -> int:
+    """Run one command, as :func:`main`; BrokenPipeError where nobody reads the output."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     config = None
     is_quiet = "--quiet" in arguments
@@ -86,11 +99,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"teal: error: {' '.join(str(error).split())}", file=sys.stderr)
         return _EXIT_INPUT if isinstance(error, InputError) else EXIT_FAILED
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and _is_unread(sys.stdout):
+            raise
         print(f"teal: error: {error.filename or 'system'}: {error.strerror or error}", file=sys.stderr)
         return _EXIT_INPUT
     except KeyboardInterrupt:
         print(f"\nteal: interrupted{_resume_hint(config)}", file=sys.stderr)
         return _EXIT_INTERRUPTED
+
+
+def _is_unread(stream: TextIO) -> bool:
+    """Whether the other end of a pipe is closed."""
+    poll = select.poll()
+    poll.register(stream, select.POLLERR)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
 @contextlib.contextmanager
