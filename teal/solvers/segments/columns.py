@@ -78,6 +78,8 @@ class _Master:
         direct = np.ascontiguousarray(problem.target[:, None])
         self.load0 = problem.loads(direct, np.full((len(direct), 1), float(problem.balances)))
         self.live = problem.capacity > 0
+        u0 = self.load0 * problem.inverse_capacity
+        self.unit = float(u0.max(initial=0.0)) or 1.0 if problem.balances else 1.0  # HiGHS takes less than 1e-7 for 0
         self.demand_of: Int64Array = np.empty(0, dtype=np.int64)
         self.mid_of = np.empty(0, dtype=np.int32)
         self.entries = sp.csc_array((int(self.live.sum()), 0))
@@ -102,7 +104,7 @@ class _Master:
             _column_entries(
                 p.dag.links.head, p.dag.dags, p.source[d], p.target[d], p.demand[d], mids[part], p.balances, dense
             )  # fmt: skip
-            scaled = (dense * p.inverse_capacity)[:, self.live]
+            scaled = (dense * p.inverse_capacity)[:, self.live] / self.unit
             scaled[np.abs(scaled) < 1e-14] = 0  # what shares of common links leave by rounding
             parts.append(sp.csc_array(scaled.T))
         self.entries = sp.csc_array(sp.hstack(parts))
@@ -122,7 +124,7 @@ class _Master:
             return np.zeros(0), np.zeros(len(self.live)), np.zeros(len(self.p.demand)), 0.0
         demands, row = np.unique(self.demand_of, return_inverse=True)
         one_each = sp.csc_array((np.ones(columns), (row, np.arange(columns))), shape=(len(demands), columns))
-        u0 = (self.load0 * self.p.inverse_capacity)[self.live]
+        u0 = (self.load0 * self.p.inverse_capacity)[self.live] / self.unit
         if not self.p.balances:
             rows, cost = sp.vstack([self.entries, one_each]), -self.p.demand[self.demand_of]
             right = np.ones(len(u0) + len(demands))
@@ -132,7 +134,7 @@ class _Master:
             cost, right = np.append(np.zeros(columns), 1.0), np.concatenate([-u0, np.ones(len(demands))])
         else:
             rows, cost = sp.vstack([self.entries, one_each]), np.ones(columns)
-            right = np.concatenate([utilisation - u0, np.ones(len(demands))])
+            right = np.concatenate([utilisation / self.unit - u0, np.ones(len(demands))])
         options = {"time_limit": max(0.05, min(seconds, 1e6))}
         # Interior points and a crossover take an eighth of the time of the simplex method on tie-rich networks.
         solution = linprog(cost, sp.csr_array(rows), right, bounds=(0, None), method="highs-ipm", options=options)
@@ -140,7 +142,7 @@ class _Master:
             return None
         duals = np.maximum(0, -solution.ineqlin.marginals)
         prices, of_demand = np.zeros(len(self.live)), np.zeros(len(self.p.demand))
-        prices[self.live] = duals[: len(u0)]
+        prices[self.live] = duals[: len(u0)] / (1.0 if utilisation is None else self.unit)
         of_demand[demands] = duals[len(u0) :]
         return np.asarray(solution.x[:columns]), prices, of_demand, float(solution.fun)
 

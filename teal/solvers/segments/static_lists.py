@@ -165,7 +165,7 @@ def static_lists(
         new = [key for key in _fullest(used) if key not in set(rows)]
         rows += new
         entries = np.vstack([entries, *(scenarios.row(*key, of, mid)[None] for key in new)])
-        share, dual = _master(entries, of, demands)
+        share, dual = _master(entries / straight, of, demands)  # HiGHS takes less than 1e-7 for 0
         used = scenarios.utilisation(of, mid, share)
         if float(used.max()) < value:
             value, best = float(used.max()), (of, mid, share, used)
@@ -212,7 +212,7 @@ def _fullest(used: FloatArray) -> list[tuple[int, int, int]]:
 
 
 def _master(entries: FloatArray, of: Int64Array, demands: int) -> tuple[FloatArray, FloatArray]:
-    """Shares (n,) of least theta over the rows so far, and the rows' duals."""
+    """Shares (n,) of least theta over the rows so far, and the rows' duals, whatever the unit of the rows."""
     rows, columns = entries.shape
     upper = sp.csr_array(np.hstack([entries, -np.ones((rows, 1))]))
     sums = sp.csr_array((np.ones(columns), (of, np.arange(columns))), shape=(demands, columns + 1))

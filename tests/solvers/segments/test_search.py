@@ -95,16 +95,17 @@ def test_column_generation_alone_reaches_the_optimum(seed: int) -> None:
     assert result.gap <= 1e-6
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_the_bound_on_policies_is_below_the_program_and_the_utilisation_is_kept(seed: int) -> None:
-    problem, shares = _problem(seed, balances=True)
+@pytest.mark.parametrize(("seed", "load"), [(0, 1.0), (1, 1.0), (2, 1.0), (3, 1.0), (0, 1e-9), (1, 1e-9)])
+def test_the_bound_on_policies_is_below_the_program_and_the_utilisation_is_kept(seed: int, load: float) -> None:
+    problem, shares = _problem(seed, balances=True, load=load)
     start = solve(problem, gap=1e-3)
     allowed = start.value * 1.05
     few = fewest_policies(problem, start, allowed, Deadline(math.inf), gap=0.0)
     assert few.utilisation <= allowed * (1 + 1e-6)
     entries, of, direct = _columns(problem, shares)
     each = (of[None] == np.arange(len(problem.demand))[:, None]).astype(float)
-    lp = linprog(1.0 - direct, entries, problem.capacity * allowed, each, np.ones(len(each)), method="highs").fun
+    limits = problem.capacity * allowed / load
+    lp = linprog(1.0 - direct, entries / load, limits, each, np.ones(len(each)), method="highs").fun
     assert few.bound <= math.ceil(lp - 1e-6)
     assert few.bound >= math.ceil(lp * 0.99 - 1e-6)
     assert few.policies >= few.bound
