@@ -144,7 +144,7 @@ def solved(
     """
     begin = time.perf_counter()
     problem = SegmentProblem.of(dag, pairs, demand, balances=config.objective == "max_link_utilisation")
-    lost = float(demand.sum() - problem.demand.sum())
+    lost = float(demand[~dag.reaches[pairs[:, 1], pairs[:, 0]]].sum())
     if lost > 0:
         notify(f"{lost:.6g} Gbit/s of demand between nodes without a path are left out")
     result = _ecmp(problem, config) if config.routing == "ecmp" else _solve(problem, config, deadline, notify)

@@ -116,6 +116,16 @@ def test_one_list_flow_and_ecmp(files: Path, capsys: pytest.CaptureFixture[str])
     assert ecmp["value"] == pytest.approx(1.8)
 
 
+def test_nothing_is_without_a_path_by_rounding(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rates = np.random.default_rng(0).choice([0.0, 0.1, 0.3, 1e4 / 3], 20)
+    pairs = [f"{a},{b}" for a in "abcde" for b in "abcde" if a != b]
+    rows = [f"{pair},{rate}" for pair, rate in zip(pairs, rates.tolist(), strict=True)]
+    (files / "demands.csv").write_text("\n".join(["source,target,rate", *rows]), encoding="utf-8")
+    assert _json("solve --routing ecmp --objective max_link_utilisation", capsys)["lost"] == 0
+    _run("solve --routing ecmp --objective max_link_utilisation")
+    assert "without a path" not in capsys.readouterr().out
+
+
 def test_a_missed_gap_ends_otherwise_than_a_reached_one(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missed = _json("solve --routing segments --objective max_link_utilisation --gap 0 --max-iterations 1", capsys, 3)
     assert missed["gap"] > 0
