@@ -155,8 +155,8 @@ def _grow_all(targets: IntArray, links: IgpLinks, dags: Dags, blocks: int) -> No
 @inner_kernel
 def is_on_dag(distance: FloatArray, links: IgpLinks, link: int) -> bool:
     """Whether a link is a next hop towards the destination of these distances (N,)."""
-    to_end = distance[links.head[link]]
-    return to_end < np.inf and distance[links.tail[link]] == links.metric[link] + to_end
+    length = links.metric[link] + distance[links.head[link]]
+    return length < np.inf and distance[links.tail[link]] == length
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

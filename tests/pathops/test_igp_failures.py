@@ -95,6 +95,15 @@ def test_a_ring_has_a_micro_loop_where_traffic_turns_round() -> None:
     assert failures.under([[]], repairing=True).at_risk[0, 0] == 0
 
 
+def test_a_link_out_of_service_makes_no_micro_loop() -> None:
+    # 0 sends to 1 by 2, which is cut off when 2->1 fails; the link from 2 back to 0 is out of service.
+    topology = make_topology([(0, 2, 10.0), (2, 1, 10.0), (0, 1, 10.0), (2, 0, 0.0)])
+    volume = np.zeros((1, 3, 3))
+    volume[0, 1] = [3, 0, 5]
+    failures = IgpFailures(EcmpDag.of(topology, np.array([1.0, 1, 5, 1])), volume)
+    assert failures.under([[1]], repairing=True).at_risk[0, 0] == 0
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_loads_equal_those_of_pyntm(seed: int) -> None:
     pyntm = pytest.importorskip("pyNTM", reason="pip install pyNTM networkx to compare with it")
