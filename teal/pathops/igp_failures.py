@@ -191,6 +191,7 @@ def _all_failures(  # type: ignore[no-untyped-def]
                     if is_failed[e]:
                         load[m, e] = 0.0
                         continue
+                    load[m, e] = max(0.0, load[m, e])  # a difference of loads, which rounding may leave below 0
                     u = load[m, e] * inverse_capacity[e]
                     if u > largest:
                         largest, where = u, e

@@ -95,6 +95,19 @@ def test_a_ring_has_a_micro_loop_where_traffic_turns_round() -> None:
     assert failures.under([[]], repairing=True).at_risk[0, 0] == 0
 
 
+@pytest.mark.parametrize("repairing", [False, True])
+def test_no_load_is_negative_by_rounding(repairing: bool) -> None:
+    # With these demands, 0.25 of the pairs of a ring with a chord, links lose all they carry in several failures.
+    ring = make_topology([*((n, (n + 1) % 8, 10.0) for n in range(8)), (0, 4, 10.0)], both=True)
+    rng = np.random.default_rng(1)
+    volume = rng.uniform(size=(1, 8, 8)) * (rng.random((1, 8, 8)) < 0.25)
+    volume[:, range(8), range(8)] = 0
+    results = IgpFailures(EcmpDag.of(ring, np.ones(ring.num_links)), volume).under(
+        _failures(ring), repairing=repairing, loads=True
+    )
+    assert results.load.min() == 0
+
+
 def test_a_link_out_of_service_makes_no_micro_loop() -> None:
     # 0 sends to 1 by 2, which is cut off when 2->1 fails; the link from 2 back to 0 is out of service.
     topology = make_topology([(0, 2, 10.0), (2, 1, 10.0), (0, 1, 10.0), (2, 0, 0.0)])
