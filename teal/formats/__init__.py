@@ -221,8 +221,14 @@ def save_topology(path: Path | str, topology: Topology) -> None:
         temporary.write_text(json.dumps(make(topology)) + "\n", encoding="utf-8")
 
 
-def save_traffic(path: Path, traffic: TrafficMatrices, topology: Topology) -> None:
+def save_traffic(path: Path, traffic: TrafficMatrices, topology: Topology, *, exact: bool = False) -> None:
     """Write traffic matrices to a ``.npz``, ``.csv`` or ``.parquet`` file, streamed.
+
+    Args:
+        path: of the file.
+        traffic: the matrices.
+        topology: whose nodes they name.
+        exact: write rates in float64 to a .npz file too, not in float32.
 
     Raises:
         InputError: another suffix.
@@ -231,7 +237,7 @@ def save_traffic(path: Path, traffic: TrafficMatrices, topology: Topology) -> No
         case ".npz":
             if traffic.classes is not None:
                 raise InputError(str(path), "out", "a .csv or .parquet file for traffic with classes", ".npz")
-            write_npz(path, traffic, topology)
+            write_npz(path, traffic, topology, "<f8" if exact else "<f4")
         case ".csv" | ".parquet":
             write_table(path, traffic, topology)
         case suffix:

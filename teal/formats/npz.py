@@ -85,8 +85,8 @@ def read_npz(path: Path, topology: Topology) -> TrafficMatrices:
     return traffic
 
 
-def write_npz(path: Path, traffic: TrafficMatrices, topology: Topology) -> None:
-    """Write traffic matrices, a chunk at a time, in float32."""
+def write_npz(path: Path, traffic: TrafficMatrices, topology: Topology, dtype: str = "<f4") -> None:
+    """Write traffic matrices, a chunk at a time, with rates in float32 or another type."""
     names = np.array(topology.node_names)
     header_fields = {
         "timestamps": traffic.timestamps.astype("datetime64[s]").astype(np.int64),
@@ -100,9 +100,9 @@ def write_npz(path: Path, traffic: TrafficMatrices, topology: Topology) -> None:
                 npy.write_array(stream, values, allow_pickle=False)
         with archive.open("rates.npy", "w", force_zip64=True) as stream:
             shape = (traffic.num_matrices, traffic.num_demands)
-            npy.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": shape})
+            npy.write_array_header_1_0(stream, {"descr": dtype, "fortran_order": False, "shape": shape})
             for chunk in traffic.chunks():
-                stream.write(chunk.astype("<f4").tobytes())
+                stream.write(chunk.astype(dtype).tobytes())
 
 
 class _Reordered:

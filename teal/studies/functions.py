@@ -135,7 +135,7 @@ def _files(topology: Any, traffic: Any) -> Iterator[tuple[str, str]]:
         if matrices is not None:
             known = network if network is not None else load_topology(str(topology))
             traffic = Path(folder) / ("traffic.npz" if matrices.classes is None else "traffic.parquet")
-            save_traffic(traffic, matrices, known)
+            save_traffic(traffic, matrices, known, exact=True)
         yield str(topology), str(traffic)
 
 

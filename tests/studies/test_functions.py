@@ -87,3 +87,10 @@ def test_what_is_certain_is_true_of_the_network(seed: int) -> None:
     case = check(seed)
     assert len(case.count) >= 12, "every command was asked"
     assert not case.wrong
+
+
+def test_rates_of_an_object_are_taken_as_they_are() -> None:
+    topology = teal.load_topology("b4")
+    traffic = teal.load_traffic(TRAFFIC, topology)
+    simulation = teal.simulate(topology, traffic)
+    assert [one.demand for one in simulation.matrices] == [float(traffic.read([m])[0].sum()) for m in range(4)]
