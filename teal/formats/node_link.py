@@ -2,8 +2,9 @@
 
 Nodes have an ``id`` (any scalar, converted to a string) and perhaps ``pos`` ([longitude, latitude]) or ``lon`` and
 ``lat``; a node without a valid position has none.  Links (key ``links`` or ``edges``) have ``source``, ``target``,
-``capacity`` and perhaps ``latency`` in ms and an IGP ``metric``.  Capacities are in Gbit/s unless the ``graph`` object
-has a ``capacity_unit``.  Without ``"directed": true`` each link stands for two, one in each direction.
+``capacity`` and perhaps ``latency`` in ms, an IGP ``metric``, and ``"failed": true`` if they are out of service.
+Capacities are in Gbit/s unless the ``graph`` object has a ``capacity_unit``.  Without ``"directed": true`` each link
+stands for two, one in each direction.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ def topology_from_node_link(
                 f"{field} ({link['source']}->{link['target']})",
                 tuple(str(key) for key in link if key not in ("source", "target", "key", "metric", names.latency)),
                 number(link["metric"], where, f"{field}: metric") if "metric" in link else None,
+                link.get("failed") is True,
             )
         )
     return topology_from_records(
@@ -119,6 +121,7 @@ def topology_to_node_link(topology: Topology) -> dict[str, Any]:
     capacity_and_latency = zip(topology.capacity.tolist(), topology.latency.tolist(), strict=True)
     links: list[dict[str, Any]] = [
         {"source": names[s], "target": names[t], "capacity": capacity, "latency": latency}
+        | ({} if capacity else {"failed": True})
         for (s, t), (capacity, latency) in zip(ends, capacity_and_latency, strict=True)
     ]
     if topology.metric is not None:

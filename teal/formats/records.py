@@ -29,6 +29,7 @@ class LinkRecord:
         field: its place in the file, for messages.
         others: names of its other attributes, for messages.
         metric: IGP metric; None if the file has none.
+        has_failed: whether the link is out of service: its capacity is 0, whatever ``capacity`` says.
     """
 
     source: str
@@ -38,6 +39,7 @@ class LinkRecord:
     field: str
     others: tuple[str, ...] = ()
     metric: float | None = None
+    has_failed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +130,7 @@ def topology_from_records(
         if record.source == record.target:
             loops += 1
             continue
-        link_capacity = record.capacity
+        link_capacity = 0.0 if record.has_failed else record.capacity
         if link_capacity is None:
             if default_capacity is None:
                 others = f"none among {', '.join(record.others)}" if record.others else "none"
@@ -139,7 +141,7 @@ def topology_from_records(
                     others,
                 )  # fmt: skip
             link_capacity, assumed = default_capacity, assumed + 1
-        if not math.isfinite(link_capacity) or link_capacity <= 0:
+        if not math.isfinite(link_capacity) or (link_capacity <= 0 and not record.has_failed):
             raise InputError(where, f"{record.field}: capacity", "a capacity > 0", link_capacity)
         a, b = index[record.source], index[record.target]
         delay = record.latency

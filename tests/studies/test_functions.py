@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import teal
@@ -94,3 +95,14 @@ def test_rates_of_an_object_are_taken_as_they_are() -> None:
     traffic = teal.load_traffic(TRAFFIC, topology)
     simulation = teal.simulate(topology, traffic)
     assert [one.demand for one in simulation.matrices] == [float(traffic.read([m])[0].sum()) for m in range(4)]
+
+
+def test_failed_links_of_an_object_are_as_if_they_were_not_there() -> None:
+    whole = teal.load_topology("b4")
+    traffic, down = teal.load_traffic("gravity:seed=0,count=1,load=0.8", whole), whole.find_links("1", "2")
+    failed, gone = whole.with_failed_links(down), whole.with_links(np.setdiff1d(np.arange(whole.num_links), down))
+    loads, expected = (teal.simulate(topology, traffic, failures=("cables",)) for topology in (failed, gone))
+    assert np.delete(loads.largest_load, down) == pytest.approx(expected.largest_load)
+    assert [one.utilisation for one in loads.failures] == pytest.approx([one.utilisation for one in expected.failures])
+    plans = [teal.upgrade(topology, traffic, growth=2.0, matrices=1, gap=1e-3) for topology in (failed, gone)]
+    assert plans[0].upgrade.cost == pytest.approx(plans[1].upgrade.cost, rel=2e-3)
