@@ -79,6 +79,24 @@ def test_cost_and_bound_enclose_the_optimum_of_the_whole_program(seed: int) -> N
     assert float(replayed.max()) <= scenarios.limit * (1 + 2e-4)
 
 
+@pytest.mark.parametrize("more", [1.0, 10.0])
+def test_a_purchase_that_is_small_beside_the_capacities_reaches_its_gap(more: float) -> None:
+    # Nodes 0 to 4; some cut has 28,100 Gbit/s for the first demand beside the others, and is full at more = 0.
+    ends = [(0, 1, 1e4), (0, 2, 1e4), (2, 1, 1e4), (1, 3, 2e4), (3, 4, 1e2), (4, 0, 1e4), (3, 0, 1e4), (2, 3, 5e3)]
+    topology, pairs = make_topology(ends, both=True), np.array([[0, 1], [2, 3], [3, 1], [4, 2]])
+    matrices = np.array([[28_100 + more, 1_000, 1_000, 2_000]])
+    paths = teal.compute_paths(topology, pairs, num_paths=6, cache=False)
+    problem = teal.Problem.create(topology, paths, teal.Objective("max_link_utilisation"), matrices)
+    scenarios, _ = scenarios_of(problem, matrices, [], np.ones(8), 1.0)
+    cost, upper, right, equal, wanted = _whole(scenarios)
+    optimum = linprog(cost, upper, right, equal, wanted, bounds=(0, None)).fun
+    found, _ = buy(scenarios, gap=1e-2)
+    assert found.reached
+    assert found.bound <= optimum * (1 + 1e-6)
+    assert found.cost >= optimum * (1 - 1e-6)
+    assert found.gap <= 1e-2
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_modules_cost_what_the_whole_integer_program_says(seed: int) -> None:
     scenarios = _scenarios(seed)
