@@ -227,9 +227,11 @@ def check_simulate(case: Case) -> None:
         works[down] = False
         full = (load / topology.capacity)[works].max(initial=0.0)
         case.check("simulate: failure", abs(failure.utilisation - full) < 1e-9, (failure, full))
-        cut = lost if failure.kind != "node" else None
-        if cut is not None:
-            case.check("simulate: lost", abs(failure.lost - cut) < 1e-9, (failure, cut))
+        own = 0.0
+        if failure.kind == "node":
+            own = float(case.rates[failure.index][(case.pairs == topology.node_index()[failure.failure]).any(1)].sum())
+        case.check("simulate: lost", abs(failure.lost - (lost - own)) < 1e-9, (failure, lost - own))
+        case.check("simulate: own", abs(failure.own - own) < 1e-9, (failure, own))
 
 
 def check_service(case: Case) -> None:
