@@ -62,8 +62,8 @@ class SolveFigures(Figures):
 
     Attributes:
         objective: the program.
-        gap_all_paths: certified gap to the optimum over all paths of the network, by the same prices; NaN where these
-            prove nothing over all paths.
+        gap_all_paths: certified gap of the splits that are returned to the optimum over all paths of the network, by
+            the same prices; NaN where these prove nothing over all paths.
         iterations: of PDHG.
         build_s: seconds for paths, problem and model.
         solve_s: seconds to solve.
@@ -228,7 +228,7 @@ def _solved(config: SolveConfig, instance: Instance, notify: Callable[[str], Non
     build_s = instance.paths_s + time.perf_counter() - begin
     prepare(problem, gap=config.gap)
     deadline = seconds(config.deadline) if config.deadline else math.inf
-    begin = time.perf_counter()
+    begin, bound_all_paths = time.perf_counter(), None
     if config.over_all_paths:
         last = complete(improving(
             problem, target=config.gap, max_rounds=_MOST_ROUNDS, max_iterations=config.max_iterations,
@@ -236,7 +236,8 @@ def _solved(config: SolveConfig, instance: Instance, notify: Callable[[str], Non
         ))  # fmt: skip
         added = int(last.paths.mask.sum()) - int(problem.path_mask.sum())
         notify(f"{added:,} paths added, at most {last.paths.num_paths} a demand")
-        problem, result, target_gap = problem.with_paths(last.paths), last.result, last.gap_all_paths
+        problem, result = problem.with_paths(last.paths), last.result
+        bound_all_paths, target_gap = last.bound_all_paths, last.gap_all_paths
     else:
         result = solve(
             problem,
@@ -262,19 +263,19 @@ def _solved(config: SolveConfig, instance: Instance, notify: Callable[[str], Non
         changed = int(changes(problem, splits, in_force).sum())
     assessment = assess(problem, Allocation.of_batch(splits, result.prices, solve_s, result.program_prices))
     begin, gap_all_paths = time.perf_counter(), math.nan
-    if config.over_all_paths:
-        gap_all_paths = proven(float(target_gap[0]))
-    elif not problem.objective.rules.is_sequence and not problem.conditions:
-        gap_all_paths = proven(float(gap(problem, result.value, all_paths_bound(problem, result.prices))[0]))
+    if bound_all_paths is None and not problem.objective.rules.is_sequence and not problem.conditions:
+        bound_all_paths = all_paths_bound(problem, result.prices)
+    if bound_all_paths is not None:
+        gap_all_paths = float(gap(problem, assessment.value, bound_all_paths)[0])
     bound_s = time.perf_counter() - begin
     figures = assessment.figures(0)
     was_reached = bool(target_gap[0] <= config.gap)
-    is_rounded = splits is not short and not config.over_all_paths and figures.gap > config.gap
+    is_rounded = splits is not short and (gap_all_paths if config.over_all_paths else figures.gap) > config.gap
     return SolveReport(
         problem=problem,
         objective=problem.objective,
         splits=splits[0],
-        gap_all_paths=gap_all_paths,
+        gap_all_paths=proven(gap_all_paths),
         iterations=result.iterations,
         build_s=build_s,
         solve_s=solve_s,

@@ -114,6 +114,26 @@ def test_a_gap_over_all_paths_that_proves_nothing_is_unknown(capsys: pytest.Capt
     assert "unknown" not in capsys.readouterr().out, "chosen paths leave prices that prove something"
 
 
+@pytest.mark.parametrize("options", [["--over-all-paths", "--min-split", "0.9"], ["--keep-within", "1"]])
+def test_the_gap_over_all_paths_is_of_the_splits_given_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    """Rounded splits carry far less than the program's optimum over all paths, which the arc form gives."""
+    out, topology = tmp_path / "a.json", teal.load_topology("b4")
+    command = ["solve", "--topology", "b4", "--traffic", "gravity:seed=0,load=8,count=2", "--out", str(out)]
+    if "--keep-within" in options:
+        assert main(command) == 0
+        options = [*options, "--index", "1", "--previous", str(out), "--overwrite"]
+    capsys.readouterr()
+    assert main([*command, "--gap", "0.001", "--json", *options]) == 3
+    figures = json.loads(capsys.readouterr().out)
+    demand = teal.load_traffic("gravity:seed=0,load=8,count=2", topology).read([int("--index" in options)])
+    optimum = arc_form.optimum(teal.Problem.create(topology, teal.compute_paths(topology), "total_flow", demand))
+    carried = _satisfied(out) * demand.sum()
+    assert figures["gap_all_paths"] >= 1 - carried / optimum - 1e-9 > 0.01
+    assert not figures["reached"]
+
+
 @pytest.mark.parametrize(
     "options",
     [
