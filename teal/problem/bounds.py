@@ -147,7 +147,8 @@ def from_score(problem: Problem, score: Tensor) -> Tensor:
 def gap(problem: Problem, value: Tensor, bound: Tensor) -> Tensor:
     """(B,) how far the optimum may be: (bound - value) / bound, or (value - bound) / value for a minimum.
 
-    0 where both are 0; infinite, not certified, where value or bound is NaN or infinite.
+    Values below 0 are losses: the gap of a maximum -L is that of the minimum L.  0 where both are 0; infinite, not
+    certified, where value or bound is NaN or infinite.
     """
     gaps = relative_gap(value.cpu().numpy(), bound.cpu().numpy(), problem.objective.rules.sense)
     return torch.where(value.isfinite() & bound.isfinite(), torch.from_numpy(gaps).to(value.device), torch.inf)
@@ -162,5 +163,6 @@ def relative_gap(value: FloatArray, bound: FloatArray, sense: float) -> FloatArr
         sense: 1.0 if larger values are better, -1.0 if smaller ones are.
     """
     high, low = (bound, value) if sense > 0 else (value, bound)
+    largest = np.maximum(np.abs(high), np.abs(low))
     with np.errstate(invalid="ignore", divide="ignore"):  # infinities
-        return np.where(high > 0, (high - low) / high, 0.0)
+        return np.where(largest == 0, 0.0, (high - low) / largest)

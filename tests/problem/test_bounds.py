@@ -16,7 +16,7 @@ from teal.network.extension import with_columns
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.assessment import assess
-from teal.problem.bounds import all_paths_bound, dual_bound, gap, scaled_dual_bound
+from teal.problem.bounds import all_paths_bound, dual_bound, gap, relative_gap, scaled_dual_bound
 from teal.testing import make_topology, random_problem
 
 
@@ -103,3 +103,14 @@ def test_over_all_paths_a_balanced_program_includes_what_the_allocation_includes
         assert all_paths_bound(problem, prices).item() <= optimum + 1e-12
     only_first = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
     assert all_paths_bound(problem, only_first).item() == pytest.approx(optimum)
+
+
+def test_the_gap_of_negative_values_is_that_of_the_losses() -> None:
+    """To maximise -L is to minimise L; the numbers are computed by hand."""
+    loss, bound = np.array([0.5, 3.0, 0.2, 0.0]), np.array([0.2, 3.0, 0.0, 0.0])
+    expected = [0.6, 0.0, 1.0, 0.0]
+    assert relative_gap(loss, bound, -1.0) == pytest.approx(expected)
+    assert relative_gap(-loss, -bound, 1.0) == pytest.approx(expected)
+    assert relative_gap(-bound, -loss, -1.0) == pytest.approx(expected)
+    assert relative_gap(np.array([-2.0]), np.array([3.0]), 1.0) >= 1, "nothing is proven of a value below 0"
+    assert np.isnan(relative_gap(np.array([1.0]), np.array([np.nan]), 1.0))
