@@ -183,7 +183,8 @@ class Problem:
         )  # fmt: skip
         if demand is self.demand and bool((capacity == self.capacity).all()):
             return None
-        limited = dataclasses.replace(self, demand=demand, capacity=capacity)
+        steps = self.steps and self.steps.of_part(demand / self.demand)
+        limited = dataclasses.replace(self, demand=demand, capacity=capacity, steps=steps)
         limited.__dict__["_limited"] = None  # a second limit would change nothing
         return limited
 

@@ -57,6 +57,19 @@ class ValueSteps:
             total = total + (level[c - 1] - level[c]) * (share - self.end[..., c - 1].to(share)).clamp(min=0)
         return total
 
+    def of_part(self, share: Tensor) -> ValueSteps:
+        """The steps as shares of the first part of each demand.
+
+        Args:
+            share: (B, D) of the demand that the part is; the steps stay where it is 0 or NaN.
+        """
+        share = torch.where(share > 0, share, 1).to(self.end)
+        return ValueSteps(self.level, (self.end / share[..., None]).clamp(max=1))
+
+    def last_level(self) -> Tensor:
+        """(B, D) value of the last Gbit/s of each demand over that of its first one."""
+        return self.level[(self.end[..., :-1] < 1).sum(-1)]
+
     def rows(self, rows: slice | Tensor) -> ValueSteps:
         """The steps in some of the matrices."""
         return ValueSteps(self.level, self.end[rows])

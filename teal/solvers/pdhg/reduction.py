@@ -137,13 +137,17 @@ def _prices_of_all(problem: Problem, prices: Tensor) -> Tensor:
     A link wider than the sum of all usable demands becomes free: that raises profits by at most demand times price,
     in sum no more than the value of its usable capacity.  Of a demand larger than its paths can carry, the price of
     each path's bottleneck rises by the path's profit, which adds bottleneck times profit for each path and takes away
-    demand times the largest profit.
+    demand times the largest profit.  Where values fall in steps, that is the profit in the step of the last usable
+    Gbit/s: later steps have none then, and what earlier ones have beyond it stays.
     """
     prices = torch.where(problem.capacity > problem.usable.capacity, 0, prices)
     if problem.demand is problem.usable.demand:  # no demand was limited: the first step is all
         return prices
     exceeds = (problem.demand > problem.bottleneck.sum(-1)) & problem.routable
-    profit = torch.where(problem.path_mask, problem.path_value - problem.ops.path_sum(prices), 0)
+    value = problem.path_value
+    if (steps := problem.usable.steps) is not None:
+        value = value - (problem.demand_value * (1 - steps.last_level().to(prices)))[..., None]
+    profit = torch.where(problem.path_mask, value - problem.ops.path_sum(prices), 0)
     profit = torch.where(exceeds[..., None], profit.clamp(min=0), 0).flatten(1)
     link = problem.ops.path_max(-problem.capacity)[1].clamp(min=0).flatten(1)
     # Twice the rounding of a sum of prices, so that the new profit is 0 and not just above it.

@@ -1,0 +1,44 @@
+"""The reduced program and the way back from it, against linear programs over the flows of paths."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import linprog
+
+from teal.problem import Problem
+from teal.solvers import pdhg
+from teal.testing import random_problem, with_random_steps
+
+
+def _optimum(problem: Problem) -> float:
+    """The largest value of one matrix whose value falls in steps, each step of a demand with flows of its own."""
+    assert problem.steps is not None
+    level, end = problem.steps.level.numpy(), problem.steps.end[0].numpy()
+    (demands, paths), count = problem.paths.leaf.shape, len(level)
+    lost = problem.demand_value.numpy()[:, None]
+    loads = np.zeros((problem.topology.num_links, demands * paths))
+    path, link = problem.paths.incidences()
+    loads[link, path] = 1
+    width = problem.demand[0].numpy()[:, None] * np.diff(end, prepend=0.0, axis=1)
+    served = np.kron(np.eye(count), np.repeat(np.eye(demands), paths, axis=1))
+    solution = linprog(
+        np.concatenate([(lost * (1 - one) - problem.path_value.numpy()).ravel() for one in level]),
+        np.vstack([np.tile(loads, count), served]),
+        np.concatenate([problem.capacity[0].numpy(), width.T.ravel()]),
+        bounds=[(0, None) if live else (0, 0) for live in problem.path_mask[0].flatten().tolist()] * count,
+    )
+    return -float(solution.fun)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_steps_of_a_demand_that_its_paths_cannot_carry(seed: int) -> None:
+    """Narrow links limit demands to less than a step of theirs, so that steps are other shares of what is left."""
+    problem = random_problem(seed, batch=1)
+    capacity = problem.capacity * torch.where(torch.arange(problem.capacity.shape[1]) % 3 == 0, 1e-5, 1)
+    problem = with_random_steps(problem.with_demand(problem.demand * 4).with_capacity(capacity), seed)
+    assert problem.usable.demand is not problem.demand
+    result, optimum = pdhg.solve(problem, gap=1e-4), _optimum(problem)
+    assert float(result.gap) <= 1e-4
+    assert optimum * (1 - 1e-4) <= float(result.value) <= optimum * (1 + 1e-9) <= float(result.bound) * (1 + 2e-9)
