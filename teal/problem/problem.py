@@ -370,11 +370,18 @@ class Problem:
         return over
 
     def rows(self, rows: slice | Tensor) -> Problem:
-        """The problem of some of the matrices, as a slice or by their numbers."""
+        """The problem of some of the matrices, as a slice or by their numbers.
+
+        Raises:
+            InputError: a single number, which :meth:`row` takes, or something else.
+        """
+        demand = self.demand[rows]
+        if demand.shape[1:] != self.demand.shape[1:]:
+            raise InputError("problem", "rows", "a slice or a list of numbers; row(0) is one matrix", repr(rows))
         conditions = tuple(condition.rows(rows) for condition in self.conditions)
         largest = None if self.largest_share is None else self.largest_share[rows]
         return dataclasses.replace(
-            self, demand=self.demand[rows], capacity=self.capacity[rows], conditions=conditions,
+            self, demand=demand, capacity=self.capacity[rows], conditions=conditions,
             steps=self.steps and self.steps.rows(rows), largest_share=largest,
         )  # fmt: skip
 
@@ -390,7 +397,12 @@ class Problem:
         )  # fmt: skip
 
     def row(self, index: int) -> Problem:
-        """The problem of one matrix, B = 1."""
+        """The problem of one matrix, B = 1; a negative number counts from the end.
+
+        Raises:
+            IndexError: no such matrix.
+        """
+        index = range(self.batch)[index]
         return self.rows(slice(index, index + 1))
 
     def to(self, dtype: torch.dtype) -> Problem:

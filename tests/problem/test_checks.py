@@ -84,6 +84,19 @@ def test_an_empty_batch_is_refused() -> None:
         Problem.create(_PLAIN.topology, _PLAIN.paths, Objective(), np.zeros((0, _PLAIN.paths.num_demands)))
 
 
+def test_a_matrix_that_is_not_there_is_refused() -> None:
+    problem = random_problem(0, batch=3)
+    for wrong in (3, 7, -4):
+        with pytest.raises(IndexError):
+            problem.row(wrong)
+    with pytest.raises(InputError, match=r"row\(0\) is one matrix"):
+        problem.rows(torch.tensor(1))
+    with pytest.raises((InputError, TypeError)):  # of the check of annotations, where tests run with it
+        problem.rows(0)  # type: ignore[arg-type]
+    assert torch.equal(problem.row(-1).demand, problem.demand[2:])
+    assert torch.equal(problem.rows(torch.tensor([2, 0])).demand, problem.demand[[2, 0]])
+
+
 def test_names_of_methods_may_be_texts() -> None:
     by_name = compute_paths(_PLAIN.topology, method="yen", cache=False)
     by_member = compute_paths(_PLAIN.topology, method=PathMethod.YEN, cache=False)
