@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from teal.problem import Problem
+from teal.problem.feasibility import check_shape
 
 MIN_SPLIT_SUM = 1e-12  # share of a demand; splits with a smaller sum count as none
 
@@ -32,7 +33,11 @@ def project(problem: Problem, splits: Tensor, refill: int = 4) -> Tensor:
         problem: B matrices.
         splits: (B, D, K), any numbers.
         refill: number of rounds of step 3.
+
+    Raises:
+        ValueError: splits of another shape than (B, D, K).
     """
+    check_shape(problem, splits)
     splits = torch.where(problem.path_mask, splits, 0).nan_to_num(nan=0.0, posinf=1.0).clamp(min=0)
     if problem.largest_share is not None:
         splits = torch.minimum(splits, problem.largest_share.to(splits))

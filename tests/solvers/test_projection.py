@@ -72,3 +72,9 @@ def test_projection_and_refilling_of_a_shared_link_equal_flows_computed_by_hand(
     assert cut.tolist() == pytest.approx([0.5, 0.5, 20 / 2.2])
     full = problem.flows(project(problem, torch.ones(1, 3, 1, dtype=torch.float64), refill=2)).flatten()
     assert full.tolist() == pytest.approx([0.5, 0.5, 9.5])
+
+
+def test_splits_of_one_matrix_are_refused_for_several() -> None:
+    problem = random_problem(0, batch=2)
+    with pytest.raises(ValueError, match="splits must be"):
+        project(problem, problem.even_splits[0])
