@@ -74,9 +74,16 @@ class TrafficEnvironment(gymnasium.Env[dict[str, AnyArray], AnyArray]):
         return self._observation(), {"row": row}
 
     def step(self, action: AnyArray) -> tuple[dict[str, AnyArray], float, bool, bool, dict[str, Any]]:
-        """Allocate; the episode ends."""
+        """Allocate; the episode ends.
+
+        Raises:
+            InputError: an action of another shape than (D, K), or with NaN.
+        """
         problem = self._problem
         logits = torch.as_tensor(np.asarray(action), dtype=torch.float64)[None]
+        if logits.shape != problem.path_mask.shape or bool(logits.isnan().any()):
+            found = "NaN" if logits.shape == problem.path_mask.shape else str(tuple(logits.shape[1:]))
+            raise InputError("environment", "action", f"{self.action_space.shape} numbers", found)
         logits = logits.clamp(-_MOST_LOGIT, _MOST_LOGIT).masked_fill(~problem.path_mask, -torch.inf)
         splits = torch.nan_to_num(logits.softmax(-1))  # a demand without a live path has none
         if problem.objective.maximises_value:

@@ -44,6 +44,16 @@ def test_the_reward_is_that_of_the_feasible_allocation_and_at_most_the_optimum()
     assert not truncated
 
 
+def test_an_action_that_is_none_earns_nothing() -> None:
+    environment = _environment()
+    environment.reset(options={"row": 1})
+    action = np.zeros((132, 4), np.float32)
+    action[5, 2] = np.nan
+    for wrong, words in ((action, "NaN"), (action[:, :1], r"\(132, 1\)"), (action[0], r"\(4,\)")):
+        with pytest.raises(InputError, match=words):
+            environment.step(wrong)
+
+
 def test_sequences_of_programs_are_refused() -> None:
     with pytest.raises(InputError, match="a single program"):
         _environment("max_min")
