@@ -34,6 +34,7 @@ import numpy as np
 
 from teal.errors import InputError
 from teal.runtime.arrays import AnyArray, FloatArray
+from teal.spec import register
 
 
 class ObjectiveName(StrEnum):
@@ -206,14 +207,13 @@ _RULES: dict[str, Rules] = {
 SINGLE_PROGRAMS = tuple(name for name in ObjectiveName if not _RULES[name].is_sequence)
 
 
-def register_objective(name: str, rules: Rules) -> None:
+def register_objective(name: str, rules: Rules, *, replace: bool = False) -> None:
     """Make ``Objective(name)`` an objective with these rules.
 
     Raises:
-        InputError: the name is taken by other rules.
+        InputError: the name is taken by other rules, and ``replace`` is false.
     """
-    if _RULES.setdefault(name, rules) != rules:
-        raise InputError("objective", "name", "one that is not taken", repr(name))
+    register(_RULES, "objective", name, rules, replace=replace)
 
 
 @dataclasses.dataclass(frozen=True)

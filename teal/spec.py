@@ -1,12 +1,14 @@
-"""Specifications of schemes, topologies and traffic: ``name:key=value,key=value``."""
+"""Specifications of schemes, topologies and traffic: ``name:key=value,key=value``; and names that code may add."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from teal.errors import InputError
 
+_Entry = TypeVar("_Entry")
 _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")  # accepted spellings, in any case
 
 
@@ -72,3 +74,25 @@ def parse_spec(text: str, prefix: str = "") -> Spec:
             raise InputError(text, item, "key=value", repr(item))
         options[key.strip().replace("-", "_")] = value.strip()
     return Spec(text, name, options)
+
+
+def register(
+    registry: dict[str, _Entry], what: str, name: str, entry: _Entry, *, replace: bool, others: Iterable[str] = ()
+) -> None:
+    """Add a name to a registry.
+
+    Args:
+        registry: to which it is added.
+        what: the kind of entry, for the message.
+        name: of the entry.
+        entry: which may be there already.
+        replace: whether it may take the place of another one.
+        others: names that are taken without being in the registry.
+
+    Raises:
+        InputError: the name is taken by another entry.
+    """
+    is_taken = registry[name] != entry if name in registry else name in others
+    if is_taken and not replace:
+        raise InputError(what, "name", "one that is not taken (or replace=True)", repr(name))
+    registry[name] = entry

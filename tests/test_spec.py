@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+import teal
+from teal import objectives
 from teal.config import seconds
 from teal.errors import InputError
+from teal.objectives import register_objective
+from teal.problem import assessment
+from teal.problem.assessment import register_certificate
+from teal.schemes import registry as schemes
+from teal.schemes.hedges import registry as hedges
+from teal.solvers.pdhg import register_sequence, solver
 from teal.spec import parse_spec
 
 
@@ -26,6 +36,37 @@ def test_specification_gives_its_name_and_typed_options() -> None:
 def test_malformed_options_of_a_specification_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="key=value"):
         parse_spec(text)
+
+
+def _one(*_: Any) -> Any:
+    return None
+
+
+def _other(*_: Any) -> Any:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("register", "registry", "built_in"),
+    [
+        (teal.register_scheme, schemes._registered, "pdhg"),
+        (teal.register_hedge, hedges._registered, "saa"),
+        (register_objective, objectives._RULES, "total_flow"),
+        (register_sequence, solver._SEQUENCES, "priority"),
+        (register_certificate, assessment._CERTIFICATES, "max_min"),
+    ],
+)
+def test_a_name_that_is_taken_is_replaced_only_where_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, register: Any, registry: dict[str, Any], built_in: str
+) -> None:
+    monkeypatch.setitem(registry, "mine", _one)
+    register("mine", _one)
+    for taken in ("mine", built_in):
+        with pytest.raises(InputError, match="not taken"):
+            register(taken, _other)
+    assert registry["mine"] is _one
+    register("mine", _other, replace=True)
+    assert registry["mine"] is _other
 
 
 @pytest.mark.parametrize(("text", "expected"), [("90", 90), ("90s", 90), ("10m", 600), ("1h30m", 5400), ("0.5s", 0.5)])

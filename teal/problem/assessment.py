@@ -16,6 +16,7 @@ from teal.problem.feasibility import TOLERANCE, check_shape, violations
 from teal.problem.lines import Lines
 from teal.problem.priority import ClassFigures, class_figures
 from teal.problem.problem import Problem
+from teal.spec import register
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,14 +142,18 @@ def _of_levels(problem: Problem, splits: Tensor, prices: Tensor, program_prices:
 _CERTIFICATES: dict[str, Certify] = {ObjectiveName.PRIORITY: _of_classes, ObjectiveName.MAX_MIN: _of_levels}
 
 
-def register_certificate(name: str, certify: Certify) -> None:
+def register_certificate(name: str, certify: Certify, *, replace: bool = False) -> None:
     """How to measure and bound an objective that is a sequence of programs.
 
     Args:
         name: of the objective; see :func:`teal.objectives.register_objective`.
         certify: computes the certificate.
+        replace: whether it may take the place of another one.
+
+    Raises:
+        InputError: the name is taken.
     """
-    _CERTIFICATES[name] = certify
+    register(_CERTIFICATES, "certificate", name, certify, replace=replace)
 
 
 def assess(problem: Problem, allocation: Allocation) -> Assessment:

@@ -17,7 +17,7 @@ from typing import Protocol, runtime_checkable
 
 from teal.errors import InputError
 from teal.problem import Allocation, Problem
-from teal.spec import Spec, parse_spec
+from teal.spec import Spec, parse_spec, register
 
 _IMPORTED = re.compile(r"(?P<module>\w+(\.\w+)*):(?P<factory>\w+)(?P<options>:.*)?")
 ENTRY_POINTS = "teal.schemes"  # group of the package entry points
@@ -50,12 +50,15 @@ SchemeFactory = Callable[[Spec, Path | None], Scheme]
 _registered: dict[str, SchemeFactory] = {}
 
 
-def register_scheme(name: str, factory: SchemeFactory) -> None:
+def register_scheme(name: str, factory: SchemeFactory, *, replace: bool = False) -> None:
     """Make ``factory`` available as ``--scheme name`` in this process.
 
     A package announces its schemes without being imported, by entry points in the group ``teal.schemes``.
+
+    Raises:
+        InputError: another scheme has the name, and ``replace`` is false.
     """
-    _registered[name] = factory
+    register(_registered, "scheme", name, factory, replace=replace, others=scheme_names())
 
 
 def scheme_names() -> list[str]:

@@ -14,7 +14,7 @@ from teal.errors import InputError
 from teal.network import AnyPaths
 from teal.schemes.hedges.past import Hedge, Past
 from teal.schemes.registry import Scheme, make_scheme, names_a_module, scheme_names
-from teal.spec import Spec, parse_spec
+from teal.spec import Spec, parse_spec, register
 
 ENTRY_POINTS = "teal.hedges"  # group of the package entry points
 _BUILT_IN = (
@@ -35,9 +35,13 @@ HedgeFactory = Callable[[Spec, Path | None], Hedge]
 _registered: dict[str, HedgeFactory] = {}
 
 
-def register_hedge(name: str, factory: HedgeFactory) -> None:
-    """Make ``factory`` available as ``--scheme name`` of ``teal evaluate --next-interval`` in this process."""
-    _registered[name] = factory
+def register_hedge(name: str, factory: HedgeFactory, *, replace: bool = False) -> None:
+    """Make ``factory`` available as ``--scheme name`` of ``teal evaluate --next-interval`` in this process.
+
+    Raises:
+        InputError: another hedge has the name, and ``replace`` is false.
+    """
+    register(_registered, "hedge", name, factory, replace=replace, others=hedge_names())
 
 
 def hedge_names() -> list[str]:

@@ -31,6 +31,7 @@ from teal.solvers.pdhg.single import (
 from teal.solvers.result import PdhgResult, PdhgState, ProgressCallback, Starter
 from teal.solvers.sequences import class_rows, max_min, priority, rate_cuts
 from teal.solvers.sequences.task import Tasks, carrying_out
+from teal.spec import register
 
 ENGINES = ("auto", "fused", "plain", "equilibrated")
 WarmStart = tuple[Tensor, Tensor] | PdhgState | PdhgResult
@@ -62,14 +63,18 @@ def tasks_of(problem: Problem, gap: float) -> Tasks:
     return _SEQUENCES[problem.objective.name](problem, gap, knows_value_steps=False)
 
 
-def register_sequence(name: str, make_tasks: MakeTasks) -> None:
+def register_sequence(name: str, make_tasks: MakeTasks, *, replace: bool = False) -> None:
     """How :func:`solve` solves an objective that is a sequence of programs.
 
     Args:
         name: of the objective; see :func:`teal.objectives.register_objective`.
         make_tasks: makes its tasks (:mod:`teal.solvers.sequences.task`).
+        replace: whether it may take the place of another one.
+
+    Raises:
+        InputError: the name is taken.
     """
-    _SEQUENCES[name] = make_tasks
+    register(_SEQUENCES, "sequence", name, make_tasks, replace=replace)
 
 
 def solve(
