@@ -25,7 +25,7 @@ import torch
 from teal.evaluation.failures import Failure
 from teal.evaluation.instance import Instance
 from teal.objectives import Objective
-from teal.problem import Allocation, Figures, Problem, Status, all_paths_bound, assess
+from teal.problem import Figures, Problem, Status, all_paths_bound, assess
 from teal.problem.bounds import gap as certified_gap
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.interruptible import complete
@@ -266,8 +266,7 @@ def _outages_of(
     found: dict[int, tuple[Figures, Status]] = {}
     utilisation = np.zeros((len(block), instance.topology.num_links))
     for rows, problem, result in ((everything, after.problem, after.result), *after.wider):
-        allocation = Allocation.of_batch(result.splits, result.prices, result.solve_s, result.program_prices)
-        assessment = assess(problem, allocation)
+        assessment = assess(problem, result)
         utilisation[rows.numpy()] = np.nan_to_num(assessment.utilisation.cpu().numpy())
         for b, row in enumerate(rows.tolist()):
             found[row] = assessment.figures(b), assessment.status[b]

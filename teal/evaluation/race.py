@@ -147,7 +147,7 @@ def _solve(problem: Problem, start: pdhg.PdhgResult | Starter | None, target: fl
         result = pdhg.solve(problem, gap=target, starter=start)
     else:
         result = pdhg.solve(problem, gap=target, warm_start=start)
-    return Allocation.of_batch(result.splits, result.prices, result.solve_s), result.iterations
+    return result.allocation, result.iterations
 
 
 def _measure(problem: Problem, name: str, target: float, solve: Callable[[], _Solved]) -> _RunFigures:

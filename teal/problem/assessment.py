@@ -156,7 +156,17 @@ def register_certificate(name: str, certify: Certify, *, replace: bool = False) 
     register(_CERTIFICATES, "certificate", name, certify, replace=replace)
 
 
-def assess(problem: Problem, allocation: Allocation) -> Assessment:
+@runtime_checkable
+class HasAllocation(Protocol):
+    """A result that holds an allocation, such as that of :func:`teal.solve`."""
+
+    @property
+    def allocation(self) -> Allocation:
+        """The allocation of all matrices."""
+        ...
+
+
+def assess(problem: Problem, allocation: Allocation | HasAllocation) -> Assessment:
     """Measure ``allocation`` in float64, independently of the scheme that made it.
 
     Without prices the bound is the trivial one: all routable demand at its best value, or theta >= 0.
@@ -164,6 +174,8 @@ def assess(problem: Problem, allocation: Allocation) -> Assessment:
     An allocation over paths of its own is measured, and bounded, over those.
     """
     problem = problem.to(torch.float64)
+    if not isinstance(allocation, Allocation):
+        allocation = allocation.allocation
     if allocation.paths is not None:
         problem = problem.with_paths(allocation.paths)
     check_shape(problem, allocation.splits)

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from teal.problem import Problem, ProgramPrices
+from teal.problem import Allocation, Problem, ProgramPrices
 from teal.problem.assessment import WithLines
 from teal.problem.bounds import gap as certified_gap
 from teal.problem.lines import Lines
@@ -108,6 +108,11 @@ class PdhgResult(WithLines):
         value, gap = (", ".join(f"{x:.6g}" for x in part[:4].tolist()) for part in (self.value, self.gap))
         more = ", ..." if len(self.value) > 4 else ""
         return f"PdhgResult(value {value}{more}; gap {gap}{more}; {self.iterations} iterations, {self.solve_s:.3g} s)"
+
+    @property
+    def allocation(self) -> Allocation:
+        """The splits with their prices, as schemes return them."""
+        return Allocation.of_batch(self.splits, self.prices, self.solve_s, self.program_prices)
 
     def rows(self, rows: Tensor) -> PdhgResult:
         """The results of some of the matrices, by their numbers."""

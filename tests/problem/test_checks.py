@@ -128,8 +128,7 @@ def test_some_results_of_a_sequence_have_their_own_certificates(problem: Problem
     result = pdhg.solve(problem, gap=1e-2)
     last = torch.tensor([problem.batch - 1])
     own = result.rows(last)
-    allocation = Allocation.of_batch(own.splits, own.prices, 0.0, own.program_prices)
-    assessment = teal.assess(problem.rows(last), allocation)
+    assessment = teal.assess(problem.rows(last), own)
     torch.testing.assert_close(assessment.gap, own.gap, rtol=1e-6, atol=1e-9)
     figures = own.classes or own.fair
     assert figures is not None
