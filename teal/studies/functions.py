@@ -15,7 +15,7 @@ import dataclasses
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from teal.config import EvaluateConfig, PlanConfig, SimulateConfig, TrainConfig, UpgradeConfig
 from teal.errors import InputError
@@ -25,11 +25,13 @@ from teal.evaluation.upgrade.result import UpgradePlan
 from teal.evaluation.upgrade.search import plan_upgrade
 from teal.formats import load_topology, load_traffic, save_topology, save_traffic
 from teal.network import Topology, TrafficMatrices
+from teal.objectives import Objective
 from teal.reports.plan import plot_plan, write_plan_page
 from teal.studies.evaluate import EvaluationStudy
 from teal.studies.next_interval import run_next_interval
 from teal.studies.plan import run_plan
 from teal.studies.simulate import run_simulate
+from teal.studies.stored_settings import typed
 from teal.studies.train import run_train
 
 _Config = TypeVar("_Config")
@@ -140,13 +142,22 @@ def _files(topology: Any, traffic: Any) -> Iterator[tuple[str, str]]:
 
 
 def _settings(kind: type[_Config], topology: Any, traffic: Any, settings: dict[str, Any]) -> _Config:
-    """The settings of a command; a name that it does not have is refused with those that it has."""
-    names = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    """The settings of a command; a name that it does not have is refused with those that it has.
+
+    Paths may be texts, names of an enumeration too, and one value may stand where several are taken.
+    """
+    hints, names = get_type_hints(kind), [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    values = {"topology": topology, "traffic": traffic}
     for name, value in settings.items():
         if name not in names:
             raise InputError(kind.__name__, name, "one of " + ", ".join(sorted(names)), repr(value))
+        try:
+            # An objective may also be one that was registered.
+            values[name] = Objective(value).name if name == "objective" else typed(hints[name], value)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"--{name.replace('_', '-')}", "", "a value of this setting", str(error)) from None
     make: Callable[..., _Config] = kind
-    return make(topology=topology, traffic=traffic, **settings)
+    return make(**values)
 
 
 def _nobody(_: str) -> None:

@@ -47,26 +47,33 @@ def stored_settings(kind: type[_Config], out: Path) -> _Config | None:
             raise InputError(str(file), "", "the settings of a run", str(error)) from None
         hints = get_type_hints(kind, include_extras=False)
         try:
-            return kind(**{field: _typed(hints[field], value) for field, value in values.items()})
+            return kind(**{field: typed(hints[field], value) for field, value in values.items()})
         except (KeyError, TypeError, ValueError) as error:
             expected = f"the settings of a run of this version and command ({kind.__name__})"
             raise InputError(str(file), "", expected, f"{type(error).__name__}: {error}") from None
     return None
 
 
-def _typed(hint: Any, value: Any) -> Any:
-    """A value of JSON as the type of a setting: paths, names of an enumeration, tuples."""
+def typed(hint: Any, value: Any) -> Any:
+    """A value of JSON or of a caller as the type of a setting: paths, names of an enumeration, tuples.
+
+    A text where several are taken is one of them.
+
+    Raises:
+        ValueError: a name that an enumeration does not have.
+    """
     origin = get_origin(hint)
     if origin is Annotated:
-        return _typed(get_args(hint)[0], value)
+        return typed(get_args(hint)[0], value)
     if origin in (Union, types.UnionType):
         if value is None:
             return None
         kinds = [one for one in get_args(hint) if one is not type(None)]
         chosen = [one for one in kinds if isinstance(one, type) and isinstance(value, one)]
-        return value if chosen else _typed(kinds[0], value)
+        return value if chosen else typed(kinds[0], value)
     if origin is tuple:
-        return tuple(_typed(get_args(hint)[0], one) for one in value)
+        several = [value] if isinstance(value, str | Path) else value
+        return tuple(typed(get_args(hint)[0], one) for one in several)
     if isinstance(hint, type) and issubclass(hint, Path | enum.Enum):
         return hint(value)
     return value

@@ -50,6 +50,23 @@ def test_a_setting_that_a_command_does_not_have_is_refused() -> None:
         teal.upgrade("b4", TRAFFIC, growth=-2.0)
 
 
+def test_settings_may_be_texts(tmp_path: Path) -> None:
+    """A path, a name of an enumeration, and one value where several are taken."""
+    out = tmp_path / "plan"
+    written = teal.plan(
+        "b4", "gravity:seed=0,count=2,load=3", out=str(out), objective="weighted_flow", failures="nodes", num_paths=2,
+        path_method="survivable",
+    )  # fmt: skip
+    assert out.is_dir()
+    assert len(written.to_frame()) == 12, "a failure for each router"
+    rows = teal.evaluate("b4", TRAFFIC, scheme="shortest-path", split="all", limit=1, num_paths="auto")
+    assert rows.scheme.tolist() == ["shortest-path"]
+    with pytest.raises(InputError, match="total_flow"):
+        teal.plan("b4", TRAFFIC, objective="best_flow")
+    with pytest.raises(InputError, match="path-method"):
+        teal.plan("b4", TRAFFIC, path_method="fastest")
+
+
 def test_training_and_hedges_as_functions(tmp_path: Path) -> None:
     out = teal.train("b4", "gravity:seed=0,count=12,load=2", tmp_path / "model", max_steps=2, validate_every=1)
     assert teal.make_scheme("teal", out)
