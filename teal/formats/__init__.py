@@ -221,7 +221,7 @@ def save_topology(path: Path | str, topology: Topology) -> None:
         temporary.write_text(json.dumps(make(topology)) + "\n", encoding="utf-8")
 
 
-def save_traffic(path: Path, traffic: TrafficMatrices, topology: Topology, *, exact: bool = False) -> None:
+def save_traffic(path: Path | str, traffic: TrafficMatrices, topology: Topology, *, exact: bool = False) -> None:
     """Write traffic matrices to a ``.npz``, ``.csv`` or ``.parquet`` file, streamed.
 
     Args:
@@ -233,6 +233,7 @@ def save_traffic(path: Path, traffic: TrafficMatrices, topology: Topology, *, ex
     Raises:
         InputError: another suffix.
     """
+    path = Path(path)
     match path.suffix.lower():
         case ".npz":
             if traffic.classes is not None:

@@ -49,7 +49,12 @@ _LEAST_SHARE = 0.5  # of an interval that readings must cover
 
 
 def load_counters(
-    path: Path, topology: Topology, *, interfaces: Path | None = None, unit: str = "", interval_s: float = 0.0
+    path: Path | str,
+    topology: Topology,
+    *,
+    interfaces: Path | str | None = None,
+    unit: str = "",
+    interval_s: float = 0.0,
 ) -> Counters:
     """Read counters.
 
@@ -64,21 +69,22 @@ def load_counters(
         InputError: no such file, a missing column, a value that is none, an unknown router or interface, or no
             external interface.
     """
+    path = Path(path)
     if path.suffix.lower() == ".npz":
         counters = _from_npz(path)
     else:
         counters = counters_from_frame(
-            _read(path), topology, str(path), interfaces and _read(interfaces), unit, interval_s
+            _read(path), topology, str(path), interfaces and _read(Path(interfaces)), unit, interval_s
         )
     counters.check(topology)
     return counters
 
 
-def save_counters(path: Path, counters: Counters) -> None:
+def save_counters(path: Path | str, counters: Counters) -> None:
     """Write a .npz file that :func:`load_counters` reads."""
     arrays = {name: getattr(counters, name) for name in _ARRAYS}
     arrays["timestamps"] = counters.timestamps.astype("datetime64[s]").astype(np.int64)
-    with atomic_file(path) as temporary, temporary.open("wb") as stream:
+    with atomic_file(Path(path)) as temporary, temporary.open("wb") as stream:
         np.savez_compressed(stream, **arrays)
 
 

@@ -20,9 +20,9 @@ from teal.runtime.storage import atomic_file
 _EXPECTED_FILE = "a file of paths, as `teal paths improve` writes it"
 
 
-def save_paths(file: Path, paths: PathSet) -> None:
+def save_paths(file: Path | str, paths: PathSet) -> None:
     """Write a path set to a .npz file."""
-    with atomic_file(file) as temporary:
+    with atomic_file(Path(file)) as temporary:
         np.savez(
             temporary,
             pairs=paths.pairs,
@@ -35,12 +35,13 @@ def save_paths(file: Path, paths: PathSet) -> None:
         )
 
 
-def load_paths(file: Path, topology: Topology) -> PathSet:
+def load_paths(file: Path | str, topology: Topology) -> PathSet:
     """Read what :func:`save_paths` wrote.
 
     Raises:
         InputError: no such file, a damaged one, or paths over another network.
     """
+    file = Path(file)
     try:
         check_npz(file)
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:

@@ -120,6 +120,10 @@ class Problem:
         size = f"{self.batch} matrices of {self.paths.num_demands} demands, K = {self.paths.num_paths}"
         return f"Problem({self.topology.name!r}, {self.objective.name}: {size}, on {self.demand.device})"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone: what was computed from them holds functions, which cannot be pickled."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
     @property
     def batch(self) -> int:
         """B."""

@@ -91,7 +91,7 @@ def _load_factory(module: str, name: str) -> SchemeFactory:
     return factory
 
 
-def make_scheme(text: str, model: Path | None = None) -> Scheme:
+def make_scheme(text: str, model: Path | str | None = None) -> Scheme:
     """Make the scheme that ``text`` specifies.
 
     Args:
@@ -101,6 +101,7 @@ def make_scheme(text: str, model: Path | None = None) -> Scheme:
     Raises:
         InputError: an unknown name or option, or a scheme that needs a model and got none.
     """
+    model = None if model is None else Path(model)
     imported = _IMPORTED.fullmatch(text)
     if imported and names_a_module(text):
         return _load_factory(imported["module"], imported["factory"])(

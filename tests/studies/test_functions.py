@@ -11,6 +11,7 @@ import pytest
 import teal
 from teal.cli import main
 from teal.errors import InputError
+from teal.network import path_file
 from tests.seams import check
 
 TRAFFIC = "gravity:seed=0,count=4,load=0.8"
@@ -65,6 +66,24 @@ def test_settings_may_be_texts(tmp_path: Path) -> None:
         teal.plan("b4", TRAFFIC, objective="best_flow")
     with pytest.raises(InputError, match="path-method"):
         teal.plan("b4", TRAFFIC, path_method="fastest")
+
+
+def test_files_and_folders_may_be_texts(tmp_path: Path) -> None:
+    topology = teal.load_topology("b4")
+    traffic = teal.load_traffic(TRAFFIC, topology)
+    file = str(tmp_path / "traffic.npz")
+    teal.save_traffic(file, traffic, topology)
+    assert teal.load_traffic(file, topology).num_matrices == traffic.num_matrices
+    paths = teal.compute_paths(topology, traffic.pairs, cache=False)
+    path_file.save_paths(str(tmp_path / "paths.npz"), paths)
+    np.testing.assert_array_equal(path_file.load_paths(str(tmp_path / "paths.npz"), topology).leaf, paths.leaf)
+    zero = np.zeros((2, topology.num_links)), np.zeros((2, topology.num_nodes))
+    counters = teal.Counters(np.arange(2).astype("datetime64[s]"), 1.0, zero[0], zero[0], zero[1], zero[1])
+    file = str(tmp_path / "counters.npz")
+    teal.save_counters(file, counters)
+    assert teal.load_counters(file, topology).sent.shape == counters.sent.shape
+    assert teal.make_scheme("price-gnn", "universal")
+    assert teal.make_hedge("learned", "hedge")
 
 
 def test_training_and_hedges_as_functions(tmp_path: Path) -> None:

@@ -179,9 +179,9 @@ class Mixture:
             list(self._hedges)[best],
         )
 
-    def save(self, file: Path) -> None:
+    def save(self, file: Path | str) -> None:
         """Write what was learnt to a .npz file; hedges begin anew."""
-        with atomic_file(file) as temporary:
+        with atomic_file(Path(file)) as temporary:
             np.savez(
                 temporary,
                 names=np.array(list(self._hedges)),
@@ -191,14 +191,14 @@ class Mixture:
                 sums=np.array([self._loss, self._squared_ranges, self._intervals]),
             )
 
-    def restore(self, file: Path) -> None:
+    def restore(self, file: Path | str) -> None:
         """Read what :meth:`save` wrote; after :meth:`begin`.
 
         Raises:
             InputError: no such file, or one of other hedges.
         """
         try:
-            check_npz(file)
+            check_npz(Path(file))
             with np.load(file, allow_pickle=False) as stored:
                 names, weights, sums = (stored[name] for name in ("names", "weights", "sums"))
                 losses = stored["losses"]

@@ -49,7 +49,7 @@ def hedge_names() -> list[str]:
     return sorted({*_BUILT_IN, *_registered, *(point.name for point in entry_points(group=ENTRY_POINTS))})
 
 
-def make_hedge(text: str, model: Path | None = None) -> Hedge:
+def make_hedge(text: str, model: Path | str | None = None) -> Hedge:
     """Make the hedge that ``text`` specifies; a scheme of another kind allocates for the last known matrix.
 
     A name may end with its window: ``saa36`` is ``saa:window=36``.
@@ -61,6 +61,7 @@ def make_hedge(text: str, model: Path | None = None) -> Hedge:
     Raises:
         InputError: an unknown name or option.
     """
+    model = None if model is None else Path(model)
     if names_a_module(text):
         return OfLastMatrix(make_scheme(text, model))
     spec = parse_spec(text)
