@@ -88,8 +88,9 @@ def compute_paths(
         InputError: ``num_paths`` out of range, an unknown method or weight, pairs that are not sorted or not in the
             topology, or too little memory.
     """
-    if not 1 <= num_paths <= MAX_PATHS:
-        raise InputError("paths", "K", f"at least 1 path a demand and at most {MAX_PATHS}", num_paths)
+    if str(num_paths) == "auto" or not 1 <= num_paths <= MAX_PATHS:
+        expected = f"at least 1 path a demand and at most {MAX_PATHS}; teal.choose_paths chooses paths for matrices"
+        raise InputError("paths", "K", expected, num_paths)
     pairs = all_pairs(topology) if pairs is None else np.ascontiguousarray(pairs, dtype=np.int32)
     check_pairs(topology, pairs)
     request = _request(topology, num_paths, method, weight, groups)

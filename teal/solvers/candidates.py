@@ -74,7 +74,7 @@ def choose_paths(
     demand: FloatArray,
     *,
     paths: PathSet | None = None,
-    objective: Objective | None = None,
+    objective: Objective | str | None = None,
     weight: FloatArray | None = None,
     gap: float = 1e-2,
     max_paths: int = USUAL_MOST_PATHS,
@@ -90,7 +90,7 @@ def choose_paths(
         topology: the network.
         demand: (B, D) or (D,) Gbit/s, of the pairs of ``paths``.
         paths: the first set, of pairs of nodes that differ; None for 4 edge-disjoint paths of every pair.
-        objective: the program; None for total_flow.
+        objective: the program, or its name; None for total_flow.
         weight: (D,) of the demands, for weighted_flow; None for 1 each.
         gap: target, of every matrix; missed where ``max_paths`` or the deadline forbids it.
         max_paths: of a demand, at most.
@@ -110,7 +110,7 @@ def choose_paths(
     if not 0 < gap < 1:
         raise InputError("paths", "gap", "a number in (0, 1)", gap)
     first = compute_paths(topology, cache=cache) if paths is None else paths
-    program = (objective or Objective()).for_paths
+    program = Objective.of(objective or Objective()).for_paths
     problem = Problem.create(topology, first, program, demand, weight=weight)
     key = content_key(
         _FORMAT, first.key, topology.content_key(), str(program.name), program.epsilon, problem.demand_value.numpy(),

@@ -150,6 +150,8 @@ def test_wrong_arguments_of_compute_paths_are_refused() -> None:
     topology = random_topology(1)
     with pytest.raises(InputError, match="K: expected at least 1"):
         compute_paths(topology, num_paths=0)
+    with pytest.raises((InputError, TypeError), match=r"choose_paths|num_paths"):  # of the check of annotations
+        compute_paths(topology, num_paths="auto")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="sorted"):
         compute_paths(topology, np.array([[1, 0], [0, 1]], np.int32))
 

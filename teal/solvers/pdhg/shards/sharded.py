@@ -73,7 +73,7 @@ class ShardedProblem:
         topology: the network.
         pairs: (D, 2) node pairs, sorted by source and target.
         demand: (D,) Gbit/s.
-        objective: the program.
+        objective: the program, or its name; None for total_flow.
         num_shards: largest number of shards; each has the demands of whole sources.
         search: how candidate paths are found; they stay on disk for the next matrix.
         capacity: (E,) Gbit/s in force; None for the topology's.
@@ -86,7 +86,7 @@ class ShardedProblem:
     """
 
     def __init__(
-        self, topology: Topology, pairs: IntArray, demand: FloatArray, objective: Objective | None = None, *,
+        self, topology: Topology, pairs: IntArray, demand: FloatArray, objective: Objective | str | None = None, *,
         num_shards: int, search: PathSearch | None = None, capacity: FloatArray | None = None,
         weight: FloatArray | None = None,
         backend: Callable[[Topology, PathSearch, list[ShardDemands], bool], ShardBackend] | None = None,
@@ -99,7 +99,7 @@ class ShardedProblem:
             raise InputError("shards", "demand", f"({len(pairs)},) finite rates >= 0", demand.shape)
         if num_shards < 1:
             raise InputError("shards", "num_shards", "a whole number of at least 1", num_shards)
-        self.topology, self.objective = topology, objective or Objective()
+        self.topology, self.objective = topology, Objective.of(objective or Objective())
         if self.objective.rules.is_sequence:
             expected = "one that is a single program"
             raise InputError("shards", "objective", expected, self.objective.name)

@@ -132,6 +132,8 @@ def test_the_state_on_disk_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_wrong_arrays_are_refused() -> None:
     problem = random_problem(8, nodes=9, batch=1)
+    with pytest.raises(InputError, match="single program"):
+        ShardedProblem(problem.topology, problem.paths.pairs, problem.demand[0].numpy(), "max_min", num_shards=2)
     with pytest.raises(InputError, match="num_shards"):
         _shards(problem, 0)
     for demand in (problem.demand[:, 1:], -1 - problem.demand):
