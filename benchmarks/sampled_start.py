@@ -23,7 +23,7 @@ import teal
 from teal.network.disturbances import flash_crowd
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
-from teal.schemes.price_gnn import starter
+from teal.schemes.models import load_model
 from teal.solvers import pdhg
 
 SOURCES = {"Kdl": "Kdl.json", "ASN": "ASN2k.json", "world": "topohub:backbone/world"}
@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7, help="timed runs of each")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    rows, model = [], starter("auto")
+    rows, model = [], load_model("universal")
     ways: dict[str, dict[str, Any]] = {"model": {"starter": model}, "sample": {}, "all": {"engine": "fused"}}
     print("| network | case | target | samples, PriceGNN | samples, PDHG | all demands |\n|---|---|---|---|---|---|")
     for network in arguments.networks.split(","):

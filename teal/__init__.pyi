@@ -28,6 +28,7 @@ from .problem import (
 from .reports import plot
 from .schemes import Follower, Scheme, make_scheme, register_scheme, scheme_names
 from .schemes.hedges import Hedge, Past, hedge_names, make_hedge, register_hedge
+from .schemes.models import load_model
 from .solvers.candidates import ChosenPaths, choose_paths
 from .solvers.estimation.check import Check, Checker
 from .solvers.estimation.estimator import Estimate, Estimator
@@ -91,6 +92,7 @@ __all__ = [
     "evaluate",
     "hedge_names",
     "load_counters",
+    "load_model",
     "load_topology",
     "load_traffic",
     "make_hedge",

@@ -30,8 +30,9 @@ class ServeConfig:
     objective: str = "total_flow"
     """Objective of that network, unless a request has another one."""
     model: str = "auto"
-    """What the engine starts from on a large network without an earlier state: the PriceGNN that comes with Teal
-    (auto), nothing (none), or the PriceGNN in this folder."""
+    """What the engine starts from without an earlier state: the PriceGNN that comes with Teal, on large networks
+    (auto); nothing (none); or the model in this folder: a PriceGNN on large networks, a FlowGNN, as teal train writes
+    it, for every network with its objective."""
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int = 8000

@@ -14,11 +14,12 @@ import torch
 from teal.config import AllocateConfig
 from teal.evaluation.instance import Instance, load_instance
 from teal.formats.allocations import MatrixFile, finite_only, write_allocation
+from teal.objectives import Objective
 from teal.problem import Allocation, Figures, Problem, assess
 from teal.problem.churn import share_moved
 from teal.runtime.arrays import AnyArray
 from teal.runtime.storage import atomic_file
-from teal.schemes.price_gnn import starter_for
+from teal.schemes.models import named_model, starter_for
 from teal.schemes.successive import SuccessivePdhg
 from teal.solvers.pdhg import MAX_LANES
 from teal.solvers.short_paths import preferred
@@ -69,8 +70,9 @@ class HistoryAllocator:
 
     def __init__(self, config: AllocateConfig, notify: Callable[[str], None] = lambda _: None) -> None:
         self.config = config
+        named = named_model(config.model, Objective(config.objective, config.epsilon))
         self.instance: Instance = load_instance(config, notify)
-        self._starter = starter_for(config.model, self.instance.paths)
+        self._starter = starter_for(config.model, named, self.instance.paths)
         count = self.instance.traffic.num_matrices
         self.num_matrices = min(count, config.limit) if config.limit else count
 

@@ -32,7 +32,7 @@ from teal.runtime.arrays import FloatArray
 from teal.runtime.interruptible import Deadline, complete
 from teal.runtime.kernel_cache import is_interpreting
 from teal.runtime.memory import describe
-from teal.schemes.price_gnn import starter_for
+from teal.schemes.models import Model, named_model, starter_for
 from teal.solvers.columns import improving
 from teal.solvers.pdhg import Stop, prepare, solve, takes_starter
 from teal.solvers.pdhg.dense import bytes_needed
@@ -185,6 +185,7 @@ def solve_matrix(
         InputError: a fault in what the user gave.
     """
     config = dataclasses.replace(config, traffic=traffic_up_to_index(config))
+    model = named_model(config.model, Objective(config.objective, config.epsilon))
     with contextlib.ExitStack() as kernels:
 
         def prepare_kernels(topology: Topology) -> None:
@@ -194,10 +195,10 @@ def solve_matrix(
                 notify("nothing is compiled on this machine yet: HiGHS solves a network of this size")
 
         instance = load_instance(config, notify, partial(selected, config), prepare_kernels)
-        return _solved(config, instance, notify)
+        return _solved(config, instance, notify, model)
 
 
-def _solved(config: SolveConfig, instance: Instance, notify: Callable[[str], None]) -> SolveReport:
+def _solved(config: SolveConfig, instance: Instance, notify: Callable[[str], None], named: Model | None) -> SolveReport:
     """The rest of :func:`solve_matrix`, on what was loaded."""
     begin = time.perf_counter()
     capacity = capacity_in_force(config, instance.topology, notify)
@@ -224,7 +225,7 @@ def _solved(config: SolveConfig, instance: Instance, notify: Callable[[str], Non
         notify(f"{problem.ops.device}: {needs}")
     else:
         _ = problem.paths.packed  # computed here, so that its time counts as building
-    model = None if config.over_all_paths else starter_for(config.model, problem.paths)
+    model = None if config.over_all_paths else starter_for(config.model, named, problem.paths)
     build_s = instance.paths_s + time.perf_counter() - begin
     prepare(problem, gap=config.gap)
     deadline = seconds(config.deadline) if config.deadline else math.inf

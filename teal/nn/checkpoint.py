@@ -29,8 +29,8 @@ from teal.objectives import Objective, ObjectiveName
 from teal.runtime.storage import atomic_file, file_key
 
 FORMAT = 1  # of the folder; raised when older versions of Teal could not read it
-# `kind` in the cards of models for any network; the card of a FlowGNN has none.
-PRICE_GNN_KIND, HEDGE_GATE_KIND = "price-gnn", "hedge-gate"
+# `kind` in the cards; that of a FlowGNN had none before, so that a card without one is of a FlowGNN.
+FLOW_GNN_KIND, PRICE_GNN_KIND, HEDGE_GATE_KIND = KINDS = "flow-gnn", "price-gnn", "hedge-gate"
 MODEL_CARD, MODEL_WEIGHTS = "model.json", "model.safetensors"
 MOST_SIZE = 4096  # of any dimension of a model that is read
 ANY = "any"  # objective and topology in the card of a FlowGNN that serves all of them
@@ -60,6 +60,7 @@ class FlowGnnCard:
             network.
         entries: of the split tables that it was trained for; 0 for none.
         training: of one network's model, traffic, settings and versions of the run; {} if unknown.
+        kind: always ``flow-gnn``.
         format: of the folder.
     """
 
@@ -77,6 +78,7 @@ class FlowGnnCard:
     held_out: tuple[str, ...] = ()
     entries: int = 0
     training: dict[str, Any] = dataclasses.field(default_factory=dict)
+    kind: str = FLOW_GNN_KIND
     format: int = FORMAT
 
 
@@ -164,7 +166,7 @@ def load_flow_gnn(folder: Path, device: torch.device | str = "cpu") -> tuple[Flo
     Raises:
         InputError: no checkpoint there, a damaged one, or one of another format.
     """
-    fields, weights_hash = _read_card(folder / MODEL_CARD)
+    fields, weights_hash = _read_card(folder / MODEL_CARD, FLOW_GNN_KIND)
     with _one_line(folder / MODEL_CARD, "the description of a model"):
         held_out = tuple(fields.pop("held_out", ()))
         shapes = _checked(FlowGnnConfig(**fields["model"]))
@@ -180,7 +182,7 @@ def load_price_gnn(folder: Path, device: torch.device | str = "cpu") -> tuple[Pr
     Raises:
         InputError: no checkpoint there, a damaged one, one of another format or of another kind of model.
     """
-    fields, weights_hash = _read_card(folder / MODEL_CARD)
+    fields, weights_hash = _read_card(folder / MODEL_CARD, PRICE_GNN_KIND)
     with _one_line(folder / MODEL_CARD, "the description of a PriceGNN"):
         held_out = tuple(fields["held_out"])
         config = _checked(PriceGnnConfig(**fields["model"]))
@@ -196,7 +198,7 @@ def load_hedge_gate(folder: Path) -> tuple[HedgeGate, HedgeGateCard]:
     Raises:
         InputError: no checkpoint there, a damaged one, one of another format or of another kind of model.
     """
-    fields, weights_hash = _read_card(folder / MODEL_CARD)
+    fields, weights_hash = _read_card(folder / MODEL_CARD, HEDGE_GATE_KIND)
     with _one_line(folder / MODEL_CARD, "the description of a hedge (teal pretrain-hedge)"):
         config, held_out = _checked(HedgeGateConfig(**fields["model"])), tuple(fields["held_out"])
         card = _checked(HedgeGateCard(**(fields | {"model": config, "held_out": held_out})))
@@ -238,13 +240,23 @@ def _checked(fields: _Fields) -> _Fields:
     return fields
 
 
-def is_price_gnn(folder: Path) -> bool:
-    """Whether the checkpoint in ``folder`` is of a PriceGNN.
+def kind_of(folder: Path) -> str:
+    """Which kind of model the checkpoint in ``folder`` is of: one of :data:`KINDS`.
 
     Raises:
         InputError: no checkpoint there, or a damaged one.
     """
-    return _read_card(folder / MODEL_CARD)[0].get("kind") == PRICE_GNN_KIND
+    kind = str(_read_card(folder / MODEL_CARD)[0].get("kind", FLOW_GNN_KIND))
+    if kind not in KINDS:
+        raise InputError(str(folder / MODEL_CARD), "kind", " or ".join(KINDS), repr(kind[:80]))
+    return kind
+
+
+def check_kind(folder: Path, kind: str, scheme: str) -> None:
+    """Raise InputError unless the checkpoint in ``folder`` is of a kind that a scheme takes."""
+    found = kind_of(folder)
+    if found != kind:
+        raise InputError(scheme, f"model {folder}", f"a model of the kind {kind} (or {scheme}:model=FOLDER)", found)
 
 
 def _load_weights(model: nn.Module, folder: Path, weights_hash: str) -> None:
@@ -285,8 +297,8 @@ def best_validation(folder: Path) -> float:
         return -math.inf
 
 
-def _read_card(file: Path) -> tuple[dict[str, Any], str]:
-    """The card's fields and the hash of its weights."""
+def _read_card(file: Path, kind: str = "") -> tuple[dict[str, Any], str]:
+    """The card's fields and the hash of its weights; of a model of a kind, where one is asked for."""
     if not file.is_file():
         raise InputError(str(file.parent), file.name, "a checkpoint", "no such file")
     try:
@@ -297,6 +309,8 @@ def _read_card(file: Path) -> tuple[dict[str, Any], str]:
         raise InputError(str(file), "", "a JSON object", type(fields).__name__)
     if fields.get("format") != FORMAT:
         raise InputError(str(file), "format", str(FORMAT), fields.get("format"))
+    if kind and fields.get("kind", FLOW_GNN_KIND) != kind:
+        raise InputError(str(file), "kind", f"a model of the kind {kind}", str(fields.get("kind", FLOW_GNN_KIND))[:80])
     try:
         return fields, fields.pop(_HASH)
     except KeyError as error:

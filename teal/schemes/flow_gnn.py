@@ -17,8 +17,9 @@ from torch import Tensor
 from teal.errors import InputError
 from teal.network import PathSet
 from teal.network.extension import first_columns
-from teal.nn.checkpoint import FlowGnnCard, check_fits, is_price_gnn, load_flow_gnn
+from teal.nn.checkpoint import FLOW_GNN_KIND, FlowGnnCard, check_fits, check_kind, load_flow_gnn
 from teal.nn.flow_models import FlowModel
+from teal.objectives import Objective
 from teal.problem import Allocation, Problem
 from teal.runtime.parallel import threads_for
 from teal.runtime.storage import model_folder
@@ -82,6 +83,15 @@ class FlowGnnScheme:
         """
         with threads_for(problem.path_mask.numel() * self.model.config.width, torch_too=True):
             return self._solve(problem)
+
+    def serves(self, objective: Objective) -> bool:
+        """Whether the model is for an objective: the one that it was trained for, or any."""
+        try:
+            if self._card is not None:
+                check_fits(self._card, self._folder, objective)
+        except InputError:
+            return False
+        return True
 
     @torch.no_grad()
     def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
@@ -179,8 +189,8 @@ def _better(a: Tensor, b: Tensor, score_a: Tensor, score_b: Tensor) -> Tensor:
 def make(spec: Spec, model: Path | None) -> FlowGnnScheme:
     """``teal[:repair=auto|admm|pdhg|none,iterations=-1,gap=0.01,rho=0.3,entries=0,model=]``.
 
-    With the FlowGNN of ``model`` or else of ``--model``, a folder or a name that comes with Teal (``flow``), or with
-    the one for any network if that is none or another kind of model.
+    With the FlowGNN of ``model`` or else of ``--model``, a folder or a name that comes with Teal (``flow``, for any
+    network, which is taken without any).
     """
     options: Any = spec.parse_options(**dataclasses.asdict(FlowGnnSchemeConfig()), model="")
     named = options.pop("model")
@@ -194,8 +204,7 @@ def make(spec: Spec, model: Path | None) -> FlowGnnScheme:
     ):
         if not good:
             raise InputError(spec.text, option, expected, getattr(config, option))
-    folder = model_folder(Path(named)) if named else None if model is None else model_folder(model)
-    if folder is None or (not named and is_price_gnn(folder)):
-        folder = model_folder(DEFAULT_CHECKPOINT)
+    folder = model_folder(Path(named or model or DEFAULT_CHECKPOINT))
+    check_kind(folder, FLOW_GNN_KIND, spec.name)
     network, card = load_flow_gnn(folder)
     return FlowGnnScheme(network, config, card, folder)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from teal.errors import InputError
 from teal.network import PathSet
-from teal.nn.checkpoint import is_price_gnn, load_price_gnn
+from teal.nn.checkpoint import PRICE_GNN_KIND, check_kind, load_price_gnn
 from teal.nn.price_gnn import PriceGNN
 from teal.problem import Allocation, Problem
 from teal.runtime.parallel import threads_for
@@ -49,7 +49,7 @@ class PriceGnnSchemeConfig:
     iterations: int = 10_000
 
 
-_STARTER_CONFIG = PriceGnnSchemeConfig(rounds=6, bound_rounds=6)  # fewer rounds: PDHG continues from the result
+STARTER_CONFIG = PriceGnnSchemeConfig(rounds=6, bound_rounds=6)  # fewer rounds: PDHG continues from the result
 
 
 class PriceGnnScheme:
@@ -102,41 +102,25 @@ def _operations(problem: Problem) -> int:
     return _OPERATIONS_PER_ENTRY * problem.batch * (packed.num_nodes + packed.num_paths)
 
 
-def starter(name: str) -> PriceGnnScheme | None:
-    """What PDHG starts from: the PriceGNN that comes with Teal (``auto``), nothing (``none``), or that of a folder.
-
-    Raises:
-        InputError: no PriceGNN of that name.
-    """
-    if name == "none":
-        return None
-    folder = model_folder(DEFAULT_CHECKPOINT if name == "auto" else Path(name))
-    return PriceGnnScheme(load_price_gnn(folder)[0], _STARTER_CONFIG)
-
-
-def starter_for(name: str, paths: PathSet) -> PriceGnnScheme | None:
-    """:func:`starter` for these paths; ``auto`` is None where PDHG ends sooner without a model."""
-    return None if name == "auto" and not saves_time(paths) else starter(name)
-
-
 def saves_time(paths: PathSet) -> bool:
     """Whether PDHG ends sooner with the model that comes with Teal than without a model: not on small networks."""
     return int(paths.mask.sum()) >= LARGE
 
 
 def make(spec: Spec, model: Path | None) -> PriceGnnScheme:
-    """``price-gnn[:rounds=8,bound_rounds=8,repair=none|pdhg,entries=0,gap=0.01,iterations=10000]``.
+    """``price-gnn[:rounds=8,bound_rounds=8,repair=none|pdhg,entries=0,gap=0.01,iterations=10000,model=]``.
 
-    With the PriceGNN of ``--model``, or the one that comes with Teal if that is none or another kind of model.
+    With the PriceGNN of ``model`` or else of ``--model``, a folder or a name that comes with Teal (``universal``, which
+    is taken without any).
     """
-    options: Any = spec.parse_options(**dataclasses.asdict(PriceGnnSchemeConfig()))
+    options: Any = spec.parse_options(**dataclasses.asdict(PriceGnnSchemeConfig()), model="")
+    named = options.pop("model")
     config = PriceGnnSchemeConfig(**options)
     if config.repair not in ("none", "pdhg"):
         raise InputError(spec.text, "repair", "none or pdhg", repr(config.repair))
     for option in ("rounds", "bound_rounds", "entries", "gap", "iterations"):
         if not getattr(config, option) >= 0:
             raise InputError(spec.text, option, "a number >= 0", getattr(config, option))
-    folder = None if model is None else model_folder(model)
-    if folder is None or not is_price_gnn(folder):
-        folder = model_folder(DEFAULT_CHECKPOINT)
+    folder = model_folder(Path(named or model or DEFAULT_CHECKPOINT))
+    check_kind(folder, PRICE_GNN_KIND, spec.name)
     return PriceGnnScheme(load_price_gnn(folder)[0], config)

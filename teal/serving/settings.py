@@ -10,7 +10,7 @@ from teal.errors import InputError
 from teal.formats import is_named, load_topology
 from teal.formats.node_link import topology_to_node_link
 from teal.runtime.storage import cache_dir
-from teal.schemes.price_gnn import starter
+from teal.schemes.models import named_model
 from teal.serving.engine.requests import NetworkSpec
 from teal.serving.engine.store import Store
 
@@ -61,7 +61,7 @@ def prepared(config: ServeConfig) -> Path:
     config.tokens()
     folder = config.state or cache_dir("networks")
     if config.model not in ("auto", "none"):
-        starter(config.model)
+        named_model(config.model)
     if config.topology:
         _register(config, folder)
     return folder

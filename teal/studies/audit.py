@@ -20,6 +20,7 @@ from teal.reports.audit import plot_audit
 from teal.reports.manifest import write_manifest
 from teal.runtime.storage import check_out_folder
 from teal.schemes import make_scheme
+from teal.schemes.models import model_of_each
 from teal.studies.files import write_files
 
 FILES = WORST, LOSSES, PLOT, MANIFEST = ("worst.csv", "losses.csv", "losses.png", "manifest.json")
@@ -35,7 +36,8 @@ def run_audit(config: AuditConfig, notify: Callable[[str], None]) -> Audit:
     instance = load_instance(config, notify)
     if instance.objective.rules.carries_all or instance.objective.rules.is_sequence:
         raise InputError("--objective", "", "one that maximises a value", instance.objective.name)
-    schemes = [make_scheme(scheme, config.model) for scheme in config.scheme]
+    given = model_of_each(config.scheme, config.model, notify)
+    schemes = [make_scheme(scheme, given[scheme]) for scheme in config.scheme]
 
     def say(generation: Generation) -> None:
         notify(f"{generation.evaluations:,} matrices, {generation.elapsed_s:.0f} s: loses {100 * generation.loss:.2f}%")

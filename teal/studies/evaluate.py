@@ -24,6 +24,7 @@ from teal.reports.report import plot_results, write_report
 from teal.runtime.arrays import Int64Array
 from teal.runtime.storage import check_out_folder, content_key, remove_files
 from teal.schemes import Scheme, make_scheme, scheme_names
+from teal.schemes.models import model_of_each
 from teal.studies.files import RESUME_HINT, write_files
 from teal.studies.journal import JOURNAL, Journal
 from teal.studies.warm_up import compile_first
@@ -83,9 +84,9 @@ class EvaluationStudy:
         by_network: list[dict[str, Scheme]] = []
         for model in self._config.models():
             by_network.append({})
-            for name in chosen_schemes(self._config):
+            for name, own in model_of_each(chosen_schemes(self._config), model, self._notify).items():
                 try:
-                    by_network[-1][name] = make_scheme(name, model)
+                    by_network[-1][name] = make_scheme(name, own)
                 except InputError as error:
                     by_network[-1][name] = _Unavailable(error)
         for name in {name for schemes in by_network for name in schemes}:

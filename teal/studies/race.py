@@ -15,6 +15,7 @@ from teal.reports.manifest import write_manifest
 from teal.reports.race import plot_race
 from teal.runtime.storage import check_out_folder
 from teal.schemes import Follower, make_scheme
+from teal.schemes.models import model_of_each
 from teal.studies.evaluate import DEFAULT_SCHEMES, rows_of
 from teal.studies.files import write_files
 
@@ -30,7 +31,8 @@ def run_race(config: EvaluateConfig, notify: Callable[[str], None]) -> list[Race
     """
     check_out_folder(config.out, FILES, overwrite=config.overwrite)
     models = config.models()
-    schemes = [{n: make_scheme(n, model) for n in config.scheme or DEFAULT_SCHEMES} for model in models]
+    names = config.scheme or DEFAULT_SCHEMES
+    schemes = [{n: make_scheme(n, own) for n, own in model_of_each(names, model, notify).items()} for model in models]
     for name in (name for each in schemes for name, scheme in each.items() if isinstance(scheme, Follower)):
         raise InputError(name, "", "a scheme that starts from nothing: --race runs warm PDHG by itself", "a warm one")
     runs = []

@@ -11,7 +11,7 @@ from teal.network import Topology, all_pairs
 from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentList, SegmentPolicies
 from teal.pathops.igp_failures import IgpFailures, volumes
-from teal.runtime.arrays import FloatArray
+from teal.runtime.arrays import FloatArray, IntArray
 from teal.testing import make_topology
 from tests.igp_reference import network_with_parallels, random_metrics, segment_shares
 
@@ -167,7 +167,7 @@ def test_traffic_of_an_adjacency_segment_is_lost_when_its_link_fails(repairing: 
     assert failures.under([[3], [2], [2, 3]], repairing=repairing).lost.tolist() == [[5.0], [0.0], [5.0]]
 
 
-def _random_lists(topology: Topology, pairs: FloatArray, seed: int) -> SegmentPolicies:
+def _random_lists(topology: Topology, pairs: IntArray, seed: int) -> SegmentPolicies:
     """Two lists for most pairs, with up to three stops, some of which are the end of an adjacency."""
     rng, lists = np.random.default_rng(seed), {}
     for s, t in pairs[rng.random(len(pairs)) < 0.7].tolist():

@@ -10,7 +10,8 @@ from typing import Any
 
 from teal.nn.checkpoint import MODEL_CARD, MODEL_WEIGHTS
 from teal.runtime.storage import file_key, model_folder
-from teal.schemes.price_gnn import DEFAULT_CHECKPOINT, PriceGnnScheme, starter
+from teal.schemes.models import Model, load_model
+from teal.schemes.price_gnn import DEFAULT_CHECKPOINT
 from teal.serving.engine.log import LOG
 
 _LOOK_EVERY_S = 1.0
@@ -25,23 +26,23 @@ class ServedModel:
     starts from nothing.
 
     Args:
-        name: of :func:`teal.schemes.price_gnn.starter`.
+        name: auto, none, or that of :func:`teal.schemes.models.load_model`.
         prove: raises for a model that is of no use.
         engine: where models compute.
     """
 
-    def __init__(self, name: str, prove: Callable[[PriceGnnScheme], None], engine: Executor) -> None:
+    def __init__(self, name: str, prove: Callable[[Model], None], engine: Executor) -> None:
         self._name, self._prove, self._engine = name, prove, engine
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="model")
         self._folder = None if name == "none" else model_folder(DEFAULT_CHECKPOINT if name == "auto" else Path(name))
         self._looked, self._seen = time.monotonic(), self._stamp()
         self._reading: Future[None] | None = None
         self._error = ""
-        self.starter: PriceGnnScheme | None = None
+        self.starter: Model | None = None
         self._version, self._loaded = "", 0.0
         self._try()
 
-    def current(self) -> PriceGnnScheme | None:
+    def current(self) -> Model | None:
         """The model to start from now; looks at the files if it is time to."""
         now = time.monotonic()
         if self._folder is not None and now >= self._looked + _LOOK_EVERY_S:
@@ -63,9 +64,9 @@ class ServedModel:
 
     def _try(self) -> None:
         try:
-            new = starter(self._name)
-            if new is None or self._folder is None:
+            if self._folder is None:
                 return
+            new = load_model(self._folder)
             version = file_key(self._folder / MODEL_WEIGHTS)
             self._engine.submit(self._prove, new).result()
             self.starter, self._version, self._loaded = new, version[:12], round(time.time(), 3)

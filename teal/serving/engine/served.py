@@ -19,12 +19,14 @@ from teal.formats.node_link import topology_from_node_link
 from teal.formats.topohub_names import PREFIX
 from teal.network import PathSet, Topology, all_pairs, compute_paths
 from teal.network.path_file import load_paths
-from teal.objectives import Objective, ObjectiveName
+from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem, ProgramPrices
 from teal.problem.allocation import Allocation
 from teal.problem.assessment import Assessment, assess
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline, Run, Steps
+from teal.schemes.flow_gnn import FlowGnnScheme
+from teal.schemes.models import serves
 from teal.schemes.price_gnn import saves_time
 from teal.schemes.successive import SuccessivePdhg
 from teal.serving.engine.answer import FIGURES, Answer
@@ -101,7 +103,8 @@ def _rehearsal() -> Served:
 
 def prove(model: Starter) -> None:
     """Raise InputError for a model whose answer PDHG could not start from."""
-    problem = _rehearsal().problem(Wanted(ObjectiveName.TOTAL_FLOW), np.ones((1, 6)))
+    objective = next(name for name in SINGLE_PROGRAMS if serves(model, Objective(name)))
+    problem = _rehearsal().problem(Wanted(objective), np.ones((1, 6)))
     splits, prices = model.start(problem)
     if not (bool(torch.isfinite(splits).all()) and bool(torch.isfinite(prices).all())):
         raise InputError("model", "", "finite splits and prices", "NaN or infinite ones")
@@ -293,7 +296,8 @@ class Served:
         self, job: Job, deadline: Deadline, starter: Starter | None, start: pdhg.PdhgState | None
     ) -> Steps[Solved]:
         problem = self.problem(job.wanted, job.rates)
-        helps = starter is not None and saves_time(self.paths)
+        helps = starter is not None and serves(starter, problem.objective)
+        helps = helps and (saves_time(self.paths) or isinstance(starter, FlowGnnScheme))
         engine = self._engines.pop(job.wanted.network, None) or SuccessivePdhg()
         self._engines[job.wanted.network] = engine
         while len(self._engines) > _MOST_PROGRAMS:
