@@ -23,8 +23,9 @@ class CounterConfig(IgpConfig, TopologyFileConfig):
     direction (in or out), and bytes (a counter that rises) or rate; or a .npz file of teal simulate --counters."""
     interfaces: Path | None = None
     """Table (.csv or .parquet) that leads interfaces back to links: router, interface, neighbour (empty: external) and,
-    for parallel links, number.  Default: an interface that is named like a neighbour is the link to it, and any other
-    one is external."""
+    for parallel links, number, from 1 on as in the names of links.  Interfaces of one link are summed.  Default: an
+    interface that is named like a neighbour (b, or b#2 for the second of parallel links) is the link to it, and any
+    other one is external."""
     counter_unit: str = ""
     """Unit of the column rate, such as Mbit/s; Gbit/s by default."""
     interval: float = 0.0

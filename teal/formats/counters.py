@@ -11,8 +11,9 @@ A table has a row for each reading, in any order:
 | ``bytes`` | a counter that only rises (32 or 64 bits), or instead ``rate``, by default in Gbit/s |
 
 Interfaces are led back to links by a table of router, interface, neighbour (empty: external) and, where there are
-parallel links, number; by default an interface that is named like a neighbour is the link to it, and any other one is
-external.  External interfaces of a router are summed.
+parallel links, number, which counts from 1 like the names of links; by default an interface that is named like a
+neighbour (``b``, or ``b#2`` where links are parallel) is the link to it, and any other one is external.  External
+interfaces of a router are summed, and so are several interfaces of one link.
 
 Counters become rates over the intervals between two readings.  A fall is a wrap where the counter was in the last
 quarter of its width and the rate stays below what the interface can carry, else a reset, after which that interval is
@@ -24,6 +25,8 @@ A .npz file holds the arrays of :class:`teal.network.counters.Counters` by their
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,6 +130,11 @@ class _Interface:
     out_link: int | None
     in_link: int | None
 
+    @property
+    def is_border(self) -> bool:
+        """Whether it is external."""
+        return self.out_link is None and self.in_link is None
+
 
 def counters_from_frame(
     frame: Any, topology: Topology, where: str, interfaces: Any | None = None, unit: str = "", interval_s: float = 0.0
@@ -176,11 +184,17 @@ def counters_from_frame(
     ingress, egress = (np.full((len(ends), topology.num_nodes), np.nan) for _ in range(2))
     factor = _BITS / _GIGA if value_column == "bytes" else gbps_per_unit(unit, "--counter-unit") if unit else 1.0
     wraps = resets = 0
+    members: dict[tuple[str, int], list[str]] = {}
     groups = pd.DataFrame({"r": routers[keep], "n": names[keep], "d": direction[keep]}).groupby(["r", "n", "d"]).indices
     for (router, name, way), rows in groups.items():
         at, reading = times[keep][rows], value[keep][rows]
         order = np.argsort(at, kind="stable")
         at, reading = at[order], reading[order]
+        again = np.diff(at, prepend=-math.inf) == 0
+        if (again & (np.diff(reading, prepend=0.0) != 0)).any():
+            expected = "one reading at a time; interfaces that have a name each (--interfaces), or neighbours a#1, a#2"
+            raise InputError(where, name_column, expected, f"several of {name!r}, {way}, at {router}")
+        at, reading = at[~again], reading[~again]
         lead = leads(router, name)
         link = lead.out_link if way == "out" else lead.in_link
         capacity = float(topology.capacity[link]) if link is not None else float(topology.capacity.sum())
@@ -191,11 +205,17 @@ def counters_from_frame(
         else:
             series = _nearest(at, reading * factor, ends, step)
         if link is not None:
-            (sent if way == "out" else received)[:, link] = series
-        else:
+            of_link = (sent if way == "out" else received)[:, link]
+            names_of_link = members.setdefault((way, link), [])
+            of_link[:] = of_link + series if names_of_link else series
+            names_of_link.append(name)
+        elif lead.is_border:
             side = egress if way == "out" else ingress
             node = index[router]
             side[:, node] = np.where(np.isnan(side[:, node]), series, side[:, node] + np.nan_to_num(series))
+    for (way, link), named in members.items():
+        if len(named) > 1:
+            notes.append(f"{topology.link_names()[link]}, {way}: the sum of the interfaces {', '.join(named)}")
     notes += [f"{wraps:,} counter wraps, {resets:,} resets"] if wraps or resets else []
     silent = int((np.isnan(sent) & np.isnan(received)).all(0).sum())
     notes += [f"{silent} of {topology.num_links} links have no counter"] if silent else []
@@ -226,15 +246,17 @@ def _leads_of(topology: Topology, interfaces: Any | None, where: str) -> Callabl
     """The function from router and interface to where that leads."""
     index, external = topology.node_index(), _Interface(None, None)
 
-    def to_neighbour(router: str, neighbour: str, number: int, what: str) -> _Interface:
-        start = index[router]
-        end = index.get(neighbour)
-        links = [] if end is None else topology.find_links(router, neighbour)
-        forth = [link for link in links if topology.link_source[link] == start]
-        back = [link for link in links if topology.link_source[link] == end]
-        if max(len(forth), len(back)) <= number:
-            raise InputError(where, what, f"a link of {topology.name} from {router}", f"{neighbour!r}, number {number}")
-        return _Interface(forth[number] if number < len(forth) else None, back[number] if number < len(back) else None)
+    def to_neighbour(router: str, neighbour: str, what: str) -> _Interface:
+        try:
+            links = topology.find_links(router, neighbour)
+        except InputError:
+            links = []
+        forth = [link for link in links if topology.link_source[link] == index[router]]
+        back = [link for link in links if topology.link_target[link] == index[router]]
+        if max(len(forth), len(back)) != 1:
+            expected = f"a neighbour of {router} in {topology.name}, and which of parallel links: 1, 2, ..."
+            raise InputError(where, what, expected, repr(neighbour))
+        return _Interface(forth[0] if forth else None, back[0] if back else None)
 
     if interfaces is None:
         neighbours = {
@@ -243,8 +265,9 @@ def _leads_of(topology: Topology, interfaces: Any | None, where: str) -> Callabl
         }
 
         def by_name(router: str, name: str) -> _Interface:
-            is_link = (router, name) in neighbours or (name, router) in neighbours
-            return to_neighbour(router, name, 0, "interface") if is_link else external
+            other = name if name in index else re.sub(r"#\d+$", "", name)
+            is_link = (router, other) in neighbours or (other, router) in neighbours
+            return to_neighbour(router, name, "interface") if is_link else external
 
         return by_name
     table = interfaces.rename(columns={name: str(name).strip().lower() for name in interfaces.columns})
@@ -256,12 +279,12 @@ def _leads_of(topology: Topology, interfaces: Any | None, where: str) -> Callabl
         router, name = str(row["router"]).strip(), str(row["interface"]).strip()
         neighbour = row["neighbour"]
         is_external = neighbour is None or neighbour != neighbour or not str(neighbour).strip()
-        number = row.get("number", 0)
-        number = 0 if number != number else int(number)
+        number = row.get("number")
+        member = "" if number is None or number != number else f"#{int(number)}"
         if router not in index:
             raise InputError("--interfaces", "router", f"a node of {topology.name}", repr(router))
         known[router, name] = external if is_external else to_neighbour(
-            router, str(neighbour).strip(), number, "--interfaces"
+            router, f"{str(neighbour).strip()}{member}", "--interfaces"
         )  # fmt: skip
 
     def by_table(router: str, name: str) -> _Interface:

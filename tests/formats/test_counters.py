@@ -91,16 +91,56 @@ def test_interfaces_by_a_table_tell_parallel_links_apart() -> None:
         for i in range(2) for name, way, rate in (("a", "out", 1000.0), ("b", "out", 3000.0), ("c", "in", 4000.0))
     ])  # fmt: skip
     interfaces = pd.DataFrame({
-        "router": ["n0"] * 3, "interface": ["a", "b", "c"], "neighbour": ["n1", "n1", None], "number": [0, 1, None],
+        "router": ["n0"] * 3, "interface": ["a", "b", "c"], "neighbour": ["n1", "n1", None], "number": [1, 2, None],
     })  # fmt: skip
     counters = counters_from_frame(frame, topology, "t", interfaces, "Mbit/s")
     np.testing.assert_allclose(counters.sent[:, forth], [[1.0, 3.0], [1.0, 3.0]])
     np.testing.assert_allclose(counters.ingress[:, 0], 4.0)
-    wrong = interfaces.assign(number=[0, 7, None])
-    with pytest.raises(InputError, match="number 7"):
+    wrong = interfaces.assign(number=[1, 7, None])
+    with pytest.raises(InputError, match="n1#7"):
         counters_from_frame(frame, topology, "t", wrong)
     with pytest.raises(InputError, match="--interfaces"):
         counters_from_frame(frame, topology, "t", interfaces.iloc[:2])
+
+
+def test_interfaces_to_one_neighbour_are_told_apart_summed_or_refused() -> None:
+    parallel = make_topology([(0, 1, 10), (0, 1, 10), (1, 0, 10), (1, 0, 10)])
+    rates = {"a": 1.0, "b": 3.0, "c": 4.0}
+    frame = pd.DataFrame([
+        {"time": 300 * i, "router": "n0", "interface": name, "direction": "in" if name == "c" else "out", "rate": rate}
+        for i in range(2) for name, rate in rates.items()
+    ])  # fmt: skip
+    table = pd.DataFrame({"router": ["n0"] * 3, "interface": ["a", "b", "c"], "neighbour": ["n1", "n1", None]})
+    with pytest.raises(InputError, match="which of parallel links"):
+        counters_from_frame(frame, parallel, "t", table)
+    names = dict(zip(parallel.link_names(), range(4), strict=True))  # n0->n1#1 is the first
+    for counters in (
+        counters_from_frame(frame, parallel, "t", table.assign(number=[1, 2, None])),
+        counters_from_frame(frame, parallel, "t", table.assign(neighbour=["n1#1", "n1#2", None])),
+        counters_from_frame(frame.replace({"a": "n1#1", "b": "n1#2"}), parallel, "t"),
+    ):
+        np.testing.assert_array_equal(counters.sent[:, [names["n0->n1#1"], names["n0->n1#2"]]], [[1.0, 3.0]] * 2)
+    for wrong in (frame.replace({"a": "n1"}), frame.replace({"a": "n1#3"})):
+        with pytest.raises(InputError, match="which of parallel links"):
+            counters_from_frame(wrong, parallel, "t")
+    bundle = make_topology([(0, 1, 20)], both=True)
+    counters = counters_from_frame(frame, bundle, "t", table)
+    np.testing.assert_array_equal(counters.sent[:, bundle.link_names().index("n0->n1")], [4.0, 4.0])
+    assert any("the sum of the interfaces a, b" in note for note in counters.notes)
+    by_neighbour = frame.rename(columns={"interface": "neighbour"}).replace({"a": "n1", "b": "n1", "c": None})
+    with pytest.raises(InputError, match="one reading at a time"):
+        counters_from_frame(by_neighbour, bundle, "t")
+
+
+def test_what_a_one_way_link_does_not_have_is_no_external_traffic() -> None:
+    """n0 reads both directions of its interface to n1, but the network has no link from n1 to n0."""
+    topology = make_topology([(0, 1, 10)])
+    cells = [("n0", "n1", "out", 2.0), ("n0", "n1", "in", 1.0), ("n0", "lan", "in", 2.0)]
+    frame = pd.DataFrame(
+        [(300 * i, *cell) for i in range(2) for cell in cells],
+        columns=["time", "router", "interface", "direction", "rate"],
+    )
+    np.testing.assert_array_equal(counters_from_frame(frame, topology, "t").ingress[:, 0], [2.0, 2.0])
 
 
 @pytest.mark.parametrize(
