@@ -13,7 +13,9 @@ A table has a row for each reading, in any order:
 Interfaces are led back to links by a table of router, interface, neighbour (empty: external) and, where there are
 parallel links, number, which counts from 1 like the names of links; by default an interface that is named like a
 neighbour (``b``, or ``b#2`` where links are parallel) is the link to it, and any other one is external.  External
-interfaces of a router are summed, and so are several interfaces of one link.
+interfaces of a router are summed, and so are several interfaces of one link.  A router whose links are all read and
+that has no external interface, while others have some, sends and receives nothing of its own, unless what enters and
+leaves by its links differs by more than 10%.
 
 Counters become rates over the intervals between two readings.  A fall is a wrap where the counter was in the last
 quarter of its width and the rate stays below what the interface can carry, else a reset, after which that interval is
@@ -49,6 +51,7 @@ _SPARE = 1.5  # times the capacity of an interface: the largest rate that is bel
 _BITS = 8.0
 _GIGA = 1e9
 _LEAST_SHARE = 0.5  # of an interval that readings must cover
+_MOST_OWN = 0.1  # share of a router's links by which in and out may differ where nothing external is to be assumed
 
 
 def load_counters(
@@ -167,7 +170,7 @@ def counters_from_frame(
     wrong = np.flatnonzero((direction != "in") & (direction != "out"))
     if len(wrong):
         raise InputError(where, f"row {wrong[0] + 2}: direction", "in or out", repr(direction[wrong[0]]))
-    leads = _leads_of(topology, interfaces, where)
+    leads, in_table = _leads_of(topology, interfaces, where)
     names = frame[name_column].fillna("").astype(str).str.strip().to_numpy()
     routers = frame["router"].astype(str).str.strip().to_numpy()
     index = topology.node_index()
@@ -217,6 +220,14 @@ def counters_from_frame(
         if len(named) > 1:
             notes.append(f"{topology.link_names()[link]}, {way}: the sum of the interfaces {', '.join(named)}")
     notes += [f"{wraps:,} counter wraps, {resets:,} resets"] if wraps or resets else []
+    borders = {
+        router for router, name in {*in_table, *zip(routers, names, strict=True)} if leads(router, name).is_border
+    }
+    inner = _without_borders(topology, set(routers) - borders, sent, received) if borders else []
+    if inner:
+        ingress[:, inner] = egress[:, inner] = 0.0
+        named_inner = ", ".join(topology.node_names[node] for node in inner)
+        notes.append(f"no traffic of their own, as all interfaces are read and none is external: {named_inner}")
     silent = int((np.isnan(sent) & np.isnan(received)).all(0).sum())
     notes += [f"{silent} of {topology.num_links} links have no counter"] if silent else []
     stamps = np.round(ends).astype("int64").astype("datetime64[s]")
@@ -242,8 +253,22 @@ def _digits(stamps: Any) -> int:
     return {"s": 0, "ms": 3, "us": 6, "ns": 9}[str(stamps.dtype.unit)]
 
 
-def _leads_of(topology: Topology, interfaces: Any | None, where: str) -> Callable[[str, str], _Interface]:
-    """The function from router and interface to where that leads."""
+def _without_borders(topology: Topology, routers: set[str], sent: FloatArray, received: FloatArray) -> list[int]:
+    """Those of the routers at which every link with a capacity was read (T, E) and as much leaves as enters."""
+    live, is_inner = topology.capacity > 0, np.isin(topology.node_names, sorted(routers))
+    total = []
+    for rates, ends in ((sent, topology.link_source), (received, topology.link_target)):
+        count = np.isfinite(rates).sum(0)
+        is_inner[ends[live & (count == 0)]] = False
+        total.append(np.bincount(ends, np.nansum(rates, 0) / np.maximum(count, 1), topology.num_nodes))
+    is_inner &= np.abs(total[0] - total[1]) <= _MOST_OWN * np.maximum(*total)
+    return [int(node) for node in np.flatnonzero(is_inner)]
+
+
+def _leads_of(
+    topology: Topology, interfaces: Any | None, where: str
+) -> tuple[Callable[[str, str], _Interface], set[tuple[str, str]]]:
+    """The function from router and interface to where that leads, and the interfaces of the table, if there is one."""
     index, external = topology.node_index(), _Interface(None, None)
 
     def to_neighbour(router: str, neighbour: str, what: str) -> _Interface:
@@ -269,7 +294,7 @@ def _leads_of(topology: Topology, interfaces: Any | None, where: str) -> Callabl
             is_link = (router, other) in neighbours or (other, router) in neighbours
             return to_neighbour(router, name, "interface") if is_link else external
 
-        return by_name
+        return by_name, set()
     table = interfaces.rename(columns={name: str(name).strip().lower() for name in interfaces.columns})
     missing = [name for name in ("router", "interface", "neighbour") if name not in table.columns]
     if missing:
@@ -292,7 +317,7 @@ def _leads_of(topology: Topology, interfaces: Any | None, where: str) -> Callabl
             raise InputError(where, "interface", "one of the table --interfaces", f"{name} of {router}")
         return known[router, name]
 
-    return by_table
+    return by_table, set(known)
 
 
 def _usual_step(times: FloatArray, *keys: Any) -> float:

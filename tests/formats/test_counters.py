@@ -187,3 +187,31 @@ def test_an_interval_of_which_less_than_half_is_known_has_no_rate(known_s: float
     one = np.array
     found = _means(one([0.0]), one([known_s]), one([2.0]), one([300.0]), 300.0)
     np.testing.assert_allclose(found, [expected])
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ([], 0.0),  # all interfaces of n1 are read, none is external
+        ([("n1", "lan", "out", None)], np.nan),  # external, without a reading
+        ([("n1", "n2", "out", 1.0)], np.nan),  # half of what enters does not leave: there is more than what is read
+    ],
+)
+def test_a_router_without_an_external_interface_has_no_traffic_of_its_own(
+    more: list[tuple[str, str, str, float | None]], expected: float
+) -> None:
+    cells: dict[tuple[str, str, str], float | None] = {
+        ("n0", "n1", "out"): 2.0, ("n1", "n0", "in"): 2.0, ("n1", "n2", "out"): 2.0, ("n2", "n1", "in"): 2.0,
+        ("n2", "n1", "out"): 1.0, ("n1", "n2", "in"): 1.0, ("n1", "n0", "out"): 1.0, ("n0", "n1", "in"): 1.0,
+        ("n0", "lan", "in"): 2.0,
+    }  # fmt: skip
+    cells |= {(router, name, way): rate for router, name, way, rate in more}
+    frame = pd.DataFrame(
+        [(300 * i, *key, rate) for i in range(2) for key, rate in cells.items()],
+        columns=["time", "router", "interface", "direction", "rate"],
+    )
+    counters = counters_from_frame(frame, TOPOLOGY, "t")
+    np.testing.assert_array_equal(counters.ingress[:, 1], [expected] * 2)
+    np.testing.assert_array_equal(counters.egress[:, 1], [expected] * 2)
+    assert np.isnan(counters.ingress[:, 2]).all()  # n2 receives twice what it sends
+    assert any("no traffic of their own" in note and "n1" in note for note in counters.notes) == (expected == 0.0)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from teal.cli import main
-from teal.formats import load_topology
+from teal.formats import load_topology, load_traffic
 from teal.formats.counters import load_counters, save_counters
 
 
@@ -97,6 +97,29 @@ def test_flow_records_are_measured_demands(folder: Path, capsys: pytest.CaptureF
     capsys.readouterr()
     assert main(arguments) == 2
     assert "those of the counters" in capsys.readouterr().err
+
+
+def test_no_traffic_is_invented_at_a_router_without_external_interfaces(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Demands a-b of 4, b-c of 2 and c-a of 1 Gbit/s cross the inner router m of a star."""
+    loads = {("a", "m"): 4.0, ("m", "b"): 4.0, ("b", "m"): 2.0, ("m", "c"): 2.0, ("c", "m"): 1.0, ("m", "a"): 1.0}
+    (tmp_path / "net.csv").write_text("source,target,capacity\na,m,10\nb,m,10\nc,m,10\n")
+    cells = [(a, b, "out", rate) for (a, b), rate in loads.items()]
+    cells += [(b, a, "in", rate) for (a, b), rate in loads.items()]
+    cells += [("a", "lan", "in", 4), ("b", "lan", "in", 2), ("c", "lan", "in", 1)]
+    cells += [("a", "lan", "out", 1), ("b", "lan", "out", 4), ("c", "lan", "out", 2)]
+    rows = [f"{300 * i},{','.join(map(str, cell))}" for i in range(3) for cell in cells]
+    (tmp_path / "counters.csv").write_text("\n".join(["time,router,interface,direction,rate", *rows]))
+    given = ["--topology", str(tmp_path / "net.csv"), "--counters", str(tmp_path / "counters.csv")]
+    assert main(["estimate", *given, "--out", str(tmp_path / "out")]) == 0
+    assert "no traffic of their own" in capsys.readouterr().err
+    topology = load_topology(str(tmp_path / "net.csv"))
+    traffic = load_traffic(str(tmp_path / "out" / "matrices.npz"), topology)
+    is_of_m = (traffic.pairs == topology.node_index()["m"]).any(1)
+    matrices = traffic.read(slice(None))
+    assert matrices[:, is_of_m].sum() <= 1e-3 * matrices.sum()
+    np.testing.assert_allclose(matrices.sum(1), 7.0, rtol=0.02)
 
 
 def test_faults_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
