@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from teal.config.base import TopologyFileConfig, require
 from teal.config.igp import IgpConfig
@@ -20,7 +20,8 @@ class CounterConfig(IgpConfig, TopologyFileConfig):
     """The network: a file or name, as for teal solve."""
     counters: Path
     """Readings of interface counters: a .csv or .parquet table with the columns time, router, interface or neighbour,
-    direction (in or out), and bytes (a counter that rises) or rate; or a .npz file of teal simulate --counters."""
+    direction (in or out), and bytes (a counter that rises) or rate; or a .npz file of teal simulate --counters.  The
+    time of a rate is the end of its interval, or its start in a column start in the place of time."""
     interfaces: Path | None = None
     """Table (.csv or .parquet) that leads interfaces back to links: router, interface, neighbour (empty: external) and,
     for parallel links, number, from 1 on as in the names of links.  Interfaces of one link are summed.  Default: an
@@ -28,6 +29,9 @@ class CounterConfig(IgpConfig, TopologyFileConfig):
     other one is external."""
     counter_unit: str = ""
     """Unit of the column rate, such as Mbit/s; Gbit/s by default."""
+    labels: Literal["end", "start"] = "end"
+    """What matrices of the same times, read and written, name their intervals by; an interval of counters is known by
+    its end."""
     interval: float = 0.0
     """Seconds of an interval; 0 for the median time between two readings."""
     counter_error: float = 0.01
@@ -53,7 +57,7 @@ class EstimateConfig(CounterConfig):
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "counters": ("counters", "interfaces", "counter_unit", "interval", "counter_error", "no_repair"),
+        "counters": ("counters", "interfaces", "counter_unit", "labels", "interval", "counter_error", "no_repair"),
         "routing": ("metric", "set_metric", "ucmp", "fail", "policies"),
         "what is known besides": (
             "history",
@@ -113,7 +117,7 @@ class CheckConfig(CounterConfig):
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "counters": ("counters", "interfaces", "counter_unit", "interval", "counter_error"),
+        "counters": ("counters", "interfaces", "counter_unit", "labels", "interval", "counter_error"),
         "routing": ("metric", "set_metric", "ucmp", "fail", "policies"),
         "matrices": ("traffic", "history", "traffic_unit"),
         "alarm": ("window", "seed"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from teal.solvers.estimation.estimator import Estimator
 from teal.solvers.estimation.repair import STALE_WEIGHT, repair
 
 _UNEXPLAINED = 0.25  # share of what was counted, from which on the routing is doubted
+_BETTER_FIT = 0.7  # of the error of matrices at the counters, below which the other labels are the right ones
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,7 +41,7 @@ class EstimatedInterval:
     """One interval.
 
     Attributes:
-        timestamp: of the counters.
+        timestamp: end of the interval, or its start under ``--labels start``.
         total: Gbit/s of all demands.
         prior: what was expected before the counters were read: history, tracked or gravity.
         dispersion: Gbit/s, variance over mean of what the prior does not know.
@@ -73,6 +75,7 @@ class EstimateRun:
         intervals: a record each.
         residual: (E,) mean of counted less explained, Gbit/s, of the links.
         truth: (T, D) Gbit/s; None if it was not given.
+        labels: end or start, which the timestamps of the intervals are.
     """
 
     topology: Topology
@@ -82,6 +85,7 @@ class EstimateRun:
     intervals: list[EstimatedInterval]
     residual: FloatArray
     truth: FloatArray | None
+    labels: str
 
     def to_json(self) -> dict[str, Any]:
         """Means over the intervals, and a record of each; numbers that JSON cannot hold become null."""
@@ -89,14 +93,21 @@ class EstimateRun:
             name: float(np.mean([getattr(one, name) for one in self.intervals]))
             for name in ("total", "unexplained", "error", "covered")
         }
-        return finite_only({**means, "intervals": [finite_only(dataclasses.asdict(one)) for one in self.intervals]})
+        return finite_only(
+            {
+                **means,
+                "labels": self.labels,
+                "intervals": [finite_only(dataclasses.asdict(one)) for one in self.intervals],
+            }
+        )
 
     def describe(self) -> str:
         """The same in a few lines."""
         rows = self.intervals
         lines = [
             f"{len(rows):,} matrices of {self.traffic.num_demands:,} demands, {rows[0].timestamp} to "
-            f"{rows[-1].timestamp}; {np.mean([one.total for one in rows]):.6g} Gbit/s on average",
+            f"{rows[-1].timestamp} ({self.labels} of the intervals); {np.mean([one.total for one in rows]):.6g} Gbit/s "
+            "on average",
             f"what the matrices leave unexplained: {100 * np.mean([one.unexplained for one in rows]):.2f}% of what was "
             f"counted; {sum(one.blamed for one in rows):,} readings replaced, "
             f"{sum(one.missing for one in rows):,} missing",
@@ -113,7 +124,7 @@ class CheckedInterval:
     """The verdict on one interval.
 
     Attributes:
-        timestamp: of the counters.
+        timestamp: end of the interval, or its start under ``--labels start``.
         statistic: T of :mod:`teal.solvers.estimation.check`.
         mean_statistic: over the window.
         limit: above which there is an alarm.
@@ -150,7 +161,39 @@ def load_measured(config: CounterConfig, notify: Callable[[str], None]) -> tuple
     )
     for note in counters.notes:
         notify(note)
+    if config.labels == "start":
+        counters = dataclasses.replace(counters, timestamps=counters.timestamps - _step(counters))
     return topology, dag, counters
+
+
+def _step(counters: Counters) -> np.timedelta64:
+    """An interval."""
+    return np.timedelta64(round(counters.interval_s), "s")
+
+
+def _other_labels(config: CounterConfig, counters: Counters, matrices: TrafficMatrices, f: sp.csr_array) -> str:
+    """A sentence if measured matrices fit the counters better by the other end of their intervals; else nothing.
+
+    Args:
+        config: settings.
+        counters: labelled by them.
+        matrices: of the same times.
+        f: (E + 2 N, D) over the pairs of the matrices.
+    """
+    other, shift = ("start", -_step(counters)) if config.labels == "end" else ("end", _step(counters))
+    errors: tuple[list[FloatArray], list[FloatArray]] = [], []
+    for values, time in zip(counters.values, counters.timestamps, strict=True):
+        found = [_at(matrices, at, matrices.pairs) for at in (time, time + shift)]
+        for of_labels, matrix in zip(errors, found, strict=True):
+            if matrix is not None and all(one is not None for one in found):
+                of_labels.append((np.abs(f @ matrix - values) / values)[np.nan_to_num(values) > 0])
+    own, better = (float(np.median(np.concatenate(parts))) if parts else 0.0 for parts in errors)
+    if not better < _BETTER_FIT * own:
+        return ""
+    return (
+        f"matrices labelled by the {other} of their intervals would fit the counters better (error {100 * better:.2g}% "
+        f"for {100 * own:.2g}%): --labels {other}?"
+    )
 
 
 def measurements_of(policies: Path | None, dag: EcmpDag, pairs: IntArray) -> sp.csr_array:
@@ -176,7 +219,8 @@ def estimate(config: EstimateConfig, notify: Callable[[str], None]) -> EstimateR
         pairs, topology.num_nodes, history=past, relative=config.counter_error, level=config.level,
         tracking=config.tracking,
     )  # fmt: skip
-    measurements = measurements_of(config.policies, dag, pairs)
+    measured = partial(measurements_of, config.policies, dag)
+    measurements = measured(pairs)
     estimator.route(measurements)
     if past is not None:
         notify(f"{len(past):,} past matrices: intervals from the second half of them")
@@ -225,8 +269,10 @@ def estimate(config: EstimateConfig, notify: Callable[[str], None]) -> EstimateR
             f"no matrix explains {100 * unexplained:.0f}% of what was counted under this routing: are metrics, failed "
             "links and the units of the counters those of the network?"
         )
+    if truth is not None and (note := _other_labels(config, counters, truth, measured(truth.pairs))):
+        notify(f"--truth: {note}")
     traffic = TrafficMatrices("estimate", pairs, counters.timestamps, ArrayRates(matrices), round(counters.interval_s))
-    return EstimateRun(topology, traffic, lower, upper, rows, residual, known_truth)
+    return EstimateRun(topology, traffic, lower, upper, rows, residual, known_truth, config.labels)
 
 
 def _flows(
@@ -241,7 +287,10 @@ def _flows(
     )  # fmt: skip
     for note in found.notes:
         notify(f"{config.flows}: {note}")
-    return _in_time(found.traffic, counters)
+    flows = found.traffic  # by the ends of intervals
+    if config.labels == "start":
+        flows = dataclasses.replace(flows, timestamps=flows.timestamps - _step(counters))
+    return _in_time(flows, counters)
 
 
 def _in_time(flows: TrafficMatrices, counters: Counters) -> TrafficMatrices:
@@ -262,13 +311,8 @@ def check(config: CheckConfig, notify: Callable[[str], None]) -> list[CheckedInt
     traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
     history = load_traffic(config.history, topology, unit=config.traffic_unit) if config.history else traffic
     pairs = traffic.pairs
-    checker = Checker(
-        topology,
-        pairs,
-        measurements_of(config.policies, dag, pairs),
-        relative=config.counter_error,
-        window=config.window,
-    )
+    measurements = measurements_of(config.policies, dag, pairs)
+    checker = Checker(topology, pairs, measurements, relative=config.counter_error, window=config.window)
     notify(f"calibrating the alarm on {history.num_matrices:,} matrices")
     checker.calibrate(_over(history, pairs), seed=config.seed)
     rows = []
@@ -287,6 +331,12 @@ def check(config: CheckConfig, notify: Callable[[str], None]) -> list[CheckedInt
     if not rows:
         times = f"{counters.timestamps[0]} to {counters.timestamps[-1]}"
         raise InputError("--traffic", "timestamps", f"matrices of the times of the counters, {times}", "none of them")
+    if any(row.alarm for row in rows) and (note := _other_labels(config, counters, traffic, measurements)):
+        notify(note)
+        rows = [
+            dataclasses.replace(row, suspects="; ".join(filter(None, (note, row.suspects)))) if row.alarm else row
+            for row in rows
+        ]
     return rows
 
 

@@ -4,7 +4,7 @@ A table has a row for each reading, in any order:
 
 | column | what |
 |---|---|
-| ``time`` | ISO 8601, or seconds since 1970 |
+| ``time`` | ISO 8601, or seconds since 1970; of a rate the end of its interval, or in its place ``start`` |
 | ``router`` | name of the node |
 | ``interface`` | name; or instead ``neighbour``, the router at the other end, empty for external interfaces |
 | ``direction`` | ``in`` or ``out``, as the router sees it |
@@ -157,12 +157,16 @@ def counters_from_frame(
     frame = frame.rename(columns={name: str(name).strip().lower() for name in frame.columns})
     name_column = "interface" if "interface" in frame.columns else "neighbour"
     value_column = "bytes" if "bytes" in frame.columns else "rate"
-    needed = ("time", "router", name_column, "direction", value_column)
+    by_start = "start" in frame.columns and "time" not in frame.columns
+    time_column = "start" if by_start else "time"
+    if by_start and value_column == "bytes":
+        raise InputError(where, "start", "the time at which the counter was read, in a column time", "a start")
+    needed = (time_column, "router", name_column, "direction", value_column)
     missing = [name for name in needed if name not in frame.columns]
     if missing:
         expected = "columns time, router, interface or neighbour, direction, bytes or rate"
         raise InputError(where, "columns", expected, "no " + ", ".join(missing))
-    times = _times(frame["time"], where)
+    times = _times(frame[time_column], where)
     value = pd.to_numeric(frame[value_column], errors="coerce").to_numpy(dtype=np.float64)
     bad = np.flatnonzero(~np.isfinite(value) | (value < 0))
     notes = [f"{len(bad):,} of {len(frame):,} readings are empty or negative, and left out"] if len(bad) else []
@@ -181,6 +185,7 @@ def counters_from_frame(
     step = interval_s or _usual_step(times[keep], routers[keep], names[keep], direction[keep])
     if not step > 0:
         raise InputError(where, "time", "at least two readings of an interface", "one")
+    times = times + step if by_start else times
     ends = np.arange(times[keep].min() + (step if value_column == "bytes" else 0), times[keep].max() + step / 2, step)
     shape = len(ends), topology.num_links
     sent, received = np.full(shape, np.nan), np.full(shape, np.nan)

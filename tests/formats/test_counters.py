@@ -132,6 +132,16 @@ def test_interfaces_to_one_neighbour_are_told_apart_summed_or_refused() -> None:
         counters_from_frame(by_neighbour, bundle, "t")
 
 
+def test_rates_are_labelled_by_the_end_of_their_interval_or_by_its_start_where_the_column_says_so() -> None:
+    frame = _table(_plain()).rename(columns={"bytes": "rate"}).assign(rate=1.0)
+    ends = counters_from_frame(frame, TOPOLOGY, "t").timestamps.astype(int)
+    assert ends.tolist() == [0, 300, 600, 900, 1200]
+    starts = frame.rename(columns={"time": "start"})
+    assert counters_from_frame(starts, TOPOLOGY, "t").timestamps.astype(int).tolist() == (ends + 300).tolist()
+    with pytest.raises(InputError, match="in a column time"):
+        counters_from_frame(starts.rename(columns={"rate": "bytes"}), TOPOLOGY, "t")
+
+
 def test_what_a_one_way_link_does_not_have_is_no_external_traffic() -> None:
     """n0 reads both directions of its interface to n1, but the network has no link from n1 to n0."""
     topology = make_topology([(0, 1, 10)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 from pathlib import Path
 
@@ -97,6 +98,32 @@ def test_flow_records_are_measured_demands(folder: Path, capsys: pytest.CaptureF
     capsys.readouterr()
     assert main(arguments) == 2
     assert "those of the counters" in capsys.readouterr().err
+
+
+def test_matrices_with_the_other_labels_raise_no_alarm_or_the_labels_are_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counters = load_counters(folder / "counters.npz", load_topology("b4"))
+    step = np.timedelta64(round(counters.interval_s), "s")
+    save_counters(folder / "ends.npz", dataclasses.replace(counters, timestamps=counters.timestamps + step))
+    given = ["--topology", "b4", "--counters", str(folder / "ends.npz"), "--history", str(folder / "history.npz")]
+    today = str(folder / "today.npz")
+    assert main(["check", *given, "--traffic", today, "--json"]) == 4
+    shown = capsys.readouterr()
+    assert "--labels start?" in shown.err
+    alarmed = [one for one in json.loads(shown.out)["intervals"] if one["alarm"]]
+    assert all("--labels start?" in one["suspects"] for one in alarmed)
+    assert main(["check", *given, "--traffic", today, "--labels", "start"]) == 0
+    assert main(["estimate", *given, "--truth", today]) == 0
+    shown = capsys.readouterr()
+    assert "--labels start?" in shown.err
+    assert "(end of the intervals)" in shown.out
+    assert main(["estimate", *given, "--truth", today, "--labels", "start", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert "--labels" not in shown.err
+    result = json.loads(shown.out)
+    assert result["labels"] == "start"
+    assert result["intervals"][0]["timestamp"] == str(counters.timestamps[0])
 
 
 def test_no_traffic_is_invented_at_a_router_without_external_interfaces(
