@@ -93,7 +93,8 @@ class EstimateConfig(CounterConfig):
     truth: str = ""
     """Traffic matrices of the same times to compare with: the error of the estimates, and how often intervals hold."""
     out: Path | None = None
-    """Folder for matrices.npz (which --traffic reads), intervals.npz, estimate.csv, estimate.html and manifest.json."""
+    """Folder for matrices.npz (which --traffic reads), intervals.npz, estimate.csv, estimate.html and manifest.json:
+    written every ten seconds, and when the run is interrupted."""
     json: bool = False
     """Print one JSON object instead of text."""
     overwrite: Annotated[bool, OVERWRITE] = False

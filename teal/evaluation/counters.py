@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,14 @@ from teal.network.ecmp import EcmpDag
 from teal.network.rates import ArrayRates
 from teal.pathops.measurements import ecmp_measurements, policy_measurements
 from teal.runtime.arrays import FloatArray, IntArray
+from teal.runtime.interrupts import Interrupted, interrupts_wait
 from teal.solvers.estimation.check import Checker
 from teal.solvers.estimation.estimator import Estimator
 from teal.solvers.estimation.repair import STALE_WEIGHT, repair
 
 _UNEXPLAINED = 0.25  # share of what was counted, from which on the routing is doubted
+_KEPT_EVERY_S = 10.0  # at least, of wall time, between two times at which what is done is kept
+_WORTH_OF_WRITING = 20.0  # times the time of writing it, likewise
 _BETTER_FIT = 0.7  # of the error of matrices at the counters, below which the other labels are the right ones
 
 
@@ -182,8 +186,8 @@ def _other_labels(config: CounterConfig, counters: Counters, matrices: TrafficMa
     """
     other, shift = ("start", -_step(counters)) if config.labels == "end" else ("end", _step(counters))
     errors: tuple[list[FloatArray], list[FloatArray]] = [], []
-    for values, time in zip(counters.values, counters.timestamps, strict=True):
-        found = [_at(matrices, at, matrices.pairs) for at in (time, time + shift)]
+    for values, stamp in zip(counters.values, counters.timestamps, strict=True):
+        found = [_at(matrices, at, matrices.pairs) for at in (stamp, stamp + shift)]
         for of_labels, matrix in zip(errors, found, strict=True):
             if matrix is not None and all(one is not None for one in found):
                 of_labels.append((np.abs(f @ matrix - values) / values)[np.nan_to_num(values) > 0])
@@ -203,11 +207,19 @@ def measurements_of(policies: Path | None, dag: EcmpDag, pairs: IntArray) -> sp.
     return policy_measurements(dag, pairs, read_policies(policies, dag.topology))
 
 
-def estimate(config: EstimateConfig, notify: Callable[[str], None]) -> EstimateRun:
+def estimate(
+    config: EstimateConfig, notify: Callable[[str], None], keep: Callable[[EstimateRun], None] = lambda _: None
+) -> EstimateRun:
     """The matrices of all intervals.
+
+    Args:
+        config: settings.
+        notify: takes notes.
+        keep: called every ten seconds, and when the run is interrupted, with the intervals so far.
 
     Raises:
         InputError: a fault in what the user gave.
+        KeyboardInterrupt: on Ctrl-C or SIGTERM, after the present interval.
     """
     topology, dag, counters = load_measured(config, notify)
     history = load_traffic(config.history, topology, unit=config.traffic_unit) if config.history else None
@@ -231,7 +243,18 @@ def estimate(config: EstimateConfig, notify: Callable[[str], None]) -> EstimateR
     residual, rows = np.zeros(topology.num_links), list[EstimatedInterval]()
     expected: FloatArray | None = None
     values = counters.values
-    for t in tqdm(range(count), desc="estimating", unit="interval"):
+
+    def so_far() -> EstimateRun:
+        done = slice(len(rows))
+        traffic = TrafficMatrices(
+            "estimate", pairs, counters.timestamps[done], ArrayRates(matrices[done]), round(counters.interval_s)
+        )
+        return EstimateRun(
+            topology, traffic, lower[done], upper[done], rows, residual / max(1, len(rows)),
+            None if known_truth is None else known_truth[done], config.labels,
+        )  # fmt: skip
+
+    for t in _keeping(count, lambda: keep(so_far())):
         y, blamed = values[t], 0
         if not config.no_repair:
             fixed = repair(
@@ -246,7 +269,7 @@ def estimate(config: EstimateConfig, notify: Callable[[str], None]) -> EstimateR
             known_flows = _at(flows, counters.timestamps[t], pairs)
             found = estimator.estimate(y, flows=known_flows, robust=not config.no_repair)
             matrices[t], lower[t], upper[t] = found.matrix, found.lower, found.upper
-            residual += np.nan_to_num(found.residual[: topology.num_links]) / count
+            residual += np.nan_to_num(found.residual[: topology.num_links])
             expected = measurements @ found.matrix if past is not None else None
         error = covered = math.nan
         real = _at(truth, counters.timestamps[t], pairs)
@@ -271,8 +294,24 @@ def estimate(config: EstimateConfig, notify: Callable[[str], None]) -> EstimateR
         )
     if truth is not None and (note := _other_labels(config, counters, truth, measured(truth.pairs))):
         notify(f"--truth: {note}")
-    traffic = TrafficMatrices("estimate", pairs, counters.timestamps, ArrayRates(matrices), round(counters.interval_s))
-    return EstimateRun(topology, traffic, lower, upper, rows, residual, known_truth, config.labels)
+    return so_far()
+
+
+def _keeping(count: int, keep: Callable[[], None]) -> Iterator[int]:
+    """The numbers of all intervals; what is done is kept now and then, and when the run is interrupted."""
+    with interrupts_wait() as stop_if_requested:
+        due = time.monotonic() + _KEPT_EVERY_S
+        for t in tqdm(range(count), desc="estimating", unit="interval"):
+            yield t
+            try:
+                stop_if_requested()
+            except Interrupted:
+                keep()
+                raise
+            if (begin := time.monotonic()) >= due:
+                keep()
+                end = time.monotonic()
+                due = end + max(_KEPT_EVERY_S, _WORTH_OF_WRITING * (end - begin))
 
 
 def _flows(

@@ -21,15 +21,18 @@ FILES = MATRICES, INTERVALS, ROWS, PAGE, MANIFEST = (
 
 
 def run_estimate(config: EstimateConfig, notify: Callable[[str], None]) -> EstimateRun:
-    """Estimate, and write the files if there is a folder for them.
+    """Estimate, and write the files if there is a folder for them: as intervals are done, also before an interruption.
 
     Raises:
         InputError: a fault in the settings, or results in OUT that must not be replaced.
     """
     if config.out is not None:
         check_out_folder(config.out, FILES, overwrite=config.overwrite)
-    run = estimate(config, notify)
-    if config.out is not None:
+    out = config.out
+
+    def write(run: EstimateRun) -> None:
+        if out is None:
+            return
         files: dict[str, Callable[[Path], None]] = {
             MATRICES: lambda path: save_traffic(path, run.traffic, run.topology),
             ROWS: partial(write_csv, rows=run.intervals),
@@ -38,7 +41,15 @@ def run_estimate(config: EstimateConfig, notify: Callable[[str], None]) -> Estim
         }
         if config.history:
             files[INTERVALS] = partial(save_intervals, run=run)
-        write_files(config.out, files)
+        write_files(out, files)
+
+    try:
+        run = estimate(config, notify, write)
+    except KeyboardInterrupt:
+        if out is not None:
+            notify(f"{out}: the intervals before the interruption")
+        raise
+    write(run)
     return run
 
 

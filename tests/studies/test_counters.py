@@ -5,14 +5,19 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from teal.cli import main
+from teal.errors import TealError
 from teal.formats import load_topology, load_traffic
 from teal.formats.counters import load_counters, save_counters
+from teal.solvers.estimation.repair import Repaired, repair
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +152,34 @@ def test_no_traffic_is_invented_at_a_router_without_external_interfaces(
     matrices = traffic.read(slice(None))
     assert matrices[:, is_of_m].sum() <= 1e-3 * matrices.sum()
     np.testing.assert_allclose(matrices.sum(1), 7.0, rtol=0.02)
+
+
+@pytest.mark.parametrize("ends_by", ["signal", "fault"])
+def test_intervals_are_written_as_they_come_and_kept_when_the_run_ends_early(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_by: str
+) -> None:
+    called: list[int] = []
+
+    def repair_four(*arguments: Any) -> Repaired:
+        called.append(1)
+        if len(called) == 4 and ends_by == "signal":
+            os.kill(os.getpid(), signal.SIGINT)
+        if len(called) == 4 and ends_by == "fault":
+            raise TealError("a fault")
+        return repair(*arguments)
+
+    monkeypatch.setattr("teal.evaluation.counters.repair", repair_four)
+    if ends_by == "fault":
+        monkeypatch.setattr("teal.evaluation.counters._KEPT_EVERY_S", 0.0)
+        monkeypatch.setattr("teal.evaluation.counters._WORTH_OF_WRITING", 0.0)
+    assert main(["estimate", *_common(folder), "--out", str(tmp_path / "out")]) == (130 if ends_by == "signal" else 1)
+    done = 4 if ends_by == "signal" else 3
+    with (tmp_path / "out" / "estimate.csv").open(newline="") as stream:
+        assert len(list(csv.DictReader(stream))) == done
+    topology = load_topology("b4")
+    assert load_traffic(str(tmp_path / "out" / "matrices.npz"), topology).num_matrices == done
+    with np.load(tmp_path / "out" / "intervals.npz") as stored:
+        assert len(stored["lower"]) == done
 
 
 def test_faults_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
