@@ -21,11 +21,11 @@ import dataclasses
 from functools import cached_property
 
 import numpy as np
-import scipy.linalg
 import scipy.sparse as sp
 
 from teal.errors import InputError
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
+from teal.solvers.estimation.projection import solve_definite
 
 _ANALOGUES = 20  # intervals
 _WINSORISED = 0.02  # share of the values at either end that count as the quantile there
@@ -163,5 +163,5 @@ class HistoryPrior:
         noise = (self._relative * np.maximum(np.abs(y), 1e-3 * np.abs(y).max(initial=0.0))) ** 2 + 1e-18
         matrix = self._covariance[np.ix_(known, known)] + np.diag(noise)
         difference = y - self._counter_mean[known]
-        weights = scipy.linalg.solve(matrix, difference, assume_a="pos", check_finite=False)
+        weights = solve_definite(matrix, difference)
         return np.maximum(self._mean + weights @ self._gain[known], _LEAST_SHARE)
