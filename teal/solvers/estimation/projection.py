@@ -60,7 +60,7 @@ def _curvature(ptr, row, value, weight, result) -> None:  # type: ignore[no-unty
 
 
 def solve_definite(matrix: FloatArray, right: FloatArray) -> FloatArray:
-    """The solution of matrix x = right, by Cholesky's factor of the lower triangle of a positive definite matrix (R, R).
+    """The solution x of matrix x = right, by Cholesky's factor of the lower triangle of a definite matrix (R, R).
 
     torch runs on as many threads as it is told to: those of SciPy's OpenBLAS wait for each other in loops, and beside
     one other process the factor of 312 rows took them 20 to 150 ms in place of 1.
@@ -113,7 +113,9 @@ class Projection:
         largest = np.nanmax(np.where(np.isfinite(counters), counters, 0.0), axis=-1, keepdims=True)
         return relative * np.maximum(np.nan_to_num(counters), _RELATIVE_FLOOR * np.maximum(largest, 1e-300))
 
-    def project(self, counters: FloatArray, deviation: FloatArray, prior: FloatArray, phi: float) -> Projected:
+    def project(
+        self, counters: FloatArray, deviation: FloatArray, prior: FloatArray, phi: float, most_steps: int = _MOST_STEPS
+    ) -> Projected:
         """The estimate nearest to a prior.
 
         Args:
@@ -121,6 +123,7 @@ class Projection:
             deviation: (R,) s > 0, Gbit/s.
             prior: (D,) p, Gbit/s.
             phi: dispersion, Gbit/s, above 0.
+            most_steps: of Newton's method, after which the prices so far are taken.
 
         Raises:
             InputError: no counter, or a prior without traffic where the counters have some.
@@ -141,7 +144,7 @@ class Projection:
         price, exponent, change = np.zeros_like(y), np.zeros(len(prior)), np.empty(len(prior))
         x = prior.copy()
         steps, converged = 0, False
-        while steps < _MOST_STEPS:
+        while steps < most_steps:
             steps += 1
             gradient = np.where(known, self.measurements @ x + variance * price - y, 0.0)
             if (

@@ -219,6 +219,18 @@ def test_a_robust_estimate_doubts_wrong_counters_and_leaves_right_ones() -> None
     assert np.mean(errors[True]) < 0.8 * np.mean(errors[False])
 
 
+def test_counters_that_contradict_each_other_take_a_bounded_number_of_steps() -> None:
+    topology, _, pairs, measured = _network(5, 9)
+    rng = np.random.default_rng(0)
+    for factor in (1.0, 10.0, 1000.0):
+        counters = measured @ rng.lognormal(0, 1, len(pairs))
+        counters[::2] *= factor
+        estimator = Estimator(pairs, topology.num_nodes)
+        estimator.route(measured)
+        for robust in (False, True):
+            assert estimator.estimate(counters, robust=robust).steps <= (80 if robust else 20)
+
+
 def test_a_window_finds_smaller_faults_that_last() -> None:
     topology, _, pairs, measured = _network(5, 9)
     series, alarms = _series(len(pairs), 160, 0), {}
