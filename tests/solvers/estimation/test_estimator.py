@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from teal.pathops.measurements import ecmp_measurements, policy_measurements
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.solvers.estimation import Estimator, Projection
 from teal.solvers.estimation.check import Checker
+from teal.solvers.estimation.estimator import _Bias
 from teal.solvers.estimation.priors import History, HistoryPrior, gravity, scaled_to
 from teal.solvers.estimation.repair import repair
 from teal.solvers.estimation.worst_load import worst_load
@@ -299,6 +301,37 @@ def test_intervals_are_wider_for_demands_that_have_grown() -> None:
     np.testing.assert_allclose([low, high], [[7.6, 1.9], [8.4, 2.1]])
     estimator._own = 1.0  # every width is the demand's own: growth does not count
     np.testing.assert_allclose(estimator._interval(np.array([8.0, 2.0]))[1], [8.1, 2.1])
+
+
+def test_what_counters_lack_widens_the_intervals_in_proportion_to_the_demands() -> None:
+    """One counter of two demands of half the traffic each: a bias of 0.1 is a deviation of 0.1 / sqrt(1/4 + 1/4)."""
+    bias = _Bias(sp.csr_array(np.array([[1.0, 1.0], [1.0, 0.0]])))
+    matrix = np.array([3.0, 3.0])
+    assert bias.deviation(matrix) == 0.0
+    for _ in range(3):
+        bias.add(np.array([0.1, np.nan]))
+    assert bias.deviation(matrix) == pytest.approx(0.1 * math.sqrt(2))
+    for _ in range(400):
+        bias.add(np.array([-0.1, np.nan]) if _ % 2 else np.array([0.1, np.nan]))  # no bias
+    assert bias.deviation(matrix) < 0.01
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_intervals_hold_on_days_that_the_history_does_not_resemble(seed: int) -> None:
+    topology, _, pairs, measured = _network(seed, 9)
+    rng, series = np.random.default_rng(seed), _series(len(pairs), 160, seed)
+    shifted = series[120:] * rng.lognormal(0, 0.4, len(pairs))
+    estimator = Estimator(pairs, topology.num_nodes, history=series[:120])
+    estimator.route(measured)
+    estimator.calibrate()
+    held, volume = [], []
+    for truth in shifted:
+        one = estimator.estimate(measured @ truth)
+        is_held = (truth >= one.lower) & (truth <= one.upper)
+        held.append(is_held.mean())
+        volume.append((is_held * truth).sum() / truth.sum())
+    assert np.mean(held) >= 0.9
+    assert np.mean(volume) >= 0.9
 
 
 def test_a_measured_demand_that_the_history_did_not_have_is_kept() -> None:
