@@ -54,6 +54,7 @@ class EstimatedInterval:
         missing: number of counters that were not measured.
         error: sum of abs(estimate - truth) over the truth, NMAE; NaN without the truth.
         covered: share of the demands whose interval holds the truth; NaN without.
+        covered_volume: the share of the true traffic that those demands have; NaN without.
     """
 
     timestamp: str
@@ -65,6 +66,7 @@ class EstimatedInterval:
     missing: int
     error: float
     covered: float
+    covered_volume: float
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -95,7 +97,7 @@ class EstimateRun:
         """Means over the intervals, and a record of each; numbers that JSON cannot hold become null."""
         means = {
             name: float(np.mean([getattr(one, name) for one in self.intervals]))
-            for name in ("total", "unexplained", "error", "covered")
+            for name in ("total", "unexplained", "error", "covered", "covered_volume")
         }
         return finite_only(
             {
@@ -117,8 +119,9 @@ class EstimateRun:
             f"{sum(one.missing for one in rows):,} missing",
         ]
         if self.truth is not None:
-            covered = np.mean([one.covered for one in rows])
-            held = "" if math.isnan(covered) else f"; intervals hold {100 * covered:.1f}% of the demands"
+            covered, volume = (np.mean([getattr(one, name) for one in rows]) for name in ("covered", "covered_volume"))
+            held = f"; intervals hold {100 * covered:.1f}% of the demands and {100 * volume:.1f}% of the traffic"
+            held = "" if math.isnan(covered) else held
             lines.append(f"error (NMAE) {np.mean([one.error for one in rows]):.4f} against the truth{held}")
         return "\n".join(lines)
 
@@ -271,19 +274,22 @@ def estimate(
             matrices[t], lower[t], upper[t] = found.matrix, found.lower, found.upper
             residual += np.nan_to_num(found.residual[: topology.num_links])
             expected = measurements @ found.matrix if past is not None else None
-        error = covered = math.nan
+        error = covered = covered_volume = math.nan
         real = _at(truth, counters.timestamps[t], pairs)
         if known_truth is not None and real is not None and np.isfinite(real).any() and found is not None:
             real = np.nan_to_num(real)
             known_truth[t] = real
             error = float(np.abs(matrices[t] - real).sum() / max(float(real.sum()), 1e-300))
-            covered = math.nan if past is None else float(((real >= lower[t]) & (real <= upper[t])).mean())
+            if past is not None:
+                is_held = (real >= lower[t]) & (real <= upper[t])
+                covered, covered_volume = float(is_held.mean()), float(real[is_held].sum() / max(real.sum(), 1e-300))
         rows.append(
             EstimatedInterval(
                 timestamp=str(counters.timestamps[t]), total=float(matrices[t].sum()),
                 prior="" if found is None else found.prior, dispersion=0.0 if found is None else found.dispersion,
                 unexplained=0.0 if found is None else found.unexplained, blamed=blamed,
                 missing=int(np.isnan(values[t]).sum()), error=error, covered=covered,
+                covered_volume=covered_volume,
             )
         )  # fmt: skip
     unexplained = float(np.mean([one.unexplained for one in rows]))

@@ -48,6 +48,9 @@ def test_estimates_are_matrices_that_other_commands_take(folder: Path, capsys: p
     assert all(float(row["unexplained"]) < 0.05 for row in rows)
     with np.load(out / "intervals.npz") as stored:
         assert (stored["lower"] <= stored["upper"]).all()
+        real = load_traffic(truth, load_topology("b4")).read(slice(None))
+        volume = np.where((stored["lower"] <= real) & (real <= stored["upper"]), real, 0).sum(1) / real.sum(1)
+    np.testing.assert_allclose([float(row["covered_volume"]) for row in rows], volume, rtol=1e-4)
     assert "<html" in (out / "estimate.html").read_text()
     matrices = str(out / "matrices.npz")
     network = ["--topology", "b4", "--objective", "max_link_utilisation"]
