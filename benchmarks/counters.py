@@ -3,8 +3,9 @@
     python benchmarks/counters.py TOPOLOGY TRAFFIC [--history 0.6] [--parts estimate,repaired,persistent]
 
 The first share of the matrices is the history, the rest is tested.  Counters are the loads of shortest paths by hops,
-each with 1% noise.  NMAE is sum abs(estimate - truth) / sum truth, the mean over intervals; realised is the largest
-utilisation of splits for the estimate, under the true matrix, over the optimum (4 edge-disjoint paths).
+each with 1% noise.  NMAE is sum abs(estimate - truth) / sum truth, the mean over intervals; 90% intervals are counted
+by demands and by volume, and on working days and weekends apart; realised is the largest utilisation of splits for the
+estimate, under the true matrix, over the optimum (4 edge-disjoint paths).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from teal.network.ecmp import EcmpDag
 from teal.objectives import Objective
 from teal.pathops.measurements import ecmp_measurements, path_measurements
 from teal.problem import Problem
-from teal.runtime.arrays import FloatArray, IntArray
+from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 from teal.solvers.estimation import Estimator
 from teal.solvers.estimation.check import Checker
 from teal.solvers.estimation.repair import STALE_WEIGHT, repair
@@ -44,6 +45,7 @@ class Case(NamedTuple):
     measurements: sp.csr_array
     history: FloatArray
     test: FloatArray
+    is_weekend: BoolArray  # of each test matrix
 
 
 def main() -> None:
@@ -56,10 +58,12 @@ def main() -> None:
     topology = load_topology(options.topology, options.default_capacity)
     traffic = load_traffic(options.traffic, topology)
     matrices = traffic.read(slice(None))
-    matrices = matrices[matrices.sum(1) > 0]
+    has_traffic = matrices.sum(1) > 0
+    matrices = matrices[has_traffic]
+    weekday = (traffic.timestamps[has_traffic].astype("datetime64[D]").astype(int) + 3) % 7  # 0 is Monday
     cut = round(options.history * len(matrices))
     measurements = ecmp_measurements(EcmpDag.of(topology, np.ones(topology.num_links)), traffic.pairs)
-    case = Case(topology, traffic.pairs, measurements, matrices[:cut], matrices[cut:])
+    case = Case(topology, traffic.pairs, measurements, matrices[:cut], matrices[cut:], weekday[cut:] >= 5)
     print(f"{topology.name}: {cut} matrices of history, {len(matrices) - cut} of test, F {measurements.shape}")
     for part in options.parts.split(","):
         if part == "alarm":
@@ -88,15 +92,25 @@ def _estimate(case: Case) -> None:
             begin = time.perf_counter()
             one = estimator.estimate(counters)
             seconds = time.perf_counter() - begin
-            holds = ((truth >= one.lower) & (truth <= one.upper)).mean()
+            is_held = (truth >= one.lower) & (truth <= one.upper)
             width = (one.upper - one.lower).sum() / truth.sum()
-            rows.append((np.abs(one.matrix - truth).sum() / truth.sum(), holds, width, seconds))
-        error, holds, width, seconds = np.array(rows).T
+            volume = truth[is_held].sum() / truth.sum()
+            rows.append((np.abs(one.matrix - truth).sum() / truth.sum(), is_held.mean(), volume, width, seconds))
+        error, holds, volume, width, seconds = np.array(rows).T
         text = f"estimate, {name}: NMAE {error.mean():.4f}, {1e3 * np.median(seconds):.1f} ms"
         if history is not None:
-            sixths = min(part.mean() for part in np.array_split(holds, 6))
-            text += f"; 90% intervals hold {holds.mean():.3f}, worst sixth {sixths:.3f}, width {width.mean():.3f}"
+            for kind, held in (("demands", holds), ("volume", volume)):
+                sixths = min(part.mean() for part in np.array_split(held, 6))
+                text += f"; 90% intervals hold {held.mean():.3f} of the {kind}, worst sixth {sixths:.3f}"
+            text += f"; width {width.mean():.3f}"
         print(text, flush=True)
+        for days, of_kind in (("working days", ~case.is_weekend), ("weekends", case.is_weekend)):
+            if history is not None and of_kind.any():
+                print(
+                    f"  {days}: NMAE {error[of_kind].mean():.4f}, {holds[of_kind].mean():.3f} of the demands, "
+                    f"{volume[of_kind].mean():.3f} of the volume, width {width[of_kind].mean():.3f}",
+                    flush=True,
+                )
 
 
 def _routing(case: Case) -> None:
