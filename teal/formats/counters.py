@@ -45,6 +45,7 @@ from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import atomic_file
 
 _ARRAYS = ("timestamps", "interval_s", "sent", "received", "ingress", "egress")
+_NAMES = ("router", "interface", "neighbour", "direction")  # columns
 _WIDTHS = (2.0**32, 2.0**64)  # of counters
 _LAST_PART = 0.75  # of the width: a counter that falls from above it may have wrapped
 _SPARE = 1.5  # times the capacity of an interface: the largest rate that is believed
@@ -113,7 +114,7 @@ def _read(path: Path) -> Any:
     import pandas as pd
 
     readers: dict[str, Callable[..., Any]] = {
-        ".csv": pd.read_csv, ".parquet": pd.read_parquet, ".json": read_prometheus
+        ".csv": _read_csv, ".parquet": pd.read_parquet, ".json": read_prometheus
     }  # fmt: skip
     reader = readers.get(path.suffix.lower())
     if reader is None:
@@ -124,6 +125,14 @@ def _read(path: Path) -> Any:
         raise
     except (OSError, ValueError) as error:
         raise InputError(str(path), "", "a table of counters", str(error).splitlines()[0]) from None
+
+
+def _read_csv(path: Path) -> Any:
+    """A frame whose names are text: of a column with an empty cell, pandas would make the node 2 into 2.0."""
+    import pandas as pd
+
+    columns = pd.read_csv(path, nrows=0).columns
+    return pd.read_csv(path, dtype={name: str for name in columns if str(name).strip().lower() in _NAMES})
 
 
 @dataclasses.dataclass(frozen=True)

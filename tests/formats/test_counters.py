@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -140,6 +141,21 @@ def test_rates_are_labelled_by_the_end_of_their_interval_or_by_its_start_where_t
     assert counters_from_frame(starts, TOPOLOGY, "t").timestamps.astype(int).tolist() == (ends + 300).tolist()
     with pytest.raises(InputError, match="in a column time"):
         counters_from_frame(starts.rename(columns={"rate": "bytes"}), TOPOLOGY, "t")
+
+
+def test_nodes_that_are_numbers_keep_their_names_beside_empty_cells(tmp_path: Path) -> None:
+    topology = dataclasses.replace(make_topology([(0, 1, 10)], both=True), node_names=("1", "2"))
+    cells = ["1,2,out,3", "2,1,in,3", "1,,in,4"]
+    rows = [f"{300 * i},{cell}" for i in range(2) for cell in cells]
+    (tmp_path / "c.csv").write_text("\n".join(["time,router,neighbour,direction,rate", *rows]))
+    (tmp_path / "named.csv").write_text("\n".join(["time,router,interface,direction,rate", *rows]).replace(",,", ",x,"))
+    (tmp_path / "i.csv").write_text("router,interface,neighbour\n1,2,2\n2,1,1\n1,x,\n")
+    for counters in (
+        load_counters(tmp_path / "c.csv", topology),
+        load_counters(tmp_path / "named.csv", topology, interfaces=tmp_path / "i.csv"),
+    ):
+        np.testing.assert_array_equal(counters.sent[:, topology.link_names().index("1->2")], [3.0, 3.0])
+        np.testing.assert_array_equal(counters.ingress[:, 0], [4.0, 4.0])
 
 
 def test_what_a_one_way_link_does_not_have_is_no_external_traffic() -> None:
