@@ -241,3 +241,15 @@ def test_a_router_without_an_external_interface_has_no_traffic_of_its_own(
     np.testing.assert_array_equal(counters.egress[:, 1], [expected] * 2)
     assert np.isnan(counters.ingress[:, 2]).all()  # n2 receives twice what it sends
     assert any("no traffic of their own" in note and "n1" in note for note in counters.notes) == (expected == 0.0)
+
+
+def test_a_router_of_which_a_link_is_not_read_may_have_traffic_of_its_own() -> None:
+    """Of n1 only the link to n2 is read, where as much enters as leaves."""
+    cells = [(a, b, way, 1.0) for a, b in (("n1", "n2"), ("n2", "n1")) for way in ("in", "out")]
+    frame = pd.DataFrame(
+        [(300 * i, *cell) for i in range(2) for cell in [*cells, ("n0", "lan", "in", 2.0)]],
+        columns=["time", "router", "interface", "direction", "rate"],
+    )
+    counters = counters_from_frame(frame, TOPOLOGY, "t")
+    assert np.isnan(counters.ingress[:, 1]).all()
+    np.testing.assert_array_equal(counters.ingress[:, 2], [0.0, 0.0])

@@ -311,8 +311,11 @@ def test_what_counters_lack_widens_the_intervals_in_proportion_to_the_demands() 
     for _ in range(3):
         bias.add(np.array([0.1, np.nan]))
     assert bias.deviation(matrix) == pytest.approx(0.1 * math.sqrt(2))
-    for _ in range(400):
-        bias.add(np.array([-0.1, np.nan]) if _ % 2 else np.array([0.1, np.nan]))  # no bias
+    bias.add(np.array([0.1, 0.2]))
+    bias.add(np.array([0.1, np.nan]))
+    assert bias.deviation(matrix) == pytest.approx(math.sqrt((0.1**2 + 0.2**2) / (1 / 2 + 1 / 4)))
+    for interval in range(400):
+        bias.add((-1) ** interval * np.array([0.1, 0.2]))  # what alternates is no bias
     assert bias.deviation(matrix) < 0.01
 
 
