@@ -39,7 +39,7 @@ from teal.errors import InputError
 from teal.formats.prometheus import read_prometheus
 from teal.formats.units import gbps_per_unit
 from teal.network import Topology
-from teal.network.counters import Counters
+from teal.network.counters import Counters, without_own_traffic
 from teal.runtime.archives import check_npz
 from teal.runtime.arrays import FloatArray
 from teal.runtime.storage import atomic_file
@@ -52,7 +52,6 @@ _SPARE = 1.5  # times the capacity of an interface: the largest rate that is bel
 _BITS = 8.0
 _GIGA = 1e9
 _LEAST_SHARE = 0.5  # of an interval that readings must cover
-_MOST_OWN = 0.1  # share of a router's links by which in and out may differ where nothing external is to be assumed
 
 
 def load_counters(
@@ -237,7 +236,8 @@ def counters_from_frame(
     borders = {
         router for router, name in {*in_table, *zip(routers, names, strict=True)} if leads(router, name).is_border
     }
-    inner = _without_borders(topology, set(routers) - borders, sent, received) if borders else []
+    asked = np.isin(topology.node_names, sorted(set(routers) - borders))
+    inner = without_own_traffic(topology, asked, sent, received) if borders else []
     if inner:
         ingress[:, inner] = egress[:, inner] = 0.0
         named_inner = ", ".join(topology.node_names[node] for node in inner)
@@ -265,18 +265,6 @@ def _times(column: Any, where: str) -> FloatArray:
 def _digits(stamps: Any) -> int:
     """Decimal digits of a second in the unit of a column of times."""
     return {"s": 0, "ms": 3, "us": 6, "ns": 9}[str(stamps.dtype.unit)]
-
-
-def _without_borders(topology: Topology, routers: set[str], sent: FloatArray, received: FloatArray) -> list[int]:
-    """Those of the routers at which every link with a capacity was read (T, E) and as much leaves as enters."""
-    live, is_inner = topology.capacity > 0, np.isin(topology.node_names, sorted(routers))
-    total = []
-    for rates, ends in ((sent, topology.link_source), (received, topology.link_target)):
-        count = np.isfinite(rates).sum(0)
-        is_inner[ends[live & (count == 0)]] = False
-        total.append(np.bincount(ends, np.nansum(rates, 0) / np.maximum(count, 1), topology.num_nodes))
-    is_inner &= np.abs(total[0] - total[1]) <= _MOST_OWN * np.maximum(*total)
-    return [int(node) for node in np.flatnonzero(is_inner)]
 
 
 def _leads_of(

@@ -13,7 +13,9 @@ import numpy.typing as npt
 
 from teal.errors import InputError
 from teal.network.topology import Topology
-from teal.runtime.arrays import FloatArray, Int64Array
+from teal.runtime.arrays import BoolArray, FloatArray, Int64Array
+
+_MOST_OWN = 0.1  # share of a router's links by which in and out may differ where nothing external is to be assumed
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -87,3 +89,21 @@ class Counters:
         links, nodes = like.sent.shape[1], like.ingress.shape[1]
         load, ingress, egress = np.split(values, [links, links + nodes], axis=1)
         return dataclasses.replace(like, sent=load, received=load.copy(), ingress=ingress, egress=egress)
+
+
+def without_own_traffic(topology: Topology, asked: BoolArray, sent: FloatArray, received: FloatArray) -> list[int]:
+    """The routers that send and receive nothing of their own: every link was read, and as much leaves as enters.
+
+    Args:
+        topology: the network.
+        asked: (N,) which routers have no external interface that is known.
+        sent: (T, E) as of :class:`Counters`.
+        received: (T, E) likewise.
+    """
+    live, is_inner, total = topology.capacity > 0, asked.copy(), []
+    for rates, ends in ((sent, topology.link_source), (received, topology.link_target)):
+        count = np.isfinite(rates).sum(0)
+        is_inner[ends[live & (count == 0)]] = False
+        total.append(np.bincount(ends, np.nansum(rates, 0) / np.maximum(count, 1), topology.num_nodes))
+    is_inner &= np.abs(total[0] - total[1]) <= _MOST_OWN * np.maximum(*total)
+    return [int(node) for node in np.flatnonzero(is_inner)]

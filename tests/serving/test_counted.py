@@ -165,3 +165,18 @@ def test_an_estimate_that_raises_an_alarm_is_not_what_is_expected_next() -> None
     np.testing.assert_allclose(expected.sum(), series[30].sum(), rtol=0.02)
     assert take(measured @ series[31], is_wrong=True)["alarm"]
     np.testing.assert_array_equal(counted._expected, expected)
+
+
+def test_a_node_that_is_not_listed_although_its_links_are_has_no_traffic_of_its_own() -> None:
+    """Demands 0-1 of 4, 1-2 of 2 and 2-0 of 1 Gbit/s cross the inner node 3 of a star."""
+    topology = make_topology([(0, 3, 10.0), (1, 3, 10.0), (2, 3, 10.0)], both=True)
+    pairs = all_pairs(topology)
+    demand = {(0, 1): 4.0, (1, 2): 2.0, (2, 0): 1.0}
+    truth = np.array([demand.get((int(s), int(t)), 0.0) for s, t in pairs])
+    served = SimpleNamespace(topology=topology, paths=SimpleNamespace(pairs=pairs), capacity=topology.capacity)
+    dag = EcmpDag.of(topology, igp_metric(topology, "file"))
+    links, nodes = _readings(ecmp_measurements(dag, pairs) @ truth, topology)
+    readings = CounterReadings.model_validate({"links": links, "nodes": nodes[:3]})
+    found = CountedTraffic(served, np.zeros((0, len(pairs)))).take(readings, None, None)  # type: ignore[arg-type]
+    assert found.rates[0, (pairs == 3).any(1)].sum() <= 1e-3 * truth.sum()
+    assert found.rates.sum() == pytest.approx(truth.sum(), rel=0.02)

@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from teal.errors import InputError
+from teal.network.counters import without_own_traffic
 from teal.network.ecmp import EcmpDag, igp_metric
 from teal.pathops.measurements import ecmp_measurements, path_measurements
 from teal.runtime.arrays import FloatArray
@@ -187,4 +188,7 @@ class CountedTraffic:
             egress[node] = np.nan if border.egress is None else border.egress
         if np.isnan(ingress).all() and np.isnan(egress).all():
             raise wrong("counters.nodes: what enters or leaves the network at some node")
+        unnamed = ~np.isin(topology.node_names, [border.node for border in readings.nodes])
+        inner = without_own_traffic(topology.with_capacity(self._served.capacity), unnamed, sent[None], received[None])
+        ingress[inner] = egress[inner] = 0.0
         return sent, received, ingress, egress
