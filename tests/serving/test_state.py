@@ -7,9 +7,11 @@ import errno
 import fcntl
 import itertools
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +25,8 @@ from teal.runtime import storage
 from teal.serving.engine.solver import Solver
 from teal.serving.engine.store import Store
 from teal.serving.http.app import make_app
-from tests.serving.service import rates_of, run, service
+from tests.gate import PATIENCE_S
+from tests.serving.service import rates_of, run, service, until
 
 _LINK = {"source": "1", "target": "2"}
 
@@ -133,6 +136,60 @@ def test_a_link_failure_is_in_force_at_once_and_stored_later(
             assert sum(link.in_force == 0 for link in (await again.wait_ready("b4")).links) == 2
 
     run(work)
+
+
+def test_link_failures_that_meet_while_nothing_can_be_stored_are_all_in_force_and_stored_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        solver = Solver(tmp_path)
+        async with service(tmp_path, solver=solver) as client:
+            await client.put_network("b4", "b4")
+            info = await client.wait_ready("b4")
+            ends = [(link.source, link.target) for link in info.links if link.source < link.target][:12]
+            monkeypatch.setattr("teal.serving.engine.store._LOCK_PATIENCE_S", 0.2)
+            with (tmp_path / ".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                await asyncio.gather(*(client.change_link("b4", *pair, up=False) for pair in ends))
+                down = [(link.source, link.target) for link in (await client.network("b4")).links if not link.in_force]
+                assert set(ends) <= set(down)
+                assert len(solver._registry.get("b4").unsaved) == len(down) == 2 * len(ends)
+            await solver.look()
+            await until(lambda: not solver._registry.get("b4").unsaved, "the changes are not stored")
+        stored = Store(tmp_path).read("b4").links
+        assert [change["up"] for change in stored.values()] == [False] * 2 * len(ends)
+
+    run(work)
+
+
+def test_the_last_of_several_changes_of_a_link_is_the_one_that_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_changes, begun, go_on = Store.change_links, threading.Event(), threading.Event()
+
+    def held_at_first(store: Store, *arguments: Any) -> None:
+        if not begun.is_set():
+            begun.set()
+            assert go_on.wait(PATIENCE_S)
+        store_changes(store, *arguments)
+
+    async def work() -> None:
+        solver = Solver(tmp_path)
+        async with service(tmp_path, solver=solver) as client:
+            await client.put_network("b4", "b4")
+            await client.wait_ready("b4")
+            monkeypatch.setattr(Store, "change_links", held_at_first)
+            down = asyncio.create_task(client.change_link("b4", "1", "2", up=False))
+            await until(begun.is_set, "the first change is not stored")
+            up = asyncio.create_task(client.change_link("b4", "1", "2", up=True))
+            network = solver._registry.get("b4")
+            await until(lambda: up.done() or any(change["up"] for change in network.unsaved.values()), "no second one")
+            go_on.set()
+            await asyncio.gather(down, up)
+            assert all(link.in_force > 0 for link in (await client.network("b4")).links)
+
+    run(work)
+    assert {change["up"] for change in Store(tmp_path).read("b4").links.values()} == {True}
 
 
 def test_a_key_counts_for_one_answer_in_force(tmp_path: Path) -> None:

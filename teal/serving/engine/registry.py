@@ -55,8 +55,11 @@ class Hosted:
         counted: estimates from its counters, as soon as somebody sends any.
         taking: takes paths that have been added; requests need not wait for it.
         added_paths: how often paths were added to those that it serves.
-        unsaved: what happened to its links and could not be stored, by number of the link; in force all the same.
-        warning: why it could not; "" if everything is stored.
+        links: what is stored of its links, by number.
+        unsaved: what happened to its links and is not stored, by number of the link; in force all the same.
+        storing: held by the one that stores changes, so that none is stored after a later one.
+        attempts: how often somebody began to store them.
+        warning: why it could not be stored; "" if everything is.
     """
 
     version: Version
@@ -72,13 +75,16 @@ class Hosted:
     counted: CountedTraffic | None = None
     taking: asyncio.Task[None] | None = None
     added_paths: int = 0
+    links: dict[str, Any] = dataclasses.field(default_factory=dict)
     unsaved: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    storing: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+    attempts: int = 0
     warning: str = ""
 
-    def put_in_force(self, links: dict[str, Any]) -> None:
+    def put_in_force(self, served: Served | None) -> None:
         """Give the network the capacities that follow from what is stored of its links and what is not."""
-        if self.served is not None:
-            self.served.capacity = capacity_in_force(self.served.topology, _merged(links, self.unsaved))
+        if served is not None:
+            served.capacity = capacity_in_force(served.topology, _merged(self.links, self.unsaved))
 
 
 class Registry:
@@ -200,37 +206,45 @@ class Registry:
                 if change.restore:
                     state = {"capacity": None, "up": True}
                 link_states[str(link)] = {**link_states.get(str(link), {}), **state}
-        await asyncio.to_thread(self._save, name, network, link_states)
+        network.unsaved = _merged(network.unsaved, link_states)
+        network.put_in_force(network.served)
+        await asyncio.shield(self._save(name, network))  # also for a client that goes: the next change comes after it
 
-    def _save(self, name: str, network: Hosted, changes: dict[str, dict[str, Any]] | None = None) -> None:
-        """Store changes of links, and those that could not be stored before; put them in force in any case.
+    async def _save(self, name: str, network: Hosted) -> None:
+        """Store what is not stored of the links, which is in force already.
 
         Raises:
             ServiceError: there is no network of that name, or another.
         """
-        wanted = _merged(network.unsaved, changes or {})
-        try:
-            self._store.change_links(name, wanted, network.spec.stored())
-        except OSError as error:
-            reason = error.strerror or str(error)
-        except ServiceError as error:
-            if error.code != LOCKED:
-                raise
-            reason = error.message
-        else:
-            network.unsaved, network.warning = {}, ""
-            return
-        network.unsaved = wanted
-        network.warning = f"changes of links are in force and not stored: {reason}"
-        with contextlib.suppress(ServiceError):  # damaged files: the network goes on as it is
-            network.put_in_force(self._store.read(name).links)
-        LOG.warning("link changes not stored", extra={"teal": {"network": name, "error": reason[:200]}})
+        attempts = network.attempts
+        async with network.storing:
+            if network.attempts > attempts or not network.unsaved:  # one that began since knew all of it
+                return
+            network.attempts += 1
+            changes = network.unsaved
+            try:
+                await asyncio.to_thread(self._store.change_links, name, changes, network.spec.stored())
+            except OSError as error:
+                reason = error.strerror or str(error)
+            except ServiceError as error:
+                if error.code != LOCKED:
+                    raise
+                reason = error.message
+            else:  # what came meanwhile stays
+                later = network.unsaved.items()
+                network.unsaved = {link: change for link, change in later if changes.get(link) != change}
+                network.warning = ""
+                return
+            network.warning = f"changes of links are in force and not stored: {reason}"
+            LOG.warning("link changes not stored", extra={"teal": {"network": name, "error": reason[:200]}})
 
     async def _save_again(self, name: str, network: Hosted) -> None:
         """Try to store what could not be stored before."""
-        with contextlib.suppress(ServiceError):  # deleted meanwhile
-            await asyncio.to_thread(self._save, name, network)
-        del self._saving[name]
+        try:
+            with contextlib.suppress(ServiceError):  # deleted meanwhile
+                await self._save(name, network)
+        finally:
+            del self._saving[name]
 
     def warnings(self) -> dict[str, str]:
         """What somebody should know of each network for which there is such a thing."""
@@ -308,7 +322,7 @@ class Registry:
             more.capacity = network.served.capacity  # it may have changed meanwhile
             network.served = more
 
-    async def _prepare(self, name: str, network: Hosted, links: dict[str, Any]) -> None:
+    async def _prepare(self, name: str, network: Hosted) -> None:
         def report(share: float) -> None:
             network.share = share
             if network.is_gone.is_set():
@@ -322,7 +336,7 @@ class Registry:
                 thread, Served.prepare, name, network.spec, report,
                 self._store.paths_file(name, network.generation) if network.added_paths else None,
             )  # fmt: skip
-            served.capacity = capacity_in_force(served.topology, links)
+            network.put_in_force(served)
         except _Ended:
             return
         except Exception as error:
@@ -334,7 +348,7 @@ class Registry:
         network.served = served
         while self._retired:  # not before: the new registration may have the same paths
             self._forget_paths(self._retired.pop())
-        network.version = network.version._replace(links=-1)  # links may have changed meanwhile: read them again
+        network.version = network.version._replace(links=-1)  # paths may have been added meanwhile: read it again
 
     def _forget(self, name: str) -> None:
         network = self._networks.pop(name, None)
