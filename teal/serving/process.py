@@ -14,7 +14,7 @@ import uvicorn
 
 from teal.config import ServeConfig
 from teal.errors import InputError
-from teal.serving.engine.log import log_to
+from teal.serving.engine.log import LOG, log_to
 from teal.serving.engine.served import rehearse_all
 from teal.serving.engine.solver import Solver
 from teal.serving.http.app import make_app
@@ -98,7 +98,10 @@ async def _look_now_and_then(solver: Solver) -> None:
     """Another service over the same folder may register and delete networks."""
     while True:
         await asyncio.sleep(_LOOK_EVERY_S)
-        await solver.look()
+        try:
+            await solver.look()
+        except Exception:  # nobody else would store what is not stored
+            LOG.exception("state folder not read")
 
 
 def _stop(server: uvicorn.Server, say: Callable[[str], None]) -> None:

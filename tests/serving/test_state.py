@@ -22,6 +22,7 @@ import httpx
 
 from teal.client import ServiceFault
 from teal.runtime import storage
+from teal.serving import process
 from teal.serving.engine.solver import Solver
 from teal.serving.engine.store import Store
 from teal.serving.http.app import make_app
@@ -58,6 +59,7 @@ def test_the_same_registration_again_keeps_links_measurements_and_answers(tmp_pa
         ("bad.json", {"generation": "../..", "network": {"topology": "b4"}}),
         ("bad.json", {"generation": 7, "network": {"topology": "b4"}}),
         ("bad.json", [1, 2]),
+        ("bad.json", {"generation": "0" * 32, "network": {"topology": "b4", "num_paths": -1}}),
         ("bad.links.json", [1, 2]),
         ("bad.links.json", {"generation": "", "links": [1]}),
         ("bad.links.json", "{"),
@@ -92,6 +94,55 @@ def test_a_damaged_network_stops_no_other_and_touches_nothing_outside(
 
     run(work)
     assert beside.is_dir()
+
+
+@pytest.mark.parametrize("file", ["bad.json", "bad.links.json"])
+@pytest.mark.parametrize("kind", ["folder", "link to itself"])
+def test_an_entry_that_cannot_be_opened_stops_no_other(tmp_path: Path, file: str, kind: str) -> None:
+    store, entry = Store(tmp_path), tmp_path / file
+    store.put("good", {"topology": "b4"})
+    store.put("bad", {"topology": "b4"})
+    entry.unlink()
+    if kind == "folder":
+        entry.mkdir()
+    else:
+        entry.symlink_to(file)
+
+    async def work() -> None:
+        solver = Solver(tmp_path)
+        await solver.look()
+        async with service(tmp_path, solver=solver) as client:
+            await client.wait_ready("good")
+            response = await client._http.get("/v1/networks/bad")
+            assert (response.status_code, response.json()["error"]) == (409, "failed")
+            repaired = (409, 409) if kind == "folder" else (201 if file == "bad.json" else 200, 204)
+            put = await client._http.put("/v1/networks/bad", json={"topology": "b4", "num_paths": 2})
+            assert (put.status_code, (await client._http.delete("/v1/networks/bad")).status_code) == repaired
+            assert (await client._http.get("/v1/networks/good")).status_code == 200
+
+    run(work)
+
+
+def test_a_file_that_cannot_be_opened_for_a_while_takes_no_change_of_links_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        solver = Solver(tmp_path)
+        async with service(tmp_path, solver=solver) as client:
+            await client.put_network("b4", "b4")
+            await client.wait_ready("b4")
+            with monkeypatch.context() as patch:
+                patch.setattr(storage, "atomic_file", _full)
+                await client.change_link("b4", "1", "2", up=False)
+                (tmp_path / "b4.json").rename(tmp_path / "elsewhere")
+                (tmp_path / "b4.json").symlink_to("b4.json")
+                assert (await client._http.get("/v1/networks/b4")).status_code == 409
+            (tmp_path / "elsewhere").replace(tmp_path / "b4.json")
+            await solver.look()
+            await until(lambda: not solver._registry.get("b4").unsaved, "the change is not stored")
+            assert sum(link.in_force == 0 for link in (await client.network("b4")).links) == 2
+
+    run(work)
 
 
 @contextmanager
@@ -270,5 +321,24 @@ def test_two_hosts_and_endless_numbers_are_refused_and_counted_by_route(tmp_path
             text = (await http.get("/metrics")).text
             assert 'teal_requests_total{route="/v1/networks/{name}",status="413"} 1.0' in text
             assert 'teal_requests_total{route="/v1/networks",status="400"} 1.0' in text
+
+    run(work)
+
+
+def test_the_state_folder_is_looked_at_again_after_a_look_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+
+    class _Solver:
+        async def look(self) -> None:
+            looks.append(len(looks))
+            if len(looks) < 3:
+                raise OSError("the folder is away")
+
+    async def work() -> None:
+        monkeypatch.setattr(process, "_LOOK_EVERY_S", 0.0)
+        looking = asyncio.create_task(process._look_now_and_then(_Solver()))  # type: ignore[arg-type]
+        await until(lambda: len(looks) > 3 or looking.done(), "no further look")
+        looking.cancel()
+        assert len(looks) > 3
 
     run(work)

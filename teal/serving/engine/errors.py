@@ -44,6 +44,11 @@ def replaced(name: str) -> ServiceError:
     return ServiceError(409, "replaced", f"{name!r} was registered anew meanwhile")
 
 
+def unreadable(name: str, error: Exception) -> ServiceError:
+    """The stored files of a network are damaged, or cannot be opened."""
+    return ServiceError(409, "failed", f"the files of {name!r} cannot be read: {str(error)[:200]}")
+
+
 def not_ready(name: str, after_s: float = 1.0) -> ServiceError:
     """Its paths are still being computed."""
     return ServiceError(503, "not_ready", f"the paths of {name!r} are still being computed", after_s)

@@ -12,12 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from teal.errors import InputError
 from teal.network import PathMethod, Topology
 from teal.network.paths import estimated_seconds, forget
 from teal.serving.engine.counted import CountedTraffic
-from teal.serving.engine.errors import LOCKED, ServiceError, not_ready, wrong
+from teal.serving.engine.errors import LOCKED, ServiceError, not_ready, unreadable, wrong
 from teal.serving.engine.log import LOG
 from teal.serving.engine.next_interval import NextInterval
 from teal.serving.engine.requests import LinkChanges, NetworkSpec
@@ -288,8 +289,9 @@ class Registry:
         """
         try:
             version = self._store.version(name)
-        except ServiceError:
-            self._forget(name)
+        except ServiceError as error:
+            if error.status == _NOT_FOUND:
+                self._forget(name)
             raise
         known = self._networks.get(name)
         if known is not None and known.version == version:
@@ -299,11 +301,15 @@ class Registry:
             if known is not None and known.served is not None:
                 self._retired.append(known.served)
             self._forget(name)
-            spec = NetworkSpec.model_validate(raw)
+            try:
+                spec = NetworkSpec.model_validate(raw)
+            except ValidationError as error:
+                raise unreadable(name, error) from None
             known = self._networks[name] = Hosted(version, spec, generation, added_paths=added)
-            known.preparing = asyncio.create_task(self._prepare(name, known, links))
+            known.preparing = asyncio.create_task(self._prepare(name, known))
+        known.links = links
+        known.put_in_force(known.served)
         known.version = version
-        known.put_in_force(links)
         if added != known.added_paths and known.served is not None:
             known.added_paths = added
             known.taking = asyncio.create_task(self._take_paths(name, known))

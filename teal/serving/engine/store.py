@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from teal.network import PathSet
 from teal.network.path_file import save_paths
 from teal.runtime.storage import atomic_files
-from teal.serving.engine.errors import LOCKED, ServiceError, not_found, replaced, wrong
+from teal.serving.engine.errors import LOCKED, ServiceError, not_found, replaced, unreadable, wrong
 
 NAMES = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 _GENERATION = r"[0-9a-f]{32}"  # names a folder, so that nothing else may stand in a file
@@ -77,9 +77,12 @@ class Store:
         """Of a network.
 
         Raises:
-            ServiceError: there is none of that name.
+            ServiceError: there is none of that name, or its files cannot be opened.
         """
-        return Version(_stamp(self._file(name), name), _stamp(self._links(name)))
+        try:
+            return Version(_stamp(self._file(name), name), _stamp(self._links(name)))
+        except OSError as error:
+            raise unreadable(name, error) from None
 
     def read(self, name: str) -> Stored:
         """Of a network; ``links`` by number.
@@ -105,25 +108,30 @@ class Store:
         except FileNotFoundError:
             raise not_found(name) from None
         except (OSError, ValueError, LookupError, TypeError) as error:
-            raise ServiceError(409, "failed", f"the files of {name!r} cannot be read: {str(error)[:200]}") from None
+            raise unreadable(name, error) from None
 
     def put(self, name: str, network: dict[str, Any]) -> bool:
         """Register or replace; whether it is new.  What happened to links of another one counts no more.
 
         The same network again changes nothing: its links, its measured matrices and its answers stay.
+
+        Raises:
+            ServiceError: something else than a file has the name.
         """
         with self._locked():
             new = not self._file(name).exists()
             with contextlib.suppress(ServiceError):  # there is none, or its files are damaged
                 if not new and self.read(name).network == network:
                     return False
-            _write(
-                {
-                    self._file(name): {"generation": uuid.uuid4().hex, "network": network},
-                    # Always there, because file systems also remember for a while what is not.
-                    self._links(name): {"generation": "", "links": {}},
-                }
-            )
+            contents: dict[Path, dict[str, Any]] = {
+                self._file(name): {"generation": uuid.uuid4().hex, "network": network},
+                # Always there, because file systems also remember for a while what is not.
+                self._links(name): {"generation": "", "links": {}},
+            }
+            try:
+                _write(contents)
+            except IsADirectoryError as error:
+                raise unreadable(name, error) from None
         return new
 
     def change_links(self, name: str, changes: dict[str, dict[str, Any]], network: dict[str, Any]) -> None:
@@ -177,12 +185,16 @@ class Store:
         """Forget a network.
 
         Raises:
-            ServiceError: there is none of that name.
+            ServiceError: there is none of that name, or something else than a file has it.
         """
         with self._locked():
-            _stamp(self._file(name), name)
-            self._file(name).unlink(missing_ok=True)
-            self._links(name).unlink(missing_ok=True)
+            try:
+                self._file(name).unlink()
+                self._links(name).unlink(missing_ok=True)
+            except FileNotFoundError:
+                raise not_found(name) from None
+            except IsADirectoryError as error:
+                raise unreadable(name, error) from None
             for folder in (_MEASURED, _PATHS):
                 shutil.rmtree(self._folder / f"{name}{folder}", ignore_errors=True)
 
