@@ -9,16 +9,22 @@ after the other, while another client, with another token, sends one of these ag
 - named: 20,000 demands of UsCarrier, answered in JSON by name;
 - batch: 256 matrices of UsCarrier to a gap of 1e-6;
 - paths: Kdl is registered and deleted again and again, each time with other settings;
-- measurements: matrices of UsCarrier, one after the other, each of which begins an allocation for the next interval.
+- measurements: matrices of UsCarrier, one after the other, each of which begins an allocation for the next interval;
+- counters: of UsCarrier, half of which contradict the others, on 16 connections;
+- next: allocations for the next interval of UsCarrier, each after a change of a link;
+- patch: a change of half of UsCarrier's links.
 
 Printed are the large request, how many small requests were answered, refused (503) and late (beyond deadline and
-slice), and the quantiles of the time to answer, ms.  "alone" has no large request.  Exit code 1: some request was late.
+slice), the quantiles of the time to answer, ms, and the longest time of a change of a link of B4, of an allocation for
+its next interval and of /healthz, one of each after every tenth request, which count as late in the same way.  "alone"
+has no large request.  Exit code 1: some request was late.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import subprocess
 import sys
@@ -36,6 +42,9 @@ from service import arrow, free_port
 import teal
 
 SLICE_MS = 500.0
+CONNECTIONS = {"counters": 16}  # of a large request, where it is more than one
+SMALL_EVERY = 10  # requests between two changes of a link, next intervals and /healthz
+BEGIN = int(time.time()) - 86_400  # seconds since 1970 of the first matrix that is measured
 ARROW = "application/vnd.apache.arrow.stream"
 TOKENS = "a-token-for-small-requests", "a-token-for-large-requests"
 START_S = 120.0  # that the service and the paths of UsCarrier may take
@@ -83,8 +92,14 @@ def node_link(file: Path) -> dict[str, Any]:
     return dict(topology_to_node_link(teal.load_topology(str(file))))
 
 
-def large_requests(http: httpx.Client, data: Path, nodes: list[str]) -> dict[str, Callable[[int], Any]]:
+def moment(number: int) -> str:
+    """A time of a measurement, the later the larger the number."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(BEGIN + 60 * number))
+
+
+def large_requests(http: httpx.Client, data: Path, info: dict[str, Any]) -> dict[str, Callable[[int], Any]]:
     """Of each large request, what its client does again and again; called with the number of the time."""
+    nodes, links = [node["id"] for node in info["nodes"]], info["links"]
     pairs = len(nodes) * (len(nodes) - 1)
     rates = np.random.default_rng(0).lognormal(0, 1, (256, pairs)) * 0.2
     kdl = node_link(data / "Kdl.json")
@@ -109,12 +124,35 @@ def large_requests(http: httpx.Client, data: Path, nodes: list[str]) -> dict[str
         time.sleep(5.0)
         http.delete("/v1/networks/kdl")
 
-    begin = int(time.time()) - 86_400
-
     def measure(number: int) -> None:
-        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begin + 60 * number))
         body = arrow(rates[number % 256 : number % 256 + 1])
-        http.post(f"/v1/networks/us/measurements?time={when}", content=body, headers={"Content-Type": ARROW})
+        address = f"/v1/networks/us/measurements?time={moment(number)}"
+        http.post(address, content=body, headers={"Content-Type": ARROW})
+
+    def counters(number: int) -> None:
+        rng = np.random.default_rng(number)
+        sent, wrong = rng.uniform(10, 20, len(links)), rng.choice([0.2, 1.0], len(links))
+        border = rng.uniform(5, 9, len(nodes))
+        of_links = [
+            {"source": link["source"], "target": link["target"], "sent": sent[e], "received": sent[e] * wrong[e]}
+            for e, link in enumerate(links)
+        ]
+        of_nodes = [{"node": node, "ingress": border[n], "egress": border[n]} for n, node in enumerate(nodes)]
+        body = {"time": moment(number), "counters": {"links": of_links, "nodes": of_nodes}}
+        http.post("/v1/networks/us/measurements", json=body)
+
+    def change(number: int) -> None:
+        ends = {tuple(sorted((link["source"], link["target"]))) for link in links}
+        changes = [{"source": a, "target": b, "capacity": 10.0 + number % 2} for a, b in sorted(ends)[::2]]
+        http.patch("/v1/networks/us/links", json={"links": changes})
+
+    def ask_next(number: int) -> None:
+        if number == 0:
+            measure(0)
+        one = {"source": links[0]["source"], "target": links[0]["target"], "capacity": 10.0 + number % 2}
+        http.patch("/v1/networks/us/links", json={"links": [one]})
+        body = {"for": "next", "deadline_ms": 60_000, "form": "dense"}
+        http.post("/v1/networks/us/allocations", json=body, headers={"Accept": ARROW})
 
     return {
         "max_min": allocate("objective=max_min&gap=1e-9", one),
@@ -124,27 +162,45 @@ def large_requests(http: httpx.Client, data: Path, nodes: list[str]) -> dict[str
         "batch": allocate("gap=1e-6", arrow(rates)),
         "paths": paths,
         "measurements": measure,
+        "counters": counters,
+        "next": ask_next,
+        "patch": change,
     }
 
 
-def small_requests(url: str, count: int, deadline_ms: float) -> tuple[list[float], int]:
-    """Times to answer of the requests that were answered, ms, and how many were refused."""
+def small_requests(url: str, count: int, deadline_ms: float) -> tuple[list[float], int, dict[str, list[float]]]:
+    """Times to answer of the requests that were answered, ms, how many were refused, and times of other requests."""
     times, refused = [], 0
+    others: dict[str, list[float]] = {"patch": [], "next": [], "healthz": []}
     bodies = [arrow(np.random.default_rng(seed).lognormal(0, 1, (1, 132)) * 100) for seed in range(20)]
     headers = {"Content-Type": ARROW, "Accept": ARROW}
+
+    def took(call: Callable[[], httpx.Response]) -> tuple[float, httpx.Response]:
+        begin = time.perf_counter()
+        response = call()
+        return 1e3 * (time.perf_counter() - begin), response
+
     with client(url, TOKENS[0]) as http:
         for number in range(count):
-            begin = time.perf_counter()
             address = f"/v1/networks/b4/allocations?deadline_ms={deadline_ms}"
-            response = http.post(address, content=bodies[number % len(bodies)], headers=headers)
-            took = 1e3 * (time.perf_counter() - begin)
+            ms, response = took(lambda n=number, a=address: http.post(a, content=bodies[n % 20], headers=headers))  # type: ignore[misc]
             if response.status_code == 503:
                 refused += 1
             else:
                 assert response.status_code == 200, response.text
-                times.append(took)
+                times.append(ms)
+            if number % SMALL_EVERY == 0:
+                change = {"links": [{"source": "1", "target": "2", "capacity": 5000.0 + number % 3}]}
+                body = {"for": "next", "deadline_ms": deadline_ms}
+                for name, (ms, response) in {
+                    "patch": took(lambda c=change: http.patch("/v1/networks/b4/links", json=c)),  # type: ignore[misc]
+                    "next": took(lambda b=body: http.post("/v1/networks/b4/allocations", json=b)),  # type: ignore[misc]
+                    "healthz": took(lambda: http.get("/healthz")),
+                }.items():
+                    assert response.status_code == 200, response.text
+                    others[name].append(ms)
             time.sleep(0.02)
-    return times, refused
+    return times, refused, others
 
 
 def main() -> int:
@@ -159,30 +215,37 @@ def main() -> int:
     with running() as url, client(url, TOKENS[1]) as http:
         register(http, "b4", {"topology": "b4"})
         info = register(http, "us", {"topology": node_link(options.data / "UsCarrier.json")})
-        works = large_requests(http, options.data, [node["id"] for node in info["nodes"]])
+        works = large_requests(http, options.data, info)
+        http.post(
+            f"/v1/networks/b4/measurements?time={moment(0)}", content=arrow(np.full((1, 132), 50.0)),
+            headers={"Content-Type": ARROW},
+        ).raise_for_status()  # fmt: skip
         chosen = options.large.split(",") if options.large else ["alone", *works]
         print(f"load of the machine before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-        print(f"{'beside':13} answered refused late   p50   p99   max ms")
+        print(f"{'beside':13} answered refused late   p50   p99   max ms; patch  next healthz, longest")
         for name in chosen:
-            ended = threading.Event()
+            ended, connections = threading.Event(), CONNECTIONS.get(name, 1)
 
-            def work(name: str = name, ended: threading.Event = ended) -> None:
-                number = 0
+            def work(first: int, name: str = name, ended: threading.Event = ended, step: int = connections) -> None:
+                number = first
                 while not ended.is_set() and name != "alone":
                     with contextlib.suppress(httpx.TransportError):
                         works[name](number)
-                    number += 1
+                    number += step
 
-            thread = threading.Thread(target=work, daemon=True)
-            thread.start()
+            threads = [threading.Thread(target=work, args=(first,), daemon=True) for first in range(connections)]
+            for thread in threads:
+                thread.start()
             time.sleep(1.0)
-            times, refused = small_requests(url, options.requests, options.deadline_ms)
-            late = sum(took > options.deadline_ms + SLICE_MS for took in times)
+            times, refused, others = small_requests(url, options.requests, options.deadline_ms)
+            late = sum(took > options.deadline_ms + SLICE_MS for took in itertools.chain(times, *others.values()))
             all_late += late
             p50, p99, most = np.quantile(times or [np.nan], [0.5, 0.99, 1.0])
-            print(f"{name:13} {len(times):8} {refused:7} {late:4} {p50:5.0f} {p99:5.0f} {most:5.0f}", flush=True)
+            print(f"{name:13} {len(times):8} {refused:7} {late:4} {p50:5.0f} {p99:5.0f} {most:5.0f}", end="")
+            print("; " + " ".join(f"{max(others[other]):5.0f}" for other in ("patch", "next", "healthz")), flush=True)
             ended.set()
-            thread.join(timeout=70.0)
+            for thread in threads:
+                thread.join(timeout=70.0)
     return int(all_late > 0)
 
 
