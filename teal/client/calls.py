@@ -19,7 +19,7 @@ from teal.network import Topology
 
 ARROW = "application/vnd.apache.arrow.stream"
 _FIGURES = ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation")  # columns with a number per matrix
-_DEADLINE_MS = 10_000.0  # of an allocation that names none
+_DEADLINE_MS = 10_000.0  # of an allocation, or of counters, that name none
 T = TypeVar("T")
 
 
@@ -200,6 +200,7 @@ def measure_counters(
     nodes: list[dict[str, Any]],
     routing: str = "igp",
     rates: Array | None = None,
+    deadline_ms: float | None = None,
 ) -> Call[Measured]:
     """Say what byte counters read in an interval; the service estimates its matrix, or checks the one sent beside them.
 
@@ -211,11 +212,20 @@ def measure_counters(
         nodes: of each node ``node``, and rates ``ingress`` and ``egress``, Gbit/s.
         routing: what was in force: ``igp``, or ``allocation``, the last one for the next interval.
         rates: (1, D) as of :meth:`allocate`, Gbit/s, to be checked and kept in the place of an estimate.
+        deadline_ms: time from the arrival of the request after which it is refused as one too many; None for 10,000.
     """
     body: dict[str, Any] = {"time": _time(time), "counters": {"links": links, "nodes": nodes, "routing": routing}}
+    if deadline_ms is not None:
+        body["deadline_ms"] = deadline_ms
     if rates is not None:
         body["rates"] = np.asarray(rates, np.float64).tolist()
-    return Call("POST", f"{_network(name)}/measurements", lambda response: Measured.of(response.json()), {"json": body})
+    return Call(
+        "POST",
+        f"{_network(name)}/measurements",
+        lambda response: Measured.of(response.json()),
+        {"json": body},
+        (deadline_ms or _DEADLINE_MS) / 1e3,
+    )
 
 
 def _time(time: np.datetime64 | datetime) -> str:

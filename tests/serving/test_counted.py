@@ -16,7 +16,7 @@ from teal.network import Topology, all_pairs
 from teal.network.ecmp import EcmpDag, igp_metric
 from teal.pathops.measurements import ecmp_measurements, path_measurements
 from teal.runtime.arrays import FloatArray
-from teal.serving.engine.counted import CountedTraffic
+from teal.serving.engine.counted import CountedTraffic, interval_of
 from teal.serving.engine.requests import CounterReadings
 from teal.testing import make_topology
 from tests.serving.service import b4_served, run, service
@@ -149,15 +149,14 @@ def test_an_estimate_that_raises_an_alarm_is_not_what_is_expected_next() -> None
     pairs, rng = all_pairs(topology), np.random.default_rng(0)
     series = rng.lognormal(0, 1, len(pairs)) * rng.lognormal(0, 0.1, (32, len(pairs)))
     measured = ecmp_measurements(EcmpDag.of(topology, igp_metric(topology, "file")), pairs)
-    served = SimpleNamespace(topology=topology, paths=SimpleNamespace(pairs=pairs), capacity=topology.capacity)
-    counted = CountedTraffic(served, series[:30])  # type: ignore[arg-type]
+    counted = CountedTraffic(topology, SimpleNamespace(pairs=pairs), series[:30])  # type: ignore[arg-type]
 
     def take(values: FloatArray, is_wrong: bool) -> dict[str, Any]:
         of_links, of_nodes = _readings(values, topology)
         for reading in of_links[::2] if is_wrong else []:
             reading["sent"] = reading["received"] = 0.0
         readings = CounterReadings.model_validate({"links": of_links, "nodes": of_nodes})
-        return counted.take(readings, None, None).figures
+        return counted.take(interval_of(readings, topology, topology.capacity, None, None)).figures
 
     assert not take(measured @ series[30], is_wrong=False)["alarm"]
     expected = counted._expected

@@ -136,6 +136,12 @@ class MeasuredMatrices:
             rows, first = _Rows(list(self._rows.values()), self._num_demands), self.dropped
         return TrafficMatrices(name, pairs, times, rows, _interval_s(times), key=f"{name}/{times[-1]}"), first
 
+    def rates(self) -> Float32Array:
+        """(T, D) Gbit/s of all matrices."""
+        with self._lock:
+            rows = list(self._rows.values())
+        return np.stack(rows) if rows else np.zeros((0, self._num_demands), np.float32)
+
     def newest(self) -> FloatArray:
         """(1, D) Gbit/s of the newest matrix, of which there must be one."""
         with self._lock:

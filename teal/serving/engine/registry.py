@@ -17,7 +17,6 @@ from pydantic import ValidationError
 from teal.errors import InputError
 from teal.network import PathMethod, Topology
 from teal.network.paths import estimated_seconds, forget
-from teal.serving.engine.counted import CountedTraffic
 from teal.serving.engine.errors import LOCKED, ServiceError, not_ready, unreadable, wrong
 from teal.serving.engine.log import LOG
 from teal.serving.engine.next_interval import NextInterval
@@ -53,7 +52,6 @@ class Hosted:
         estimated_s: seconds that all paths take, if that was estimated when it was registered.
         is_gone: ends the search for its paths.
         measured: its measured matrices, as soon as somebody asks for them.
-        counted: estimates from its counters, as soon as somebody sends any.
         taking: takes paths that have been added; requests need not wait for it.
         added_paths: how often paths were added to those that it serves.
         links: what is stored of its links, by number.
@@ -73,7 +71,6 @@ class Hosted:
     estimated_s: float | None = None
     is_gone: threading.Event = dataclasses.field(default_factory=threading.Event)
     measured: NextInterval | None = None
-    counted: CountedTraffic | None = None
     taking: asyncio.Task[None] | None = None
     added_paths: int = 0
     links: dict[str, Any] = dataclasses.field(default_factory=dict)

@@ -329,6 +329,9 @@ class MeasurementRequest(MeasurementOptions, _Matrices):
     counters: CounterReadings | None = Field(
         default=None, description="Of one interval.  Without demands and rates its matrix is estimated from them."
     )
+    deadline_ms: float = Field(
+        10_000, gt=0, le=600_000, description="Of counters, from the arrival of the request: then 503."
+    )
 
     @property
     def _needs_matrices(self) -> bool:

@@ -18,7 +18,8 @@ from teal.runtime.arrays import FloatArray
 from teal.serving.engine.answer import Answer
 from teal.serving.engine.backend import Found, Sent
 from teal.serving.engine.beside import beside
-from teal.serving.engine.counted import Counted, CountedTraffic
+from teal.serving.engine.counted import Counted, interval_of
+from teal.serving.engine.counting import Counting
 from teal.serving.engine.errors import ServiceError, not_ready, replaced, wrong
 from teal.serving.engine.growth import GROW_EVERY_S, Growth
 from teal.serving.engine.log import LOG
@@ -72,6 +73,7 @@ class Solver:
         self._views = ThreadPoolExecutor(1, thread_name_prefix="views")
         self._model = ServedModel(model, prove, engine)
         self.scheduler = Scheduler(most_waiting, engine, self._model.current)
+        self._counting = Counting(most_waiting)
         self._growth = Growth(self._store, grow_every_s)
         self._registry = Registry(self._store, self._gone, most_networks, most_path_s)
         self._computing: dict[NextInterval, asyncio.Future[Any]] = {}  # allocations for the next interval
@@ -81,6 +83,7 @@ class Solver:
         if network.served is not None:
             reason = ServiceError(404, "unknown_network", "the network was deleted or replaced")
             self.scheduler.forget(network.served, reason)
+            self._counting.forget(network.generation)
 
     async def names(self) -> list[str]:
         """All registered networks."""
@@ -210,38 +213,39 @@ class Solver:
         Raises:
             ServiceError: see :mod:`teal.serving.engine.errors`.
         """
+        arrived = time.perf_counter()
         served = await self._ready(name)
-        rates, times, readings = await beside(len(sent.body), read_measured, sent, served.topology)
+        rates, times, readings, deadline_s = await beside(len(sent.body), read_measured, sent, served.topology)
         network = self._same(name, served)
-        measured = await self._measured(name, network)
         counted: Counted | None = None
         if readings is not None:
-            counting = self._counting(network, served, measured)
-            counted = await asyncio.to_thread(counting.take, readings, rates, measured.latest)
+            measured, splits = self._measuring(name, network), None
+            if readings.routing == "allocation":
+                if measured.latest is None:
+                    raise wrong("counters.routing: allocation: none has been made for the next interval yet")
+                splits = measured.latest.splits.numpy()
+            interval = await beside(
+                len(sent.body), interval_of, readings, served.topology, served.capacity, splits, rates
+            )
+            end = arrived + min(deadline_s, self._most_deadline_s)
+            counted = await self._counting.take(
+                network.generation, served.topology, served.paths, measured.matrices, interval, sent.client, end
+            )
             if counted.alarm:
                 LOG.warning("counters disagree", extra={"teal": {"network": name, **counted.figures}})
                 return {**measured.info(), "counted": {**counted.figures, "kept": False}}
             rates = counted.rates
         assert rates is not None
+        measured = await self._measured(name, network)
         await asyncio.to_thread(measured.matrices.add, times, rates)
         if network.is_gone.is_set():
             raise replaced(name)
-        if network.counted is not None and (counted is None or counted.figures["found_by"] == "sent"):
-            await asyncio.to_thread(network.counted.observe, rates)
+        if counted is None or counted.figures["found_by"] == "sent":
+            self._counting.observe(network.generation, rates)
         self._growth.note(name, network, rates)
         self._compute_next(network, measured)
         figures = {} if counted is None else {"counted": {**counted.figures, "kept": True}}
         return {**measured.info(), **figures}
-
-    def _counting(self, network: Hosted, served: Served, measured: NextInterval) -> CountedTraffic:
-        """The estimates of a network, begun with the matrices that are kept."""
-        if network.counted is None:
-            history = np.zeros((0, served.paths.num_demands))
-            if measured.matrices.times:
-                traffic, _ = measured.matrices.traffic("", served.paths.pairs)
-                history = traffic.read(np.arange(traffic.num_matrices))
-            network.counted = CountedTraffic(served, history)
-        return network.counted
 
     async def measured(self, name: str) -> dict[str, Any]:
         """Which measured matrices are kept.
@@ -254,12 +258,17 @@ class Solver:
 
     async def _measured(self, name: str, network: Hosted) -> NextInterval:
         """The measured matrices of a network, with those that other processes have stored."""
+        measured = self._measuring(name, network)
+        await asyncio.to_thread(measured.matrices.refresh)
+        return measured
+
+    def _measuring(self, name: str, network: Hosted) -> NextInterval:
+        """The measured matrices of a network, as far as this process knows them."""
         if network.served is None:
             raise not_ready(name)
         if network.measured is None:
             folder = self._store.measured_folder(name, network.generation)
             network.measured = NextInterval(name, network.served.paths.pairs, folder, self._vary)
-        await asyncio.to_thread(network.measured.matrices.refresh)
         return network.measured
 
     def _compute_next(self, network: Hosted, measured: NextInterval) -> asyncio.Future[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -48,22 +48,36 @@ def read(sent: Sent, topology: Topology) -> tuple[FloatArray | None, AllocationR
     return (None if request.wanted == "next" else _rates(request, topology)), request
 
 
-def read_measured(
-    sent: Sent, topology: Topology
-) -> tuple[FloatArray | None, list[np.datetime64], CounterReadings | None]:
-    """Measured rates (B, D), Gbit/s, over all pairs of nodes, None for counters alone; their times; counters.
+class SentMeasurements(NamedTuple):
+    """What was measured.
+
+    Attributes:
+        rates: (B, D) Gbit/s, over all pairs of nodes; None for counters alone.
+        times: of the matrices.
+        counters: of the interval; None if none were sent.
+        deadline_s: of counters, from the arrival of the request.
+    """
+
+    rates: FloatArray | None
+    times: list[np.datetime64]
+    counters: CounterReadings | None
+    deadline_s: float
+
+
+def read_measured(sent: Sent, topology: Topology) -> SentMeasurements:
+    """The measurements in a request.
 
     Raises:
         ServiceError: anything that is not as the API says.
     """
     rates: FloatArray | None
-    counters: CounterReadings | None = None
+    counters, deadline_s = None, 0.0
     when: MeasurementOptions
     if sent.media_type == ARROW:
         rates, when = checked(from_arrow(sent.body, topology)), parsed(MeasurementOptions, sent.query)
     else:
         request = parsed(MeasurementRequest, sent.body)
-        when, counters = request, request.counters
+        when, counters, deadline_s = request, request.counters, request.deadline_ms / 1e3
         rates = None if request.demands is None and request.rates is None else _rates(request, topology)
     count = 1 if rates is None else len(rates)
     if counters is not None and count > 1:
@@ -73,7 +87,8 @@ def read_measured(
     first = when.time.timestamp()
     if not 0 <= first < 2**32:
         raise wrong("time: from 1970 to 2106")
-    return rates, [np.datetime64(int(first) + row * when.interval_s, "s") for row in range(count)], counters
+    times: list[np.datetime64] = [np.datetime64(int(first) + row * when.interval_s, "s") for row in range(count)]
+    return SentMeasurements(rates, times, counters, deadline_s)
 
 
 def previous_splits(answer: Found, served: Served) -> FloatArray:

@@ -255,8 +255,9 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         """Say what traffic was measured, one matrix or several, JSON or Arrow (time and interval_s in the query then).
 
         From these the allocation for the next interval is computed, at once: POST .../allocations with "for": "next".
+        Counters wait for their estimate until their deadline, 503 then.
         """
-        info = await backend.measure(name, sent(request, await request.body()))
+        info = await _unless_gone(request, backend.measure(name, sent(request, await request.body())))
         metrics.measured(name, info)
         return info
 
