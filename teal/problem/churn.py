@@ -36,6 +36,9 @@ from teal.problem.demand_sets import Capped
 from teal.problem.program import Program
 from teal.runtime.shapes import Float
 
+_BISECTIONS = 30  # of a price between 0 and 2
+_TINY = 1e-30  # below which a divisor counts as 0
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChurnLimit(Condition):
@@ -126,6 +129,33 @@ class ChurnLimit(Condition):
         """See Condition: what moves beyond the budget, as a share of the routable demand."""
         volume = program.routable_demand.sum(1).clamp(min=1e-30)
         return ((self.moved(program, splits) - self.budget(program)) / volume).clamp(min=0)
+
+    def scaled(self, program: Program, splits: Tensor) -> Tensor:
+        """See Condition: of the demands, those are scaled down first of which most of a lost Gbit/s had moved.
+
+        A demand of which the factor f is kept moves on the paths with f split > w0 alone, so that what moves is convex
+        in f, and its slope, a share of the demand's flow, rises at w0 / split of each path.  At the price p of what
+        moves, f is where the slope rises above p; the smallest price that meets the budget is found by bisection.
+        """
+        kept, total = self.kept(program), splits.sum(-1, keepdim=True)
+        begin = torch.where(splits > 0, kept / splits.clamp(min=_TINY), torch.inf)
+        begin, order = begin.sort(-1)
+        slope = (splits / total.clamp(min=_TINY)).gather(-1, order).cumsum(-1)
+        budget = self.budget(program)
+
+        def at(price: Tensor) -> tuple[Tensor, Tensor]:
+            factor = torch.where(slope > price[:, None, None], begin, torch.inf).amin(-1).clamp(max=1)
+            fitted = factor[..., None] * splits
+            return fitted, self.moved(program, fitted)
+
+        low, high = torch.zeros_like(budget), torch.full_like(budget, 2.0)  # no slope is above 1
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            fits = at(middle)[1] <= budget
+            low, high = torch.where(fits, middle, low), torch.where(fits, high, middle)
+        (less, least), (more, most) = at(low), at(high)
+        part = ((budget - least) / (most - least).clamp(min=_TINY)).clamp(0, 1)[:, None, None]
+        return torch.where((most <= budget)[:, None, None], more, less + part * (more - less))
 
     def rows(self, rows: slice | Tensor) -> ChurnLimit:
         """See Condition."""

@@ -88,7 +88,7 @@ class Condition:
         option: by which a request to the service asks for it; None for none.
         needs_previous: whether a request must name the splits in force beside the option.
         splits_determine_shares: whether splits of paths say which shares of the rewritten columns they came from.
-        allows_rounding: whether splits that keep it do so after rounding to whole-number weights.
+        allows_rounding: whether splits that were rounded to whole-number weights can be scaled down to keep it.
     """
 
     name: ClassVar[str]
@@ -157,6 +157,15 @@ class Condition:
             splits: (B, D, K), 0 for demands of 0.
         """
         raise NotImplementedError
+
+    def scaled(self, program: Program, splits: Tensor) -> Tensor:
+        """Splits (B, D, K) that keep the condition, in the same ratios a demand, as tables need them.
+
+        Args:
+            program: over paths.
+            splits: (B, D, K) that may break it; each demand may be scaled down by a factor of its own.
+        """
+        return splits
 
     def rows(self, rows: slice | Tensor) -> Self:
         """The condition of some of the matrices."""

@@ -62,7 +62,8 @@ def without_small(problem: Problem, splits: Tensor, least: float) -> Tensor:
         is_empty = (kept.sum(-1, keepdim=True) <= 0) & (total > 0)  # all were small: the largest takes everything
         largest = torch.zeros_like(splits).scatter_(-1, splits.argmax(-1, keepdim=True), 1.0)
         return torch.where(is_empty, largest * total, scaled)
-    return dropped(project(problem, scaled))  # what no longer fits is cut, which may leave a split below the least
+    fitted = within_conditions(problem, project(problem, scaled))
+    return dropped(fitted)  # what no longer fits is cut, which may leave a split below the least
 
 
 def admit(problem: Problem, splits: Tensor, entries: int, refill: int = 6) -> Tensor:
@@ -95,7 +96,14 @@ def admit(problem: Problem, splits: Tensor, entries: int, refill: int = 6) -> Te
         request = torch.minimum(problem.demand - rate, torch.where(is_used.any(-1), limit, 0)).clamp(min=0)
         rate = rate + _granted_rate(problem, ratio, is_used, request, unused)
     admitted = torch.where(problem.demand > 0, rate / problem.demand.clamp(min=1e-30), 0)
-    return ratio * admitted[..., None]
+    return within_conditions(problem, ratio * admitted[..., None])
+
+
+def within_conditions(problem: Problem, splits: Tensor) -> Tensor:
+    """Splits (B, D, K) scaled down, a demand in the same ratios, to what the side conditions allow."""
+    for condition in problem.conditions:
+        splits = condition.scaled(problem.program, splits)
+    return splits
 
 
 def _granted_rate(problem: Problem, ratio: Tensor, is_used: Tensor, requested: Tensor, available: Tensor) -> Tensor:

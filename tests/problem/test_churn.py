@@ -117,3 +117,35 @@ def test_splits_in_force_that_sum_above_one_count_as_scaled_to_one() -> None:
     expected = teal.violations(scaled, first).conditions["churn"]
     assert float(expected) > 0.1
     np.testing.assert_allclose(teal.violations(limited, first).conditions["churn"], expected)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), share=st.sampled_from([0.0, 0.02, 0.1, 0.5]))
+def test_splits_are_scaled_down_to_the_limit_as_little_as_an_lp_finds(seed: int, share: float) -> None:
+    """The LP: largest flow over a factor f of each demand, moved[d, k] >= f flow[d, k] - kept[d, k], sum of moved."""
+    from scipy.optimize import linprog
+
+    problem = _limited(seed, share)
+    rng = np.random.default_rng(seed)
+    splits = torch.from_numpy(rng.dirichlet(np.full(problem.paths.num_paths, 0.5), problem.demand.shape))
+    splits = torch.where(problem.path_mask, splits, 0).to(torch.float64)
+    (limit,) = problem.conditions
+    assert isinstance(limit, ChurnLimit)
+    scaled = limit.scaled(problem.program, splits)
+    assert float(limit.violation(problem.program, scaled).max()) < 1e-9
+    torch.testing.assert_close(scaled * splits.sum(-1, keepdim=True), splits * scaled.sum(-1, keepdim=True))
+    for b in range(problem.batch):
+        flow = problem.program.flows(splits)[b].numpy()
+        kept = problem.program.flows(limit.kept(problem.program))[b].numpy()
+        demands, paths = flow.shape
+        moves = np.eye(demands * paths)
+        upper = np.vstack([
+            np.hstack([np.repeat(np.eye(demands), paths, 0) * flow.reshape(-1, 1), -moves]),
+            np.hstack([np.zeros((1, demands)), np.ones((1, demands * paths))]),
+        ])  # fmt: skip
+        best = linprog(
+            np.concatenate([-flow.sum(1), np.zeros(demands * paths)]), A_ub=upper,
+            b_ub=np.append(kept.reshape(-1), float(limit.budget(problem.program)[b])),
+            bounds=[(0, 1)] * demands + [(0, None)] * (demands * paths),
+        )  # fmt: skip
+        assert float(problem.program.flows(scaled)[b].sum()) == pytest.approx(-best.fun, rel=1e-6, abs=1e-9)

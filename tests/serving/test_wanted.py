@@ -107,6 +107,24 @@ def test_classes_in_json_have_names_in_demands_and_figures(tmp_path: Path) -> No
     run(work)
 
 
+def test_a_limit_on_churn_holds_for_tables_too(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with service(tmp_path) as client:
+            await client.put_network("b4", "b4")
+            await client.wait_ready("b4")
+            first, second = rates_of(1, 1, 20_000), rates_of(1, 2, 20_000)
+            before = await client.allocate("b4", first, entries=8)
+            free = await client.allocate("b4", second, entries=8)
+            calm = await client.allocate("b4", second, entries=8, max_churn=0.02, previous=before.id)
+            assert calm.status[0] in ("gap", "rounding")
+            flows = rates_of(1, 2, 20_000)[0][:, None] * (calm.splits[0] - before.splits[0]).clip(min=0)
+            assert flows.sum() <= 0.02 * second.sum() * (1 + 1e-5)
+            assert calm.moved[0] == pytest.approx(flows.sum() / second.sum(), rel=1e-3)
+            assert calm.value[0] > 0.8 * free.value[0]
+
+    run(work)
+
+
 @pytest.mark.parametrize("form", ["arrow", "named", "dense"])
 def test_a_limit_on_churn_counts_from_an_earlier_answer(tmp_path: Path, form: str) -> None:
     first, second = rates_of(2, size=30_000)
