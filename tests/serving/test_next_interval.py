@@ -13,6 +13,8 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
+import networkx
+
 import teal
 from teal.client import InvalidRequest, LateMeasurement, NotReady, ServiceFault
 from teal.evaluation.next_interval import realised
@@ -168,6 +170,28 @@ def test_a_full_disk_keeps_none_of_the_matrices_of_a_request(tmp_path: Path, mon
     assert list((tmp_path / "g").iterdir()) == []
     own.matrices.add(_times(5), rates)
     assert len(own.matrices.times) == 5
+
+
+@pytest.mark.parametrize("objective", [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION])
+def test_demands_without_traffic_so_far_take_their_shortest_path(tmp_path: Path, objective: ObjectiveName) -> None:
+    own, rates, topology = NextInterval("b4", PAIRS, tmp_path / "g"), _series(4), SERVED.topology
+    rates[:, :40] = 0
+    rates[:3, 40:60] = 0
+    own.matrices.add(_times(4), rates)
+    problem = SERVED.problem(Wanted(objective), np.zeros((1, 132)))
+    problem = problem.with_capacity(_torch(np.where(np.arange(topology.num_links) < 2, 0.0, SERVED.capacity)))
+    splits = own.allocate(problem).splits.numpy()
+    graph = networkx.DiGraph(zip(topology.link_source[2:].tolist(), topology.link_target[2:].tolist(), strict=True))
+    for demand in range(40):
+        (path,) = np.flatnonzero(splits[demand])
+        links = SERVED.paths.links_of(demand, path)
+        assert not set(links) & {0, 1}
+        candidates = [SERVED.paths.links_of(demand, k) for k in np.flatnonzero(SERVED.paths.mask[demand])]
+        assert len(links) == min(len(other) for other in candidates if not set(other) & {0, 1})
+        assert len(links) >= networkx.shortest_path_length(graph, *PAIRS[demand].tolist())
+    known = slice(60, None) if objective is ObjectiveName.TOTAL_FLOW else slice(40, None)
+    np.testing.assert_allclose(splits[known].sum(1), 1, atol=1e-9)
+    np.testing.assert_allclose(splits[:40].sum(1), 1)
 
 
 def test_splits_use_no_link_that_failed_after_they_were_made(tmp_path: Path) -> None:

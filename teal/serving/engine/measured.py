@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from teal.network import TrafficMatrices
-from teal.runtime.arrays import Float32Array, FloatArray, Int64Array, IntArray
+from teal.runtime.arrays import BoolArray, Float32Array, FloatArray, Int64Array, IntArray
 from teal.runtime.storage import atomic_files
 from teal.serving.engine.errors import ServiceError, wrong
 
@@ -141,6 +141,14 @@ class MeasuredMatrices:
         with self._lock:
             rows = list(self._rows.values())
         return np.stack(rows) if rows else np.zeros((0, self._num_demands), np.float32)
+
+    def had_traffic(self) -> BoolArray:
+        """(D,) true for demands that some matrix has traffic of."""
+        seen = np.zeros(self._num_demands, dtype=bool)
+        with self._lock:
+            for row in self._rows.values():
+                seen |= row > 0
+        return seen
 
     def newest(self) -> FloatArray:
         """(1, D) Gbit/s of the newest matrix, of which there must be one."""

@@ -117,7 +117,8 @@ class NextInterval:
         if self._varied:
             other = vary(past.last(1), share=1.0, seed=past.traffic_row)
             splits = (1 - self._varied) * splits.to(other) + self._varied * other
-        splits = _over_live_paths(problem, splits)
+        is_new = torch.from_numpy(~self.matrices.had_traffic())
+        splits = _all_sent(problem, _over_live_paths(problem, splits), is_new)
         self.latest = NextAllocation(
             version,
             past.target,
@@ -202,3 +203,21 @@ def _over_live_paths(problem: Problem, splits: Tensor) -> Tensor:
     total, even = live.sum(-1, keepdim=True), is_live.to(splits) / is_live.sum(-1, keepdim=True).clamp(min=1)
     wanted = splits.sum(-1, keepdim=True)
     return torch.where(total > 0, live * wanted / total.clamp(min=1e-300), even * wanted)
+
+
+def _all_sent(problem: Problem, splits: Tensor, is_new: Tensor) -> Tensor:
+    """The splits (D, K) with the shortest live path for what hedges cannot know, so that traffic that begins is sent.
+
+    Args:
+        problem: network and objective; where all demand must be carried, whatever is missing takes the shortest path.
+        splits: (D, K) over live paths.
+        is_new: (D,) demands without traffic so far, which take it alone.
+    """
+    splits = torch.where(is_new[:, None], 0, splits)
+    is_live = problem.path_mask[0]
+    hops = torch.where(is_live, torch.from_numpy(problem.paths.hops.astype(np.float64)), torch.inf)
+    shortest = torch.zeros_like(splits).scatter_(1, hops.argmin(1, keepdim=True), 1.0)
+    missing = (1 - splits.sum(1)).clamp(min=0) * is_live.any(1)
+    if not problem.demand_set.carries_all:
+        missing = torch.where(is_new, missing, 0)
+    return splits + missing[:, None] * shortest
