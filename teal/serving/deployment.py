@@ -40,6 +40,7 @@ _START_S = 60.0  # that a new engine has for the paths of networks that are regi
 _CALLS = (
     "names",
     "warnings",
+    "check_ready",
     "model",
     "generation",
     "put",
@@ -52,7 +53,7 @@ _CALLS = (
     "measure",
     "measured",
 )
-_LOOK_UPS = ("names", "warnings", "generation")  # calls that compute nothing
+_LOOK_UPS = ("names", "warnings", "check_ready", "generation")  # calls that compute nothing
 
 
 class Engine(Solver):

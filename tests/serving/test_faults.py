@@ -109,6 +109,46 @@ def test_unknown_networks_and_ones_that_are_not_ready(tmp_path: Path, monkeypatc
     run(work)
 
 
+def test_a_service_is_not_ready_while_every_network_computes_or_the_engine_hangs_or_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare, go_on, solver = Served.prepare, threading.Event(), Solver(tmp_path)
+
+    def held(*arguments: Any) -> Served:
+        assert go_on.wait(PATIENCE_S)
+        return prepare(*arguments)
+
+    monkeypatch.setattr(Served, "prepare", held)
+
+    async def work() -> None:
+        async with service(tmp_path, solver=solver) as client:
+
+            async def readiness() -> tuple[int, str]:
+                response = await client._http.get("/readyz")
+                return response.status_code, response.json().get("error", "")
+
+            assert await readiness() == (200, "")
+            await client.put_network("b4", "b4")
+            assert await readiness() == (503, "not_ready")
+            go_on.set()
+            await client.wait_ready("b4")
+            assert await readiness() == (200, "")
+            with monkeypatch.context() as patch, held_engine(patch) as engine:
+                asking = asyncio.create_task(client.allocate("b4", rates_of()))
+                await until(lambda: engine.held == 1, "a batch in the engine")
+                patch.setattr("teal.serving.engine.scheduler._PROBE_S", 0.01)
+                solver.scheduler._busy_until = 0.0
+                assert await readiness() == (503, "unavailable")
+                engine.allow()
+                await asking
+            assert await readiness() == (200, "")
+            solver.scheduler._engine.shutdown()
+            assert await readiness() == (503, "unavailable")
+            assert (await client._http.get("/healthz")).status_code == 200
+
+    run(work)
+
+
 def test_too_many_are_turned_away_and_the_others_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     solver = Solver(tmp_path, most_waiting=5)  # four of one client
 

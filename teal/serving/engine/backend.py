@@ -60,6 +60,10 @@ class Backend(Protocol):
         """What somebody should know of each network for which there is such a thing."""
         ...
 
+    async def check_ready(self) -> None:
+        """Raise a ServiceError if no allocation could be made now."""
+        ...
+
     async def model(self) -> dict[str, Any]:
         """Which model is in use."""
         ...

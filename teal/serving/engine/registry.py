@@ -244,6 +244,11 @@ class Registry:
         finally:
             del self._saving[name]
 
+    def all_compute(self) -> bool:
+        """Whether there are networks whose paths are being computed, and none that is ready."""
+        waiting = [network for network in self._networks.values() if not network.error]
+        return bool(waiting) and all(network.served is None for network in waiting)
+
     def warnings(self) -> dict[str, str]:
         """What somebody should know of each network for which there is such a thing."""
         return {name: network.warning for name, network in self._networks.items() if network.warning}

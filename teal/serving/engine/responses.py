@@ -272,7 +272,7 @@ class Health(_Said):
 
 
 class Readiness(_Said):
-    """Whether the engine answers."""
+    """The engine answers, and the paths of some network are there if any is registered; else 503."""
 
     status: Literal["ready"]
     networks: int

@@ -20,6 +20,7 @@ from teal.serving.engine.served import Job, Served, Solved
 from teal.solvers.pdhg import PdhgState, Starter, Stop
 
 _SHORT_SLICE_S = 0.05  # seconds that a slice takes in any case, however many requests arrive
+_PROBE_S = 2.0  # seconds in which an engine that works begins something else, after the slice that it is at
 _MOST_SPLITS = 1 << 27  # of all requests that wait; about 3 GiB if all of them have begun
 
 
@@ -42,6 +43,15 @@ class Scheduler:
     def waiting(self, served: Served) -> list[Waiting]:
         """The requests that wait for a network."""
         return list(self._queue.of(served))
+
+    async def answers(self) -> bool:
+        """Whether the engine comes back from its slice and takes other work."""
+        patience = max(0.0, self._busy_until - time.perf_counter()) + _PROBE_S
+        try:
+            await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(self._engine, int), patience)
+        except (TimeoutError, RuntimeError):  # it hangs, or its thread has ended
+            return False
+        return True
 
     async def solve(self, request: Waiting) -> Answer:
         """The answer, by the deadline plus a slice.

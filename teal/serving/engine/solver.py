@@ -97,6 +97,17 @@ class Solver:
         """What somebody should know of each network for which there is such a thing."""
         return self._registry.warnings()
 
+    async def check_ready(self) -> None:
+        """Return if an allocation could be made now, or once a network is registered.
+
+        Raises:
+            ServiceError: the engine does not answer, or the paths of every network are still being computed.
+        """
+        if not await self.scheduler.answers():
+            raise ServiceError(503, "unavailable", "the engine does not answer", 3.0)
+        if self._registry.all_compute():
+            raise ServiceError(503, "not_ready", "the paths of all networks are still being computed", 1.0)
+
     async def model(self) -> dict[str, Any]:
         """Which model is in use, and why a newer one is not."""
         await asyncio.to_thread(self._model.current)

@@ -278,7 +278,8 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
 
     @router.get("/readyz", response_model=Readiness)
     async def readyz() -> Any:
-        """Whether the engine answers."""
+        """Whether the engine answers, and a network is ready if any is registered."""
+        await backend.check_ready()
         return {"status": "ready", "networks": len(await backend.names()), "warnings": await backend.warnings()}
 
     @router.get("/metrics", **api)
