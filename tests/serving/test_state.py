@@ -96,6 +96,36 @@ def test_a_damaged_network_stops_no_other_and_touches_nothing_outside(
     assert beside.is_dir()
 
 
+@pytest.mark.parametrize(
+    "links",
+    [
+        {"0": {"capacity": -5.0}},
+        {"0": {"capacity": float("nan")}},
+        {"0": {"capacity": "5"}},
+        {"0": {"up": "no"}},
+        {"-1": {"up": False}},
+        {"38": {"up": False}},
+    ],
+)
+def test_stored_changes_that_are_none_are_refused(tmp_path: Path, links: dict[str, Any]) -> None:
+    async def work() -> None:
+        solver = Solver(tmp_path)
+        async with service(tmp_path, solver=solver) as client:
+            await client.put_network("b4", "b4")
+            assert len((await client.wait_ready("b4")).links) == 38
+            stored = {"generation": solver._registry.get("b4").generation, "links": links}
+            (tmp_path / "b4.links.json").write_text(json.dumps(stored))
+            for _ in range(2):
+                response = await client._http.get("/v1/networks/b4")
+                assert (response.status_code, response.json()["error"]) == (409, "failed")
+        async with service(tmp_path, solver=Solver(tmp_path)) as again:
+            with pytest.raises(ServiceFault, match="the stored change of link") as fault:
+                await again.allocate("b4", rates_of())
+            assert fault.value.status == 409
+
+    run(work)
+
+
 @pytest.mark.parametrize("file", ["bad.json", "bad.links.json"])
 @pytest.mark.parametrize("kind", ["folder", "link to itself"])
 def test_an_entry_that_cannot_be_opened_stops_no_other(tmp_path: Path, file: str, kind: str) -> None:

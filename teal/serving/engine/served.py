@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,7 +32,7 @@ from teal.schemes.price_gnn import saves_time
 from teal.schemes.successive import SuccessivePdhg
 from teal.serving.engine.answer import FIGURES, Answer
 from teal.serving.engine.candidates import candidate_paths
-from teal.serving.engine.errors import wrong
+from teal.serving.engine.errors import ServiceError, wrong
 from teal.serving.engine.least_time import LeastTimes
 from teal.serving.engine.requests import NetworkSpec, NodeLink, Options
 from teal.serving.engine.wanted import (
@@ -84,12 +85,21 @@ def topology_of(name: str, spec: NetworkSpec) -> Topology:
 
 
 def capacity_in_force(topology: Topology, links: dict[str, Any]) -> FloatArray:
-    """(E,) Gbit/s after what happened: ``links`` has number of link -> {"capacity": Gbit/s, "up": bool}."""
+    """(E,) Gbit/s after what happened: ``links`` has number of link -> {"capacity": Gbit/s, "up": bool}.
+
+    Raises:
+        ServiceError: a link that the network does not have, or a capacity that is none.
+    """
     capacity = topology.capacity.copy()
     for link, changed in links.items():
-        if changed.get("capacity") is not None:
-            capacity[int(link)] = changed["capacity"]
-        if changed.get("up") is False:
+        value, is_up = changed.get("capacity"), changed.get("up")
+        is_link = link.isdecimal() and int(link) < len(capacity)
+        is_rate = value is None or (isinstance(value, int | float) and 0 <= value < math.inf)
+        if not (is_link and is_rate and is_up in (None, True, False)):
+            raise ServiceError(409, "failed", f"the stored change of link {link[:80]} is none: {str(changed)[:80]}")
+        if value is not None:
+            capacity[int(link)] = value
+        if is_up is False:
             capacity[int(link)] = 0.0
     return capacity
 
