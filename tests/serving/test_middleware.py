@@ -19,6 +19,7 @@ from teal.serving.engine.solver import Solver
 from teal.serving.http import middleware
 from teal.serving.http.app import make_app
 from teal.serving.http.metrics import Metrics
+from tests.serving.service import run, service
 
 HOSTS = ("127.0.0.1", "localhost", "[::1]")
 TYPE = {"Content-Type": "application/json"}
@@ -185,3 +186,14 @@ def test_one_client_leaves_room_for_the_bodies_of_others(tmp_path: Path) -> None
         watched._release("hog", most)
     watched._release("other", room // 2)
     assert not watched._open_bytes
+
+
+@pytest.mark.parametrize(("coding", "status"), [("gzip", 415), ("br", 415), ("x", 415), ("Identity", 201)])
+def test_bodies_in_a_content_coding_are_refused_before_they_are_read(tmp_path: Path, coding: str, status: int) -> None:
+    async def work() -> None:
+        async with service(tmp_path) as client:
+            headers = {"Content-Type": "application/json", "Content-Encoding": coding}
+            response = await client._http.put("/v1/networks/b4", content=b'{"topology": "b4"}', headers=headers)
+            assert response.status_code == status
+
+    run(work)

@@ -166,6 +166,9 @@ class Watched:
                 client = f"token {borne[0]}"
         if scope["method"] not in _WITH_BODY:
             return client
+        coding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
+        if coding not in ("", "identity"):
+            raise ServiceError(415, "unsupported_media_type", f"send bodies as they are, not in {coding[:80]!r}")
         kind = media_type(headers.get(b"content-type", b"").decode("latin-1"))
         takes = (JSON, ARROW) if scope["method"] == "POST" else (JSON,)  # matrices are posted; networks are JSON
         if kind not in takes:  # a page of another site can send a body without a type unasked
