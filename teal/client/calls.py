@@ -65,7 +65,7 @@ class AllocationOptions(TypedDict, total=False):
         objective: name of the objective; default: the one that the network was registered with.
         entries: number of entries of integer split tables; default: 0, splits without rounding.
         latency_limits_ms: largest latency of a path, ms, by name of a class; default: none.
-        max_churn: share of the demand that may be on other paths than in the answer ``previous``.
+        max_churn: of the demand that has a working path the share that may be on other paths than in ``previous``.
         previous: ``id`` of the answer that is in force.
         protect: cables or groups: flows are promises that survive the failure of any one of them.
         key: a name of the request; sent again with the same name and rates, it gets the same answer, unsolved.

@@ -217,7 +217,7 @@ class ServedAllocation:
         realised: over optimal largest utilisation in the last interval that was allocated for; None if unknown.
         classes: of each matrix the figures of its classes, the highest priority first; empty without classes.
         levels: under max_min, of each matrix the levels of rates that hold most flow, ascending; else empty.
-        moved: (B,) share of the demand that moves; None without a limit on it.
+        moved: (B,) of the demand that has a working path the share that moves; None without a limit on it.
     """
 
     splits: Array

@@ -56,8 +56,8 @@ class ChurnLimit(Condition):
     needs_previous: ClassVar[bool] = True
     option: ClassVar[Option | None] = Option(
         "max_churn",
-        "Share of the demand that may be on other paths than in the answer that the parameter previous of the address "
-        "names.",
+        "Of the demand that has a working path the share that may be on other paths than in the answer that the "
+        "parameter previous of the address names.",
         low=0,
         high=1,
     )

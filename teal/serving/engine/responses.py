@@ -162,7 +162,9 @@ class _Figures(_Said):
         "rounding. next: for an interval that is not known yet, figures by the newest measured matrix."
     )
     classes: list[ClassAnswer] | None = Field(default=None, description="If classes were given, the highest first.")
-    moved: _Number = Field(default=None, description="Share of the demand that moves, under a limit on it.")
+    moved: _Number = Field(
+        default=None, description="Of the demand that has a working path the share that moves, under a limit on it."
+    )
     levels: list[LevelAnswer] | None = Field(
         default=None, description="Under max_min, the levels that hold most flow, ascending."
     )
@@ -227,7 +229,7 @@ class Answered(_Said):
     limit: _Number = Field(default=None, description="Ratio of Limit; of an allocation for the next interval.")
     realised: _Number = Field(default=None, description="See Limit.")
     classes: list[ClassAnswer] | None = Field(default=None, description="In the last matrix of the request.")
-    moved: _Number = Field(default=None, description="Share of the demand that moved, in the last matrix.")
+    moved: _Number = Field(default=None, description="See NamedAllocation, in the last matrix.")
     levels: list[LevelAnswer] | None = Field(default=None, description="Of fair rates, in the last matrix.")
     protect: str | None = Field(default=None, description="What promises survive, if that was asked for.")
     status: str
