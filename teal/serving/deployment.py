@@ -52,6 +52,7 @@ _CALLS = (
     "allocate",
     "measure",
     "measured",
+    "forget_measured",
 )
 _LOOK_UPS = ("names", "warnings", "check_ready", "generation")  # calls that compute nothing
 

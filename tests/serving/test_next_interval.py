@@ -275,6 +275,35 @@ def test_a_controller_that_measures_gets_allocations_for_the_next_interval(tmp_p
     run(work)
 
 
+def test_measured_matrices_are_deleted_with_what_was_learnt_from_them(tmp_path: Path) -> None:
+    rates = _series(6)
+
+    async def work() -> None:
+        async with service(tmp_path) as client, service(tmp_path) as other:
+            await client.put_network("b4", "b4", num_paths=4)
+            await client.wait_ready("b4")
+            await other.wait_ready("b4")
+            await client.measure("b4", rates[:5] * 7, BEGIN, 300)
+            await client.allocate_next("b4", deadline_ms=600_000)
+            assert (await other.measured("b4")).matrices == 5
+            assert (await client._http.delete("/v1/networks/b4/measurements")).status_code == 204
+            assert (await client.measured("b4")).matrices == (await other.measured("b4")).matrices == 0
+            assert 'teal_measured_matrices{network="b4"} 0.0' in (await client._http.get("/metrics")).text
+            for one in (client, other):
+                with pytest.raises(ServiceFault, match="measurements first"):
+                    await one.allocate_next("b4")
+            await client.measure("b4", rates[5:], BEGIN)  # earlier than those that were deleted
+            fresh = await client.allocate_next("b4", deadline_ms=600_000)
+            alone = NextInterval("b4", PAIRS, tmp_path / "alone" / "g")
+            alone.matrices.add(_times(1), rates[5:])
+            expected = alone.allocate(SERVED.problem(Wanted(ObjectiveName.TOTAL_FLOW), np.zeros((1, 132))))
+            np.testing.assert_allclose(fresh.splits[0], expected.splits.numpy(), atol=1e-5)
+            assert (await other.measured("b4")).matrices == 1
+            assert (await client._http.delete("/v1/networks/x/measurements")).status_code == 404
+
+    run(work)
+
+
 def test_a_deadline_that_is_too_short_for_the_first_allocation_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,3 +107,7 @@ class Backend(Protocol):
     async def measured(self, name: str) -> dict[str, Any]:
         """Which measured matrices are kept."""
         ...
+
+    async def forget_measured(self, name: str) -> None:
+        """Delete them."""
+        ...

@@ -61,7 +61,7 @@ class MeasuredMatrices:
         return _interval_s(np.array(self.times, "datetime64[s]"))
 
     def refresh(self) -> None:
-        """Read what other processes, or this one before a restart, have stored."""
+        """Read what other processes, or this one before a restart, have stored; forget what they have deleted."""
         with self._lock:
             self._refresh()
 
@@ -77,8 +77,19 @@ class MeasuredMatrices:
                 if row.shape == (self._num_demands,) and row.dtype == np.float32:
                     self._rows[time], self._stamps[time] = row, stamp
                     self.version += 1
+        names = {file.name for file in stored}
+        for time in [time for time in self._rows if _file_name(time) not in names]:
+            self._forget(time)
+            self.version += 1
         self._rows = dict(sorted(self._rows.items()))
         self._drop_oldest()
+
+    def clear(self) -> None:
+        """Delete all matrices, and whatever else is in the folder."""
+        with self._lock:
+            for file in self.folder.iterdir():
+                file.unlink(missing_ok=True)
+            self._refresh()
 
     def add(self, times: list[np.datetime64], rates: FloatArray) -> None:
         """Store matrices; one that is sent again replaces the first.
@@ -119,10 +130,13 @@ class MeasuredMatrices:
     def _drop_oldest(self) -> None:
         while len(self._rows) > self.most:
             oldest = next(iter(self._rows))
-            del self._rows[oldest]
-            self._stamps.pop(oldest, None)
-            self.dropped += 1
+            self._forget(oldest)
             (self.folder / _file_name(oldest)).unlink(missing_ok=True)
+
+    def _forget(self, time: np.datetime64) -> None:
+        del self._rows[time]
+        self._stamps.pop(time, None)
+        self.dropped += 1
 
     def traffic(self, name: str, pairs: IntArray) -> tuple[TrafficMatrices, int]:
         """As hedges read them, and the number of the oldest one in the whole series.

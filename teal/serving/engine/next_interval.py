@@ -88,6 +88,12 @@ class NextInterval:
             "most": self.matrices.most,
         }
 
+    def clear(self) -> None:
+        """Forget all matrices and what was learnt from them; called where :meth:`allocate` is."""
+        self.matrices.clear()
+        self._hedge, self.latest, self.realised = None, None, None
+        self._limit = ConformalLimit(LIMIT_PROBABILITY)
+
     def is_current(self, capacity: FloatArray) -> bool:
         """Whether the latest allocation knows all matrices, and is for these capacities."""
         latest = self.latest

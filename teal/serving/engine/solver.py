@@ -267,6 +267,18 @@ class Solver:
         await self._ready(name)
         return (await self._measured(name, self._registry.get(name))).info()
 
+    async def forget_measured(self, name: str) -> None:
+        """Delete the measured matrices of a network, and what was learnt from them.
+
+        Raises:
+            ServiceError: no such network, or not ready.
+        """
+        await self._ready(name)
+        network = self._registry.get(name)
+        measured = self._measuring(name, network)
+        await asyncio.get_running_loop().run_in_executor(self._next, measured.clear)
+        self._counting.forget(network.generation)
+
     async def _measured(self, name: str, network: Hosted) -> NextInterval:
         """The measured matrices of a network, with those that other processes have stored."""
         measured = self._measuring(name, network)

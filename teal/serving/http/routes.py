@@ -266,6 +266,13 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         """Which measured matrices are kept."""
         return await backend.measured(name)
 
+    @router.delete("/v1/networks/{name}/measurements", **api, status_code=204)
+    async def forget_measured(name: str) -> Response:
+        """Delete all measured matrices, and what was learnt from them: wrong ones, say."""
+        await backend.forget_measured(name)
+        metrics.measured(name, {"matrices": 0})
+        return Response(status_code=204)
+
     @router.get("/v1/networks/{name}/map", **api, responses={200: {"model": Drawing}})
     async def get_map(name: str) -> Response:
         """The network as a drawing: its coordinates where they are known, else a layout."""
