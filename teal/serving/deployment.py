@@ -40,6 +40,7 @@ _START_S = 60.0  # that a new engine has for the paths of networks that are regi
 _CALLS = (
     "names",
     "warnings",
+    "queued",
     "check_ready",
     "model",
     "generation",
@@ -54,7 +55,7 @@ _CALLS = (
     "measured",
     "forget_measured",
 )
-_LOOK_UPS = ("names", "warnings", "check_ready", "generation")  # calls that compute nothing
+_LOOK_UPS = ("names", "warnings", "queued", "check_ready", "generation")  # calls that compute nothing
 
 
 class Engine(Solver):

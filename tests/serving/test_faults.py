@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import platform
 import threading
 import time
 from collections.abc import AsyncIterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +257,30 @@ def test_a_request_past_its_deadline_takes_no_time_from_others(tmp_path: Path, m
     run(work)
 
 
+def test_metrics_have_the_queue_of_each_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    solver = Solver(tmp_path)
+
+    async def work() -> None:
+        async with service(tmp_path, solver=solver) as client:
+            for name in ("b4", "other"):
+                await client.put_network(name, "b4")
+                await client.wait_ready(name)
+            with held_engine(monkeypatch) as engine:
+                calls = [asyncio.create_task(client.allocate("b4", rates_of(16))) for _ in range(3)]
+                await until(lambda: engine.held == 16 and queued(solver, "b4") == [16, 16], "two that wait")
+                text = (await client._http.get("/metrics")).text
+                assert 'teal_queued_requests{network="b4"} 2.0' in text
+                assert 'teal_queued_requests{network="other"} 0.0' in text
+                engine.allow()
+                await asyncio.gather(*calls)
+            await client.delete_network("other")
+            text = (await client._http.get("/metrics")).text
+            assert 'teal_queued_requests{network="b4"} 0.0' in text
+            assert 'teal_queued_requests{network="other"}' not in text
+
+    run(work)
+
+
 def test_cancelled_requests_are_not_solved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         solver = Solver(tmp_path)
@@ -401,6 +427,9 @@ def test_metrics_and_the_description(tmp_path: Path) -> None:
             for name in ("teal_solve_seconds_count 2.0", "teal_gap_count 2.0", "teal_queue_seconds_count 2.0"):
                 assert name in text
             assert 'teal_satisfied_demand{network="b4"}' in text
+            assert f'teal_build_info{{python="{platform.python_version()}",version="{version("teal-te")}"}} 1.0' in text
+            assert "process_resident_memory_bytes" in text
+            assert "_created" not in text
             described = (await client._http.get("/openapi.json")).json()
             assert "/v1/networks/{name}/allocations" in described["paths"]
             assert (await client._http.get("/docs")).status_code == 200

@@ -60,6 +60,10 @@ class Backend(Protocol):
         """What somebody should know of each network for which there is such a thing."""
         ...
 
+    async def queued(self) -> dict[str, int]:
+        """How many requests wait for the engine, of each network that is ready."""
+        ...
+
     async def check_ready(self) -> None:
         """Raise a ServiceError if no allocation could be made now."""
         ...

@@ -244,6 +244,10 @@ class Registry:
         finally:
             del self._saving[name]
 
+    def all_ready(self) -> dict[str, Served]:
+        """The networks that are ready, by name."""
+        return {name: network.served for name, network in self._networks.items() if network.served is not None}
+
     def all_compute(self) -> bool:
         """Whether there are networks whose paths are being computed, and none that is ready."""
         waiting = [network for network in self._networks.values() if not network.error]

@@ -97,6 +97,10 @@ class Solver:
         """What somebody should know of each network for which there is such a thing."""
         return self._registry.warnings()
 
+    async def queued(self) -> dict[str, int]:
+        """How many requests wait for the engine, of each network that is ready."""
+        return {name: len(self.scheduler.waiting(served)) for name, served in self._registry.all_ready().items()}
+
     async def check_ready(self) -> None:
         """Return if an allocation could be made now, or once a network is registered.
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import platform
+from importlib.metadata import version
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge, Histogram, Info, ProcessCollector, disable_created_metrics
 from prometheus_client import Counter as PrometheusCounter
+
+disable_created_metrics()  # a series more for each one, which says when the process began to count
 
 
 class Metrics:
@@ -14,6 +18,9 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)  # process_*: CPU time, memory, open files, start
+        build = Info("teal_build", "Versions that run", registry=self.registry)
+        build.info({"version": version("teal-te"), "python": platform.python_version()})
         shared: dict[str, Any] = {"registry": self.registry}
         fine = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
         self.requests = PrometheusCounter("teal_requests", "Answers by route and status", ["route", "status"], **shared)
@@ -35,7 +42,14 @@ class Metrics:
             "teal_next_realised", "Realised over optimal utilisation, last interval", ["network"], **shared
         )
         self.warnings = Gauge("teal_networks_with_warnings", "Networks whose link changes are not stored", **shared)
+        self.queued = Gauge("teal_queued_requests", "Allocations that wait for the engine", ["network"], **shared)
         self.open = Gauge("teal_open_requests", "Requests being answered", **shared)
+
+    def waiting(self, requests: dict[str, int]) -> None:
+        """Note how many requests wait, by network."""
+        self.queued.clear()
+        for network, count in requests.items():
+            self.queued.labels(network).set(count)
 
     def measured(self, network: str, info: dict[str, Any]) -> None:
         """Note which matrices are kept."""

@@ -293,6 +293,7 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
     async def prometheus() -> Response:
         """For Prometheus."""
         metrics.warnings.set(len(await backend.warnings()))
+        metrics.waiting(await backend.queued())
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     return router
