@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import dataclasses
 import re
 from pathlib import Path
@@ -19,6 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from ray.serve.schema import ServeDeploySchema
 
 from teal.config import ServeConfig
+from teal.serving.engine.solver import Solver
+from teal.serving.http.app import make_app
+from teal.serving.process import _LONGEST_DEADLINE_S
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 KUBERNETES = "1.31"  # version whose schemas are used
@@ -140,6 +144,47 @@ def test_rayservice_manifest_agrees_with_serve_yaml() -> None:
     assert cluster.rayVersion == ray.__version__
 
 
+def _options(words: list[str]) -> dict[str, str]:
+    """The options of teal serve in a command, by the names of its settings."""
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    return {name.removeprefix("--").replace("-", "_"): value for name, value in given.items()}
+
+
+def test_the_deployment_of_one_process_is_valid_and_its_probes_are_routes(tmp_path: Path) -> None:
+    documents = list(yaml.safe_load_all((DEPLOY / "deployment.yaml").read_text()))
+    for document in documents:
+        validate(document, KUBERNETES, strict=True)
+    claim, service, deployment = documents
+    pod = deployment["spec"]["template"]
+    assert service["spec"]["selector"] == pod["metadata"]["labels"] == deployment["spec"]["selector"]["matchLabels"]
+    (container,) = pod["spec"]["containers"]
+    options = _options(container["args"])
+    assert set(options) <= {field.name for field in dataclasses.fields(ServeConfig)}
+    assert options["state"] in [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    paths = {kind: container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
+    assert paths == {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
+    assert set(paths.values()) <= set(make_app(Solver(tmp_path)).openapi()["paths"])
+    assert pod["spec"]["terminationGracePeriodSeconds"] > _LONGEST_DEADLINE_S
+
+
+def test_the_systemd_unit_answers_before_it_stops_and_lets_kernels_compile() -> None:
+    unit = configparser.ConfigParser(strict=True, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(DEPLOY / "teal.service")
+    service = unit["Service"]
+    program, command, *words = service["ExecStart"].split()
+    assert (program, command) == ("/opt/teal/bin/teal", "serve")
+    options = _options(words)
+    assert set(options) <= {field.name for field in dataclasses.fields(ServeConfig)}
+    assert options["state"] == f"/var/lib/{service['StateDirectory']}"
+    assert options["log_file"].startswith(f"/var/log/{service['LogsDirectory']}/")
+    assert service["Environment"] == f"TEAL_CACHE_DIR=/var/cache/{service['CacheDirectory']}"
+    assert int(service["TimeoutStopSec"]) > _LONGEST_DEADLINE_S
+    assert service["KillMode"] == "mixed", "the process for counters must not end before the service"
+    assert "MemoryDenyWriteExecute" not in service
+
+
 def test_every_file_that_the_container_file_copies_exists() -> None:
     text = (DEPLOY / "Containerfile").read_text()
     root = DEPLOY.parent
@@ -147,6 +192,7 @@ def test_every_file_that_the_container_file_copies_exists() -> None:
         for source in line.split()[:-1]:
             assert (root / source).exists(), source
     assert "USER 1000" in text
+    assert "http://127.0.0.1:8000/healthz" in text.partition("HEALTHCHECK --")[2].partition("ENTRYPOINT")[0]
     head = _service().spec.rayClusterConfig.headGroupSpec
     assert head.template["spec"]["securityContext"]["runAsUser"] == 1000
     assert not re.search(r"(?i)(token|password)=\S*[a-z0-9]{16}", text), "the image must not contain a secret"
