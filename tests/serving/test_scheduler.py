@@ -17,9 +17,10 @@ from teal.client import AsyncClient, InvalidRequest, Overloaded
 from teal.objectives import ObjectiveName
 from teal.problem.protection import Protection
 from teal.serving.engine.answer import Answer, joined
+from teal.serving.engine.least_time import LeastTimes
 from teal.serving.engine.queue import Chunk, Queue, Waiting
 from teal.serving.engine.requests import Options
-from teal.serving.engine.scheduler import solve_slice
+from teal.serving.engine.scheduler import Scheduler, solve_slice
 from teal.serving.engine.served import Served
 from teal.serving.engine.solver import Solver
 from teal.serving.engine.wanted import Wanted
@@ -260,5 +261,36 @@ def test_each_part_of_a_large_request_has_its_share_of_the_time_that_is_left(ser
         chunk = Chunk(request, slice(0, 1))
         assert solve_slice(served, [chunk], None)[0] is not None
         assert chunk.end_time - chunk.begin_time == pytest.approx((request.deadline - chunk.begin_time) / 3)
+
+    run(work)
+
+
+def test_the_time_to_write_an_answer_is_part_of_the_time_until_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = LeastTimes()
+    for _ in range(60):
+        times.note_writing(2_000, True, 4_000.0)
+        times.note_writing(1_320, False, 1_320.0)
+        times.note_writing(20, True, 1e9)  # it waited for something else
+    assert times.writing_s(10, True) == pytest.approx(20.0, rel=1e-4)
+    solver, left, solve = Solver(tmp_path), [], Scheduler.solve
+
+    async def noted(self: Scheduler, request: Waiting) -> Answer:
+        left.append(request.deadline - request.arrived)
+        return await solve(self, request)
+
+    async def work() -> None:
+        async with service(tmp_path, solver=solver) as client:
+            await client.put_network("b4", "b4")
+            await client.wait_ready("b4")
+            solver._registry.ready("b4").times._writing_s = dict(times._writing_s)
+            monkeypatch.setattr(Scheduler, "solve", noted)
+            demands = [{"source": "1", "target": str(node), "rate": 1.0} for node in range(2, 12)]
+            body = {"demands": demands, "deadline_ms": 300_000}
+            named = await client._http.post("/v1/networks/b4/allocations", json=body)
+            assert len(named.json()["allocations"][0]["demands"]) == 10
+            await client.allocate("b4", rates_of(1), deadline_ms=300_000)
+        assert left == pytest.approx([300 - 20, 300 - 132], rel=1e-3)
 
     run(work)

@@ -32,7 +32,7 @@ from teal.serving.engine.scheduler import Scheduler
 from teal.serving.engine.served import Served, prove
 from teal.serving.engine.store import Store
 from teal.serving.engine.wanted import single_program
-from teal.serving.engine.wire import check_size, previous_splits, read, read_measured, written
+from teal.serving.engine.wire import check_size, demands_to_write, previous_splits, read, read_measured, written
 
 _MOST_ROUTES = 4_000_000  # paths that are listed
 MOST_NETWORKS, MOST_PATH_S, MOST_DEADLINE_S = 100, 600.0, 600.0
@@ -203,6 +203,7 @@ class Solver:
                 raise wrong("previous: not for the next interval")
             return await self._allocate_next(name, network, sent, options, arrived, end)
         check_size(served, rates, sent.accept, options.form)  # before anything is computed
+        end -= served.times.writing_s(*demands_to_write(rates, sent.accept, options.form))
         previous = None
         if sent.previous is not None:
             previous = await beside(len(sent.previous.body), previous_splits, sent.previous, served)
@@ -374,7 +375,10 @@ async def _found(
 ) -> Found:
     """The answer as a response; see :func:`teal.serving.engine.wire.written`."""
     size = rates.size * served.paths.num_paths + len(rates) * served.topology.num_links
+    begin = time.perf_counter()
     body, kind = await beside(size, written, answer, served, rates, sent, options, further or {})
+    seconds = time.perf_counter() - begin
+    served.times.note_writing(*demands_to_write(rates, sent.accept, options.form), seconds)
     used = [round(used, 4) if np.isfinite(used) else 0.0 for used in answer.utilisation[-1].tolist()]
     summary = {**answer.summary(), "deadline_ms": options.deadline_ms}
     return Found(body, kind, summary, used, network.generation)

@@ -122,6 +122,12 @@ def _rates(request: AllocationRequest | MeasurementRequest, topology: Topology) 
     return checked(from_triples(source, target, rate, None, topology, of_class, classes))
 
 
+def demands_to_write(rates: FloatArray, accept: str, form: Form) -> tuple[int, bool]:
+    """How many demands an answer has, and whether they are written by name."""
+    is_named = form is Form.NAMED and ARROW not in accept
+    return int(np.count_nonzero(rates)) if is_named else rates.size, is_named
+
+
 def check_size(served: Served, rates: FloatArray, accept: str, form: Form) -> None:
     """Raise ServiceError for an answer that is too large for what is accepted."""
     splits, used = rates.size * served.paths.num_paths, len(rates) * served.topology.num_links
