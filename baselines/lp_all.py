@@ -1,4 +1,4 @@
-"""LP-all: the path-form program of all demands at once, solved by an LP solver through cvxpy; the reference optimum.
+"""LP-all: the path-form program of all demands at once, solved by an LP solver; the reference optimum.
 
 With x[d, k] the flow on path k of demand d, in Gbit/s:
 
@@ -10,9 +10,9 @@ priority, max_min: sequences of programs, see :mod:`baselines.lp_priority` and :
 max_concurrent_flow: max alpha  s.t.  alpha demand[d] <= sum_k x[d, k] <= demand[d],  load[e] <= c[e],  alpha <= 1,
 x >= 0.
 
-LP solvers have absolute tolerances of about 1e-7: where capacities and demands differ by more than that, HiGHS and
-Gurobi solve the program of :mod:`baselines.path_program` instead, with scaled variables and rows;
-max_concurrent_flow then as max_link_utilisation, with alpha = min(1, 1 / theta).
+HiGHS and Gurobi solve the program of :mod:`baselines.path_program`, with scaled variables and rows, because LP solvers
+have absolute tolerances of about 1e-7; max_concurrent_flow as max_link_utilisation, with alpha = min(1, 1 / theta).
+cuOpt solves the programs above through cvxpy.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import scipy.sparse as sp
 import torch
 
 from baselines.conditions_lp import solve_under_conditions
+from baselines.linear_program import SOLVERS as LP_SOLVERS
 from baselines.linear_program import LpSettings, solve_program
 from baselines.lp_priority import solve_in_order
 from baselines.matrix import Matrix, MatrixResult, per_matrix
@@ -43,15 +44,11 @@ from teal.solvers.pdhg import PdhgResult, PdhgState, Stop, tasks_of
 from teal.solvers.sequences.task import carrying_out
 from teal.spec import Spec
 
-SOLVERS = {"highs": "HIGHS", "gurobi": "GUROBI", "cuopt": "CUOPT"}  # option -> name in cvxpy
-SCALED_SOLVERS = ("highs", "gurobi")  # that also solve programs without cvxpy
-_RANGE = 1e6  # largest over smallest rate; ten times less than the inverse of the solvers' tolerance
+SOLVERS = ("highs", "gurobi", "cuopt")
 METHODS = ("auto", "simplex", "ipm")
-_INSTALL_HINTS = {"cuopt": "NVIDIA cuOpt, which needs a GPU"}  # solvers that are not among the dependencies
+_CUOPT = "CUOPT"  # its name in cvxpy
 _CUOPT_METHODS = {"simplex": "DualSimplex", "ipm": "Barrier", "auto": "Barrier"}  # option -> solver_method of cuOpt
-_MAX_SIMPLEX_VARIABLES = 10_000  # above this, the interior-point method of HiGHS is faster than its simplex method
 _TASK_GAP = 1e-9  # target of a sequence whose programs are solved as LPs
-_GUROBI_SIZE_LIMIT = 10010  # gurobipy.GRB.Error.SIZE_LIMIT_EXCEEDED
 
 
 @dataclass(frozen=True)
@@ -75,40 +72,32 @@ class LpAll:
         """Solve every matrix to optimality.
 
         Raises:
-            SolverError: cvxpy or the solver is not installed, or its licence does not cover the program.
+            SolverError: the solver is not installed, or its licence does not cover the program.
         """
-        if problem.objective.rules.is_sequence or problem.conditions:
-            if self.solver not in SCALED_SOLVERS:
-                under = problem.conditions[0].name if problem.conditions else problem.objective.name
-                expected = f"{' or '.join(SCALED_SOLVERS)} under {under}"
-                raise InputError("lp-all", "solver", expected, self.solver)
-            settings = LpSettings(self.solver, self.method, self.time_limit)
+        problem, is_plain = problem.to(torch.float64), not (problem.objective.rules.is_sequence or problem.conditions)
+        if self.solver in LP_SOLVERS:
+            settings = LpSettings(self.solver, self.method, self.time_limit, self.threads)
+            if is_plain:
+                return _solve_scaled(problem, settings)
             if problem.conditions:
-                return solve_under_conditions(problem.to(torch.float64), settings)
+                return solve_under_conditions(problem, settings)
             if problem.objective.name == ObjectiveName.MAX_MIN:
                 return ExactMaxMin(settings).solve(problem)
             if problem.objective.name == ObjectiveName.PRIORITY:
-                return solve_in_order(problem.to(torch.float64), settings)
-            return _solve_tasks(problem.to(torch.float64), settings)
+                return solve_in_order(problem, settings)
+            return _solve_tasks(problem, settings)
+        if not is_plain:
+            under = problem.conditions[0].name if problem.conditions else problem.objective.name
+            raise InputError("lp-all", "solver", f"{' or '.join(LP_SOLVERS)} under {under}", self.solver)
         cvxpy = _import_cvxpy()
-        if SOLVERS[self.solver] not in cvxpy.installed_solvers():
-            hint = _INSTALL_HINTS.get(self.solver, "pip install 'teal-te[baselines]'")
-            raise SolverError(f"lp-all: the solver {self.solver} is not installed: {hint}")
-        problem = problem.to(torch.float64)
+        if _CUOPT not in cvxpy.installed_solvers():
+            raise SolverError("lp-all: the solver cuopt is not installed: NVIDIA cuOpt, which needs a GPU")
         splits = np.zeros((problem.batch, *problem.ops.mask.shape))
         prices = np.zeros((problem.batch, problem.topology.num_links))
         model, statuses, build_s, solve_s = None, [], [], []
         for b in range(problem.batch):
             begin = time.perf_counter()
             row = problem.row(b)
-            if self.solver in SCALED_SOLVERS and _spans_decades(row):
-                result = _solve_scaled(row, LpSettings(self.solver, self.method, self.time_limit))
-                statuses.append(result.status[0])
-                build_s.append(result.build_s[0])
-                solve_s.append(result.solve_s[0])
-                splits[b], prices[b] = result.splits[0].cpu(), result.prices[0].cpu()  # type: ignore[index]
-                model = None
-                continue
             if model is None or not torch.equal(row.capacity, problem.capacity[b - 1 : b]):
                 model = _Model(cvxpy, row)
             model.demand.value = row.demand[0].cpu().numpy()[model.demands]
@@ -126,42 +115,25 @@ class LpAll:
             tuple(solve_s),
         )
 
-    def _options(self, variables: int) -> dict[str, Any]:
-        """The solver's options, in its own names, for cvxpy."""
-        if self.solver == "gurobi":
-            limits = {"TimeLimit": self.time_limit} if self.time_limit else {}
-            return limits | ({"Threads": self.threads} if self.threads else {})
-        if self.solver == "cuopt":
-            limits = {"time_limit": self.time_limit} if self.time_limit else {}
-            threads = {"num_cpu_threads": self.threads} if self.threads else {}
-            return {"solver_method": _CUOPT_METHODS[self.method], **limits, **threads}
-        automatic = "simplex" if variables <= _MAX_SIMPLEX_VARIABLES else "ipm"
-        options: dict[str, Any] = {"solver": automatic if self.method == "auto" else self.method}
-        if self.time_limit:
-            options["time_limit"] = self.time_limit
-        if self.threads:
-            options["threads"] = self.threads
-        return {"highs_options": options}
+    def _options(self) -> dict[str, Any]:
+        """The options of cuOpt, in its own names, for cvxpy."""
+        limits = {"time_limit": self.time_limit} if self.time_limit else {}
+        threads = {"num_cpu_threads": self.threads} if self.threads else {}
+        return {"solver_method": _CUOPT_METHODS[self.method], **limits, **threads}
 
     def _run(self, cvxpy: Any, model: _Model) -> tuple[Status, float]:
         """Solve a model; its status, and s that the solver took."""
-        options = self._options(len(model.paths))
         begin = time.perf_counter()
         try:
             with warnings.catch_warnings():
                 # cvxpy warns of inaccurate results; the status below reports them as failed.
                 warnings.simplefilter("ignore")
-                model.program.solve(solver=SOLVERS[self.solver], warm_start=False, **options)
-        except cvxpy.SolverError as error:
-            licence_error = _licence_error(model) if self.solver == "gurobi" else ""
-            if licence_error:
-                raise SolverError(licence_error) from error
+                model.program.solve(solver=_CUOPT, warm_start=False, **self._options())
+        except cvxpy.SolverError:
             return Status.FAILED, time.perf_counter() - begin
         stats = model.program.solver_stats
         seconds = stats.solve_time if stats and stats.solve_time else time.perf_counter() - begin
         statuses = {"optimal": Status.OPTIMAL, "user_limit": Status.TIME_LIMIT}
-        if self.time_limit:
-            statuses["infeasible_inaccurate"] = Status.TIME_LIMIT  # Gurobi, stopped before its first solution
         return statuses.get(model.program.status, Status.FAILED), float(seconds)
 
 
@@ -248,20 +220,8 @@ class _Model:
         return splits.reshape(problem.ops.mask.shape), prices
 
 
-def _spans_decades(problem: Problem) -> bool:
-    """Whether the tolerance of a solver, times the largest capacity or demand, is more than the smallest one.
-
-    In value maximisation small demands do not count, since little value depends on them.
-    """
-    demand = problem.demand[problem.routable & (problem.demand > 0)]
-    if problem.objective.maximises_value and len(demand):
-        demand = demand.max()[None]
-    rates = torch.cat([demand, problem.capacity[problem.capacity > 0]])
-    return bool(len(rates)) and bool(rates.max() > _RANGE * rates.min() or not 1 / _RANGE < rates.max() < _RANGE)
-
-
 def _solve_scaled(problem: Problem, settings: LpSettings) -> Allocation:
-    """LP-all of one matrix by the scaled program of :mod:`baselines.path_program`."""
+    """LP-all by the scaled program of :mod:`baselines.path_program`."""
     original, problem = problem, problem.solved
 
     def solve(matrix: Matrix) -> MatrixResult:
@@ -312,31 +272,6 @@ def _import_cvxpy() -> Any:
     except ImportError as error:
         raise SolverError("lp-all: cvxpy is not installed: pip install 'teal-te[baselines]'") from error
     return cvxpy
-
-
-def _licence_error(model: _Model) -> str:
-    """The error message if Gurobi's licence does not cover the model, else "".
-
-    cvxpy does not pass on Gurobi's error, so a trivial program of the same number of variables is solved to see it.
-    """
-    import gurobipy
-
-    size = model.program.size_metrics
-    variables, rows = size.num_scalar_variables, size.num_scalar_leq_constr + size.num_scalar_eq_constr
-    remedy = "use lp-all:solver=highs, or install a full licence"
-    try:
-        with gurobipy.Env(params={"OutputFlag": 0}) as env, gurobipy.Model(env=env) as trivial:
-            x = trivial.addMVar(variables)
-            trivial.addConstr(x <= 1)
-            trivial.optimize()
-    except gurobipy.GurobiError as error:
-        if error.errno == _GUROBI_SIZE_LIMIT:
-            return (
-                "lp-all: the installed Gurobi licence covers up to 2,000 variables and 2,000 constraints, "
-                f"the program has {variables:,} and {rows:,}: {remedy}"
-            )
-        return f"lp-all: Gurobi failed: {error}: {remedy}"
-    return ""
 
 
 def make(spec: Spec, model: Path | None) -> LpAll:

@@ -19,6 +19,7 @@ from baselines.linear_program import LinearProgram, LpSolution
 from baselines.matrix import Array, Matrix
 from teal.objectives import ObjectiveName
 
+_ROUNDING = 1e-9  # relative, of sums of rates
 SUPPORTED_OBJECTIVES = (
     ObjectiveName.TOTAL_FLOW,
     ObjectiveName.WEIGHTED_FLOW,
@@ -36,7 +37,7 @@ class PathProgram:
         program: its variables are the n paths, then theta under max_link_utilisation; the first m rows of its a_ub are
             the capacities of links.
         path: (n,) path number d * K + k of each variable.
-        links: (m,) link of each of the first rows: those that the paths use.
+        links: (m,) link of each of the first rows: those that the paths use, and that may decide.
         build_s: s to build the LP.
     """
 
@@ -77,6 +78,16 @@ def path_program(matrix: Matrix, selected: Array, capacity: Array, background: A
     rate = demand[variables.demand_row]
     bottleneck = np.full(width, np.inf)
     np.minimum.at(bottleneck, variables.column, capacity[variables.link])
+    fixed = np.zeros(len(capacity)) if background is None else background
+    # Utilisation that no allocation is below: under max_link_utilisation demands with one path are carried over it.
+    least = 1.0
+    if not matrix.network.objective.maximises_value:
+        alone = np.bincount(variables.demand_row)[variables.demand_row] == 1
+        forced = (fixed[links] + loads @ (rate * alone)) / capacity[links]
+        least = (1 - _ROUNDING) * float(forced.max(initial=0.0))
+    # Links that all demands together do not fill so far have no row: a tenth of the time on UsCarrier.
+    may_fill = fixed[links] + loads @ rate >= least * capacity[links]
+    links, loads = links[may_fill], loads[np.flatnonzero(may_fill)]
     if matrix.network.objective.maximises_value:
         program = LinearProgram(
             -matrix.network.value.reshape(-1)[variables.path],
@@ -86,7 +97,6 @@ def path_program(matrix: Matrix, selected: Array, capacity: Array, background: A
         )
         return PathProgram(matrix, program, variables.path, links, time.perf_counter() - begin)
     theta = sp.csr_array(-capacity[links][:, None])
-    fixed = np.zeros(len(capacity)) if background is None else background
     min_theta = np.divide(fixed, capacity, out=np.zeros_like(fixed), where=capacity > 0).max(initial=0.0)
     # theta of one feasible solution: each demand split in proportion to the bottlenecks of its paths.
     split = bottleneck / np.bincount(variables.demand_row, bottleneck)[variables.demand_row] if width else bottleneck

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import cvxpy
@@ -12,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baselines.lp_all import LpAll
+from baselines.matrix import matrices
+from baselines.path_program import path_program
 from teal.errors import InputError, SolverError
 from teal.formats import load_topology, load_traffic
 from teal.network import compute_paths
@@ -65,6 +68,25 @@ def test_lp_all_with_highs_and_gurobi_is_feasible_and_agrees(
         assert_feasible(problem, allocation)
     values = [assess(problem, allocation).value for allocation in allocations]
     torch.testing.assert_close(values[0], values[1], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("load", [1e-3, 0.3, 1.0, 30.0])
+@pytest.mark.parametrize("objective", SINGLE_PROGRAMS)
+def test_links_that_cannot_decide_have_no_row_and_the_optimum_stays(
+    monkeypatch: pytest.MonkeyPatch, objective: ObjectiveName, load: float
+) -> None:
+    """The multipliers of the rows that are left prove the value; no modelling layer is needed."""
+    monkeypatch.setitem(sys.modules, "cvxpy", None)
+    for seed in range(4):
+        problem = random_problem(seed, objective=objective, failed=seed % 3, nodes=6, density=0.3)
+        problem = problem.with_demand(problem.demand * load)
+        measured = assess(problem, LpAll(threads=1).solve(problem))
+        assert (measured.max_violation <= 1e-9).all()
+        torch.testing.assert_close(measured.value, measured.bound, rtol=1e-9, atol=1e-12)
+        for matrix in matrices(problem.solved):
+            lp = path_program(matrix, matrix.routable, matrix.capacity)
+            if load == 1e-3 and problem.objective.maximises_value:
+                assert not len(lp.links), "no link can be filled"
 
 
 def test_lp_all_of_a_network_without_routes_is_zero() -> None:
