@@ -26,11 +26,13 @@ class SchemeResult:
         allocation: B = 1; of status failed if the scheme failed.
         assessment: of the allocation.
         note: why the scheme failed; ``""`` if it did not.
+        wall_s: seconds by the clock of the evaluation; NaN if the scheme failed.
     """
 
     allocation: Allocation
     assessment: Assessment
     note: str = ""
+    wall_s: float = float("nan")
 
 
 def best_bounds(problem: Problem, results: Mapping[str, SchemeResult]) -> tuple[Tensor, Tensor]:

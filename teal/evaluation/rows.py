@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -38,8 +39,8 @@ class Row(Figures):
         objective: name of the objective.
         gap_known: gap by the best bound that any scheme has of this matrix; for a scheme with paths of its own, by
             the bound over all paths of the network.
-        build_s: seconds to build a model.
-        solve_s: seconds to solve it.
+        build_s: seconds to build a model, as the scheme reports.
+        solve_s: seconds to solve it, as the scheme reports.
         parallel_s: seconds that both would take if every independent subproblem had a processor to itself; NaN if
             there are no subproblems.
         status: optimal, feasible, infeasible (the validator's verdict), time_limit or failed.
@@ -53,6 +54,8 @@ class Row(Figures):
             (see :class:`teal.evaluation.latency.LatencyFigures`).
         latency_99: ms, least that 99% of the volume do not exceed.
         largest_stretch: latency of a path that is used over that of the demand's fastest one.
+        wall_s: seconds that the scheme took by the clock of the evaluation; NaN if it failed, and in files that were
+            written before it was measured.
     """
 
     scheme: str
@@ -76,12 +79,13 @@ class Row(Figures):
     latency_mean: float = float("nan")
     latency_99: float = float("nan")
     largest_stretch: float = float("nan")
+    wall_s: float = float("nan")
 
     COLUMNS: ClassVar[tuple[str, ...]] = (
         "scheme", "topology", "traffic", "protocol", "level", "draw", "index", "timestamp", "objective", "value",
         "satisfied_demand", "bound", "gap", "gap_known", "max_link_utilisation", "max_violation", "build_s", "solve_s",
         "parallel_s", "status", "note", "classes", "levels", "fairness", "latency_mean", "latency_99",
-        "largest_stretch",
+        "largest_stretch", "wall_s",
     )  # fmt: skip
     """Columns of a file of rows, in this order."""
 
@@ -92,8 +96,8 @@ class Row(Figures):
 
     @property
     def total_s(self) -> float:
-        """Seconds to build and to solve."""
-        return self.build_s + self.solve_s
+        """Seconds that the scheme took; where nobody measured, those that it reports to build and to solve."""
+        return self.build_s + self.solve_s if math.isnan(self.wall_s) else self.wall_s
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -144,6 +148,7 @@ def make_rows(instance: Instance, case: Case, problem: Problem, results: Mapping
                 latency_mean=latency.mean,
                 latency_99=latency.tail,
                 largest_stretch=latency.stretch,
+                wall_s=result.wall_s,
                 **vars(result.assessment.figures(0)),
             )
         )

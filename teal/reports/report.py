@@ -21,6 +21,7 @@ from teal.reports.record import NetworkRecord, Record, ResultKey
 from teal.reports.table import Quality, Summary, class_text, milliseconds, percent, ratio_text, summarise, time_text
 
 _MOST_FULL = 3  # links that are named
+_TIMES = ("time, median", "build", "solve", "if parallel")  # the last three as schemes report them
 
 
 def write_report(path: Path, record: Record) -> None:
@@ -95,7 +96,7 @@ def _section(record: Record, title: str, rows: list[Row]) -> Section:
             *(Column(f"{name} (gap)", most_is_best=True) for name in classes),
             *([Column("fairness", most_is_best=True)] if is_compared else []),
             Column("of LP-all", most_is_best=True),
-            *map(Column, ("own certified gap", "gap by the best bound", "time, median", "if parallel")),
+            *map(Column, ("own certified gap", "gap by the best bound", *_TIMES)),
             *([Column("latency")] if has_latency else []),
             Column("status", is_number=False),
         ],
@@ -140,6 +141,8 @@ def _line(
         (percent(summary.gap), summary.gap),
         (percent(summary.gap_known), summary.gap_known),
         (time_text(summary.total_s), summary.total_s),
+        (time_text(summary.build_s), summary.build_s),
+        (time_text(summary.solve_s), summary.solve_s),
         (time_text(summary.parallel_s), summary.parallel_s),
         *([(milliseconds(summary.latency_mean), summary.latency_mean)] if has_latency else []),
     ]

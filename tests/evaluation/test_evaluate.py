@@ -23,6 +23,7 @@ from teal.network import compute_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.allocation import Allocation
+from teal.reports.table import summarise
 from teal.schemes.registry import make_scheme
 from teal.solvers import pdhg
 
@@ -35,13 +36,25 @@ def b4() -> Instance:
     return Instance(topology, traffic, paths, Objective(), None, traffic.split(), torch.device("cpu"))
 
 
+class _Clock:
+    """Seconds that schemes here have taken, in place of those that pass."""
+
+    now = 0.0
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock by which the evaluation measures."""
+    monkeypatch.setattr("teal.evaluation.runner.time", SimpleNamespace(perf_counter=lambda: _Clock.now))
+
+
 class FaultyShortestPath:
     """Shortest-path routing that fails or misbehaves on given calls.
 
     Args:
         faults: exception to raise, by number of the call, from 1.
         wrong_shape: number of the call whose splits have a wrong shape; -1 for none.
-        slow: solving time to report, s; 0 for the measured one.
+        slow: seconds that it takes, on the clock of :func:`clock`; what it reports is another number.
     """
 
     def __init__(self, faults: dict[int, Exception], wrong_shape: int = -1, slow: float = 0.0) -> None:
@@ -50,12 +63,13 @@ class FaultyShortestPath:
 
     def solve(self, problem: Problem) -> Allocation:
         self.calls += 1
+        _Clock.now += self.slow
         if self.calls in self.faults:
             raise self.faults[self.calls]
         allocation = make_scheme("shortest-path").solve(problem)
         if self.calls == self.wrong_shape:
             return dataclasses.replace(allocation, splits=allocation.splits[:, :-1])
-        return dataclasses.replace(allocation, solve_s=(self.slow,)) if self.slow else allocation
+        return dataclasses.replace(allocation, build_s=(0.0,), solve_s=(1e-6,)) if self.slow else allocation
 
 
 class FollowingScheme(FaultyShortestPath):
@@ -132,22 +146,20 @@ def test_a_scheme_that_is_too_slow_is_excluded_and_not_warmed_up_twice(
     assert len(notices) == 1
 
 
-class SlowShortestPath(FaultyShortestPath):
-    """Takes 0.6 s on a clock that only this scheme advances."""
+def test_the_time_of_a_scheme_is_measured_and_what_it_reports_stands_beside_it(b4: Instance) -> None:
+    rows, _ = _run(b4, {"slept": FaultyShortestPath({}, slow=0.5)}, [0, 1])
+    for row in rows:
+        assert (row.build_s, row.solve_s) == (0.0, 1e-6)
+        assert row.total_s == row.wall_s == pytest.approx(0.5)
+    (summary,) = summarise(rows)
+    assert summary.total_s == pytest.approx(0.5)
+    assert summary.solve_s == 1e-6
 
-    now = 0.0
 
-    def solve(self, problem: Problem) -> Allocation:
-        SlowShortestPath.now += 0.6
-        return super().solve(problem)
-
-
-def test_the_time_limit_applies_to_measured_time_and_to_failures(b4: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SimpleNamespace(perf_counter=lambda: SlowShortestPath.now)
-    monkeypatch.setattr("teal.evaluation.runner.time", clock)
+def test_the_time_limit_applies_to_measured_time_and_to_failures(b4: Instance) -> None:
     schemes = {
-        "underreports": SlowShortestPath({}, slow=1e-6),
-        "crash": SlowShortestPath({2: ValueError("late")}),
+        "underreports": FaultyShortestPath({}, slow=0.6),
+        "crash": FaultyShortestPath({2: ValueError("late")}, slow=0.6),
         "sp": FaultyShortestPath({}, slow=0.1),
     }
     rows, _ = _run(b4, schemes, [0, 1], time_limit=0.5)

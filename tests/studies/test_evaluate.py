@@ -25,7 +25,7 @@ from tests.processes import running
 B4 = ["--topology", "b4", "--traffic", "gravity:seed=0,count=60,load=3"]
 SCHEMES = ["--scheme", "price-gnn", "--scheme", "lp-all", "--scheme", "lp-all:solver=gurobi", "--scheme", "ecmp"]
 MORE = ["--online", "--failures", "1,10%", "--noise", "5", "--spatial", "40%", "--scale", "2", "--split", "all"]
-TIMES = ("build_s", "solve_s", "parallel_s")
+TIMES = ("build_s", "solve_s", "parallel_s", "wall_s")
 
 
 def _comparable(rows: list[Row]) -> list[dict[str, Any]]:
