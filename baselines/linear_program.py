@@ -161,7 +161,7 @@ def _by_highs(program: LinearProgram, settings: LpSettings) -> tuple[Array, Arra
         import highspy
     except ImportError as error:
         raise SolverError("highspy is not installed: pip install 'teal-te[baselines]'") from error
-    columns, matrix, limit = len(program.cost), program.a_ub, program.b_ub
+    columns, matrix, limit = len(program.cost), sp.csr_array(program.a_ub), program.b_ub
     least = np.full(len(limit), -np.inf)
     if program.a_eq is not None and program.b_eq is not None:
         matrix = sp.csr_array(sp.vstack([matrix, program.a_eq], format="csr"))
