@@ -172,10 +172,11 @@ def test_a_node_that_is_not_listed_although_its_links_are_has_no_traffic_of_its_
     pairs = all_pairs(topology)
     demand = {(0, 1): 4.0, (1, 2): 2.0, (2, 0): 1.0}
     truth = np.array([demand.get((int(s), int(t)), 0.0) for s, t in pairs])
-    served = SimpleNamespace(topology=topology, paths=SimpleNamespace(pairs=pairs), capacity=topology.capacity)
     dag = EcmpDag.of(topology, igp_metric(topology, "file"))
     links, nodes = _readings(ecmp_measurements(dag, pairs) @ truth, topology)
     readings = CounterReadings.model_validate({"links": links, "nodes": nodes[:3]})
-    found = CountedTraffic(served, np.zeros((0, len(pairs)))).take(readings, None, None)  # type: ignore[arg-type]
+    interval = interval_of(readings, topology, topology.capacity, None, None)
+    paths: Any = SimpleNamespace(pairs=pairs)
+    found = CountedTraffic(topology, paths, np.zeros((0, len(pairs)))).take(interval)
     assert found.rates[0, (pairs == 3).any(1)].sum() <= 1e-3 * truth.sum()
     assert found.rates.sum() == pytest.approx(truth.sum(), rel=0.02)

@@ -183,10 +183,10 @@ def test_demands_without_traffic_so_far_take_their_shortest_path(tmp_path: Path,
     splits = own.allocate(problem).splits.numpy()
     graph = networkx.DiGraph(zip(topology.link_source[2:].tolist(), topology.link_target[2:].tolist(), strict=True))
     for demand in range(40):
-        (path,) = np.flatnonzero(splits[demand])
+        (path,) = np.flatnonzero(splits[demand]).tolist()
         links = SERVED.paths.links_of(demand, path)
         assert not set(links) & {0, 1}
-        candidates = [SERVED.paths.links_of(demand, k) for k in np.flatnonzero(SERVED.paths.mask[demand])]
+        candidates = [SERVED.paths.links_of(demand, k) for k in np.flatnonzero(SERVED.paths.mask[demand]).tolist()]
         assert len(links) == min(len(other) for other in candidates if not set(other) & {0, 1})
         assert len(links) >= networkx.shortest_path_length(graph, *PAIRS[demand].tolist())
     known = slice(60, None) if objective is ObjectiveName.TOTAL_FLOW else slice(40, None)
