@@ -23,6 +23,7 @@ from teal.serving.engine.counting import Counting
 from teal.serving.engine.errors import ServiceError, not_ready, replaced, wrong
 from teal.serving.engine.growth import GROW_EVERY_S, Growth
 from teal.serving.engine.log import LOG
+from teal.serving.engine.media import ARROW
 from teal.serving.engine.model import ServedModel
 from teal.serving.engine.next_interval import NextInterval
 from teal.serving.engine.queue import Waiting
@@ -189,7 +190,13 @@ class Solver:
         """
         arrived = time.perf_counter()
         served = await self._ready(name)
-        rates, options = await beside(max(len(sent.body), served.paths.num_demands), read, sent, served.topology)
+        rates, options = await beside(
+            max(len(sent.body), served.paths.num_demands),
+            read,
+            sent,
+            served.topology,
+            is_binary=sent.media_type == ARROW,
+        )
         network = self._same(name, served)
         deadline_s = options.deadline_ms / 1e3
         if deadline_s > self._most_deadline_s:
@@ -376,7 +383,8 @@ async def _found(
     """The answer as a response; see :func:`teal.serving.engine.wire.written`."""
     size = rates.size * served.paths.num_paths + len(rates) * served.topology.num_links
     begin = time.perf_counter()
-    body, kind = await beside(size, written, answer, served, rates, sent, options, further or {})
+    is_binary = ARROW in sent.accept
+    body, kind = await beside(size, written, answer, served, rates, sent, options, further or {}, is_binary=is_binary)
     seconds = time.perf_counter() - begin
     served.times.note_writing(*demands_to_write(rates, sent.accept, options.form), seconds)
     used = [round(used, 4) if np.isfinite(used) else 0.0 for used in answer.utilisation[-1].tolist()]
