@@ -27,11 +27,11 @@ def bound_over_all_paths(scenarios: Scenarios, cuts: Cuts, dual: FloatArray) -> 
     Args:
         scenarios: that the cuts are of; demands without a live candidate path are not in them.
         cuts: of a purchase.
-        dual: (n,) at least 0, with coefficient' dual <= cost.
+        dual: (n,) at least 0, with coefficient' dual <= cost, of the first n cuts: later searches add cuts behind them.
     """
     used = np.flatnonzero(dual > 0)
     needed = np.array([_needed(scenarios, cuts, int(i))[0] for i in used])
-    excess = np.maximum(dual @ cuts.coefficient - scenarios.cost, 0.0)
+    excess = np.maximum(dual @ cuts.coefficient[: len(dual)] - scenarios.cost, 0.0)
     limits = np.where(excess > _ROUNDING, scenarios.most, 0.0)
     return float(dual[used] @ (needed - cuts.existing[used])) - float(
         np.where(np.isfinite(limits), limits, 0.0) @ excess

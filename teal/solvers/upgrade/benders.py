@@ -43,7 +43,7 @@ class Upgrade:
         solve_s: seconds.
         reached: whether the target gap was reached.
         modules: (C, J) number of modules of each kind; None where any amounts can be bought.
-        dual: (n,) of the cuts, which prove the bound; of modules those of the purchase in any amounts.
+        dual: (n,) of the first n cuts, which prove the bound; of modules those of the purchase in any amounts.
     """
 
     bought: FloatArray
@@ -139,7 +139,7 @@ def buy(
         len(cuts),
         seconds,
         reached,
-        dual=np.pad(dual, (0, len(cuts) - len(dual))),
+        dual=dual,
     )
     return result, cuts
 

@@ -12,7 +12,7 @@ import teal
 from teal.network import all_pairs
 from teal.objectives import Objective
 from teal.problem import Problem
-from teal.solvers.upgrade import Scenarios, buy, buy_for_loads, scenarios_of
+from teal.solvers.upgrade import Scenarios, buy, buy_for_loads, buy_modules, scenarios_of
 from teal.solvers.upgrade.all_paths import bound_over_all_paths, with_missing_paths
 from teal.solvers.upgrade.schedule import schedule
 from teal.testing import random_topology
@@ -103,3 +103,18 @@ def test_no_period_is_said_to_need_more_than_it_costs_alone() -> None:
     alone, _ = buy(scenarios, gap=2e-3)
     assert first.bound <= alone.cost * (1 + 1e-9)
     assert first.cost < 0.9 * last.cost
+
+
+def test_cuts_of_later_searches_leave_the_bound_over_all_paths_as_it_was() -> None:
+    """The duals of a purchase prove the same after modules and earlier quarters have added cuts behind its own."""
+    scenarios = _scenarios(4).scaled(1.5)
+    upgrade, cuts = buy(scenarios, gap=1e-2)
+    assert upgrade.dual is not None
+    count, proven = len(cuts), bound_over_all_paths(scenarios, cuts, upgrade.dual)
+    buy_modules(scenarios, cuts, [(10.0, 10.0)])
+    assert len(cuts) > count, "the search for modules added cuts"
+    assert bound_over_all_paths(scenarios, cuts, upgrade.dual) == proven > 0
+    _, last, grown, later = schedule(scenarios, _GROWTHS, gap=1e-2)
+    assert last.dual is not None
+    assert len(later) > len(last.dual), "an earlier period added cuts"
+    assert 0 < bound_over_all_paths(grown, later, last.dual) <= last.cost
