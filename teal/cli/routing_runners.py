@@ -6,7 +6,7 @@ import json
 import sys
 
 from teal.cli import runners
-from teal.cli.runners import EXIT_GAP, EXIT_OK, Notify, print_tables
+from teal.cli.runners import EXIT_FAILED, EXIT_GAP, EXIT_OK, Notify, print_tables
 from teal.config import MetricsConfig, SimulateConfig, SolveConfig, UpgradeConfig
 
 
@@ -65,4 +65,6 @@ def upgrade(config: UpgradeConfig, notify: Notify) -> int:
         print_tables(render_upgrade(plan))
         if config.out is not None:
             print(f"{config.out / PAGE}: open it in a browser; tables and the upgraded network are beside it")
+    if plan.failed:
+        return EXIT_FAILED
     return EXIT_OK if plan.upgrade.reached else EXIT_GAP

@@ -100,11 +100,10 @@ def write_upgrade_page(path: Path, plan: UpgradePlan) -> None:
         topology.node_names, topology.coordinates, topology.link_source, topology.link_target,
         np.maximum(topology.capacity + bought, 1e-9),
     )  # fmt: skip
-    shown = {
-        "what is bought, share of the largest purchase": share,
-        "largest utilisation in any scenario, before": plan.before.astype(np.float32),
-        "largest utilisation in any scenario, with the purchase": plan.after.astype(np.float32),
-    }
+    shown = {"what is bought, share of the largest purchase": share}
+    if plan.before is not None:
+        shown["largest utilisation in any scenario, before"] = plan.before.astype(np.float32)
+        shown["largest utilisation in any scenario, with the purchase"] = plan.after.astype(np.float32)
     has_modules, has_times = any(one.modules for one in plan.purchases), any(one.by for one in plan.purchases)
     columns = [
         Column("capacity before, Gbit/s"), Column("bought, Gbit/s", most_is_best=True),
@@ -159,15 +158,16 @@ def _charts(plan: UpgradePlan) -> Iterator[Chart]:
             "cost_by_cable", "Cost by cable", "What each cable costs, the dearest first.", "cable", "cost", (series,),
             x_scale="category",
         )  # fmt: skip
-    both = [
-        Series(name, "line", np.arange(1, len(values) + 1).tolist(), (100 * np.sort(values)[::-1]).tolist())
-        for name, values in (("before", plan.before), ("with the purchase", plan.after))
-    ]
-    yield Chart(
-        "utilisation", "Largest utilisation of links",
-        "The largest utilisation of each link in any scenario, the fullest links first.", "links", "utilisation, %",
-        tuple(both),
-    )  # fmt: skip
+    if plan.before is not None:
+        both = [
+            Series(name, "line", np.arange(1, len(values) + 1).tolist(), (100 * np.sort(values)[::-1]).tolist())
+            for name, values in (("before", plan.before), ("with the purchase", plan.after))
+        ]
+        yield Chart(
+            "utilisation", "Largest utilisation of links",
+            "The largest utilisation of each link in any scenario, the fullest links first.", "links",
+            "utilisation, %", tuple(both),
+        )  # fmt: skip
     if plan.quarters:
         quarters = [one.by for one in plan.quarters]
         yield Chart(

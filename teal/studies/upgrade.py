@@ -33,11 +33,11 @@ def run_upgrade(config: UpgradeConfig, notify: Callable[[str], None]) -> Upgrade
     if config.out is not None:
         nothing = [Purchase(source="", target="", capacity=0.0, bought=0.0, cost=0.0)]
         files: dict[str, Callable[[Path], None]] = {
-            PAGE: partial(write_upgrade_page, plan=plan),
             PURCHASES: partial(write_csv, rows=plan.purchases or nothing),
             SCENARIOS: partial(write_csv, rows=plan.scenarios),
             TOPOLOGY: partial(save_topology, topology=plan.upgraded),
             MANIFEST: partial(write_manifest, settings=config),
+            PAGE: partial(write_upgrade_page, plan=plan),  # behind the tables, which must not be lost with it
         }
         if plan.forecasts:
             files[FORECAST] = partial(write_csv, rows=plan.forecasts)

@@ -118,3 +118,29 @@ def test_the_igps_loads_need_what_simulate_shows(capsys: pytest.CaptureFixture[s
     missing = np.maximum(0, load - topology.capacity)
     by_cable = [max(missing[links]) for links in topology.cables()]
     assert said["cost"] == pytest.approx(sum(by_cable), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "step", ["buy_modules", "bound_over_all_paths", "_link_loads", "forecasts", "alternative", "curve"]
+)
+def test_what_fails_after_the_search_leaves_the_plan(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("shapes")
+
+    monkeypatch.setattr(f"teal.evaluation.upgrade.search.{step}", fail)
+    asked = ["--growth", "3", "--matrices", "1", "--failures", "none", "--modules", "50", "--replay", "0.5", "--curve"]
+    arguments = ["upgrade", *B4, *asked, "--growth-per-year", "0.5", "--out", str(tmp_path), "--json"]
+    assert main(arguments) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert [one.endswith("failed: ValueError: shapes") for one in said["failed"]] == [True]
+    with (tmp_path / "purchases.csv").open(newline="") as stream:
+        assert sum(float(row["cost"]) for row in csv.DictReader(stream)) == pytest.approx(said["cost"])
+    assert said["cost"] > 0
+    assert (tmp_path / "upgrade.html").is_file()
+
+
+def test_a_growth_that_cannot_be_told_is_refused_before_the_search(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["upgrade", *B4, "--growth", "2", "--matrices", "1", "--growth-per-year", "fit"]) == 2
+    assert "round" not in capsys.readouterr().err

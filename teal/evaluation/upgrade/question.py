@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -25,11 +26,16 @@ from teal.runtime.interruptible import Deadline
 from teal.solvers.upgrade import Scenarios, scenarios_of
 
 Notify = Callable[[str], None]
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Question:
-    """What is asked: the instance with candidate cables, its scenarios, and the settings."""
+    """What is asked: the instance with candidate cables, its scenarios, and the settings.
+
+    Attributes:
+        failed: steps after the search that failed, and why.
+    """
 
     config: UpgradeConfig
     instance: Instance
@@ -40,6 +46,7 @@ class Question:
     failures: list[Failure]
     deadline: Deadline
     notify: Notify
+    failed: list[str] = dataclasses.field(default_factory=list)
 
     def scenarios(self, matrices: FloatArray, failures: Sequence[Failure]) -> tuple[Scenarios, dict[int, list[int]]]:
         """Matrices (M, D), as they are, under no failure and under each."""
@@ -47,6 +54,15 @@ class Question:
             self.problem, matrices, [one.links for one in failures], self.offer.cost, self.config.max_utilisation,
             regular=self.offer.regular, most=self.offer.most,
         )  # fmt: skip
+
+    def attempt(self, what: str, step: Callable[[], T]) -> T | None:
+        """The result of a step after the search; None where it fails, so that the plan is kept."""
+        try:
+            return step()
+        except Exception as error:  # whatever it is: the search may have taken hours
+            self.failed.append(f"{what} failed: {type(error).__name__}: {error}")
+            self.notify(self.failed[-1])
+            return None
 
     def report(self, number: int, cost: float, bound: float) -> None:
         """A line of progress."""

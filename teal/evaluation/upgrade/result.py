@@ -129,7 +129,7 @@ class UpgradePlan:
         cut_off: names of demands that a failure cuts off, by failure; by "" those that are cut off without one.
         continuous: cost in any amounts, where modules are bought; else NaN.
         bound_all_paths: what every purchase (in any amounts) costs at least, whichever paths are used; NaN if unknown.
-        before: (E,) largest utilisation of each link over all scenarios, before the purchase.
+        before: (E,) largest utilisation of each link over all scenarios, before the purchase; None if it failed.
         after: (E,) the same with the purchase.
         worst_demands: largest utilisation by the worst demands found in the hose; NaN for others.
         worst_limit: certified, that no demands of the hose pass; NaN if it was not computed.
@@ -138,6 +138,7 @@ class UpgradePlan:
         quarters: of the horizon.
         alternatives: what other demands would need.
         curve: what other growths cost.
+        failed: steps after the search that failed, and why; what they compute is missing.
     """
 
     topology: Topology
@@ -157,6 +158,7 @@ class UpgradePlan:
     quarters: list[Quarter] = dataclasses.field(default_factory=list)
     alternatives: list[Alternative] = dataclasses.field(default_factory=list)
     curve: list[CurvePoint] = dataclasses.field(default_factory=list)
+    failed: list[str] = dataclasses.field(default_factory=list)
 
     def to_frame(self) -> Any:
         """A pandas frame of the purchases."""
@@ -179,7 +181,7 @@ class UpgradePlan:
             "reached": one.reached, "largest_utilisation": float(one.utilisation.max(initial=0.0)),
             "worst_demands_found": self.worst_demands, "worst_demands_limit": self.worst_limit,
             "scenarios": len(self.scenarios), "cut_off": self.cut_off,
-            "growth": growth, **rows,
+            "growth": growth, "failed": self.failed, **rows,
         })  # fmt: skip
 
     def describe(self) -> str:
@@ -220,4 +222,5 @@ class UpgradePlan:
             lines.append(f"{what} {', '.join(names[:_MOST_NAMED])}{more_names}: no purchase carries them")
         if len(self.cut_off) > _MOST_NAMED:
             lines.append(f"and {len(self.cut_off) - _MOST_NAMED} more failures cut demands off")
+        lines += self.failed
         return "\n".join([*lines, f"{one.rounds} rounds, {one.cuts} cuts, {one.solve_s:.3g} s"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import partial
 
 import numpy as np
 import torch
@@ -59,14 +60,19 @@ def _planned(question: Question) -> UpgradePlan:
         return _with_comparison(question, scenarios, cut_off)
     if config.horizon:
         return _over_time(question, scenarios, cut_off)
+    rate = growth(config, question.instance.traffic, notify) if config.growth_per_year else None
     upgrade, cuts, scenarios, continuous = _bought(question, scenarios)
-    plan = _plan(question, scenarios, upgrade, cuts, cut_off, continuous)
-    if config.growth_per_year:
-        rate = growth(config, question.instance.traffic, notify)
-        plan = dataclasses.replace(plan, growth=rate, forecasts=forecasts(question, scenarios, rate))
+    plan = dataclasses.replace(_plan(question, scenarios, upgrade, cuts, cut_off, continuous), growth=rate)
+    if rate is not None:
+        full = question.attempt("the forecast", partial(forecasts, question, scenarios, rate)) or []
+        plan = dataclasses.replace(plan, forecasts=full)
     if config.replay:
-        plan = dataclasses.replace(plan, alternatives=[alternative(question, config.demands, scenarios, upgrade)])
-    return dataclasses.replace(plan, curve=curve(question, scenarios, cuts)) if config.curve else plan
+        step = partial(alternative, question, config.demands, scenarios, upgrade)
+        plan = dataclasses.replace(plan, alternatives=question.attempt("the replay", lambda: [step()]) or [])
+    if config.curve:
+        points = question.attempt("the curve", partial(curve, question, scenarios, cuts)) or []
+        plan = dataclasses.replace(plan, curve=points)
+    return plan
 
 
 def _bought(question: Question, scenarios: Scenarios) -> tuple[Upgrade, Cuts, Scenarios, float]:
@@ -81,10 +87,21 @@ def _bought(question: Question, scenarios: Scenarios) -> tuple[Upgrade, Cuts, Sc
     upgrade, cuts = buy(scenarios, gap=config.gap, deadline=question.deadline, report=question.report)
     if config.over_all_paths:
         upgrade, cuts, scenarios = _over_all_paths(question, scenarios, upgrade, cuts)
-    if not config.sizes:
-        return upgrade, cuts, scenarios, math.nan
-    whole = buy_modules(scenarios, cuts, config.sizes, deadline=question.deadline, report=question.report)
-    return dataclasses.replace(whole, dual=upgrade.dual), cuts, scenarios, upgrade.cost
+    upgrade, continuous = _in_modules(question, scenarios, upgrade, cuts)
+    return upgrade, cuts, scenarios, continuous
+
+
+def _in_modules(question: Question, scenarios: Scenarios, upgrade: Upgrade, cuts: Cuts) -> tuple[Upgrade, float]:
+    """The purchase in modules, where they are asked for, and what any amounts cost; where it fails, the latter."""
+    if not question.config.sizes:
+        return upgrade, math.nan
+    step = partial(
+        buy_modules, scenarios, cuts, question.config.sizes, deadline=question.deadline, report=question.report
+    )
+    whole = question.attempt("the purchase in modules", step)
+    if whole is None:
+        return dataclasses.replace(upgrade, reached=False), math.nan
+    return dataclasses.replace(whole, dual=upgrade.dual), upgrade.cost
 
 
 def _over_all_paths(
@@ -126,26 +143,24 @@ def _with_comparison(question: Question, start: Scenarios, cut_off: dict[int, li
     upgrade, cuts, scenarios, worst = buy_for_hose(
         first, live, hose, gap=config.gap, deadline=question.deadline, report=question.report, notify=question.notify
     )
-    continuous = math.nan
-    if config.sizes:
-        continuous, dual = upgrade.cost, upgrade.dual
-        upgrade = buy_modules(scenarios, cuts, config.sizes, deadline=question.deadline, report=question.report)
-        upgrade = dataclasses.replace(upgrade, dual=dual)
+    upgrade, continuous = _in_modules(question, scenarios, upgrade, cuts)
     plan = _plan(question, scenarios, upgrade, cuts, cut_off, continuous)
-    alternatives = [
-        alternative(question, "hose", scenarios, upgrade), alternative(question, "pipe", start, of_pipe)
-    ]  # fmt: skip
-    limit = math.nan
-    if config.certify:
-        limit = 0.0
-        network = scenarios.some(np.zeros((len(live), scenarios.demand.shape[1])), live)
+    both = ("hose", scenarios, upgrade), ("pipe", start, of_pipe)
+    alternatives = question.attempt("the replay", lambda: [alternative(question, *one) for one in both])
+
+    def certified() -> float:
+        limit, network = 0.0, scenarios.some(np.zeros((len(live), scenarios.demand.shape[1])), live)
         for number in range(len(live)):
             one = network.batch(np.array([number]), upgrade.bought)
             limit = max(limit, static_limit(one, hose)[0])
             question.notify(f"certified {number + 1} of {len(live)}: at most {100 * limit:.2f}%")
+        return limit
+
+    limit = question.attempt("--certify", certified) if config.certify else None
     return dataclasses.replace(
-        plan, worst_demands=float(worst.max(initial=0.0)), worst_limit=limit, alternatives=alternatives
-    )
+        plan, worst_demands=float(worst.max(initial=0.0)), alternatives=alternatives or [],
+        worst_limit=math.nan if limit is None else limit,
+    )  # fmt: skip
 
 
 def _over_time(question: Question, scenarios: Scenarios, cut_off: dict[int, list[int]]) -> UpgradePlan:
@@ -194,15 +209,18 @@ def _plan(
         for number, demands in cut_off.items() if (own := [d for d in demands if number < 0 or d not in always])
     }  # fmt: skip
     capacity = question.offer.regular + upgrade.bought[scenarios.cable]
-    bound = math.nan
+    bound: float | None = None
     if upgrade.dual is not None and config.routing == "optimal":
-        bound = max(0.0, bound_over_all_paths(scenarios, cuts, upgrade.dual)) if len(cuts) else 0.0
-    before, after = _link_loads(question, scenarios, upgrade)
+        step = partial(bound_over_all_paths, scenarios, cuts, upgrade.dual)
+        bound = question.attempt("the bound over all paths", lambda: max(0.0, step())) if len(cuts) else 0.0
+    loads = question.attempt("the loads of links", partial(_link_loads, question, scenarios, upgrade))
+    before, after = loads or (None, None)
     return UpgradePlan(
         topology=topology.with_capacity(question.offer.regular),
         upgraded=topology.with_capacity(capacity).with_links(capacity > 0),
         upgrade=upgrade, purchases=purchases, scenarios=_fits(question, scenarios, upgrade, cut_off), cut_off=named,
-        continuous=continuous, bound_all_paths=bound, before=before, after=after,
+        continuous=continuous, bound_all_paths=math.nan if bound is None else bound, before=before, after=after,
+        failed=question.failed,
     )  # fmt: skip
 
 
