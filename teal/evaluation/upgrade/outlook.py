@@ -12,7 +12,7 @@ import torch
 from teal.config.upgrade import UpgradeConfig
 from teal.evaluation.failures import NO_FAILURE
 from teal.evaluation.upgrade.growth import Growth, LinkForecast, fitted_growth, month_when_full
-from teal.evaluation.upgrade.question import Notify, Question, igp_loads, planned_matrices, purchase
+from teal.evaluation.upgrade.question import Notify, Question, igp_loads, planned_matrices, purchases
 from teal.evaluation.upgrade.result import Alternative, CurvePoint, Purchase
 from teal.network import TrafficMatrices
 from teal.objectives import Objective
@@ -76,33 +76,17 @@ def growth(config: UpgradeConfig, traffic: TrafficMatrices, notify: Notify) -> G
 
 
 def by_quarter(question: Question, periods: Sequence[Period], months: Sequence[str]) -> list[Purchase]:
-    """What each quarter adds, the earliest first."""
-    rows, before = [], np.zeros(len(question.offer.cost))
-    prices = dict(question.config.sizes)
+    """What each quarter adds, the earliest first: nothing is taken away, so that the costs sum up to the plan's."""
+    rows: list[Purchase] = []
+    before: Period | None = None
     for one, month in zip(periods, months, strict=True):
-        added = one.bought - before
-        before = one.bought
-        for cable in np.argsort(-added * question.offer.cost):
-            if added[cable] > _ROUNDING:
-                cost = float(question.offer.cost[cable] * added[cable])
-                if prices:
-                    cost = float(question.offer.cost[cable]) * _price(float(added[cable]), prices)
-                rows.append(purchase(question, int(cable), float(added[cable]), cost, "", month))
+        added, modules = one.bought, one.modules
+        if before is not None:
+            added = one.bought - before.bought
+            modules = None if one.modules is None or before.modules is None else one.modules - before.modules
+        rows += purchases(question, np.where(added > _ROUNDING, added, 0.0), modules, month)
+        before = one
     return rows
-
-
-def _price(amount: float, prices: dict[float, float]) -> float:
-    """The cheapest modules that add up to an amount at least."""
-    best = {0.0: 0.0}
-    for _ in range(64):
-        nearest = min(best, key=lambda one: (amount - one > _ROUNDING, best[one]))
-        if amount - nearest <= _ROUNDING:
-            return best[nearest]
-        best = {
-            round(one + size, 9): min(best[one] + price, best.get(round(one + size, 9), math.inf))
-            for one in best for size, price in prices.items()
-        }  # fmt: skip
-    return min(best.values())
 
 
 def forecasts(question: Question, scenarios: Scenarios, growth: Growth) -> list[LinkForecast]:

@@ -144,14 +144,31 @@ def igp_loads(question: Question, scenarios: Scenarios) -> FloatArray:
     return every.reshape(-1, topology.num_links)
 
 
-def purchase(question: Question, cable: int, amount: float, cost: float, modules: str, by: str) -> Purchase:
-    """One line of the list."""
-    topology = question.offer.topology
-    links = topology.cables()[cable]
-    first = links[0]
-    forth = [e for e in links if topology.link_source[e] == topology.link_source[first]]
-    return Purchase(
-        source=topology.node_names[topology.link_source[first]],
-        target=topology.node_names[topology.link_target[first]],
-        capacity=float(question.offer.regular[forth].sum()), bought=amount, cost=cost, modules=modules, by=by,
-    )  # fmt: skip
+def purchases(question: Question, bought: FloatArray, modules: Int64Array | None, by: str = "") -> list[Purchase]:
+    """The cables of which something is bought, the dearest first.
+
+    Args:
+        question: for names, costs and sizes.
+        bought: (C,) Gbit/s on each cable.
+        modules: (C, J) number of modules of each size; None where any amounts can be bought.
+        by: see :class:`Purchase`.
+    """
+    topology, sizes, found = question.offer.topology, question.config.sizes, []
+    price = np.array([one for _, one in sizes])
+    cost = question.offer.cost * (bought if modules is None else modules @ price)
+    for cable, links in enumerate(topology.cables()):
+        if bought[cable] <= 0:
+            continue
+        first = links[0]
+        forth = [e for e in links if topology.link_source[e] == topology.link_source[first]]
+        count = [] if modules is None else modules[cable].tolist()
+        found.append(
+            Purchase(
+                source=topology.node_names[topology.link_source[first]],
+                target=topology.node_names[topology.link_target[first]],
+                capacity=float(question.offer.regular[forth].sum()), bought=float(bought[cable]),
+                cost=float(cost[cable]), by=by,
+                modules=" + ".join(f"{n} x {size:g}" for n, (size, _) in zip(count, sizes, strict=False) if n),
+            )
+        )  # fmt: skip
+    return sorted(found, key=lambda one: -one.cost)

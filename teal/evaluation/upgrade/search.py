@@ -13,7 +13,7 @@ from teal.config.upgrade import UpgradeConfig
 from teal.evaluation.upgrade.growth import month_after, quarters
 from teal.evaluation.upgrade.inputs import hose_of
 from teal.evaluation.upgrade.outlook import alternative, by_quarter, curve, forecasts, growth
-from teal.evaluation.upgrade.question import Notify, Question, igp_loads, load_question, purchase
+from teal.evaluation.upgrade.question import Notify, Question, igp_loads, load_question, purchases
 from teal.evaluation.upgrade.result import Quarter, ScenarioFit, UpgradePlan
 from teal.runtime.arrays import FloatArray
 from teal.runtime.interruptible import Deadline
@@ -182,8 +182,8 @@ def _over_time(question: Question, scenarios: Scenarios, cut_off: dict[int, list
         )
         for month, one in zip(months, periods, strict=True)
     ]  # fmt: skip
-    purchases = by_quarter(question, periods, months)
-    return dataclasses.replace(plan, growth=rate, forecasts=full, quarters=listed, purchases=purchases)
+    bought = by_quarter(question, periods, months)
+    return dataclasses.replace(plan, growth=rate, forecasts=full, quarters=listed, purchases=bought)
 
 
 def _plan(
@@ -192,16 +192,6 @@ def _plan(
 ) -> UpgradePlan:  # fmt: skip
     """The purchase with names."""
     config, topology, failures = question.config, question.offer.topology, question.failures
-    purchases = []
-    price = np.array([one for _, one in config.sizes])
-    for cable in np.flatnonzero(upgrade.bought > 0).tolist():
-        cost, modules = float(upgrade.bought[cable] * scenarios.cost[cable]), ""
-        if upgrade.modules is not None:
-            count = upgrade.modules[cable]
-            cost = float(scenarios.cost[cable] * (price @ count))
-            modules = " + ".join(f"{n} x {size:g}" for n, (size, _) in zip(count, config.sizes, strict=True) if n)
-        purchases.append(purchase(question, cable, float(upgrade.bought[cable]), cost, modules, ""))
-    purchases.sort(key=lambda one: -one.cost)
     pairs, names = question.instance.traffic.pairs, topology.node_names
     always = set(cut_off.get(-1, ()))
     named = {
@@ -218,7 +208,8 @@ def _plan(
     return UpgradePlan(
         topology=topology.with_capacity(question.offer.regular),
         upgraded=topology.with_capacity(capacity).with_links(capacity > 0),
-        upgrade=upgrade, purchases=purchases, scenarios=_fits(question, scenarios, upgrade, cut_off), cut_off=named,
+        upgrade=upgrade, purchases=purchases(question, upgrade.bought, upgrade.modules),
+        scenarios=_fits(question, scenarios, upgrade, cut_off), cut_off=named,
         continuous=continuous, bound_all_paths=math.nan if bound is None else bound, before=before, after=after,
         failed=question.failed,
     )  # fmt: skip

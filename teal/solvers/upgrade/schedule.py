@@ -41,6 +41,7 @@ class Period:
         cost: of all that is bought by then.
         bound: certified, that no purchase for this period alone costs less.
         utilisation: (S,) largest of a link in each scenario.
+        modules: (C, J) number of modules of each kind by then; None where any amounts can be bought.
     """
 
     growth: float
@@ -48,6 +49,7 @@ class Period:
     cost: float
     bound: float
     utilisation: FloatArray
+    modules: Int64Array | None = None
 
 
 def schedule(
@@ -76,7 +78,7 @@ def schedule(
     size = np.array([one for one, _ in sizes]) if sizes else None
     price = np.array([one for _, one in sizes]) if sizes else None
     limit = upgrade.bought if upgrade.modules is None else upgrade.modules
-    periods = [Period(growths[-1], upgrade.bought, upgrade.cost, upgrade.bound, upgrade.utilisation)]
+    periods = [Period(growths[-1], upgrade.bought, upgrade.cost, upgrade.bound, upgrade.utilisation, upgrade.modules)]
     for growth in reversed(growths[:-1]):
         now = scenarios.scaled(growth)
         relative = cuts.at_growth(growth / growths[-1])
@@ -117,7 +119,8 @@ def _period(
         _, bound = cheapest_modules(scenarios, cuts, size, price, _MODULE_SECONDS)
     cost = float((unit_cost * chosen).sum())
     utilisation = scenarios.utilisation(tested.load, point)
-    return chosen.reshape(limit.shape), Period(growth, point, cost, min(bound, cost), utilisation)
+    modules = None if size is None else np.asarray(chosen, dtype=np.int64)
+    return chosen.reshape(limit.shape), Period(growth, point, cost, min(bound, cost), utilisation, modules)
 
 
 def _cheapest_below(
