@@ -50,7 +50,9 @@ def main() -> None:
     worst = float(teal.solve(problem, gap=1e-3).value.max())
     demand = matrices * (0.8 / worst)
     cables = topology.cables()
-    scenarios, cut_off = scenarios_of(problem.row(0), demand, cables, np.ones(len(cables)), 1.0, options.growth)
+    scenarios, cut_off = scenarios_of(
+        problem.row(0), demand, cables, np.ones(len(topology.link_pairs())), 1.0, options.growth
+    )
     buy(scenarios, gap=0.5)  # whatever is not compiled yet
     result, cuts = buy(scenarios, gap=options.gap)
     figures: dict[str, object] = {

@@ -206,6 +206,15 @@ class Topology:
             by_ends.setdefault((min(a, b), max(a, b)), []).append(link)
         return list(by_ends.values())
 
+    def link_pairs(self) -> list[list[int]]:
+        """The links of all cables, each with its opposite one: of parallel links the k-th of each direction."""
+        pairs = []
+        for links in self.cables():
+            forth = [link for link in links if self.link_source[link] == self.link_source[links[0]]]
+            back = [link for link in links if self.link_source[link] != self.link_source[links[0]]]
+            pairs += [forth[k : k + 1] + back[k : k + 1] for k in range(max(len(forth), len(back)))]
+        return pairs
+
     def isolated_nodes(self) -> list[int]:
         """The nodes without a link, by their indices."""
         used = np.zeros(self.num_nodes, dtype=bool)

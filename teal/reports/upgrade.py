@@ -141,7 +141,7 @@ def _on_links(plan: UpgradePlan) -> np.ndarray:
     """(E,) Gbit/s bought on each link of the network before."""
     topology = plan.topology
     bought = np.zeros(topology.num_links)
-    for number, links in enumerate(topology.cables()):
+    for number, links in enumerate(topology.link_pairs()):
         bought[links] = plan.upgrade.bought[number]
     return bought
 

@@ -166,3 +166,20 @@ def test_lists_by_quarter_name_every_module_and_sum_up_to_the_plan(
     added = np.diff([0, *by])
     assert [one["cost"] for one in said["purchases"]] == added.tolist()
     assert [one["modules"] for one in said["purchases"]] == [f"{n:g} x 1" for n in added]
+
+
+@pytest.mark.parametrize("options", [[], ["--modules", "3"], ["--routing", "ecmp"]])
+def test_what_is_bought_on_parallel_links_is_paid_on_each(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """30 Gbit/s over two links of 10 need 10 more, or four modules of 3; the new network has as much as is paid."""
+    arguments = ["upgrade", *_link(tmp_path, [10, 10], 30), *options, "--out", str(tmp_path / "plan"), "--json"]
+    assert main(arguments) == 0
+    said = json.loads(capsys.readouterr().out)
+    cost = 12 if "--modules" in options else 10
+    assert said["cost"] == pytest.approx(cost)
+    assert said["bound"] == pytest.approx(cost)
+    assert [(one["capacity"], one["bought"], one["cost"]) for one in said["purchases"]] == [
+        (20, pytest.approx(cost), pytest.approx(cost))
+    ]
+    assert load_topology(str(tmp_path / "plan" / "topology.json")).capacity.sum() == pytest.approx(2 * (20 + cost))

@@ -27,9 +27,9 @@ class Offer:
     Attributes:
         topology: with candidate cables as links; their capacity is the median of the others', for the path search.
         regular: (E,) Gbit/s that are there; 0 on candidate cables.
-        cost: (C,) of a Gbit/s on each cable.
+        cost: (C,) of a Gbit/s on each pair of links; a cable of parallel links has several.
         most: (C,) Gbit/s that can be bought; infinite where nothing limits it.
-        candidates: numbers of the cables that do not exist yet.
+        candidates: numbers of the pairs of links that do not exist yet.
     """
 
     topology: Topology
@@ -45,17 +45,17 @@ def offer(config: UpgradeConfig, topology: Topology) -> Offer:
     Raises:
         InputError: a fault in a file.
     """
-    before = len(topology.cables())
+    before = len(topology.link_pairs())
     regular, whole, own_cost, most = topology.capacity, topology, np.zeros(0), np.zeros(0)
     if config.candidates is not None:
         whole, own_cost, most = _with_candidates(str(config.candidates), topology)
         regular = np.concatenate([regular, np.zeros(whole.num_links - topology.num_links)])
-    cost = _costs(config.cost, whole, before)
+    cost = _costs(config.cost, whole)
     if len(own_cost):
         cost[before:] = np.where(np.isnan(own_cost), cost[before:], own_cost)
     missing = np.flatnonzero(np.isnan(cost))
     if len(missing):
-        name = whole.link_name(whole.cables()[missing[0]][0])
+        name = whole.link_name(whole.link_pairs()[missing[0]][0])
         raise InputError(config.cost, "cost", "one for every cable", f"none for {name}")
     limits = np.concatenate([np.full(before, np.inf), most])
     return Offer(whole, regular, cost, limits, tuple(range(before, len(limits))))
@@ -98,26 +98,26 @@ def hose_of(config: UpgradeConfig, topology: Topology, pairs: IntArray, matrices
     return Hose(pairs, config.growth * limits[0], config.growth * limits[1])
 
 
-def _costs(text: str, topology: Topology, existing: int) -> FloatArray:
-    """(C,) cost of a Gbit/s on each cable; NaN where a file says none.
+def _costs(text: str, topology: Topology) -> FloatArray:
+    """(C,) cost of a Gbit/s on each pair of links; NaN where a file says none.
 
     Raises:
         InputError: a file with a cost that is not above 0, or of an unknown cable.
     """
-    cables = topology.cables()
+    pairs = topology.link_pairs()
     if text == "capacity":
-        return np.ones(len(cables))
+        return np.ones(len(pairs))
     if text == "length":
-        return np.array([float(topology.latency[links].min()) for links in cables])
-    number = {link: c for c, links in enumerate(cables) for link in links}
-    cost = np.full(len(cables), np.nan)
+        return np.array([float(topology.latency[links].min()) for links in pairs])
+    number = {link: c for c, links in enumerate(pairs) for link in links}
+    cost = np.full(len(pairs), np.nan)
     for where, row in _rows(text, "--cost", "capacity, length, or a .csv file"):
         value = _number(where, row, "cost")
         try:
             links = topology.find_links(str(row["source"]).strip(), str(row["target"]).strip())
         except KeyError:
             raise InputError(where, "columns", "source, target and cost", sorted(row)) from None
-        cost[number[links[0]]] = value
+        cost[[number[link] for link in links]] = value
     return cost
 
 

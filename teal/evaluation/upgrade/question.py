@@ -145,29 +145,31 @@ def igp_loads(question: Question, scenarios: Scenarios) -> FloatArray:
 
 
 def purchases(question: Question, bought: FloatArray, modules: Int64Array | None, by: str = "") -> list[Purchase]:
-    """The cables of which something is bought, the dearest first.
+    """The cables of which something is bought, the dearest first; parallel links are one cable.
 
     Args:
         question: for names, costs and sizes.
-        bought: (C,) Gbit/s on each cable.
+        bought: (C,) Gbit/s on each pair of links.
         modules: (C, J) number of modules of each size; None where any amounts can be bought.
         by: see :class:`Purchase`.
     """
     topology, sizes, found = question.offer.topology, question.config.sizes, []
+    pair_of = {link: number for number, links in enumerate(topology.link_pairs()) for link in links}
     price = np.array([one for _, one in sizes])
     cost = question.offer.cost * (bought if modules is None else modules @ price)
-    for cable, links in enumerate(topology.cables()):
-        if bought[cable] <= 0:
+    for links in topology.cables():
+        pairs = sorted({pair_of[link] for link in links})
+        if not (bought[pairs] > 0).any():
             continue
         first = links[0]
         forth = [e for e in links if topology.link_source[e] == topology.link_source[first]]
-        count = [] if modules is None else modules[cable].tolist()
+        count = [] if modules is None else modules[pairs].sum(0).tolist()
         found.append(
             Purchase(
                 source=topology.node_names[topology.link_source[first]],
                 target=topology.node_names[topology.link_target[first]],
-                capacity=float(question.offer.regular[forth].sum()), bought=float(bought[cable]),
-                cost=float(cost[cable]), by=by,
+                capacity=float(question.offer.regular[forth].sum()), bought=float(bought[pairs].sum()),
+                cost=float(cost[pairs].sum()), by=by,
                 modules=" + ".join(f"{n} x {size:g}" for n, (size, _) in zip(count, sizes, strict=False) if n),
             )
         )  # fmt: skip

@@ -1,8 +1,9 @@
 r"""Which capacity to buy, so that every scenario fits: Benders' cuts from link prices.
 
-A scenario s is a matrix and what has failed.  Buy a_c >= 0 Gbit/s on cable c (both directions) at cost k_c each, so
-that splits exist in every scenario whose load is at most u (c_e + a_cable(e)) on every live link e.  Any prices y >= 0
-of the live links of one scenario prove, since no split is cheaper than the cheapest live path,
+A scenario s is a matrix and what has failed.  Buy a_c >= 0 Gbit/s on cable c (both directions) at cost k_c each, where
+each of parallel links is, with its opposite one, a cable of its own, so that splits exist in every scenario whose load
+is at most u (c_e + a_cable(e)) on every live link e.  Any prices y >= 0 of the live links of one scenario prove, since
+no split is cheaper than the cheapest live path,
 
     u sum_e y_e a_cable(e)  >=  sum_d demand_d min over live paths of sum_{e in path} y_e  -  u sum_e y_e c_e,   (cut)
 

@@ -28,7 +28,7 @@ class Scenarios:
         problem: network and paths, under max_link_utilisation; B = 1, its demand means nothing.
         demand: (S, D) Gbit/s; 0 where the network cannot connect a demand.
         live: (S, E) whether a link works; links that can be bought and do not exist yet work.
-        cable: (E,) number of the cable of each link.
+        cable: (E,) number of the cable of each link; parallel links are cables of their own here.
         cost: (C,) of a Gbit/s on each cable, above 0.
         limit: u, largest utilisation.
         regular: (E,) Gbit/s before the purchase; 0 on candidate cables.
@@ -132,7 +132,7 @@ def scenarios_of(
         problem: network and paths, B = 1; candidate cables are links of it, with any capacity above 0.
         matrices: (M, D) Gbit/s.
         failures: links of each.
-        cost: (C,) of a Gbit/s on each cable, in the order of ``problem.topology.cables()``.
+        cost: (C,) of a Gbit/s on each link and its opposite, in the order of ``problem.topology.link_pairs()``.
         limit: largest utilisation, above 0.
         growth: factor of all demands.
         regular: (E,) Gbit/s before the purchase, 0 on candidate cables; None for the capacities of the topology.
@@ -140,7 +140,7 @@ def scenarios_of(
     """
     topology = problem.topology
     cable = np.zeros(topology.num_links, dtype=np.int64)
-    for number, links in enumerate(topology.cables()):
+    for number, links in enumerate(topology.link_pairs()):
         cable[links] = number
     live = live_links(problem, failures)
     connected = np.array([reaches(topology, problem.paths.pairs, row) for row in live])

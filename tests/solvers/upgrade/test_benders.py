@@ -206,3 +206,31 @@ def test_a_purchase_beyond_the_limits_is_none() -> None:
     with pytest.raises(SolverError, match="within the limits"):
         buy(scenarios, deadline=Deadline.after(0.0))
     assert (buy(scenarios, gap=1e-4)[0].bought <= most * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_parallel_links_cost_what_one_link_of_their_sum_costs(seed: int) -> None:
+    """Against the whole program of the network whose cables are single links, over all simple paths."""
+    rng = np.random.default_rng(seed)
+    ends = [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2)]
+    links = [(a, b, float(rng.uniform(1, 5))) for a, b in ends for _ in range(int(rng.integers(1, 3)))]
+    single = [(a, b, sum(c for s, t, c in links if (s, t) == (a, b))) for a, b in ends]
+    cost, matrices = rng.uniform(1, 3, len(ends)), rng.exponential(2.0, (2, 12))
+    found = []
+    for one in (links, single):
+        topology = make_topology(one, both=True)
+        paths = teal.compute_paths(topology, all_pairs(topology), num_paths=60, method="yen", cache=False)
+        problem = teal.Problem.create(topology, paths, teal.Objective("max_link_utilisation"), matrices[:1])
+        each = [cost[ends.index((a, b) if (a, b) in ends else (b, a))] for a, b in _first_ends(topology)]
+        found.append(scenarios_of(problem, matrices, topology.cables(), np.array(each), 0.9)[0])
+    optimum, upper, right, equal, wanted = _whole(found[1])
+    least = linprog(optimum, upper, right, equal, wanted, bounds=(0, None)).fun
+    upgrade, _ = buy(found[0], gap=1e-3)
+    assert least > 0
+    assert upgrade.bound <= least * (1 + 1e-7)
+    assert least * (1 - 1e-7) <= upgrade.cost <= least * (1 + 2e-3)
+
+
+def _first_ends(topology: teal.Topology) -> list[tuple[int, int]]:
+    """Ends of the first link of each pair of links."""
+    return [(int(topology.link_source[p[0]]), int(topology.link_target[p[0]])) for p in topology.link_pairs()]
