@@ -72,7 +72,7 @@ class UpgradeConfig(InstanceConfig):
     --cost: 100=100 is the price of single Gbit/s).  Default: any amount."""
     candidates: Path | None = None
     """New cables that can be bought: a .csv file of source,target,latency (ms) and, if they are to be limited, most
-    (Gbit/s) and, if it differs from --cost, cost."""
+    (Gbit/s) and, if it differs from --cost, cost.  With --routing ecmp at most ten, of which every set is routed."""
     routing: Literal["optimal", "ecmp"] = "optimal"
     """optimal: splits are chosen anew in every scenario; ecmp: the IGP's shortest paths, converged after each
     failure."""

@@ -12,14 +12,15 @@ import torch
 from teal.config.upgrade import UpgradeConfig
 from teal.evaluation.failures import NO_FAILURE
 from teal.evaluation.upgrade.growth import Growth, LinkForecast, fitted_growth, month_when_full
-from teal.evaluation.upgrade.question import Notify, Question, igp_loads, planned_matrices, purchases
+from teal.evaluation.upgrade.igp import buy_for_igp, igp_loads
+from teal.evaluation.upgrade.question import Notify, Question, planned_matrices, purchases
 from teal.evaluation.upgrade.result import Alternative, CurvePoint, Purchase
 from teal.network import TrafficMatrices
 from teal.objectives import Objective
 from teal.runtime.arrays import BoolArray, FloatArray
 from teal.runtime.interruptible import Deadline
 from teal.solvers.pdhg import solve
-from teal.solvers.upgrade import Cuts, Scenarios, Upgrade, buy, buy_for_loads, live_links
+from teal.solvers.upgrade import Cuts, Scenarios, Upgrade, buy, live_links
 from teal.solvers.upgrade.schedule import Period
 from teal.solvers.upgrade.testing import Tester
 
@@ -95,10 +96,11 @@ def forecasts(question: Question, scenarios: Scenarios, growth: Growth) -> list[
     Under the IGP these are its loads; else those of splits with the least largest utilisation of each scenario, so that
     the first link to be full is certain and later ones depend on the splits chosen.
     """
+    nothing = np.zeros(scenarios.num_cables)
     if question.config.routing == "ecmp":
-        load = igp_loads(question, scenarios)
+        load = igp_loads(question, scenarios, nothing)
     else:
-        rows, nothing = np.arange(scenarios.num_scenarios), np.zeros(scenarios.num_cables)
+        rows = np.arange(scenarios.num_scenarios)
         relaxed = dataclasses.replace(scenarios, limit=0.0)
         load = Tester(relaxed).test(nothing, rows, Deadline(), finest=_FORECAST_GAP, until_cut=False).load
     topology, failures = question.offer.topology, [NO_FAILURE, *question.failures]
@@ -128,7 +130,6 @@ def forecasts(question: Question, scenarios: Scenarios, growth: Growth) -> list[
 def curve(question: Question, scenarios: Scenarios, cuts: Cuts) -> list[CurvePoint]:
     """What other growths cost, without failures and with them, in any amounts."""
     points, config = [], question.config
-    loads = igp_loads(question, scenarios) if config.routing == "ecmp" else np.zeros(0)
     is_intact = np.zeros(scenarios.num_scenarios, dtype=bool)
     is_intact[:: 1 + len(question.failures)] = True
     intact = scenarios.some(scenarios.demand[is_intact], scenarios.live[is_intact])
@@ -138,7 +139,8 @@ def curve(question: Question, scenarios: Scenarios, cuts: Cuts) -> list[CurvePoi
         known = cuts if has_failures else Cuts(scenarios.num_cables, len(scenarios.cable))
         for factor in _CURVE:
             if config.routing == "ecmp":
-                found = buy_for_loads(one, factor * loads[slice(None) if has_failures else is_intact])
+                failures = question.failures if has_failures else []
+                found = buy_for_igp(question, one.scaled(factor), (), failures)
             else:
                 found, grown = buy(
                     one.scaled(factor), gap=config.gap, deadline=question.deadline, cuts=known.at_growth(factor)

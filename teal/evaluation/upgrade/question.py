@@ -1,4 +1,4 @@
-"""What `teal upgrade` is asked: network with candidate cables, demands and failures; and the loads of the IGP."""
+"""What `teal upgrade` is asked: network with candidate cables, demands and failures."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from teal.evaluation.instance import Instance, load_instance
 from teal.evaluation.upgrade.inputs import Offer, failures_of, offer
 from teal.evaluation.upgrade.result import Purchase
 from teal.network import PathSet, Topology, TrafficMatrices, compute_paths
-from teal.network.ecmp import EcmpDag, igp_metric
 from teal.network.extension import with_more_paths
-from teal.network.segment_lists import SegmentPolicies, segment_traffic
-from teal.pathops.igp_failures import IgpFailures
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline
@@ -124,24 +121,6 @@ def _with_candidate_paths(config: UpgradeConfig, paths: PathSet, topology: Topol
 def planned_matrices(traffic: TrafficMatrices, config: UpgradeConfig) -> int:
     """Number of matrices that the plan is made for."""
     return max(1, round((1 - config.replay) * traffic.num_matrices))
-
-
-def igp_loads(question: Question, scenarios: Scenarios) -> FloatArray:
-    """(S, E) Gbit/s along the IGP's shortest paths, converged after each failure."""
-    topology = question.offer.topology
-    dag = EcmpDag.of(topology, igp_metric(topology, "file"))
-    sets = [list(one.links) for one in question.failures]
-    per_matrix = 1 + len(sets)
-    demand = scenarios.demand[::per_matrix]  # without failure: of all demands that have a path
-    loads = IgpFailures(
-        dag, *segment_traffic(scenarios.problem.paths.pairs, demand, SegmentPolicies.none(), topology.num_nodes,
-                              topology.link_source)
-    )  # fmt: skip
-    every = np.zeros((len(demand), per_matrix, topology.num_links))
-    every[:, 0] = loads.load
-    if sets:
-        every[:, 1:] = loads.under(sets, loads=True).load.transpose(1, 0, 2)
-    return every.reshape(-1, topology.num_links)
 
 
 def purchases(question: Question, bought: FloatArray, modules: Int64Array | None, by: str = "") -> list[Purchase]:

@@ -11,14 +11,15 @@ import torch
 
 from teal.config.upgrade import UpgradeConfig
 from teal.evaluation.upgrade.growth import month_after, quarters
+from teal.evaluation.upgrade.igp import buy_for_igp, igp_loads
 from teal.evaluation.upgrade.inputs import hose_of
 from teal.evaluation.upgrade.outlook import alternative, by_quarter, curve, forecasts, growth
-from teal.evaluation.upgrade.question import Notify, Question, igp_loads, load_question, purchases
+from teal.evaluation.upgrade.question import Notify, Question, load_question, purchases
 from teal.evaluation.upgrade.result import Quarter, ScenarioFit, UpgradePlan
 from teal.runtime.arrays import FloatArray
 from teal.runtime.interruptible import Deadline
 from teal.runtime.interrupts import on_interrupt
-from teal.solvers.upgrade import Cuts, Scenarios, Upgrade, buy, buy_for_loads, buy_modules
+from teal.solvers.upgrade import Cuts, Scenarios, Upgrade, buy, buy_modules
 from teal.solvers.upgrade.all_paths import bound_over_all_paths, with_missing_paths
 from teal.solvers.upgrade.hose import buy_for_hose, pipe, static_limit
 from teal.solvers.upgrade.scenarios import load_over_capacity
@@ -80,9 +81,8 @@ def _bought(question: Question, scenarios: Scenarios) -> tuple[Upgrade, Cuts, Sc
     config = question.config
     if config.routing == "ecmp":
         cuts = Cuts(scenarios.num_cables, len(scenarios.cable))
-        load = igp_loads(question, scenarios)
-        upgrade = buy_for_loads(scenarios, load, config.sizes, question.deadline)
-        continuous = buy_for_loads(scenarios, load).cost if config.sizes else math.nan
+        upgrade = buy_for_igp(question, scenarios, config.sizes, question.failures)
+        continuous = buy_for_igp(question, scenarios, (), question.failures).cost if config.sizes else math.nan
         return upgrade, cuts, scenarios, continuous
     upgrade, cuts = buy(scenarios, gap=config.gap, deadline=question.deadline, report=question.report)
     if config.over_all_paths:
@@ -246,13 +246,13 @@ def _fits(
 
 def _link_loads(question: Question, scenarios: Scenarios, upgrade: Upgrade) -> tuple[FloatArray, FloatArray]:
     """Largest utilisation of each link over all scenarios, before and with the purchase."""
-    if question.config.routing == "ecmp":
-        load = igp_loads(question, scenarios).max(0)
-        regular, after = question.offer.regular, question.offer.regular + upgrade.bought[scenarios.cable]
-        return load_over_capacity(load, regular), load_over_capacity(load, after)
-    rows = np.arange(scenarios.num_scenarios)
-    both = []
-    for bought in (np.zeros(scenarios.num_cables), upgrade.bought):
-        tested = Tester(scenarios).test(bought, rows, Deadline(), until_cut=True)
-        both.append(load_over_capacity(tested.load.max(0), question.offer.regular + bought[scenarios.cable]))
-    return both[0], both[1]
+
+    def largest(bought: FloatArray) -> FloatArray:
+        if question.config.routing == "ecmp":
+            load = igp_loads(question, scenarios, bought)
+        else:
+            rows = np.arange(scenarios.num_scenarios)
+            load = Tester(scenarios).test(bought, rows, Deadline(), until_cut=True).load
+        return load_over_capacity(load.max(0), question.offer.regular + bought[scenarios.cable])
+
+    return largest(np.zeros(scenarios.num_cables)), largest(upgrade.bought)

@@ -1,0 +1,108 @@
+"""What the IGP's shortest paths need: their loads, and the cheapest purchase with the best set of new cables.
+
+A new cable takes part in the IGP's routing as soon as it exists, whatever its capacity, so that every set of new cables
+has loads of its own.  A set of which some cable carries nothing routes as the set without it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from teal.errors import InputError
+from teal.evaluation.failures import Failure
+from teal.evaluation.upgrade.question import Question
+from teal.network.ecmp import EcmpDag, igp_metric
+from teal.network.segment_lists import SegmentPolicies, segment_traffic
+from teal.pathops.igp_failures import IgpFailures
+from teal.runtime.arrays import BoolArray, FloatArray
+from teal.solvers.upgrade import Scenarios, Upgrade, buy_for_loads
+
+_MOST_CANDIDATES = 10  # new cables: 1,024 sets, each of which is routed
+_EXACT = 1e-6  # relative, of the cost: rounding of HiGHS's bound
+_LOST = 1e-9  # of all demands, lost beside what any set of new cables loses, above which a set does not serve them
+
+
+def igp_loads(question: Question, scenarios: Scenarios, built: FloatArray) -> FloatArray:
+    """(S, E) Gbit/s along the IGP's shortest paths, converged after each failure.
+
+    Args:
+        question: for the network and its failures.
+        scenarios: every matrix without failure, and under each of the question's failures in turn.
+        built: (C,) above 0 for the new cables that exist.
+    """
+    return _routed(question, scenarios, question.failures, (built > 0)[scenarios.cable])[0]
+
+
+def buy_for_igp(
+    question: Question, scenarios: Scenarios, sizes: Sequence[tuple[float, float]], failures: Sequence[Failure]
+) -> Upgrade:
+    """The cheapest purchase over all sets of new cables; its bound is 0 if the deadline comes before the last set.
+
+    Args:
+        question: for the network, new cables and the deadline.
+        scenarios: every matrix without failure, and under each failure in turn.
+        sizes: of modules and their prices; () for any amounts.
+        failures: of the scenarios.
+
+    Raises:
+        InputError: more than 10 new cables, or no set within the limits of the cables.
+    """
+    begin, candidates = time.perf_counter(), question.offer.candidates
+    if len(candidates) > _MOST_CANDIDATES:
+        raise InputError(
+            "--candidates", "rows", f"at most {_MOST_CANDIDATES} new cables with --routing ecmp", len(candidates)
+        )
+    _, lost = _routed(question, scenarios, failures, np.ones(len(scenarios.cable), dtype=bool))
+    sets = itertools.chain(*(itertools.combinations(candidates, count) for count in range(len(candidates) + 1)))
+    best: Upgrade | None = None
+    bound, tried, error = math.inf, 0, None
+    for built in sets:
+        if best is not None and question.deadline.is_over:
+            bound = 0.0
+            break
+        tried += 1
+        load, lost_too = _routed(question, scenarios, failures, np.isin(scenarios.cable, built))
+        if (lost_too > lost + _LOST * scenarios.demand.sum(1).max(initial=0.0)).any():
+            continue
+        try:
+            upgrade = buy_for_loads(scenarios, load, sizes, question.deadline)
+        except InputError as limited:
+            error = limited
+            continue
+        bound = min(bound, upgrade.bound)
+        if best is None or upgrade.cost < best.cost:
+            best = upgrade
+    if best is None:
+        raise error or InputError("--candidates", "rows", "new cables that reach every node", "others")
+    return dataclasses.replace(
+        best, bound=bound, rounds=tried, solve_s=time.perf_counter() - begin, reached=best.cost <= bound * (1 + _EXACT)
+    )
+
+
+def _routed(
+    question: Question, scenarios: Scenarios, failures: Sequence[Failure], is_built: BoolArray
+) -> tuple[FloatArray, FloatArray]:
+    """(S, E) Gbit/s on each link, and (S,) Gbit/s of demands whose ends are cut off from each other.
+
+    Args:
+        question: for the network.
+        scenarios: every matrix without failure, and under each failure in turn.
+        failures: of them.
+        is_built: (E,) whether a new cable's link exists; ignored for the others.
+    """
+    topology = question.offer.topology
+    absent = np.flatnonzero(np.isin(scenarios.cable, question.offer.candidates) & ~is_built).tolist()
+    demand = scenarios.demand[:: 1 + len(failures)]  # without failure: of all demands that have a path
+    loads = IgpFailures(
+        EcmpDag.of(topology, igp_metric(topology, "file")),
+        *segment_traffic(scenarios.problem.paths.pairs, demand, SegmentPolicies.none(), topology.num_nodes,
+                         topology.link_source),
+    )  # fmt: skip
+    found = loads.under([absent, *(absent + list(one.links) for one in failures)], loads=True)
+    return found.load.transpose(1, 0, 2).reshape(len(scenarios.demand), -1), found.lost.T.reshape(-1)
