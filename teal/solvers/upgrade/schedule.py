@@ -6,7 +6,8 @@ sold so): nothing is bought twice that one larger module would have covered.  Th
     min k'a_q   over the cuts with the demands of period q,   0 <= a_q <= a_{q+1},
 
 in modules of which none is bought before it is needed: each period's purchase is tested, cut, and its cost is compared
-with the bound of a purchase for this period alone.
+with the bound of a purchase for this period alone.  Where demands fall, g_q above is the largest factor so far, since
+what was bought stays.
 """
 
 from __future__ import annotations
@@ -61,33 +62,45 @@ def schedule(
     deadline: Deadline | None = None,
     notify: Callable[[str], None] | None = None,
 ) -> tuple[list[Period], Upgrade, Scenarios, Cuts]:
-    """Periods in time order, the purchase for the last one, and its scenarios and cuts.
+    """Periods in time order, the purchase for all of them, and its scenarios (of the largest demands) and cuts.
 
     Args:
         scenarios: with the demands of today.
-        growths: factor of all demands in each period, rising.
-        gap: of the last purchase, certified.
+        growths: factor of all demands in each period.
+        gap: of the purchase for all periods, certified.
         sizes: of modules and their prices, as :func:`buy_modules` takes them; () for any amounts.
         deadline: after which periods get what the last one has.
         notify: called with a line after each period.
     """
-    last = scenarios.scaled(growths[-1])
+    peaks = np.maximum.accumulate(growths).tolist()
+    last = scenarios.scaled(peaks[-1])
     upgrade, cuts = buy(last, gap=gap, deadline=deadline)
     if sizes:
         upgrade = buy_modules(last, cuts, sizes, deadline=deadline)
     size = np.array([one for one, _ in sizes]) if sizes else None
     price = np.array([one for _, one in sizes]) if sizes else None
     limit = upgrade.bought if upgrade.modules is None else upgrade.modules
-    periods = [Period(growths[-1], upgrade.bought, upgrade.cost, upgrade.bound, upgrade.utilisation, upgrade.modules)]
-    for growth in reversed(growths[:-1]):
+    at_peak = {
+        peaks[-1]: Period(peaks[-1], upgrade.bought, upgrade.cost, upgrade.bound, upgrade.utilisation, upgrade.modules)
+    }
+    for growth in sorted(set(peaks[:-1]) - {peaks[-1]}, reverse=True):
         now = scenarios.scaled(growth)
-        relative = cuts.at_growth(growth / growths[-1])
+        relative = cuts.at_growth(growth / peaks[-1])
         limit, period = _period(now, relative, limit, size, price, growth, deadline or Deadline())
-        cuts.add(relative.some(np.arange(len(cuts), len(relative))).at_growth(growths[-1] / growth))
-        periods.append(period)
+        cuts.add(relative.some(np.arange(len(cuts), len(relative))).at_growth(peaks[-1] / growth))
+        at_peak[growth] = period
         if notify is not None:
             notify(f"demands x {growth:.4g}: cost {period.cost:.6g}, alone at least {period.bound:.6g}")
-    return periods[::-1], upgrade, last, cuts
+    periods = []
+    for growth, peak in zip(growths, peaks, strict=True):
+        period = at_peak[peak]
+        if growth < peak:
+            bound = _bound(scenarios, cuts.at_growth(growth / peaks[-1]), size, price)
+            period = dataclasses.replace(
+                period, growth=growth, bound=min(bound, period.cost), utilisation=growth / peak * period.utilisation
+            )
+        periods.append(period)
+    return periods, upgrade, last, cuts
 
 
 def _period(
@@ -113,14 +126,18 @@ def _period(
         short = (needed > point * (1 + 1e-9))[:, None]
         chosen = np.where(short, upper, chosen)
         point = (chosen * amounts).sum(1)
-    if size is None or price is None:
-        _, bound, _ = cheapest_purchase(scenarios, cuts)
-    else:
-        _, bound = cheapest_modules(scenarios, cuts, size, price, _MODULE_SECONDS)
+    bound = _bound(scenarios, cuts, size, price)
     cost = float((unit_cost * chosen).sum())
     utilisation = scenarios.utilisation(tested.load, point)
     modules = None if size is None else np.asarray(chosen, dtype=np.int64)
     return chosen.reshape(limit.shape), Period(growth, point, cost, min(bound, cost), utilisation, modules)
+
+
+def _bound(scenarios: Scenarios, cuts: Cuts, size: FloatArray | None, price: FloatArray | None) -> float:
+    """What every purchase that keeps the cuts costs at least, in any amounts or in modules."""
+    if size is None or price is None:
+        return cheapest_purchase(scenarios, cuts)[1]
+    return cheapest_modules(scenarios, cuts, size, price, _MODULE_SECONDS)[1]
 
 
 def _cheapest_below(

@@ -118,3 +118,24 @@ def test_cuts_of_later_searches_leave_the_bound_over_all_paths_as_it_was() -> No
     assert last.dual is not None
     assert len(later) > len(last.dual), "an earlier period added cuts"
     assert 0 < bound_over_all_paths(grown, later, last.dual) <= last.cost
+
+
+@pytest.mark.parametrize("sizes", [(), ((5.0, 4.0),)])
+def test_where_demands_fall_every_period_keeps_the_limit_and_nothing_is_taken_away(
+    sizes: tuple[tuple[float, float], ...],
+) -> None:
+    scenarios, growths = _scenarios(1, nodes=5), [1.2, 1.5, 1.0, 1.3]
+    periods, upgrade, _, _ = schedule(scenarios, growths, gap=2e-3, sizes=sizes)
+    assert [one.growth for one in periods] == growths
+    for before, after in itertools.pairwise(periods):
+        assert (before.bought <= after.bought + 1e-9).all()
+    assert periods[0].cost < periods[1].cost == periods[-1].cost == upgrade.cost
+    for one in periods:
+        grown = scenarios.scaled(one.growth)
+        problem = grown.batch(np.arange(grown.num_scenarios), one.bought)
+        assert float(teal.solve(problem, gap=1e-4).value.max()) <= 0.9 * (1 + 3e-4)
+        assert float(one.utilisation.max()) <= 0.9 * (1 + 2e-4)
+        alone, cuts = buy(grown, gap=1e-3)
+        if sizes:
+            alone = buy_modules(grown, cuts, sizes)
+        assert one.bound <= alone.cost * (1 + 1e-9)
