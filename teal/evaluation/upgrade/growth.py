@@ -1,13 +1,16 @@
 r"""How traffic grows, and when links are full.
 
-The growth of a history is that of its daily means of all traffic, or of its hourly ones where it has fewer than four
-days: a straight line through the logarithms by least squares,
+The growth of a history is that of its daily means of all traffic: a straight line through their logarithms by least
+squares, with a level for each day of the week,
 
-    log(traffic at t) = a + r t,    growth in a year e^r - 1,
+    log(traffic on day t) = a_weekday(t) + r t,    growth in a year e^r - 1.
 
-with the standard error of r enlarged for means that follow each other (by (1 + rho) / (1 - rho), rho the correlation of
-neighbouring residuals).  A link whose largest load is utilisation x today is full, at the limit u, after
-log(u / x) / r years.
+The standard error of r is enlarged by the root of f = (1 + rho) / (1 - rho), since days resemble the days before; rho
+is the correlation of neighbouring residuals, less its bias of some -(2 + 4 rho) / n in a line through n days.  The
+interval has the quantile of Student's t for n / f independent days.  Histories of less than eight weeks are refused:
+the intervals that they allow are mostly too wide for any plan, and those that are not hold the growth too seldom.
+
+A link whose largest load is utilisation x today is full, at the limit u, after log(u / x) / r years.
 """
 
 from __future__ import annotations
@@ -16,17 +19,19 @@ import dataclasses
 import math
 
 import numpy as np
+from scipy.stats import t as student_t
 
 from teal.errors import InputError
 from teal.network import TrafficMatrices
 from teal.runtime.arrays import FloatArray
 
 _DAY_S, _YEAR_S = 86_400.0, 365.25 * 86_400.0
-_LEAST_DAYS = 4  # days, from which on daily means are used
-_LEAST_MEANS = 3
-_WIDEST = math.log(4.0)  # of the interval of a fitted rate: wider ones say nothing about the years to come
+_LEAST_DAYS = 56  # days from the first mean to the last
+_LEAST_FREE = 10  # means, beside those that the line and the levels of weekdays take
+_WIDEST = math.log(16.0)  # of the interval of a fitted rate: wider ones say nothing about the years to come
 _MOST_YEARS = 30.0  # years, beyond which a link counts as never full
-_Z90 = 1.645  # standard errors to each side of an interval that holds 90%
+_UPPER = 0.95  # quantile of the upper end of an interval that holds 90%
+_MOST_CORRELATION = 0.95  # of neighbouring residuals
 _BLOCK = 1024  # matrices in memory at a time
 
 
@@ -67,7 +72,7 @@ def fitted_growth(traffic: TrafficMatrices) -> Growth:
     """The growth of a history.
 
     Raises:
-        InputError: fewer than three means, a mean of no traffic, or an interval so wide that nothing follows from it.
+        InputError: a history of less than eight weeks, a day of no traffic, or an interval too wide for any plan.
     """
     totals = np.concatenate(
         [
@@ -76,31 +81,38 @@ def fitted_growth(traffic: TrafficMatrices) -> Growth:
         ]
     )
     seconds = (traffic.timestamps - traffic.timestamps[0]).astype("timedelta64[s]").astype(np.float64)
-    length = _DAY_S if seconds[-1] >= _LEAST_DAYS * _DAY_S else 3600.0
-    part = (seconds // length).astype(np.int64)
-    counts = np.bincount(part)
+    day = (seconds // _DAY_S).astype(np.int64)
+    counts = np.bincount(day)
     full = counts >= 0.9 * counts.max()  # the first and the last day may be parts of one
     number = np.flatnonzero(full)
-    if len(number) < _LEAST_MEANS:
+    weekdays, weekday = np.unique(number % 7, return_inverse=True)
+    free = len(number) - len(weekdays) - 1
+    span = int(number[-1] - number[0]) + 1
+    if span < _LEAST_DAYS or free < _LEAST_FREE:
         raise InputError(
-            "--growth-per-year", "fit", f"traffic of at least {_LEAST_MEANS} days or hours", f"{len(number)} of them"
-        )
-    means = np.bincount(part, totals)[full] / counts[full]
+            "--growth-per-year", "fit", f"traffic of at least {_LEAST_DAYS} days, or a number such as 0.3",
+            f"{len(number)} full days in {span}",
+        )  # fmt: skip
+    means = np.bincount(day, totals)[full] / counts[full]
     if not (means > 0).all():
         raise InputError("--growth-per-year", "fit", "traffic in every day", "a day without any")
-    years, logs = number * length / _YEAR_S, np.log(means)
-    centred = years - years.mean()
+    years, logs = number * _DAY_S / _YEAR_S, np.log(means)
+    levels = np.bincount(weekday)
+    centred = years - (np.bincount(weekday, years) / levels)[weekday]
     rate = float(centred @ logs / (centred @ centred))
-    residual = logs - logs.mean() - rate * centred
-    variance = float(residual @ residual) / max(1, len(logs) - 2) / float(centred @ centred)
-    size = float(residual @ residual)
-    rho = float(np.clip(residual[1:] @ residual[:-1] / size, 0.0, 0.95)) if size > 0 else 0.0
-    error = math.sqrt(variance * (1 + rho) / (1 - rho))
-    growth = Growth(rate, rate - _Z90 * error, rate + _Z90 * error, True)
+    residual = logs - (np.bincount(weekday, logs) / levels)[weekday] - rate * centred
+    size, count = float(residual @ residual), len(logs)
+    variance = size / free / float(centred @ centred)
+    rho = float(residual[1:] @ residual[:-1]) / size if size > 0 else 0.0
+    rho = float(np.clip((count * rho + 2) / (count - 4), 0.0, _MOST_CORRELATION))
+    fewer = (1 + rho) / (1 - rho)
+    error = math.sqrt(variance * fewer)
+    width = float(student_t.ppf(_UPPER, max(1.0, (free + 1) / fewer - 1))) * error
+    growth = Growth(rate, rate - width, rate + width, True)
     if growth.high - growth.low > _WIDEST:
         raise InputError(
             "--growth-per-year", "fit", "traffic from which a growth can be told, or a number such as 0.3",
-            f"{len(number)} {'days' if length == _DAY_S else 'hours'}, {growth}",
+            f"{len(number)} days, {growth}",
         )  # fmt: skip
     return growth
 
