@@ -41,7 +41,8 @@ class UpgradeConfig(InstanceConfig):
     """matrices of the traffic; pipe: one matrix of every pair's peak; hose: every matrix in which each node sends and
     receives at most its peak.  pipe and hose are computed both, and compared."""
     matrices: int = 24
-    """Number of matrices, evenly spread over the traffic; 0 for all."""
+    """Number of matrices, evenly spread over the traffic, to plan for at first; 0 for all.  The others are replayed on
+    the plan under every failure, and planned for too where they do not fit."""
     growth: float = 1.0
     """Factor of all demands: 1.4 for next year's traffic, if it grows by 40%."""
     hose: Path | None = None

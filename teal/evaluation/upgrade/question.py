@@ -31,6 +31,9 @@ class Question:
     """What is asked: the instance with candidate cables, its scenarios, and the settings.
 
     Attributes:
+        num_matrices: of the traffic, but for those that --replay holds back.
+        rows: numbers of those that are planned for.
+        matrices: (M, D) Gbit/s of these.
         failed: steps after the search that failed, and why.
     """
 
@@ -38,6 +41,7 @@ class Question:
     instance: Instance
     offer: Offer
     problem: Problem
+    num_matrices: int
     rows: Int64Array
     matrices: FloatArray
     failures: list[Failure]
@@ -52,13 +56,22 @@ class Question:
             regular=self.offer.regular, most=self.offer.most,
         )  # fmt: skip
 
+    def with_more(self, rows: Int64Array, scenarios: Scenarios) -> tuple[Question, Scenarios]:
+        """The question with more matrices to plan for, and their scenarios behind the others."""
+        self.notify(f"{len(rows)} matrices that do not fit are planned for too")
+        more = self.instance.traffic.read(rows)
+        added, _ = self.scenarios(self.config.growth * more, self.failures)
+        both = np.concatenate([self.rows, rows]), np.concatenate([self.matrices, more])
+        return dataclasses.replace(self, rows=both[0], matrices=both[1]), scenarios.joined(added)
+
     def attempt(self, what: str, step: Callable[[], T]) -> T | None:
         """The result of a step after the search; None where it fails, so that the plan is kept."""
         try:
             return step()
         except Exception as error:  # whatever it is: the search may have taken hours
-            self.failed.append(f"{what} failed: {type(error).__name__}: {error}")
-            self.notify(self.failed[-1])
+            said = f"{what} failed: {type(error).__name__}: {error}"
+            self.failed[:] = [*(one for one in self.failed if one != said), said]
+            self.notify(said)
             return None
 
     def report(self, number: int, cost: float, bound: float) -> None:
@@ -95,7 +108,7 @@ def load_question(config: UpgradeConfig, notify: Notify) -> Question:
     deadline = Deadline.after(seconds(config.deadline, "--deadline") if config.deadline else math.inf)
     matrices = whole.read(rows)
     return Question(
-        config, instance, bought, instance.problem(matrices[:1]), rows, matrices,
+        config, instance, bought, instance.problem(matrices[:1]), count, rows, matrices,
         failures_of(config, bought.topology), deadline, notify,
     )  # fmt: skip
 

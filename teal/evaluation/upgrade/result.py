@@ -57,6 +57,46 @@ class ScenarioFit:
     cut_off: int
 
 
+@dataclasses.dataclass(frozen=True)
+class Replayed:
+    """What the replay of the matrices that were left out has shown.
+
+    Attributes:
+        matrices: of the traffic, but for those that ``--replay`` holds back.
+        planned: matrices that the plan is made for.
+        added: of these, those that were added because they did not fit an earlier plan.
+        replayed: others that were replayed on the plan, under every failure.
+        overloaded: of these, those that do not fit, since time was over.
+        utilisation: largest of a link in a replayed matrix.
+    """
+
+    matrices: int
+    planned: int
+    added: int
+    replayed: int
+    overloaded: int
+    utilisation: float
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every matrix fits."""
+        return self.planned + self.replayed == self.matrices and not self.overloaded
+
+    def __str__(self) -> str:
+        left = self.matrices - self.planned
+        text = f"{self.planned:,} of {self.matrices:,} matrices are planned for"
+        text += f", {self.added:,} of them because they did not fit before" if self.added else ""
+        if not left:
+            return text
+        percent = f"the fullest link at {100 * self.utilisation:.2f}%"
+        if self.is_complete:
+            return f"{text}; the others were replayed and fit, {percent}"
+        return (
+            f"{text}; {self.replayed:,} of the others were replayed in time, of which {self.overloaded:,} do not fit, "
+            f"{percent}"
+        )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Quarter:
     """What must be there by the end of a quarter.
@@ -133,6 +173,7 @@ class UpgradePlan:
         after: (E,) the same with the purchase.
         worst_demands: largest utilisation by the worst demands found in the hose; NaN for others.
         worst_limit: certified, that no demands of the hose pass; NaN if it was not computed.
+        replayed: of the matrices that are not planned for; None where demands are not those of matrices.
         growth: of the demands in time; None if it was not asked for.
         forecasts: when each link is full, the earliest first.
         quarters: of the horizon.
@@ -153,6 +194,7 @@ class UpgradePlan:
     after: Any
     worst_demands: float = math.nan
     worst_limit: float = math.nan
+    replayed: Replayed | None = None
     growth: Growth | None = None
     forecasts: list[LinkForecast] = dataclasses.field(default_factory=list)
     quarters: list[Quarter] = dataclasses.field(default_factory=list)
@@ -175,13 +217,14 @@ class UpgradePlan:
             for name in ("purchases", "forecasts", "quarters", "alternatives", "curve")
         }
         growth = None if self.growth is None else dataclasses.asdict(self.growth)
+        replayed = None if self.replayed is None else dataclasses.asdict(self.replayed)
         return finite_only({
             "cost": one.cost, "bound": one.bound, "gap": one.gap, "bound_all_paths": self.bound_all_paths,
             "cost_of_any_amounts": self.continuous, "rounds": one.rounds, "cuts": one.cuts, "solve_s": one.solve_s,
             "reached": one.reached, "largest_utilisation": float(one.utilisation.max(initial=0.0)),
             "worst_demands_found": self.worst_demands, "worst_demands_limit": self.worst_limit,
             "scenarios": len(self.scenarios), "cut_off": self.cut_off,
-            "growth": growth, "failed": self.failed, **rows,
+            "replayed": replayed, "growth": growth, "failed": self.failed, **rows,
         })  # fmt: skip
 
     def describe(self) -> str:
@@ -195,6 +238,8 @@ class UpgradePlan:
             f"{len(self.scenarios):,} scenarios fit, the fullest link of any at "
             f"{100 * float(one.utilisation.max(initial=0.0)):.2f}%",
         ]
+        if self.replayed is not None:
+            lines.append(str(self.replayed))
         if math.isfinite(self.worst_demands):
             limit = f", certified at most {100 * self.worst_limit:.2f}%" if math.isfinite(self.worst_limit) else ""
             lines.append(f"the worst demands of the hose that were found: {100 * self.worst_demands:.2f}%{limit}")

@@ -13,6 +13,7 @@ from teal.config.upgrade import UpgradeConfig
 from teal.evaluation.upgrade.growth import month_after, quarters
 from teal.evaluation.upgrade.igp import buy_for_igp, igp_loads
 from teal.evaluation.upgrade.inputs import hose_of
+from teal.evaluation.upgrade.left_out import LeftOut
 from teal.evaluation.upgrade.outlook import alternative, by_quarter, curve, forecasts, growth
 from teal.evaluation.upgrade.question import Notify, Question, load_question, purchases
 from teal.evaluation.upgrade.result import Quarter, ScenarioFit, UpgradePlan
@@ -62,8 +63,16 @@ def _planned(question: Question) -> UpgradePlan:
     if config.horizon:
         return _over_time(question, scenarios, cut_off)
     rate = growth(config, question.instance.traffic, notify) if config.growth_per_year else None
-    upgrade, cuts, scenarios, continuous = _bought(question, scenarios)
-    plan = dataclasses.replace(_plan(question, scenarios, upgrade, cuts, cut_off, continuous), growth=rate)
+    left_out, cuts = LeftOut(question), None
+    while True:
+        upgrade, cuts, scenarios, continuous = _bought(question, scenarios, cuts)
+        replayed, missed = left_out.replay(question, scenarios, [(1.0, upgrade.bought)], cut_off)
+        if not len(missed) or question.deadline.is_over:
+            break
+        question, scenarios = question.with_more(missed, scenarios)
+    upgrade = dataclasses.replace(upgrade, reached=upgrade.reached and replayed.is_complete)
+    plan = _plan(question, scenarios, upgrade, cuts, cut_off, continuous)
+    plan = dataclasses.replace(plan, growth=rate, replayed=replayed if config.demands == "matrices" else None)
     if rate is not None:
         full = question.attempt("the forecast", partial(forecasts, question, scenarios, rate)) or []
         plan = dataclasses.replace(plan, forecasts=full)
@@ -76,15 +85,18 @@ def _planned(question: Question) -> UpgradePlan:
     return plan
 
 
-def _bought(question: Question, scenarios: Scenarios) -> tuple[Upgrade, Cuts, Scenarios, float]:
-    """The purchase, its cuts and scenarios (with added paths), and, with modules, the cost in any amounts."""
+def _bought(question: Question, scenarios: Scenarios, known: Cuts | None) -> tuple[Upgrade, Cuts, Scenarios, float]:
+    """The purchase, its cuts and scenarios (with added paths), and, with modules, the cost in any amounts.
+
+    ``known`` are cuts of an earlier purchase.
+    """
     config = question.config
     if config.routing == "ecmp":
         cuts = Cuts(scenarios.num_cables, len(scenarios.cable))
         upgrade = buy_for_igp(question, scenarios, config.sizes, question.failures)
         continuous = buy_for_igp(question, scenarios, (), question.failures).cost if config.sizes else math.nan
         return upgrade, cuts, scenarios, continuous
-    upgrade, cuts = buy(scenarios, gap=config.gap, deadline=question.deadline, report=question.report)
+    upgrade, cuts = buy(scenarios, gap=config.gap, deadline=question.deadline, report=question.report, cuts=known)
     if config.over_all_paths:
         upgrade, cuts, scenarios = _over_all_paths(question, scenarios, upgrade, cuts)
     upgrade, continuous = _in_modules(question, scenarios, upgrade, cuts)
@@ -168,12 +180,21 @@ def _over_time(question: Question, scenarios: Scenarios, cut_off: dict[int, list
     config, today = question.config, question.instance.traffic.timestamps[-1]
     rate = growth(config, question.instance.traffic, question.notify)
     ends, factors = quarters(rate, config.horizon_years)
-    full = forecasts(question, scenarios, rate)
-    periods, upgrade, last, cuts = schedule(
-        scenarios, factors.tolist(), gap=config.gap, sizes=config.sizes, deadline=question.deadline,
-        notify=question.notify,
-    )  # fmt: skip
+    left_out = LeftOut(question)
+    while True:
+        periods, upgrade, last, cuts = schedule(
+            scenarios, factors.tolist(), gap=config.gap, sizes=config.sizes, deadline=question.deadline,
+            notify=question.notify,
+        )  # fmt: skip
+        plans = [(one.growth, one.bought) for one in periods]
+        replayed, missed = left_out.replay(question, scenarios, plans, cut_off)
+        if not len(missed) or question.deadline.is_over:
+            break
+        question, scenarios = question.with_more(missed, scenarios)
+    upgrade = dataclasses.replace(upgrade, reached=upgrade.reached and replayed.is_complete)
     plan = _plan(question, last, upgrade, cuts, cut_off, math.nan)
+    full = question.attempt("the forecast", partial(forecasts, question, scenarios, rate)) or []
+    plan = dataclasses.replace(plan, replayed=replayed if config.demands == "matrices" else None)
     months = [month_after(today, float(end)) for end in ends]
     listed = [
         Quarter(

@@ -67,10 +67,13 @@ class Scenarios:
 
     def and_more(self, demand: FloatArray, live: BoolArray) -> Scenarios:
         """These scenarios and, behind them, others: (n, D) Gbit/s and (n, E)."""
-        numbers = self.num_scenarios + np.arange(len(demand))
+        return self.joined(self.some(demand, live))
+
+    def joined(self, more: Scenarios) -> Scenarios:
+        """These scenarios and, behind them, others of the same network."""
         return dataclasses.replace(
-            self, demand=np.concatenate([self.demand, demand]), live=np.concatenate([self.live, live]),
-            intact=np.concatenate([self.intact, numbers]),
+            self, demand=np.concatenate([self.demand, more.demand]), live=np.concatenate([self.live, more.live]),
+            intact=np.concatenate([self.intact, self.num_scenarios + more.intact]),
         )  # fmt: skip
 
     def some(self, demand: FloatArray, live: BoolArray) -> Scenarios:
