@@ -79,7 +79,8 @@ class UpgradeConfig(InstanceConfig):
     failure."""
     gap: Annotated[float, GAP] = 0.01
     over_all_paths: bool = False
-    """Add paths until the gap to the cheapest purchase over all paths of the network is reached."""
+    """Count --gap as reached only if the cost is so close to the cheapest purchase over all paths of the network; paths
+    are added in any case."""
     deadline: str = ""
     """Time after which to stop with the best so far: 30s, 5m.  Default: none."""
     curve: bool = False

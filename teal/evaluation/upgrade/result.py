@@ -168,7 +168,6 @@ class UpgradePlan:
         scenarios: one for each, in the order of the matrices.
         cut_off: names of demands that a failure cuts off, by failure; by "" those that are cut off without one.
         continuous: cost in any amounts, where modules are bought; else NaN.
-        bound_all_paths: what every purchase (in any amounts) costs at least, whichever paths are used; NaN if unknown.
         before: (E,) largest utilisation of each link over all scenarios, before the purchase; None if it failed.
         after: (E,) the same with the purchase.
         worst_demands: largest utilisation by the worst demands found in the hose; NaN for others.
@@ -189,7 +188,6 @@ class UpgradePlan:
     scenarios: list[ScenarioFit]
     cut_off: dict[str, list[str]]
     continuous: float
-    bound_all_paths: float
     before: Any
     after: Any
     worst_demands: float = math.nan
@@ -201,6 +199,11 @@ class UpgradePlan:
     alternatives: list[Alternative] = dataclasses.field(default_factory=list)
     curve: list[CurvePoint] = dataclasses.field(default_factory=list)
     failed: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def bound_all_paths(self) -> float:
+        """What every purchase (in any amounts) costs at least, whichever paths are used; NaN if unknown."""
+        return self.upgrade.bound_all_paths
 
     def to_frame(self) -> Any:
         """A pandas frame of the purchases."""
@@ -252,7 +255,7 @@ class UpgradePlan:
                 f"over all paths of the network at least {self.bound_all_paths:.6g}: candidate paths buy at most "
                 f"{100 * more:.2f}% too much"
                 if more <= _PROVES_SOMETHING
-                else "what other paths would save is unknown: --over-all-paths finds out"
+                else "what other paths would save is unknown"
             )
         if self.growth is not None:
             lines.append(str(self.growth))

@@ -71,7 +71,7 @@ def _planned(question: Question) -> UpgradePlan:
             break
         question, scenarios = question.with_more(missed, scenarios)
     upgrade = dataclasses.replace(upgrade, reached=upgrade.reached and replayed.is_complete)
-    plan = _plan(question, scenarios, upgrade, cuts, cut_off, continuous)
+    plan = _plan(question, scenarios, upgrade, cut_off, continuous)
     plan = dataclasses.replace(plan, growth=rate, replayed=replayed if config.demands == "matrices" else None)
     if rate is not None:
         full = question.attempt("the forecast", partial(forecasts, question, scenarios, rate)) or []
@@ -96,11 +96,18 @@ def _bought(question: Question, scenarios: Scenarios, known: Cuts | None) -> tup
         upgrade = buy_for_igp(question, scenarios, config.sizes, question.failures)
         continuous = buy_for_igp(question, scenarios, (), question.failures).cost if config.sizes else math.nan
         return upgrade, cuts, scenarios, continuous
-    upgrade, cuts = buy(scenarios, gap=config.gap, deadline=question.deadline, report=question.report, cuts=known)
-    if config.over_all_paths:
-        upgrade, cuts, scenarios = _over_all_paths(question, scenarios, upgrade, cuts)
+    upgrade, cuts, scenarios = _bought_over_paths(question, scenarios, known)
     upgrade, continuous = _in_modules(question, scenarios, upgrade, cuts)
     return upgrade, cuts, scenarios, continuous
+
+
+def _bought_over_paths(question: Question, scenarios: Scenarios, known: Cuts | None) -> tuple[Upgrade, Cuts, Scenarios]:
+    """The purchase in any amounts, its cuts and its scenarios, with the paths that it takes."""
+    upgrade, cuts = buy(
+        scenarios, gap=question.config.gap, deadline=question.deadline, report=question.report, cuts=known
+    )
+    step = partial(_over_all_paths, question, scenarios, upgrade, cuts)
+    return question.attempt("the search for paths", step) or (upgrade, cuts, scenarios)
 
 
 def _in_modules(question: Question, scenarios: Scenarios, upgrade: Upgrade, cuts: Cuts) -> tuple[Upgrade, float]:
@@ -113,17 +120,21 @@ def _in_modules(question: Question, scenarios: Scenarios, upgrade: Upgrade, cuts
     whole = question.attempt("the purchase in modules", step)
     if whole is None:
         return dataclasses.replace(upgrade, reached=False), math.nan
-    return dataclasses.replace(whole, dual=upgrade.dual), upgrade.cost
+    return dataclasses.replace(whole, dual=upgrade.dual, bound_all_paths=upgrade.bound_all_paths), upgrade.cost
 
 
 def _over_all_paths(
     question: Question, scenarios: Scenarios, upgrade: Upgrade, cuts: Cuts
 ) -> tuple[Upgrade, Cuts, Scenarios]:
-    """Add paths until the purchase is within the target of the cheapest one over all paths."""
+    """Add paths until the purchase is within the target of the cheapest one over all paths, or none is missing.
+
+    Under --over-all-paths the target counts as reached only then.
+    """
+    bound, gap = 0.0, question.config.gap
     for number in range(1, _MOST_PATH_ROUNDS + 1):
         assert upgrade.dual is not None
-        bound = bound_over_all_paths(scenarios, cuts, upgrade.dual)
-        if upgrade.cost - bound <= question.config.gap * upgrade.cost or question.deadline.is_over:
+        bound = max(bound, bound_over_all_paths(scenarios, cuts, upgrade.dual))
+        if upgrade.cost - bound <= gap * upgrade.cost or question.deadline.is_over:
             break
         paths = with_missing_paths(scenarios, cuts, upgrade.dual)
         added = int(paths.mask.sum() - scenarios.problem.paths.mask.sum())
@@ -132,9 +143,10 @@ def _over_all_paths(
             break
         scenarios = scenarios.with_paths(paths)
         cuts.over_paths(scenarios)
-        upgrade, cuts = buy(scenarios, gap=question.config.gap / 2, deadline=question.deadline, cuts=cuts)
-    reached = upgrade.cost - bound <= question.config.gap * upgrade.cost
-    return dataclasses.replace(upgrade, reached=reached), cuts, scenarios
+        upgrade, cuts = buy(scenarios, gap=gap / 2, deadline=question.deadline, cuts=cuts)
+    least = bound if question.config.over_all_paths else upgrade.bound
+    reached = upgrade.cost - least <= gap * upgrade.cost
+    return dataclasses.replace(upgrade, reached=reached, bound_all_paths=bound), cuts, scenarios
 
 
 def _with_comparison(question: Question, start: Scenarios, cut_off: dict[int, list[int]]) -> UpgradePlan:
@@ -155,8 +167,12 @@ def _with_comparison(question: Question, start: Scenarios, cut_off: dict[int, li
     upgrade, cuts, scenarios, worst = buy_for_hose(
         first, live, hose, gap=config.gap, deadline=question.deadline, report=question.report, notify=question.notify
     )
+    dual = np.zeros(0) if upgrade.dual is None else upgrade.dual
+    step = partial(bound_over_all_paths, scenarios, cuts, dual)
+    bound = question.attempt("the bound over all paths", lambda: max(0.0, step()))
+    upgrade = dataclasses.replace(upgrade, bound_all_paths=math.nan if bound is None else bound)
     upgrade, continuous = _in_modules(question, scenarios, upgrade, cuts)
-    plan = _plan(question, scenarios, upgrade, cuts, cut_off, continuous)
+    plan = _plan(question, scenarios, upgrade, cut_off, continuous)
     both = ("hose", scenarios, upgrade), ("pipe", start, of_pipe)
     alternatives = question.attempt("the replay", lambda: [alternative(question, *one) for one in both])
 
@@ -180,19 +196,22 @@ def _over_time(question: Question, scenarios: Scenarios, cut_off: dict[int, list
     config, today = question.config, question.instance.traffic.timestamps[-1]
     rate = growth(config, question.instance.traffic, question.notify)
     ends, factors = quarters(rate, config.horizon_years)
-    left_out = LeftOut(question)
+    left_out, known, most = LeftOut(question), None, float(factors.max())
     while True:
-        periods, upgrade, last, cuts = schedule(
+        largest, known, peak = _bought_over_paths(question, scenarios.scaled(most), known)
+        scenarios = scenarios.with_paths(peak.problem.paths)
+        periods, upgrade, last, known = schedule(
             scenarios, factors.tolist(), gap=config.gap, sizes=config.sizes, deadline=question.deadline,
-            notify=question.notify,
+            notify=question.notify, cuts=known,
         )  # fmt: skip
         plans = [(one.growth, one.bought) for one in periods]
         replayed, missed = left_out.replay(question, scenarios, plans, cut_off)
         if not len(missed) or question.deadline.is_over:
             break
         question, scenarios = question.with_more(missed, scenarios)
-    upgrade = dataclasses.replace(upgrade, reached=upgrade.reached and replayed.is_complete)
-    plan = _plan(question, last, upgrade, cuts, cut_off, math.nan)
+    reached = largest.reached and upgrade.reached and replayed.is_complete
+    upgrade = dataclasses.replace(upgrade, reached=reached, bound_all_paths=largest.bound_all_paths)
+    plan = _plan(question, last, upgrade, cut_off, largest.cost if config.sizes else math.nan)
     full = question.attempt("the forecast", partial(forecasts, question, scenarios, rate)) or []
     plan = dataclasses.replace(plan, replayed=replayed if config.demands == "matrices" else None)
     months = [month_after(today, float(end)) for end in ends]
@@ -208,11 +227,10 @@ def _over_time(question: Question, scenarios: Scenarios, cut_off: dict[int, list
 
 
 def _plan(
-    question: Question, scenarios: Scenarios, upgrade: Upgrade, cuts: Cuts, cut_off: dict[int, list[int]],
-    continuous: float,
+    question: Question, scenarios: Scenarios, upgrade: Upgrade, cut_off: dict[int, list[int]], continuous: float
 ) -> UpgradePlan:  # fmt: skip
     """The purchase with names."""
-    config, topology, failures = question.config, question.offer.topology, question.failures
+    topology, failures = question.offer.topology, question.failures
     pairs, names = question.instance.traffic.pairs, topology.node_names
     always = set(cut_off.get(-1, ()))
     named = {
@@ -220,10 +238,6 @@ def _plan(
         for number, demands in cut_off.items() if (own := [d for d in demands if number < 0 or d not in always])
     }  # fmt: skip
     capacity = question.offer.regular + upgrade.bought[scenarios.cable]
-    bound: float | None = None
-    if upgrade.dual is not None and config.routing == "optimal":
-        step = partial(bound_over_all_paths, scenarios, cuts, upgrade.dual)
-        bound = question.attempt("the bound over all paths", lambda: max(0.0, step())) if len(cuts) else 0.0
     loads = question.attempt("the loads of links", partial(_link_loads, question, scenarios, upgrade))
     before, after = loads or (None, None)
     return UpgradePlan(
@@ -231,7 +245,7 @@ def _plan(
         upgraded=topology.with_capacity(capacity).with_links(capacity > 0),
         upgrade=upgrade, purchases=purchases(question, upgrade.bought, upgrade.modules),
         scenarios=_fits(question, scenarios, upgrade, cut_off), cut_off=named,
-        continuous=continuous, bound_all_paths=math.nan if bound is None else bound, before=before, after=after,
+        continuous=continuous, before=before, after=after,
         failed=question.failed,
     )  # fmt: skip
 

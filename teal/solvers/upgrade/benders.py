@@ -44,6 +44,7 @@ class Upgrade:
         reached: whether the target gap was reached.
         modules: (C, J) number of modules of each kind; None where any amounts can be bought.
         dual: (n,) of the first n cuts, which prove the bound; of modules those of the purchase in any amounts.
+        bound_all_paths: what every purchase in any amounts costs at least, whichever paths are used; NaN if unknown.
     """
 
     bought: FloatArray
@@ -56,6 +57,7 @@ class Upgrade:
     reached: bool
     modules: Int64Array | None = None
     dual: FloatArray | None = None
+    bound_all_paths: float = math.nan
 
     @property
     def gap(self) -> float:

@@ -61,6 +61,7 @@ def schedule(
     sizes: Sequence[tuple[float, float]] = (),
     deadline: Deadline | None = None,
     notify: Callable[[str], None] | None = None,
+    cuts: Cuts | None = None,
 ) -> tuple[list[Period], Upgrade, Scenarios, Cuts]:
     """Periods in time order, the purchase for all of them, and its scenarios (of the largest demands) and cuts.
 
@@ -71,10 +72,11 @@ def schedule(
         sizes: of modules and their prices, as :func:`buy_modules` takes them; () for any amounts.
         deadline: after which periods get what the last one has.
         notify: called with a line after each period.
+        cuts: that are known to hold for the largest demands; more are added to them.
     """
     peaks = np.maximum.accumulate(growths).tolist()
     last = scenarios.scaled(peaks[-1])
-    upgrade, cuts = buy(last, gap=gap, deadline=deadline)
+    upgrade, cuts = buy(last, gap=gap, deadline=deadline, cuts=cuts)
     if sizes:
         upgrade = buy_modules(last, cuts, sizes, deadline=deadline)
     size = np.array([one for one, _ in sizes]) if sizes else None
