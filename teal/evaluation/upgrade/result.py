@@ -244,8 +244,9 @@ class UpgradePlan:
         if self.replayed is not None:
             lines.append(str(self.replayed))
         if math.isfinite(self.worst_demands):
-            limit = f", certified at most {100 * self.worst_limit:.2f}%" if math.isfinite(self.worst_limit) else ""
-            lines.append(f"the worst demands of the hose that were found: {100 * self.worst_demands:.2f}%{limit}")
+            is_certified = math.isfinite(self.worst_limit)
+            limit = f"certified at most {100 * self.worst_limit:.2f}%" if is_certified else "others may be worse"
+            lines.append(f"the worst demands of the hose that were found: {100 * self.worst_demands:.2f}%, {limit}")
         if math.isfinite(self.continuous):
             lines.append(f"in any amounts, each Gbit/s at --cost: {self.continuous:.6g}")
         if math.isfinite(self.bound_all_paths):

@@ -164,14 +164,26 @@ def _with_comparison(question: Question, start: Scenarios, cut_off: dict[int, li
     matrix = hose.dearest(far)
     first = dataclasses.replace(start, demand=np.where(start.demand > 0, matrix, 0.0))
     question.notify("hose")
-    upgrade, cuts, scenarios, worst = buy_for_hose(
-        first, live, hose, gap=config.gap, deadline=question.deadline, report=question.report, notify=question.notify
-    )
+    search = partial(
+        buy_for_hose, live=live, hose=hose, gap=config.gap, deadline=question.deadline, report=question.report,
+        notify=question.notify,
+    )  # fmt: skip
+    found = search(first)
+    upgrade = found.upgrade
     dual = np.zeros(0) if upgrade.dual is None else upgrade.dual
-    step = partial(bound_over_all_paths, scenarios, cuts, dual)
+    step = partial(bound_over_all_paths, found.scenarios, found.cuts, dual)
     bound = question.attempt("the bound over all paths", lambda: max(0.0, step()))
     upgrade = dataclasses.replace(upgrade, bound_all_paths=math.nan if bound is None else bound)
-    upgrade, continuous = _in_modules(question, scenarios, upgrade, cuts)
+    continuous = math.nan
+    if config.sizes:
+        more = partial(search, found.scenarios, sizes=config.sizes, cuts=found.cuts)
+        whole = question.attempt("the purchase in modules", more)
+        if whole is not None:
+            found, continuous = whole, upgrade.cost
+            upgrade = dataclasses.replace(found.upgrade, dual=dual, bound_all_paths=upgrade.bound_all_paths)
+        else:
+            upgrade = dataclasses.replace(upgrade, reached=False)
+    scenarios = found.scenarios
     plan = _plan(question, scenarios, upgrade, cut_off, continuous)
     both = ("hose", scenarios, upgrade), ("pipe", start, of_pipe)
     alternatives = question.attempt("the replay", lambda: [alternative(question, *one) for one in both])
@@ -184,10 +196,12 @@ def _with_comparison(question: Question, start: Scenarios, cut_off: dict[int, li
             question.notify(f"certified {number + 1} of {len(live)}: at most {100 * limit:.2f}%")
         return limit
 
-    limit = question.attempt("--certify", certified) if config.certify else None
+    limit = float(found.limit.max(initial=0.0))
+    if config.certify and not math.isfinite(limit):
+        limit = question.attempt("--certify", certified) or math.inf
     return dataclasses.replace(
-        plan, worst_demands=float(worst.max(initial=0.0)), alternatives=alternatives or [],
-        worst_limit=math.nan if limit is None else limit,
+        plan, worst_demands=float(found.worst.max(initial=0.0)), alternatives=alternatives or [],
+        worst_limit=limit if math.isfinite(limit) else math.nan,
     )  # fmt: skip
 
 

@@ -5,7 +5,8 @@ r"""Demands of which only the sums at each node are known: the hose model (Duffi
 Which matrix of H is the worst for a network is no convex program: the largest utilisation max over x of
 min over splits is max over x, y of sum_d x_d dist_d(y), linear in each of the two.  :func:`worst_matrices` improves x
 (a transport problem) and the prices y (the engine) in turn, from several starts: a lower limit of how bad H can be, and
-in :func:`buy_for_hose` the next scenario.  :func:`static_limit` is an upper limit: splits that may not depend on x.
+in :func:`buy_for_hose` the next scenario.  :func:`static_limit` is an upper limit: splits that may not depend on x.  On
+small networks :mod:`hose_limit <teal.solvers.upgrade.hose_limit>` decides what lies between the two.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,13 +26,15 @@ from teal.problem import Problem
 from teal.runtime.arrays import BoolArray, FloatArray, IntArray
 from teal.runtime.interruptible import Deadline
 from teal.solvers.pdhg import solve
-from teal.solvers.upgrade.benders import ReportRound, Upgrade, buy
+from teal.solvers.upgrade.benders import ReportRound, Upgrade, buy, buy_modules
 from teal.solvers.upgrade.cuts import Cuts
+from teal.solvers.upgrade.hose_limit import MOST_PRODUCTS, matrix_above
 from teal.solvers.upgrade.scenarios import Scenarios
 
 _ENGINE_GAP = 3e-3  # certified, of the utilisations of matrices that are tried
 _MOST_TURNS = 8  # turns of matrix and prices, at most, from each start
 RANDOM_STARTS = 3  # random starts of the search for worst matrices, beside those from earlier prices
+_LAST_STARTS = 12  # the same before a purchase is taken to serve the hose
 _GAIN = 1e-3  # relative, of the largest utilisation, below which a search stops
 _MOST_STATIC_ROWS = 200_000  # of the program of static splits; with them HiGHS takes minutes
 
@@ -165,6 +168,25 @@ def _path_cost(network: Problem, prices: FloatArray) -> FloatArray:
     return np.asarray(network.cheapest_path_cost(network.ops.path_sum(one)).numpy())
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class HosePlan:
+    """A purchase for a hose.
+
+    Attributes:
+        upgrade: the purchase.
+        cuts: of it.
+        scenarios: the matrices that it was made for.
+        worst: (F,) utilisation of the worst matrix found under each failure.
+        limit: (F,) that no matrix passes, certified; infinite where it is not known.
+    """
+
+    upgrade: Upgrade
+    cuts: Cuts
+    scenarios: Scenarios
+    worst: FloatArray
+    limit: FloatArray
+
+
 def buy_for_hose(
     start: Scenarios,
     live: BoolArray,
@@ -172,44 +194,51 @@ def buy_for_hose(
     *,
     gap: float = 1e-2,
     target: float = 1e-2,
+    sizes: Sequence[tuple[float, float]] = (),
+    cuts: Cuts | None = None,
+    exact_seconds: float = 30.0,
     deadline: Deadline | None = None,
     report: ReportRound | None = None,
     notify: Callable[[str], None] | None = None,
-) -> tuple[Upgrade, Cuts, Scenarios, FloatArray]:
+) -> HosePlan:
     """The cheapest purchase for all matrices of a hose, as far as the search for the worst ones reaches.
 
     Matrices that the purchase so far does not serve are added as scenarios, until the worst one found passes the limit
-    by ``target`` at most.  The bound is certified: a part of the hose's matrices has to fit in any case.
+    by ``target`` at most; on small networks (demands times links at most 2,000) until HiGHS proves that none does, if
+    it can in time.  The bound is certified: a part of the hose's matrices has to fit in any case.
 
     Args:
         start: scenarios to begin with, such as one matrix under each failure.
         live: (F, E) whether links work, for each failure.
         hose: the matrices.
         gap: of the purchase for the scenarios, certified.
-        target: by which the worst matrix found may pass the limit.
+        target: by which the worst matrix may pass the limit.
+        sizes: of modules and their prices, with ``cuts`` of the purchase in any amounts; () for any amounts.
+        cuts: that are known to hold; more are added to them.
+        exact_seconds: that the integer programs of one search may take.
         deadline: after which the purchase so far is returned.
         report: see :data:`ReportRound`.
         notify: called with a line after each search.
-
-    Returns:
-        The purchase, the cuts, all scenarios, and (F,) the utilisation of the worst matrix found under each failure.
     """
-    scenarios, cuts, end = start, None, deadline or Deadline(math.inf)
+    scenarios, end = start, deadline or Deadline(math.inf)
     begin, number = time.perf_counter(), 0
     while True:
-        upgrade, cuts = buy(scenarios, gap=gap, deadline=end, report=report, cuts=cuts)
-        network = _network(scenarios, live, upgrade.bought)
-        earlier = _last_prices(cuts, scenarios, live)
+        if sizes and cuts is not None:
+            upgrade = buy_modules(scenarios, cuts, sizes, deadline=end, report=report)
+        else:
+            upgrade, cuts = buy(scenarios, gap=gap, deadline=end, report=report, cuts=cuts)
+        network, most = _network(scenarios, live, upgrade.bought), scenarios.limit * (1 + target)
+        earlier, limit = _last_prices(cuts, scenarios, live), np.full(len(live), np.inf)
         # From the prices of earlier cuts alone as long as they lead to something; random starts have the last word.
-        for starts in (0, RANDOM_STARTS):
-            found = worst_matrices(
-                network, hose, starts=earlier, random_starts=starts if earlier is not None else RANDOM_STARTS,
-                seed=number, deadline=end,
-            )  # fmt: skip
+        for starts in (0 if earlier is not None else RANDOM_STARTS, _LAST_STARTS):
+            found = worst_matrices(network, hose, starts=earlier, random_starts=starts, seed=number, deadline=end)
             number += 1
-            passing = found.utilisation > scenarios.limit * (1 + target)
+            passing = found.utilisation > most
             if passing.any() or end.is_over:
                 break
+        if not passing.any() and not end.is_over and network.topology.num_links * len(hose.pairs) <= MOST_PRODUCTS:
+            limit = _limits(network, hose, most, found, min(exact_seconds, end.left))
+            passing = found.utilisation > most
         if notify is not None:
             notify(
                 f"worst demands found: the fullest link at {100 * float(found.utilisation.max()):.2f}%, "
@@ -221,7 +250,35 @@ def buy_for_hose(
     upgrade = dataclasses.replace(
         upgrade, solve_s=time.perf_counter() - begin, reached=upgrade.reached and not passing.any()
     )
-    return upgrade, cuts, scenarios, found.utilisation
+    return HosePlan(upgrade, cuts, scenarios, found.utilisation, limit)
+
+
+def _limits(network: Problem, hose: Hose, most: float, found: WorstMatrices, seconds: float) -> FloatArray:
+    """(F,) what no matrix passes; infinite where HiGHS did not prove that it is at most ``most``.
+
+    A worse matrix than those found is written into ``found``, and ends the search.
+    """
+    end, limit = Deadline.after(seconds), np.full(len(found.matrix), np.inf)
+    for row in range(len(limit)):
+        one = dataclasses.replace(
+            network, demand=network.demand[row : row + 1], capacity=network.capacity[row : row + 1]
+        )
+        fixed = static_limit(one, hose)[0]
+        if fixed <= most:
+            limit[row] = fixed
+            continue
+        if end.is_over:
+            continue
+        matrix, bound = matrix_above(one, hose, most, end.left)
+        if matrix is not None:
+            again = solve(dataclasses.replace(one, demand=torch.from_numpy(matrix[None])), gap=_ENGINE_GAP / 10)
+            if float(again.bound[0]) > found.utilisation[row]:
+                found.matrix[row], found.utilisation[row] = matrix, float(again.bound[0])
+                found.prices[row] = again.prices[0].clamp(min=0).numpy()
+            if found.utilisation[row] > most:
+                break
+        limit[row] = bound if bound <= most else np.inf
+    return np.maximum(limit, found.utilisation)
 
 
 def _network(scenarios: Scenarios, live: BoolArray, bought: FloatArray) -> Problem:

@@ -17,6 +17,7 @@ from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
 from teal.solvers.upgrade import buy, live_links, scenarios_of
 from teal.solvers.upgrade.hose import Hose, buy_for_hose, pipe, static_limit, worst_matrices
+from teal.solvers.upgrade.hose_limit import matrix_above
 from teal.solvers.upgrade.worst_case import worst_demands
 from teal.testing import make_topology, random_topology
 
@@ -61,6 +62,12 @@ def test_the_worst_matrix_is_that_of_the_worst_vertex_of_the_hose() -> None:
     found = worst_matrices(problem, hose)
     assert hose.excess(found.matrix[0]) <= 1e-9
     assert found.utilisation[0] == pytest.approx(worst, rel=5e-3)
+    exact, proven = matrix_above(problem, hose, 0.9 * worst, 60)
+    assert exact is not None
+    assert hose.excess(exact) <= 1e-6
+    assert float(teal.solve(problem.with_demand(exact[None]), gap=1e-5).value[0]) == pytest.approx(worst, rel=1e-3)
+    assert proven == pytest.approx(worst, rel=1e-3)
+    assert matrix_above(problem, hose, 1.01 * worst, 60) == (None, 1.01 * worst)
     limit, splits = static_limit(problem, hose)
     assert limit >= worst * (1 - 1e-6)
     # The limit is that of its splits: of all vertices, the worst load of fixed splits.
@@ -89,9 +96,10 @@ def test_a_purchase_for_a_hose_serves_random_matrices_of_it_and_costs_less_than_
     rng = np.random.default_rng(seed)
     first = hose.dearest(np.ones(len(hose.pairs)))
     start, _ = scenarios_of(problem, first[None], failures, np.ones(len(failures)), 0.9)
-    upgrade, _, scenarios, worst = buy_for_hose(start, live, hose, gap=5e-3)
+    plan = buy_for_hose(start, live, hose, gap=5e-3, exact_seconds=0.0)
+    upgrade, scenarios = plan.upgrade, plan.scenarios
     assert upgrade.reached
-    assert worst.max() <= 0.9 * 1.01
+    assert plan.worst.max() <= 0.9 * 1.01
     # Any matrix of the hose that was not searched for: vertices in random directions, under every failure.
     random = np.stack([hose.dearest(rng.normal(size=len(hose.pairs))) for _ in range(12)])
     replayed = scenarios.some(np.repeat(random, len(live), axis=0), np.tile(live, (len(random), 1)))
@@ -100,6 +108,30 @@ def test_a_purchase_for_a_hose_serves_random_matrices_of_it_and_costs_less_than_
     peaks = np.array([min(hose.out[s], hose.into[t]) for s, t in hose.pairs])
     by_pairs, _ = scenarios_of(problem, pipe(peaks[None])[None], failures, np.ones(len(failures)), 0.9)
     assert upgrade.bound <= buy(by_pairs, gap=5e-3)[0].cost
+
+
+@pytest.mark.parametrize("sizes", [(), ((0.5, 0.5),)])
+def test_on_a_small_network_no_vertex_passes_what_a_purchase_certifies(sizes: tuple[tuple[float, float], ...]) -> None:
+    topology = make_topology([(0, 1, 4), (1, 2, 3), (2, 3, 4), (3, 0, 3), (0, 2, 2)], both=True)
+    pairs = np.array([[0, 1], [0, 2], [1, 2], [1, 3], [2, 0], [3, 1]], dtype=np.int32)
+    paths = teal.compute_paths(topology, pairs, num_paths=3, method="survivable", cache=False)
+    problem = Problem.create(topology, paths, Objective("max_link_utilisation"), np.ones((1, 6)))
+    hose = Hose(pairs, np.array([7.0, 5.0, 4.0, 6.0]), np.array([5.0, 8.0, 6.0, 3.0]))
+    failures = topology.cables()
+    live, vertices = live_links(problem, failures), np.stack(_vertices(hose))
+    start, _ = scenarios_of(problem, vertices[:1], failures, np.ones(5), 0.9)
+    plan = buy_for_hose(start, live, hose, gap=5e-3)
+    if sizes:
+        continuous = plan.upgrade.cost
+        plan = buy_for_hose(plan.scenarios, live, hose, sizes=sizes, cuts=plan.cuts)
+        np.testing.assert_allclose(plan.upgrade.bought / 0.5, np.round(plan.upgrade.bought / 0.5), atol=1e-9)
+        assert plan.upgrade.cost >= continuous * 0.99
+    assert plan.upgrade.reached
+    for row, one in enumerate(live):
+        every = plan.scenarios.some(vertices, np.tile(one, (len(vertices), 1)))
+        worst = float(teal.solve(every.batch(np.arange(len(vertices)), plan.upgrade.bought), gap=1e-5).value.max())
+        assert worst * (1 - 1e-4) <= plan.limit[row] <= 0.9 * 1.01 * (1 + 1e-9)
+        assert plan.worst[row] <= worst * (1 + 1e-6)
 
 
 def test_limits_that_are_no_limits_are_refused() -> None:
