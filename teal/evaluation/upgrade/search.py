@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from functools import partial
 
 import numpy as np
@@ -63,14 +64,17 @@ def _planned(question: Question) -> UpgradePlan:
     if config.horizon:
         return _over_time(question, scenarios, cut_off)
     rate = growth(config, question.instance.traffic, notify) if config.growth_per_year else None
-    left_out, cuts = LeftOut(question), None
+    left_out, cuts, begin, rounds = LeftOut(question), None, time.perf_counter(), 0
     while True:
         upgrade, cuts, scenarios, continuous = _bought(question, scenarios, cuts)
+        rounds += upgrade.rounds
         replayed, missed = left_out.replay(question, scenarios, [(1.0, upgrade.bought)], cut_off)
         if not len(missed) or question.deadline.is_over:
             break
         question, scenarios = question.with_more(missed, scenarios)
-    upgrade = dataclasses.replace(upgrade, reached=upgrade.reached and replayed.is_complete)
+    upgrade = dataclasses.replace(
+        upgrade, reached=upgrade.reached and replayed.is_complete, rounds=rounds, solve_s=time.perf_counter() - begin
+    )
     plan = _plan(question, scenarios, upgrade, cut_off, continuous)
     plan = dataclasses.replace(plan, growth=rate, replayed=replayed if config.demands == "matrices" else None)
     if rate is not None:
@@ -143,7 +147,9 @@ def _over_all_paths(
             break
         scenarios = scenarios.with_paths(paths)
         cuts.over_paths(scenarios)
+        before = upgrade.rounds
         upgrade, cuts = buy(scenarios, gap=gap / 2, deadline=question.deadline, cuts=cuts)
+        upgrade = dataclasses.replace(upgrade, rounds=before + upgrade.rounds)
     least = bound if question.config.over_all_paths else upgrade.bound
     reached = upgrade.cost - least <= gap * upgrade.cost
     return dataclasses.replace(upgrade, reached=reached, bound_all_paths=bound), cuts, scenarios
@@ -211,6 +217,7 @@ def _over_time(question: Question, scenarios: Scenarios, cut_off: dict[int, list
     rate = growth(config, question.instance.traffic, question.notify)
     ends, factors = quarters(rate, config.horizon_years)
     left_out, known, most = LeftOut(question), None, float(factors.max())
+    begin, rounds = time.perf_counter(), 0
     while True:
         largest, known, peak = _bought_over_paths(question, scenarios.scaled(most), known)
         scenarios = scenarios.with_paths(peak.problem.paths)
@@ -218,13 +225,17 @@ def _over_time(question: Question, scenarios: Scenarios, cut_off: dict[int, list
             scenarios, factors.tolist(), gap=config.gap, sizes=config.sizes, deadline=question.deadline,
             notify=question.notify, cuts=known,
         )  # fmt: skip
+        rounds += largest.rounds + upgrade.rounds
         plans = [(one.growth, one.bought) for one in periods]
         replayed, missed = left_out.replay(question, scenarios, plans, cut_off)
         if not len(missed) or question.deadline.is_over:
             break
         question, scenarios = question.with_more(missed, scenarios)
     reached = largest.reached and upgrade.reached and replayed.is_complete
-    upgrade = dataclasses.replace(upgrade, reached=reached, bound_all_paths=largest.bound_all_paths)
+    upgrade = dataclasses.replace(
+        upgrade, reached=reached, bound_all_paths=largest.bound_all_paths, rounds=rounds,
+        solve_s=time.perf_counter() - begin,
+    )  # fmt: skip
     plan = _plan(question, last, upgrade, cut_off, largest.cost if config.sizes else math.nan)
     full = question.attempt("the forecast", partial(forecasts, question, scenarios, rate)) or []
     plan = dataclasses.replace(plan, replayed=replayed if config.demands == "matrices" else None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.optimize import linprog
@@ -10,6 +12,7 @@ import teal
 from teal.network import Topology, TrafficMatrices, all_pairs
 from teal.network.rates import ArrayRates
 from teal.runtime.arrays import FloatArray
+from teal.solvers.upgrade import buy
 from teal.testing import make_topology
 
 _ENDS = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (1, 3)]
@@ -78,3 +81,18 @@ def test_matrices_that_time_did_not_suffice_for_are_named() -> None:
     assert (plan.replayed.matrices, plan.replayed.planned, plan.replayed.replayed) == (12, 2, 0)
     assert not plan.upgrade.reached
     assert "2 of 12 matrices are planned for; 0 of the others were replayed in time" in plan.describe()
+
+
+def test_rounds_and_time_are_those_of_all_searches_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    topology, traffic = _history(12)
+    searches = []
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        searches.append(buy(*arguments, **options))
+        return searches[-1]
+
+    monkeypatch.setattr("teal.evaluation.upgrade.search.buy", counted)
+    plan = teal.upgrade(topology, traffic, growth=3.0, matrices=2)
+    assert len(searches) > 1
+    assert plan.upgrade.rounds == sum(upgrade.rounds for upgrade, _ in searches)
+    assert plan.upgrade.solve_s >= sum(upgrade.solve_s for upgrade, _ in searches)
