@@ -173,7 +173,7 @@ def _write_bad_files(folder: Path) -> None:
         ("train --topology b4 --traffic gravity --device tpu", "--device"),
         ("train --topology b4 --traffic gravity --objective weighted_flow --weights no.csv", "no.csv: weights"),
         ("evaluate --topology b4 --traffic gravity --scheme lp-none", "lp-none: scheme: expected one of"),
-        ("evaluate --topology b4 --traffic gravity --scheme teal --model hedge", "the description of a model"),
+        ("evaluate --topology b4 --traffic gravity --scheme teal --model hedge", "a model of the kind flow-gnn"),
         ("train --topology b4 --traffic gravity --out m --layers 2", "--layers: expected --from none beside it"),
         ("train --topology b4 --traffic gravity --out m --from nowhere", "nowhere: model.json"),
         ("train --topology b4 --traffic gravity --out m --num-paths 3 --from b4", "a model for K = 3 paths"),

@@ -92,7 +92,7 @@ def test_the_checkpoint_of_pretraining_lists_the_held_out_networks(tmp_path: Pat
     model, card = load_price_gnn(tmp_path)
     assert card.held_out == SMALL_POOL.held_out
     assert model.config.hidden == 8
-    with pytest.raises(InputError, match="description of a PriceGNN"):
+    with pytest.raises(InputError, match="a model of the kind price-gnn, found flow-gnn"):
         load_price_gnn(Path(__file__).parents[2] / "models" / "b4")
 
 

@@ -10,11 +10,11 @@ from scipy.optimize import linprog
 import teal
 from teal.network import Topology, TrafficMatrices, all_pairs
 from teal.network.rates import ArrayRates
-from teal.runtime.arrays import FloatArray
+from teal.runtime.arrays import FloatArray, IntArray
 from teal.testing import make_topology
 
 
-def _least_cost(topology: Topology, pairs: FloatArray, matrix: FloatArray) -> float:
+def _least_cost(topology: Topology, pairs: IntArray, matrix: FloatArray) -> float:
     """The cheapest purchase, at 1 for a Gbit/s, with which a matrix fits without failure and under each of a cable."""
     nodes, links, cables = topology.num_nodes, topology.num_links, topology.cables()
     balance, sent = np.zeros((nodes, links)), np.zeros((nodes, nodes))
