@@ -197,9 +197,9 @@ def test_a_network_that_is_replaced_under_a_request(tmp_path: Path, monkeypatch:
         original = beside
         swapped = False
 
-        async def late(size: int, call: Any, *arguments: Any) -> Any:
+        async def late(size: int, call: Any, *arguments: Any, **options: Any) -> Any:
             nonlocal swapped
-            found = await original(size, call, *arguments)
+            found = await original(size, call, *arguments, **options)
             if call.__name__ == "read" and not swapped:
                 swapped = True
                 await solver.put("x", {"topology": second})

@@ -124,9 +124,9 @@ def buy(
         if is_done or end.is_over or number >= _MOST_ROUNDS:
             break
         if not len(tested.cuts):  # all fit, or cannot be told apart from what fits
-            if math.isfinite(best_cost) or finest <= GAPS[-1]:
+            if finest <= GAPS[-1]:
                 break
-            finest /= 10  # the loads pass a limit of a cable by less than this test told
+            finest /= 10  # the purchase, or what a cable's limit is passed by, is less than this test told
     seconds = time.perf_counter() - begin
     if not math.isfinite(best_cost):
         raise SolverError("upgrade: no purchase within the limits of the cables was found in time")
