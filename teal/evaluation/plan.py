@@ -9,7 +9,8 @@ What a failure costs is known up to the gaps of two solutions.  With values V, a
 network, before (0) and after (1), the loss against the optimum before, relative to it, lies between 1 - B1 / V0 and
 1 - V1 / B0 (where less is better, between their negatives).  Cases whose interval leaves open whether anything is
 lost, or is wide for what it says, are solved further: to a smaller gap, or with the paths that they miss.  They are
-few.  Under protection, and for an objective that is a sequence of programs, bounds are those over the candidate paths.
+few.  Under limits of latency no paths are added, and bounds are those over paths of any latency.  Under protection, and
+for an objective that is a sequence of programs, bounds are those over the candidate paths.
 """
 
 from __future__ import annotations
@@ -158,7 +159,9 @@ def outages(
         if all(part in done for part in parts):
             continue
         problem = instance.problem(instance.traffic.read(block))
-        before = _Solved.of(problem, pdhg.solve(problem, gap=gap)).finer(torch.arange(len(block)), gap)
+        # A path that a case misses may be longer than the limit of a class.
+        before = _Solved.of(problem, pdhg.solve(problem, gap=gap), may_add_paths=instance.max_latency is None)
+        before = before.finer(torch.arange(len(block)), gap)
         for part, failure in zip(parts, failures, strict=True):
             if part in done:
                 continue
@@ -167,7 +170,8 @@ def outages(
                 continue
             capacity = topology.with_failed_links(list(failure.links)).capacity
             failed = problem.with_capacity(torch.from_numpy(capacity))
-            after = _Solved.of(failed, pdhg.solve(failed, gap=gap, warm_start=before.result))
+            result = pdhg.solve(failed, gap=gap, warm_start=before.result)
+            after = _Solved.of(failed, result, may_add_paths=before.may_add_paths)
             # Other failures start from ``before``, so that no result depends on which parts were done earlier.
             yield part, *_outages_of(instance, block, *_decided(before, after, gap), failure)
 
@@ -180,20 +184,23 @@ class _Solved:
         problem: the block.
         result: over its paths.
         bound: (B,) over all paths of the network, where one is known.
-        wider: solutions of some matrices over further paths, with the rows that they are of.
+        may_add_paths: whether any path of the network may be used: not under limits of latency.
+        wider: solutions of some matrices over further paths, with the rows that they are of; later ones count.
     """
 
     problem: Problem
     result: pdhg.PdhgResult
     bound: torch.Tensor
+    may_add_paths: bool
     wider: tuple[tuple[torch.Tensor, Problem, pdhg.PdhgResult], ...] = ()
 
     @classmethod
-    def of(cls, problem: Problem, result: pdhg.PdhgResult) -> _Solved:
+    def of(cls, problem: Problem, result: pdhg.PdhgResult, *, may_add_paths: bool) -> _Solved:
         """With the bound over all paths that the prices of ``result`` prove."""
         if problem.objective.rules.is_sequence or problem.conditions:
-            return cls(problem, result, result.bound)
-        return cls(problem, result, all_paths_bound(problem, result.prices) + 0.0)  # 0 has no sign then
+            return cls(problem, result, result.bound, may_add_paths)
+        bound = all_paths_bound(problem, result.prices) + 0.0  # 0 has no sign then
+        return cls(problem, result, bound, may_add_paths)
 
     @property
     def value(self) -> torch.Tensor:
@@ -206,7 +213,7 @@ class _Solved:
     def finer(self, rows: torch.Tensor, target: float) -> _Solved:
         """Some matrices solved to a smaller gap: over more paths where some are missing, else from their last state."""
         gap = certified_gap(self.problem, self.value, self.bound)
-        lacks_paths = gap > 2 * self.result.gap
+        lacks_paths = (gap > 2 * self.result.gap) & self.may_add_paths
         return self._over_more_paths(rows[(lacks_paths & (gap > target))[rows]], target)._to_gap(
             rows[(~lacks_paths & (self.result.gap > target))[rows]], target
         )
@@ -215,18 +222,24 @@ class _Solved:
         if not len(rows):
             return self
         part = _rows(self.problem, rows)
-        finer = _Solved.of(part, pdhg.solve(part, gap=target, warm_start=self.result.state.rows(rows)))
-        bound = self.bound.index_copy(0, rows, finer.bound)
-        return dataclasses.replace(self, result=self.result.replaced(rows, finer.result), bound=bound)
+        result = pdhg.solve(part, gap=target, warm_start=self.result.state.rows(rows))
+        finer = _Solved.of(part, result, may_add_paths=self.may_add_paths)
+        better = self._with_bound(rows, finer.bound)
+        return dataclasses.replace(better, result=self.result.replaced(rows, finer.result))
 
     def _over_more_paths(self, rows: torch.Tensor, target: float) -> _Solved:
         if not len(rows) or len(rows) * self.problem.paths.leaf.size > _MOST_SLOTS:
             return self
-        part = _rows(self.problem, rows)
+        known = self.wider[-1][1].paths if self.wider else self.problem.paths  # what was found before is not lost
+        part = _rows(self.problem.with_paths(known), rows)
         last = complete(improving(part, target=target, max_rounds=_MOST_ROUNDS))
         wider = rows, part.with_paths(last.paths), last.result
-        bound = self.bound.index_copy(0, rows, last.bound_all_paths)
-        return dataclasses.replace(self, bound=bound, wider=(*self.wider, wider))
+        return dataclasses.replace(self._with_bound(rows, last.bound_all_paths), wider=(*self.wider, wider))
+
+    def _with_bound(self, rows: torch.Tensor, bound: torch.Tensor) -> _Solved:
+        """With the better of the known bound and another one for some matrices."""
+        better = torch.minimum if self.problem.objective.rules.sense > 0 else torch.maximum
+        return dataclasses.replace(self, bound=self.bound.index_copy(0, rows, better(self.bound[rows], bound)))
 
 
 def _rows(problem: Problem, rows: torch.Tensor) -> Problem:

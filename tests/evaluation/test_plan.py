@@ -74,6 +74,21 @@ def test_value_and_bound_of_outages_bracket_the_optimum_of_free_routing(seed: in
     assert [o.value for o in remaining[1]] == [o.value for o in {part: found for part, found, _ in parts}[remaining[0]]]
 
 
+def test_no_path_beyond_a_limit_of_latency_is_added() -> None:
+    """Ten Gbit/s of which five fit on the only path within the limit; a longer way has room for all."""
+    topology = make_topology([(0, 1, 5.0), (0, 2, 20.0), (2, 1, 20.0)])
+    topology = dataclasses.replace(topology, latency=np.array([1.0, 20.0, 20.0]))
+    pairs, times = np.array([[0, 1]], np.int32), np.array(["2026-01-01"], "datetime64[s]")
+    traffic = TrafficMatrices("one", pairs, times, ArrayRates(np.array([[10.0]])), 300)
+    paths = compute_paths(topology, pairs, num_paths=1, cache=False)
+    free = Instance(topology, traffic, paths, Objective(), None, traffic.split(), torch.device("cpu"))
+    limited = dataclasses.replace(free, max_latency=np.array([5.0]))
+    for instance, expected in ((limited, 5.0), (free, 10.0)):
+        ((_, (outage,), _),) = outages(instance, np.array([0]), 1e-3, [NO_FAILURE])
+        assert outage.value == pytest.approx(expected, rel=1e-3)
+        assert outage.bound_all_paths >= expected * (1 - 1e-6)
+
+
 def test_outages_of_a_line_of_three_nodes_equal_values_computed_by_hand() -> None:
     # n0 - n1 - n2: without the first cable all demands from and to n0 are stranded.
     topology = make_topology([(0, 1, 10.0), (1, 2, 10.0)], both=True)
