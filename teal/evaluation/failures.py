@@ -61,13 +61,8 @@ def link_failures(topology: Topology) -> Iterator[Failure]:
     A link and one in the other direction, paired in the order of the file; parallel ones remain.
     """
     names = topology.link_names()
-    for cable in topology.cables():
-        start = topology.link_source[cable[0]]
-        forth = [link for link in cable if topology.link_source[link] == start]
-        back = [link for link in cable if topology.link_source[link] != start]
-        for number in range(max(len(forth), len(back))):
-            pair = [*forth[number : number + 1], *back[number : number + 1]]
-            yield Failure(names[pair[0]].replace("->", " - "), "link", tuple(pair))
+    for pair in topology.link_pairs():
+        yield Failure(names[pair[0]].replace("->", " - "), "link", tuple(pair))
 
 
 def node_failures(topology: Topology) -> Iterator[Failure]:

@@ -92,3 +92,8 @@ def model_of_each(
 def serves(model: object, objective: Objective) -> bool:
     """Whether a model is for an objective: a FlowGNN is for the one that it was trained for, or for all."""
     return not isinstance(model, FlowGnnScheme) or model.serves(objective)
+
+
+def helps(model: object, objective: Objective, paths: PathSet) -> bool:
+    """Whether PDHG should start from a model that somebody named: of a PriceGNN only where it saves time."""
+    return serves(model, objective) and (isinstance(model, FlowGnnScheme) or saves_time(paths))

@@ -60,8 +60,7 @@ def prepared(config: ServeConfig) -> Path:
     """The folder of the networks, after everything that may be wrong with the settings has been looked at."""
     config.tokens()
     folder = config.state or cache_dir("networks")
-    if config.model not in ("auto", "none"):
-        named_model(config.model)
+    named_model(config.model)
     if config.topology:
         _register(config, folder)
     return folder

@@ -18,9 +18,9 @@ import httpx
 from teal.client import AsyncClient
 from teal.nn.checkpoint import MODEL_CARD, MODEL_WEIGHTS, PriceGnnCard, save_price_gnn
 from teal.nn.price_gnn import PriceGNN, PriceGnnConfig
+from teal.schemes import models
 from teal.schemes.successive import SuccessivePdhg
 from teal.serving.engine import model as served_model
-from teal.serving.engine import served
 from teal.serving.engine.solver import Solver
 from teal.serving.http.app import make_app
 from tests.serving.service import rates_of, run
@@ -28,7 +28,7 @@ from tests.serving.service import rates_of, run
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(served, "saves_time", lambda _: True)  # so that solves of B4 start from the model
+    monkeypatch.setattr(models, "saves_time", lambda _: True)  # so that solves of B4 start from the model
     monkeypatch.setattr(served_model, "_LOOK_EVERY_S", 0.0)
     save(tmp_path / "model", 0)
     return tmp_path / "model"

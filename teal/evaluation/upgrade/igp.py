@@ -18,7 +18,7 @@ from teal.errors import InputError
 from teal.evaluation.failures import Failure
 from teal.evaluation.upgrade.question import Question
 from teal.network.ecmp import EcmpDag, igp_metric
-from teal.network.segment_lists import SegmentPolicies, segment_traffic
+from teal.network.segment_lists import SegmentPolicies
 from teal.pathops.igp_failures import IgpFailures
 from teal.runtime.arrays import BoolArray, FloatArray
 from teal.solvers.upgrade import Scenarios, Upgrade, buy_for_loads
@@ -36,7 +36,8 @@ def igp_loads(question: Question, scenarios: Scenarios, built: FloatArray) -> Fl
         scenarios: every matrix without failure, and under each of the question's failures in turn.
         built: (C,) above 0 for the new cables that exist.
     """
-    return _routed(question, scenarios, question.failures, (built > 0)[scenarios.cable])[0]
+    is_built = (built > 0)[scenarios.cable]
+    return _routed(question, _dag(question), scenarios, question.failures, is_built)[0]
 
 
 def buy_for_igp(
@@ -58,7 +59,8 @@ def buy_for_igp(
         raise InputError(
             "--candidates", "rows", f"at most {_MOST_CANDIDATES} new cables with --routing ecmp", len(candidates)
         )
-    _, lost = _routed(question, scenarios, failures, np.ones(len(scenarios.cable), dtype=bool))
+    dag = _dag(question)
+    _, lost = _routed(question, dag, scenarios, failures, np.ones(len(scenarios.cable), dtype=bool))
     sets = itertools.chain(*(itertools.combinations(candidates, count) for count in range(len(candidates) + 1)))
     best: Upgrade | None = None
     bound, tried, error = math.inf, 0, None
@@ -67,7 +69,7 @@ def buy_for_igp(
             bound = 0.0
             break
         tried += 1
-        load, lost_too = _routed(question, scenarios, failures, np.isin(scenarios.cable, built))
+        load, lost_too = _routed(question, dag, scenarios, failures, np.isin(scenarios.cable, built))
         if (lost_too > lost + _LOST * scenarios.demand.sum(1).max(initial=0.0)).any():
             continue
         try:
@@ -85,24 +87,25 @@ def buy_for_igp(
     )
 
 
+def _dag(question: Question) -> EcmpDag:
+    """The IGP's shortest paths with all new cables."""
+    return EcmpDag.of(question.offer.topology, igp_metric(question.offer.topology, "file"))
+
+
 def _routed(
-    question: Question, scenarios: Scenarios, failures: Sequence[Failure], is_built: BoolArray
+    question: Question, dag: EcmpDag, scenarios: Scenarios, failures: Sequence[Failure], is_built: BoolArray
 ) -> tuple[FloatArray, FloatArray]:
     """(S, E) Gbit/s on each link, and (S,) Gbit/s of demands whose ends are cut off from each other.
 
     Args:
-        question: for the network.
+        question: for its new cables.
+        dag: shortest paths with all of them.
         scenarios: every matrix without failure, and under each failure in turn.
         failures: of them.
         is_built: (E,) whether a new cable's link exists; ignored for the others.
     """
-    topology = question.offer.topology
     absent = np.flatnonzero(np.isin(scenarios.cable, question.offer.candidates) & ~is_built).tolist()
     demand = scenarios.demand[:: 1 + len(failures)]  # without failure: of all demands that have a path
-    loads = IgpFailures(
-        EcmpDag.of(topology, igp_metric(topology, "file")),
-        *segment_traffic(scenarios.problem.paths.pairs, demand, SegmentPolicies.none(), topology.num_nodes,
-                         topology.link_source),
-    )  # fmt: skip
+    loads = IgpFailures.of_demands(dag, scenarios.problem.paths.pairs, demand, SegmentPolicies.none())
     found = loads.under([absent, *(absent + list(one.links) for one in failures)], loads=True)
     return found.load.transpose(1, 0, 2).reshape(len(scenarios.demand), -1), found.lost.T.reshape(-1)

@@ -53,7 +53,7 @@ class Question:
         """Matrices (M, D), as they are, under no failure and under each."""
         return scenarios_of(
             self.problem, matrices, [one.links for one in failures], self.offer.cost, self.config.max_utilisation,
-            regular=self.offer.regular, most=self.offer.most,
+            regular=self.offer.regular, most=self.offer.most, max_latency=self.instance.max_latency,
         )  # fmt: skip
 
     def with_more(self, rows: Int64Array, scenarios: Scenarios) -> tuple[Question, Scenarios]:
@@ -106,11 +106,11 @@ def load_question(config: UpgradeConfig, notify: Notify) -> Question:
     whole = planned[0] if factor == 1.0 else planned[0].scaled(factor)
     instance = dataclasses.replace(instance, traffic=whole)
     deadline = Deadline.after(seconds(config.deadline, "--deadline") if config.deadline else math.inf)
-    matrices = whole.read(rows)
+    matrices, failures = whole.read(rows), failures_of(config, bought.topology)
+    instance = instance.surviving([one.links for one in failures], notify)  # once, not for each block of matrices
     return Question(
-        config, instance, bought, instance.problem(matrices[:1]), count, rows, matrices,
-        failures_of(config, bought.topology), deadline, notify,
-    )  # fmt: skip
+        config, instance, bought, instance.problem(matrices[:1]), count, rows, matrices, failures, deadline, notify
+    )
 
 
 def _with_candidate_paths(config: UpgradeConfig, paths: PathSet, topology: Topology) -> PathSet:

@@ -132,13 +132,15 @@ def _over_all_paths(
 ) -> tuple[Upgrade, Cuts, Scenarios]:
     """Add paths until the purchase is within the target of the cheapest one over all paths, or none is missing.
 
-    Under --over-all-paths the target counts as reached only then.
+    Under --over-all-paths the target counts as reached only then.  Under limits of latency no path is added, since it
+    may be longer, and the bound is that over paths of any latency.
     """
     bound, gap = 0.0, question.config.gap
     for number in range(1, _MOST_PATH_ROUNDS + 1):
         assert upgrade.dual is not None
         bound = max(bound, bound_over_all_paths(scenarios, cuts, upgrade.dual))
-        if upgrade.cost - bound <= gap * upgrade.cost or question.deadline.is_over:
+        is_limited = question.instance.max_latency is not None
+        if upgrade.cost - bound <= gap * upgrade.cost or question.deadline.is_over or is_limited:
             break
         paths = with_missing_paths(scenarios, cuts, upgrade.dual)
         added = int(paths.mask.sum() - scenarios.problem.paths.mask.sum())

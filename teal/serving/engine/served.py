@@ -26,9 +26,7 @@ from teal.problem.allocation import Allocation
 from teal.problem.assessment import Assessment, assess
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline, Run, Steps
-from teal.schemes.flow_gnn import FlowGnnScheme
-from teal.schemes.models import serves
-from teal.schemes.price_gnn import saves_time
+from teal.schemes.models import helps, serves
 from teal.schemes.successive import SuccessivePdhg
 from teal.serving.engine.answer import FIGURES, Answer
 from teal.serving.engine.candidates import candidate_paths
@@ -306,15 +304,12 @@ class Served:
         self, job: Job, deadline: Deadline, starter: Starter | None, start: pdhg.PdhgState | None
     ) -> Steps[Solved]:
         problem = self.problem(job.wanted, job.rates)
-        helps = starter is not None and serves(starter, problem.objective)
-        helps = helps and (saves_time(self.paths) or isinstance(starter, FlowGnnScheme))
+        starter = starter if starter is not None and helps(starter, problem.objective, self.paths) else None
         engine = self._engines.pop(job.wanted.network, None) or SuccessivePdhg()
         self._engines[job.wanted.network] = engine
         while len(self._engines) > _MOST_PROGRAMS:
             del self._engines[next(iter(self._engines))]
-        result = yield from engine.solving(
-            problem, gap=job.gap, deadline=deadline, starter=starter if helps else None, start=start
-        )
+        result = yield from engine.solving(problem, gap=job.gap, deadline=deadline, starter=starter, start=start)
         return Solved(
             job.wanted, problem, shortened(problem, result.splits), result.prices, result.stopped_by, result.state,
             result.iterations, result.program_prices,

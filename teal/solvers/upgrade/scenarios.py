@@ -124,6 +124,7 @@ def scenarios_of(
     *,
     regular: FloatArray | None = None,
     most: FloatArray | None = None,
+    max_latency: FloatArray | None = None,
 ) -> tuple[Scenarios, dict[int, list[int]]]:
     """Every matrix under no failure and under each; and for each failure (-1: none) the demands that it cuts off.
 
@@ -140,15 +141,16 @@ def scenarios_of(
         growth: factor of all demands.
         regular: (E,) Gbit/s before the purchase, 0 on candidate cables; None for the capacities of the topology.
         most: (C,) that can be bought at most; None for no limit.
+        max_latency: (D,) ms that a path may take, infinite for no limit; None for no limits.
     """
     topology = problem.topology
     cable = np.zeros(topology.num_links, dtype=np.int64)
     for number, links in enumerate(topology.link_pairs()):
         cable[links] = number
     live = live_links(problem, failures)
-    connected = np.array([reaches(topology, problem.paths.pairs, row) for row in live])
+    connected = np.array([reaches(topology, problem.paths.pairs, row, max_latency) for row in live])
     if isinstance(problem.paths, PathSet):
-        paths = with_surviving_paths(problem.paths, topology, [(), *failures])
+        paths = with_surviving_paths(problem.paths, topology, [(), *failures], max_latency=max_latency)
         problem = problem if paths is problem.paths else problem.with_paths(paths)
     wanted = (matrices > 0).any(0)
     cut_off = {

@@ -1,46 +1,18 @@
-"""A plan beside the whole program over all paths of a small network, by HiGHS: flows of each source on links."""
+"""Plans beside the whole program over all paths of small networks."""
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
-import scipy.sparse as sp
-from scipy.optimize import linprog
 
 import teal
-from teal.network import Topology, TrafficMatrices, all_pairs
+from teal.network import TrafficMatrices, all_pairs
+from teal.network.classes import DemandClasses
 from teal.network.rates import ArrayRates
-from teal.runtime.arrays import FloatArray, IntArray
 from teal.testing import make_topology
-
-
-def _least_cost(topology: Topology, pairs: IntArray, matrix: FloatArray) -> float:
-    """The cheapest purchase, at 1 for a Gbit/s, with which a matrix fits without failure and under each of a cable."""
-    nodes, links, cables = topology.num_nodes, topology.num_links, topology.cables()
-    balance, sent = np.zeros((nodes, links)), np.zeros((nodes, nodes))
-    balance[topology.link_target, np.arange(links)] = 1
-    balance[topology.link_source, np.arange(links)] = -1
-    for (source, target), rate in zip(pairs, matrix, strict=True):
-        sent[source, target] += rate
-        sent[source, source] -= rate
-    bought = np.zeros((links, len(cables)))
-    for number, one in enumerate(cables):
-        bought[one, number] = -1.0
-    scenarios = [[], *cables]
-    block = sp.kron(sp.eye_array(len(scenarios)), np.tile(np.eye(links), nodes))
-    within = sp.hstack([np.vstack([bought] * len(scenarios)), block])
-    right = np.concatenate([topology.capacity] * len(scenarios))
-    upper = np.full((len(scenarios), nodes, links), np.inf)
-    for s, failed in enumerate(scenarios):
-        upper[s, :, failed] = 0
-    kept = sp.hstack([
-        sp.csr_array((len(scenarios) * nodes * nodes, len(cables))),
-        sp.kron(sp.eye_array(len(scenarios) * nodes), balance),
-    ])  # fmt: skip
-    cost = np.concatenate([np.ones(len(cables)), np.zeros(upper.size)])
-    bounds = np.column_stack([np.zeros(len(cost)), np.concatenate([np.full(len(cables), np.inf), upper.reshape(-1)])])
-    result = linprog(cost, within, right, kept, np.tile(sent.reshape(-1), len(scenarios)), bounds=bounds)
-    return float(result.fun)
+from tests.free_routing import least_cost
 
 
 @pytest.mark.parametrize("options", [{}, {"growth_per_year": "0", "horizon": "2q"}, {"modules": "0.5"}])
@@ -52,10 +24,24 @@ def test_bounds_over_all_paths_are_within_the_gap_without_being_asked_for(option
     traffic = TrafficMatrices(
         "one", pairs, np.array(["2026-01-01"], dtype="datetime64[s]"), ArrayRates(matrix[None]), 3600, key="one"
     )
-    least = _least_cost(topology, pairs, matrix)
+    cables = topology.cables()
+    least = least_cost(topology, pairs, matrix[None], cables, np.ones(len(cables)), 1.0)
     plan = teal.upgrade(topology, traffic, num_paths=2, path_method="survivable", **options)
     cost = plan.continuous if "modules" in options else plan.upgrade.cost
     assert least > 1
     assert plan.bound_all_paths <= least * (1 + 1e-6) <= cost * (1 + 2e-6)
     assert cost - plan.bound_all_paths <= 0.01 * cost
     assert plan.upgrade.reached
+
+
+def test_no_path_beyond_a_limit_of_latency_saves_a_purchase() -> None:
+    """Ten Gbit/s of which five fit on the only path within the limit; a longer way has room for all."""
+    topology = make_topology([(0, 1, 5.0), (0, 2, 20.0), (2, 1, 20.0)])
+    topology = dataclasses.replace(topology, latency=np.array([1.0, 20.0, 20.0]))
+    pairs, times = np.array([[0, 1]], np.int32), np.array(["2026-01-01"], "datetime64[s]")
+    classes = DemandClasses(("gold",), np.array([0, 1]))
+    traffic = TrafficMatrices("one", pairs, times, ArrayRates(np.array([[10.0]])), 3600, key="l", classes=classes)
+    for limits, cost in (("gold=5", 5.0), ("", 0.0)):
+        plan = teal.upgrade(topology, traffic, latency_limits=limits, failures="none", num_paths=1)
+        assert plan.upgrade.cost == pytest.approx(cost, abs=1e-2)
+        assert plan.bound_all_paths <= cost + 1e-6
