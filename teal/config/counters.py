@@ -30,8 +30,8 @@ class CounterConfig(IgpConfig, TopologyFileConfig):
     counter_unit: str = ""
     """Unit of the column rate, such as Mbit/s; Gbit/s by default."""
     labels: Literal["end", "start"] = "end"
-    """What matrices of the same times, read and written, name their intervals by; an interval of counters is known by
-    its end."""
+    """Whether the time of a matrix, read or written, is the start or the end of its interval; the time of a counter's
+    reading is always the end."""
     interval: float = 0.0
     """Seconds of an interval; 0 for the median time between two readings."""
     counter_error: float = 0.01

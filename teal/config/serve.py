@@ -30,9 +30,9 @@ class ServeConfig:
     objective: str = "total_flow"
     """Objective of that network, unless a request has another one."""
     model: str = "auto"
-    """What the engine starts from without an earlier state: the PriceGNN that comes with Teal, on large networks
-    (auto); nothing (none); or the model in this folder: a PriceGNN on large networks, a FlowGNN, as teal train writes
-    it, for every network with its objective."""
+    """Model whose prediction the engine starts from where it has no earlier state: the PriceGNN that comes with Teal,
+    on large networks (auto); no model (none); or the model in this folder: a PriceGNN on large networks, a FlowGNN, as
+    teal train writes it, for every network with its objective."""
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int = 8000

@@ -47,9 +47,9 @@ class SolveConfig(IgpConfig, InstanceConfig):
     """Time after which to stop with the best so far: 500ms, 5s, 1m.  Default: none."""
     max_iterations: Annotated[int, MAX_ITERATIONS] = 10_000
     model: str = "auto"
-    """What PDHG starts from: a model that teal train or teal pretrain wrote to this folder, of whichever kind, one that
-    comes with Teal (universal, flow), or nothing (none); auto is universal on networks of middle size (50,000 paths and
-    more, but too small for a start from a sample of the demands), else none."""
+    """Model whose prediction PDHG starts from: the one of either kind that teal train or teal pretrain wrote to this
+    folder, one that comes with Teal (universal, flow), or none; auto is universal on networks of middle size (50,000
+    paths and more, but too small for a start from a sample of the demands), else none."""
     fail: tuple[str, ...] = ()
     """A failed link A,B (node names; both directions); repeat for more.  A demand without a candidate path
     that is left gets one, where the network still connects it."""

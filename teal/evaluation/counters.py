@@ -35,8 +35,8 @@ from teal.solvers.estimation.estimator import Estimator
 from teal.solvers.estimation.repair import STALE_WEIGHT, repair
 
 _UNEXPLAINED = 0.25  # share of what was counted, from which on the routing is doubted
-_KEPT_EVERY_S = 10.0  # at least, of wall time, between two times at which what is done is kept
-_WORTH_OF_WRITING = 20.0  # times the time of writing it, likewise
+_SAVE_EVERY_S = 10.0  # seconds between two saves of the results so far, at least
+_SAVE_SHARE = 0.05  # of the run, at most, that goes into saving: after a slow save the next one waits longer
 _BETTER_FIT = 0.7  # of the error of matrices at the counters, below which the other labels are the right ones
 
 
@@ -306,7 +306,7 @@ def estimate(
 def _keeping(count: int, keep: Callable[[], None]) -> Iterator[int]:
     """The numbers of all intervals; what is done is kept now and then, and when the run is interrupted."""
     with interrupts_wait() as stop_if_requested:
-        due = time.monotonic() + _KEPT_EVERY_S
+        due = time.monotonic() + _SAVE_EVERY_S
         for t in tqdm(range(count), desc="estimating", unit="interval"):
             yield t
             try:
@@ -317,7 +317,7 @@ def _keeping(count: int, keep: Callable[[], None]) -> Iterator[int]:
             if (begin := time.monotonic()) >= due:
                 keep()
                 end = time.monotonic()
-                due = end + max(_KEPT_EVERY_S, _WORTH_OF_WRITING * (end - begin))
+                due = end + max(_SAVE_EVERY_S, (end - begin) / _SAVE_SHARE)
 
 
 def _flows(

@@ -74,7 +74,9 @@ class Instance:
         return problem if self.protection is None else problem.under(self.protection)
 
     def surviving(self, failures: Iterable[Iterable[int]], notify: Callable[[str], None] = lambda _: None) -> Instance:
-        """The same with a path for each demand that the network connects during a failure and no path of it survives.
+        """The instance with a surviving path for each demand that would have none during a failure.
+
+        Only a demand whose nodes the network still connects during that failure gets a path.
 
         Args:
             failures: numbers of the links of each; links of capacity 0 are down in all of them.

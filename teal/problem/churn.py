@@ -131,7 +131,7 @@ class ChurnLimit(Condition):
         return ((self.moved(program, splits) - self.budget(program)) / volume).clamp(min=0)
 
     def scaled(self, program: Program, splits: Tensor) -> Tensor:
-        """See Condition: of the demands, those are scaled down first of which most of a lost Gbit/s had moved.
+        """Scale down those demands first of which the largest share of a lost Gbit/s had moved (see Condition).
 
         A demand of which the factor f is kept moves on the paths with f split > w0 alone, so that what moves is convex
         in f, and its slope, a share of the demand's flow, rises at w0 / split of each path.  At the price p of what

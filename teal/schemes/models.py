@@ -53,7 +53,7 @@ def named_model(name: str, objective: Objective | str | None = None) -> Model | 
 
 
 def starter_for(name: str, named: Model | None, paths: PathSet) -> Model | None:
-    """What PDHG starts from: the named model, or for ``auto`` the one that comes with Teal, where it saves time.
+    """The model that PDHG starts from: the named one, or for ``auto`` the one that comes with Teal where it saves time.
 
     Args:
         name: of the setting.

@@ -61,6 +61,15 @@ async def service(
         yield client
 
 
+@asynccontextmanager
+async def b4_service(folder: Path, **options: Any) -> AsyncIterator[AsyncClient]:
+    """A client of a fresh service, with the ``options`` of :func:`service`, in which B4 is registered and ready."""
+    async with service(folder, **options) as client:
+        await client.put_network("b4", "b4")
+        await client.wait_ready("b4")
+        yield client
+
+
 def run(work: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(work())  # type: ignore[arg-type]
 

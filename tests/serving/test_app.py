@@ -33,7 +33,7 @@ from teal.serving.engine.served import Job, Served
 from teal.serving.engine.solver import Solver
 from teal.serving.engine.wanted import Wanted, single_program
 from teal.solvers.pdhg.fused import certificates, kernels
-from tests.serving.service import held_engine, listening, problem_of, queued, rates_of, run, service, until
+from tests.serving.service import b4_service, held_engine, listening, problem_of, queued, rates_of, run, service, until
 
 
 def test_served_allocations_are_feasible_certified_and_as_good_as_the_engine(tmp_path: Path) -> None:
@@ -71,9 +71,7 @@ def test_json_responses_equal_arrow_responses(tmp_path: Path) -> None:
     rates = rates_of()
 
     async def work() -> None:
-        async with service(tmp_path) as client:
-            await client.put_network("b4", "b4")
-            await client.wait_ready("b4")
+        async with b4_service(tmp_path) as client:
             arrow = await client.allocate("b4", rates, gap=1e-6)
             square = np.zeros((12, 12))
             square[~np.eye(12, dtype=bool)] = rates[0]
@@ -112,9 +110,8 @@ def test_answers_by_name_say_where_each_demand_goes(tmp_path: Path, entries: int
     demands = [{"source": "1", "target": "12", "rate": 30_000.0}, {"source": "4", "target": "2", "rate": 5.0}]
 
     async def work() -> None:
-        async with service(tmp_path) as client:
-            await client.put_network("b4", "b4")
-            info = await client.wait_ready("b4")
+        async with b4_service(tmp_path) as client:
+            info = await client.network("b4")
             body = {"demands": demands, "gap": 1e-4, "entries": entries}
             response = await client._http.post("/v1/networks/b4/allocations", json=body)
             answer = AllocationAnswer.model_validate_json(response.content)
@@ -158,9 +155,7 @@ def test_a_request_with_a_key_is_answered_again_and_not_solved_again(tmp_path: P
     body = {"demands": [{"source": "1", "target": "12", "rate": 30.0}]}
 
     async def work() -> None:
-        async with service(tmp_path) as client:
-            await client.put_network("b4", "b4")
-            await client.wait_ready("b4")
+        async with b4_service(tmp_path) as client:
 
             async def ask(key: str, **more: Any) -> Any:
                 headers = {"Idempotency-Key": key}
@@ -265,9 +260,7 @@ def test_simultaneous_requests_are_solved_in_one_batch(tmp_path: Path, monkeypat
     solver = Solver(tmp_path)
 
     async def work() -> None:
-        async with service(tmp_path, solver=solver) as client:
-            await client.put_network("b4", "b4")
-            await client.wait_ready("b4")
+        async with b4_service(tmp_path, solver=solver) as client:
             rates_by_request = [rates_of(1 + seed % 3, seed) for seed in range(12)]
             with held_engine(monkeypatch) as engine:
                 requests = [
@@ -315,9 +308,7 @@ def test_a_request_at_its_deadline_gets_the_best_allocation_so_far(tmp_path: Pat
     solver = Solver(tmp_path)
 
     async def work() -> None:
-        async with service(tmp_path, solver=solver) as client:
-            await client.put_network("b4", "b4")
-            await client.wait_ready("b4")
+        async with b4_service(tmp_path, solver=solver) as client:
             # As measured on a fast machine: on a busy one a request of a millisecond would be refused.
             solver._registry.ready("b4").times.calibrate(single_program("total_flow"), 1e-6, None)
             allocation = await client.allocate("b4", rates_of(16, size=30_000), gap=1e-9, deadline_ms=1)

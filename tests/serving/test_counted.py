@@ -19,7 +19,7 @@ from teal.runtime.arrays import FloatArray
 from teal.serving.engine.counted import CountedTraffic, interval_of
 from teal.serving.engine.requests import CounterReadings
 from teal.testing import make_topology
-from tests.serving.service import b4_served, run, service
+from tests.serving.service import b4_served, b4_service, run, service
 
 SERVED = b4_served()
 TOPOLOGY, PAIRS = SERVED.topology, SERVED.paths.pairs
@@ -132,9 +132,7 @@ def test_a_matrix_that_the_counters_contradict_is_not_kept(tmp_path: Path) -> No
 )
 def test_wrong_readings_are_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     async def work() -> None:
-        async with service(tmp_path) as client:
-            await client.put_network("b4", "b4")
-            await client.wait_ready("b4")
+        async with b4_service(tmp_path) as client:
             links, nodes = _readings(IGP @ _series(1)[0])
             body = {"time": "2026-01-01T00:00:00Z", "counters": {"links": links, "nodes": nodes, **change}}
             response = await client._http.post("/v1/networks/b4/measurements", json=body)

@@ -37,7 +37,7 @@ from teal.serving.engine.solver import Solver
 from teal.serving.engine.wanted import single_program
 from teal.serving.http.app import make_app
 from tests.gate import PATIENCE_S
-from tests.serving.service import TOKEN, held_engine, queued, rates_of, run, service, until
+from tests.serving.service import TOKEN, b4_service, held_engine, queued, rates_of, run, service, until
 from tests.serving.test_requests import JSON_TYPE, VALID_BODY
 
 _LATER_MS = 60_000  # a deadline that even a busy machine keeps
@@ -155,9 +155,7 @@ def test_too_many_are_turned_away_and_the_others_answered(tmp_path: Path, monkey
     solver = Solver(tmp_path, most_waiting=5)  # four of one client
 
     async def work() -> None:
-        async with service(tmp_path, solver=solver) as client:
-            await client.put_network("b4", "b4")
-            await client.wait_ready("b4")
+        async with b4_service(tmp_path, solver=solver) as client:
             # Sixteen matrices fill a batch, so that each request is a batch of its own.
             with held_engine(monkeypatch) as engine:
                 calls = [asyncio.create_task(client.allocate("b4", rates_of(16))) for _ in range(20)]
@@ -232,9 +230,7 @@ def test_a_request_past_its_deadline_takes_no_time_from_others(tmp_path: Path, m
     solver = Solver(tmp_path)
 
     async def work() -> None:
-        async with service(tmp_path, solver=solver) as client:
-            await client.put_network("b4", "b4")
-            await client.wait_ready("b4")
+        async with b4_service(tmp_path, solver=solver) as client:
             # As measured on a fast machine: on a busy one the late requests would be refused, not queued.
             solver._registry.ready("b4").times.calibrate(single_program("total_flow"), 1e-6, None)
             hard = rates_of(size=30_000)
@@ -362,9 +358,7 @@ def test_the_log_names_who_asked_for_what(tmp_path: Path) -> None:
     log_to(log)
 
     async def work() -> None:
-        async with service(tmp_path / "state") as client:
-            await client.put_network("b4", "b4")
-            await client.wait_ready("b4")
+        async with b4_service(tmp_path / "state") as client:
             body = json.dumps({"rates": rates_of().tolist(), "deadline_ms": 54_321})
             await client._http.post("/v1/networks/b4/allocations", content=body, headers=JSON_TYPE)
             await client.allocate("b4", rates_of(), deadline_ms=54_322)
@@ -409,9 +403,7 @@ def test_the_service_accepts_its_own_host_names_and_answers_errors_as_json(tmp_p
 
 def test_metrics_and_the_description(tmp_path: Path) -> None:
     async def work() -> None:
-        async with service(tmp_path) as client:
-            await client.put_network("b4", "b4")
-            await client.wait_ready("b4")
+        async with b4_service(tmp_path) as client:
             await client.allocate("b4", rates_of())
             await client.put_network("gone", "b4")
             await client.wait_ready("gone")

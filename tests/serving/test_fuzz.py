@@ -27,7 +27,7 @@ from schemathesis.checks import not_a_server_error
 
 from teal.client import ARROW, Client
 from teal.runtime import storage
-from tests.serving.service import listening, run, service
+from tests.serving.service import b4_service, listening, run
 
 LINE = {
     "directed": True,
@@ -107,9 +107,7 @@ def test_mutated_arrow_streams_cause_no_server_error(tmp_path: Path) -> None:
     statuses: collections.Counter[int] = collections.Counter()
 
     async def work() -> None:
-        async with service(tmp_path) as client:
-            await client.put_network("b4", "b4")
-            await client.wait_ready("b4")
+        async with b4_service(tmp_path) as client:
             for body in ARROW_BODIES:
                 for trial in range(MUTATIONS):
                     mutated = bytearray(body)
@@ -179,9 +177,7 @@ ODD_BODIES = [
 
 def test_odd_bodies_are_faults_of_the_caller(tmp_path: Path) -> None:
     async def work() -> None:
-        async with service(tmp_path, most_bytes=8 << 20) as client:
-            await client.put_network("b4", "b4")
-            await client.wait_ready("b4")
+        async with b4_service(tmp_path, most_bytes=8 << 20) as client:
             for method, address, body in ODD_BODIES:
                 response = await client._http.request(
                     method, address, content=body.encode(), headers={"Content-Type": "application/json"}
@@ -206,9 +202,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_half_written(tmp_path: Path, mon
         raise OSError(errno.ENOSPC, "No space left on device")
 
     async def work() -> None:
-        async with service(tmp_path / "networks") as client:
-            await client.put_network("b4", "b4")
-            await client.wait_ready("b4")
+        async with b4_service(tmp_path / "networks") as client:
             with monkeypatch.context() as patch:
                 patch.setattr(storage, "atomic_file", full)
                 for address, topology in (("/v1/networks/c", "b4"), ("/v1/networks/b4", "topohub:sndlib/abilene")):

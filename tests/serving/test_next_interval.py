@@ -28,7 +28,7 @@ from teal.serving.engine.next_interval import NextInterval
 from teal.serving.engine.responses import AllocationAnswer, NamedAllocation
 from teal.serving.engine.wanted import Wanted
 from teal.solvers import pdhg
-from tests.serving.service import b4_served, run, service
+from tests.serving.service import b4_served, b4_service, run, service
 
 SERVED = b4_served()
 PAIRS = SERVED.paths.pairs
@@ -316,9 +316,7 @@ def test_a_deadline_that_is_too_short_for_the_first_allocation_is_said(
             asyncio.run_coroutine_threadsafe(goes_on.wait(), loop).result()
             return allocate(self, network)
 
-        async with service(tmp_path) as client:
-            await client.put_network("b4", "b4")
-            await client.wait_ready("b4")
+        async with b4_service(tmp_path) as client:
             monkeypatch.setattr(NextInterval, "allocate", held)
             body = {"time": "2026-01-01T00:00:00Z", "demands": [{"source": "1", "target": "2", "rate": 3.5}]}
             first = await client._http.post("/v1/networks/b4/measurements", json=body)

@@ -14,7 +14,7 @@ import pytest
 from teal.client import Overloaded
 from teal.serving.engine.errors import CLIENT_SHARE
 from teal.serving.engine.solver import Solver
-from tests.serving.service import held_engine, queued, rates_of, run, service, until
+from tests.serving.service import b4_service, held_engine, queued, rates_of, run, until
 
 pytestmark = pytest.mark.system
 
@@ -34,9 +34,7 @@ def test_ten_times_the_load_is_answered_or_refused(
     solver = Solver(tmp_path, most_waiting=WAITING)
 
     async def work() -> None:
-        async with service(tmp_path, solver=solver) as client:
-            await client.put_network("b4", "b4")
-            await client.wait_ready("b4")
+        async with b4_service(tmp_path, solver=solver) as client:
 
             async def ask() -> None:
                 try:

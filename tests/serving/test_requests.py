@@ -16,7 +16,7 @@ import pyarrow as pa
 from teal.client import (
     ARROW,
 )
-from tests.serving.service import run, service
+from tests.serving.service import b4_service, run
 
 VALID_BODY = json.dumps({"demands": [{"source": "1", "target": "2", "rate": 1.0}]}).encode()
 JSON_TYPE = {"Content-Type": "application/json"}
@@ -97,9 +97,7 @@ def test_malformed_allocation_requests_are_refused_with_the_reason(tmp_path: Pat
     """All of them at one service, which allocates after each."""
 
     async def work() -> None:
-        async with service(tmp_path) as client:
-            await client.put_network("b4", "b4")
-            await client.wait_ready("b4")
+        async with b4_service(tmp_path) as client:
             address = "/v1/networks/b4/allocations"
             for status, words, body, headers in MALFORMED:
                 response = await client._http.post(address, content=body, headers=headers)

@@ -25,7 +25,7 @@ from teal.serving.engine.served import Served
 from teal.serving.engine.solver import Solver
 from teal.serving.engine.wanted import Wanted
 from teal.solvers.pdhg import Stop
-from tests.serving.service import b4_served, held_engine, problem_of, queued, rates_of, run, service, until
+from tests.serving.service import b4_served, b4_service, held_engine, problem_of, queued, rates_of, run, service, until
 
 
 @pytest.fixture
@@ -177,9 +177,7 @@ def test_the_chunks_of_a_request_make_one_answer(served: Served, entries: int) -
 def test_a_request_waits_for_one_slice_of_a_hog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         solver = Solver(tmp_path)
-        async with service(tmp_path, solver=solver) as client:
-            await client.put_network("b4", "b4")
-            await client.wait_ready("b4")
+        async with b4_service(tmp_path, solver=solver) as client:
             with held_engine(monkeypatch) as engine:
                 hog = asyncio.create_task(client.allocate("b4", rates_of(200), gap=1e-9, deadline_ms=600_000))
                 await until(lambda: engine.held == 16, "the engine has no chunk of the hog")
@@ -226,9 +224,7 @@ def test_one_client_leaves_places_to_others(tmp_path: Path, monkeypatch: pytest.
 def test_requests_that_would_be_late_are_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         solver = Solver(tmp_path)
-        async with service(tmp_path, solver=solver) as client:
-            await client.put_network("b4", "b4")
-            await client.wait_ready("b4")
+        async with b4_service(tmp_path, solver=solver) as client:
             served = solver._registry.ready("b4")
             monkeypatch.setattr(served.times, "_shortest", {})
             monkeypatch.setattr(served.times, "_fixed_share", 0.4)
@@ -281,9 +277,7 @@ def test_the_time_to_write_an_answer_is_part_of_the_time_until_the_deadline(
         return await solve(self, request)
 
     async def work() -> None:
-        async with service(tmp_path, solver=solver) as client:
-            await client.put_network("b4", "b4")
-            await client.wait_ready("b4")
+        async with b4_service(tmp_path, solver=solver) as client:
             solver._registry.ready("b4").times._writing_s = dict(times._writing_s)
             monkeypatch.setattr(Scheduler, "solve", noted)
             demands = [{"source": "1", "target": str(node), "rate": 1.0} for node in range(2, 12)]

@@ -27,7 +27,7 @@ from teal.serving.engine.solver import Solver
 from teal.serving.engine.store import Store
 from teal.serving.http.app import make_app
 from tests.gate import PATIENCE_S
-from tests.serving.service import rates_of, run, service, until
+from tests.serving.service import b4_service, rates_of, run, service, until
 
 _LINK = {"source": "1", "target": "2"}
 
@@ -158,9 +158,7 @@ def test_a_file_that_cannot_be_opened_for_a_while_takes_no_change_of_links_with_
 ) -> None:
     async def work() -> None:
         solver = Solver(tmp_path)
-        async with service(tmp_path, solver=solver) as client:
-            await client.put_network("b4", "b4")
-            await client.wait_ready("b4")
+        async with b4_service(tmp_path, solver=solver) as client:
             with monkeypatch.context() as patch:
                 patch.setattr(storage, "atomic_file", _full)
                 await client.change_link("b4", "1", "2", up=False)
@@ -187,9 +185,7 @@ def test_a_link_failure_is_in_force_at_once_and_stored_later(
 ) -> None:
     async def work() -> None:
         solver = Solver(tmp_path)
-        async with service(tmp_path, solver=solver) as client:
-            await client.put_network("b4", "b4")
-            await client.wait_ready("b4")
+        async with b4_service(tmp_path, solver=solver) as client:
             with monkeypatch.context() as patch, (tmp_path / ".lock").open("w") as lock:
                 if cause == "locked":
                     patch.setattr("teal.serving.engine.store._LOCK_PATIENCE_S", 0.2)
@@ -224,9 +220,8 @@ def test_link_failures_that_meet_while_nothing_can_be_stored_are_all_in_force_an
 ) -> None:
     async def work() -> None:
         solver = Solver(tmp_path)
-        async with service(tmp_path, solver=solver) as client:
-            await client.put_network("b4", "b4")
-            info = await client.wait_ready("b4")
+        async with b4_service(tmp_path, solver=solver) as client:
+            info = await client.network("b4")
             ends = [(link.source, link.target) for link in info.links if link.source < link.target][:12]
             monkeypatch.setattr("teal.serving.engine.store._LOCK_PATIENCE_S", 0.2)
             with (tmp_path / ".lock").open("w") as lock:
@@ -256,9 +251,7 @@ def test_the_last_of_several_changes_of_a_link_is_the_one_that_is_stored(
 
     async def work() -> None:
         solver = Solver(tmp_path)
-        async with service(tmp_path, solver=solver) as client:
-            await client.put_network("b4", "b4")
-            await client.wait_ready("b4")
+        async with b4_service(tmp_path, solver=solver) as client:
             monkeypatch.setattr(Store, "change_links", held_at_first)
             down = asyncio.create_task(client.change_link("b4", "1", "2", up=False))
             await until(begun.is_set, "the first change is not stored")
@@ -275,9 +268,7 @@ def test_the_last_of_several_changes_of_a_link_is_the_one_that_is_stored(
 
 def test_a_key_counts_for_one_answer_in_force(tmp_path: Path) -> None:
     async def work() -> None:
-        async with service(tmp_path) as client:
-            await client.put_network("b4", "b4")
-            await client.wait_ready("b4")
+        async with b4_service(tmp_path) as client:
             first, second = [await client.allocate("b4", rates_of(1, seed)) for seed in (0, 1)]
             body = {"rates": rates_of(1, 2).tolist(), "max_churn": 0.5, "form": "dense", "gap": 0.2}
             codes = []
@@ -302,9 +293,8 @@ def test_weights_come_with_what_may_be_sent(tmp_path: Path) -> None:
     """On a network with twice the load that it carries, weights alone would overload links."""
 
     async def work() -> None:
-        async with service(tmp_path) as client:
-            await client.put_network("b4", "b4")
-            info = await client.wait_ready("b4")
+        async with b4_service(tmp_path) as client:
+            info = await client.network("b4")
             rates = rates_of(1, size=60_000)
             answer = await client.allocate("b4", rates, entries=16)
             routes = await client.paths("b4")
@@ -327,9 +317,7 @@ def test_weights_come_with_what_may_be_sent(tmp_path: Path) -> None:
 
 def test_a_server_has_a_longest_deadline(tmp_path: Path) -> None:
     async def work() -> None:
-        async with service(tmp_path, solver=Solver(tmp_path, most_deadline_s=2.0)) as client:
-            await client.put_network("b4", "b4")
-            await client.wait_ready("b4")
+        async with b4_service(tmp_path, solver=Solver(tmp_path, most_deadline_s=2.0)) as client:
             with pytest.raises(ServiceFault, match=r"at most 2,000"):
                 await client.allocate("b4", rates_of(1), deadline_ms=2_001)
             response = await client._http.post("/v1/networks/b4/allocations", json={"rates": rates_of(1).tolist()})

@@ -22,7 +22,7 @@ from teal.serving.engine.responses import AllocationAnswer, RecentAllocations
 from teal.serving.engine.served import Job
 from teal.serving.engine.wanted import Wanted
 from teal.solvers.protection import under_failures
-from tests.serving.service import b4_served, rates_of, run, service
+from tests.serving.service import b4_served, b4_service, rates_of, run, service
 
 _SHARES = {"gold": 0.1, "silver": 0.3, "bronze": 0.6}
 _ALLOCATIONS = "/v1/networks/b4/allocations"
@@ -109,9 +109,7 @@ def test_classes_in_json_have_names_in_demands_and_figures(tmp_path: Path) -> No
 
 def test_a_limit_on_churn_holds_for_tables_too(tmp_path: Path) -> None:
     async def work() -> None:
-        async with service(tmp_path) as client:
-            await client.put_network("b4", "b4")
-            await client.wait_ready("b4")
+        async with b4_service(tmp_path) as client:
             first, second = rates_of(1, 1, 20_000), rates_of(1, 2, 20_000)
             before = await client.allocate("b4", first, entries=8)
             free = await client.allocate("b4", second, entries=8)

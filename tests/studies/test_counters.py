@@ -173,8 +173,8 @@ def test_intervals_are_written_as_they_come_and_kept_when_the_run_ends_early(
 
     monkeypatch.setattr("teal.evaluation.counters.repair", repair_four)
     if ends_by == "fault":
-        monkeypatch.setattr("teal.evaluation.counters._KEPT_EVERY_S", 0.0)
-        monkeypatch.setattr("teal.evaluation.counters._WORTH_OF_WRITING", 0.0)
+        monkeypatch.setattr("teal.evaluation.counters._SAVE_EVERY_S", 0.0)
+        monkeypatch.setattr("teal.evaluation.counters._SAVE_SHARE", float("inf"))
     assert main(["estimate", *_common(folder), "--out", str(tmp_path / "out")]) == (130 if ends_by == "signal" else 1)
     done = 4 if ends_by == "signal" else 3
     with (tmp_path / "out" / "estimate.csv").open(newline="") as stream:

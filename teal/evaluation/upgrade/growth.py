@@ -27,10 +27,10 @@ from teal.runtime.arrays import FloatArray
 
 _DAY_S, _YEAR_S = 86_400.0, 365.25 * 86_400.0
 _LEAST_DAYS = 56  # days from the first mean to the last
-_LEAST_FREE = 10  # means, beside those that the line and the levels of weekdays take
-_WIDEST = math.log(16.0)  # of the interval of a fitted rate: wider ones say nothing about the years to come
+_LEAST_FREEDOM = 10  # degrees of freedom: daily means less the fitted slope and the level of each weekday
+_MOST_WIDTH = math.log(16.0)  # log growth per year: an interval whose ends differ 16 times says nothing of the future
 _MOST_YEARS = 30.0  # years, beyond which a link counts as never full
-_UPPER = 0.95  # quantile of the upper end of an interval that holds 90%
+_QUANTILE = 0.95  # of Student's t, at the upper end of a two-sided interval of 90%
 _MOST_CORRELATION = 0.95  # of neighbouring residuals
 _BLOCK = 1024  # matrices in memory at a time
 
@@ -88,7 +88,7 @@ def fitted_growth(traffic: TrafficMatrices) -> Growth:
     weekdays, weekday = np.unique(number % 7, return_inverse=True)
     free = len(number) - len(weekdays) - 1
     span = int(number[-1] - number[0]) + 1
-    if span < _LEAST_DAYS or free < _LEAST_FREE:
+    if span < _LEAST_DAYS or free < _LEAST_FREEDOM:
         raise InputError(
             "--growth-per-year", "fit", f"traffic of at least {_LEAST_DAYS} days, or a number such as 0.3",
             f"{len(number)} full days in {span}",
@@ -107,9 +107,9 @@ def fitted_growth(traffic: TrafficMatrices) -> Growth:
     rho = float(np.clip((count * rho + 2) / (count - 4), 0.0, _MOST_CORRELATION))
     fewer = (1 + rho) / (1 - rho)
     error = math.sqrt(variance * fewer)
-    width = float(student_t.ppf(_UPPER, max(1.0, (free + 1) / fewer - 1))) * error
+    width = float(student_t.ppf(_QUANTILE, max(1.0, (free + 1) / fewer - 1))) * error
     growth = Growth(rate, rate - width, rate + width, True)
-    if growth.high - growth.low > _WIDEST:
+    if growth.high - growth.low > _MOST_WIDTH:
         raise InputError(
             "--growth-per-year", "fit", "traffic from which a growth can be told, or a number such as 0.3",
             f"{len(number)} days, {growth}",

@@ -1,4 +1,4 @@
-"""What the IGP's shortest paths need: their loads, and the cheapest purchase with the best set of new cables.
+"""Purchases for the IGP's shortest paths: their loads, and the cheapest purchase over all sets of new cables.
 
 A new cable takes part in the IGP's routing as soon as it exists, whatever its capacity, so that every set of new cables
 has loads of its own.  A set of which some cable carries nothing routes as the set without it.
@@ -25,7 +25,7 @@ from teal.solvers.upgrade import Scenarios, Upgrade, buy_for_loads
 
 _MOST_CANDIDATES = 10  # new cables: 1,024 sets, each of which is routed
 _EXACT = 1e-6  # relative, of the cost: rounding of HiGHS's bound
-_LOST = 1e-9  # of all demands, lost beside what any set of new cables loses, above which a set does not serve them
+_ROUNDING = 1e-9  # share of all demands, by which two sums of disconnected demand may differ and count as equal
 
 
 def igp_loads(question: Question, scenarios: Scenarios, built: FloatArray) -> FloatArray:
@@ -70,7 +70,7 @@ def buy_for_igp(
             break
         tried += 1
         load, lost_too = _routed(question, dag, scenarios, failures, np.isin(scenarios.cable, built))
-        if (lost_too > lost + _LOST * scenarios.demand.sum(1).max(initial=0.0)).any():
+        if (lost_too > lost + _ROUNDING * scenarios.demand.sum(1).max(initial=0.0)).any():
             continue
         try:
             upgrade = buy_for_loads(scenarios, load, sizes, question.deadline)

@@ -13,10 +13,10 @@ from teal.runtime.arrays import FloatArray, Int64Array
 from teal.solvers.upgrade import Scenarios
 from teal.solvers.upgrade.testing import FITS, Tester
 
-_SCENARIOS = 4096  # that are replayed at a time, at most
-_NUMBERS = 25_000_000  # demands and loads, in memory at a time, and as many kept from round to round: 200 MB each
-_ADDED = 8  # matrices, at most, that are planned for after a round: those that pass the limit by most
-_FINEST = 1e-4  # certified gap of the engine in a replay
+_MOST_SCENARIOS = 4096  # scenarios (a matrix under a failure) that are replayed at a time
+_MOST_NUMBERS = 25_000_000  # demands and loads in memory at a time, and again kept between rounds: 8 bytes each, 200 MB
+_MOST_ADDED = 8  # matrices that a round adds to those planned for, so that the next search stays small
+_GAP = 1e-4  # relative, certified, of the least largest utilisation in a replay
 
 
 class LeftOut:
@@ -34,7 +34,9 @@ class LeftOut:
         self, question: Question, scenarios: Scenarios, plans: Sequence[tuple[float, FloatArray]],
         cut_off: dict[int, list[int]],
     ) -> tuple[Replayed, Int64Array]:  # fmt: skip
-        """What a replay under every failure shows, and the numbers of the matrices to add: those that fit least.
+        """Replay the matrices under every failure; return the result and the numbers of the matrices to add.
+
+        The matrices to add are those whose utilisation passes the limit by most.
 
         Args:
             question: with the matrices that are planned for.
@@ -44,7 +46,7 @@ class LeftOut:
         """
         over, fits, done = np.zeros(len(self.rows)), np.ones(len(self.rows), dtype=bool), 0
         per_matrix, width = 1 + len(question.failures), scenarios.demand.shape[1] + len(scenarios.cable)
-        count = max(1, min(_SCENARIOS, _NUMBERS // width) // per_matrix)
+        count = max(1, min(_MOST_SCENARIOS, _MOST_NUMBERS // width) // per_matrix)
         while done < len(self.rows) and not question.deadline.is_over:
             part = slice(done, done + count)
             demand = question.config.growth * question.instance.traffic.read(self.rows[part])
@@ -59,7 +61,7 @@ class LeftOut:
             done = min(done + count, len(self.rows))
             if done < len(self.rows):
                 question.notify(f"{done:,} of {len(self.rows):,} matrices that were left out are replayed")
-        if len(plans) * len(self.rows) * per_matrix * width > _NUMBERS:
+        if len(plans) * len(self.rows) * per_matrix * width > _MOST_NUMBERS:
             self._tests.clear()
         is_left = ~np.isin(self.rows, question.rows)
         is_left[done:] = False
@@ -69,7 +71,7 @@ class LeftOut:
             added=len(question.rows) - question.num_matrices + len(self.rows), overloaded=len(missed),
             utilisation=float(over[is_left].max(initial=0.0)),
         )  # fmt: skip
-        return found, self.rows[missed[np.argsort(-over[missed])[:_ADDED]]]
+        return found, self.rows[missed[np.argsort(-over[missed])[:_MOST_ADDED]]]
 
     def _utilisation(
         self, question: Question, scenarios: Scenarios, bought: FloatArray, key: tuple[int, int]
@@ -80,4 +82,4 @@ class LeftOut:
         test = self._tests.setdefault(key, Tester(scenarios))
         test.scenarios = scenarios
         rows = np.arange(scenarios.num_scenarios)
-        return test.test(bought, rows, question.deadline, finest=_FINEST, until_cut=False).utilisation
+        return test.test(bought, rows, question.deadline, finest=_GAP, until_cut=False).utilisation

@@ -77,7 +77,7 @@ def growth(config: UpgradeConfig, traffic: TrafficMatrices, notify: Notify) -> G
 
 
 def by_quarter(question: Question, periods: Sequence[Period], months: Sequence[str]) -> list[Purchase]:
-    """What each quarter adds, the earliest first: nothing is taken away, so that the costs sum up to the plan's."""
+    """Purchases of each quarter, the earliest first; none is ever removed, so their costs sum up to the plan's."""
     rows: list[Purchase] = []
     before: Period | None = None
     for one, month in zip(periods, months, strict=True):

@@ -1,4 +1,4 @@
-"""What `teal upgrade` is asked: network with candidate cables, demands and failures."""
+"""The question of `teal upgrade`: network with candidate cables, demands and failures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Question:
-    """What is asked: the instance with candidate cables, its scenarios, and the settings.
+    """Network with candidate cables, the matrices and failures to plan for, and the settings.
 
     Attributes:
         num_matrices: of the traffic, but for those that --replay holds back.

@@ -59,7 +59,7 @@ class ScenarioFit:
 
 @dataclasses.dataclass(frozen=True)
 class Replayed:
-    """What the replay of the matrices that were left out has shown.
+    """Result of replaying, on a plan, the matrices that it was not made for.
 
     Attributes:
         matrices: of the traffic, but for those that ``--replay`` holds back.
@@ -202,7 +202,7 @@ class UpgradePlan:
 
     @property
     def bound_all_paths(self) -> float:
-        """What every purchase (in any amounts) costs at least, whichever paths are used; NaN if unknown."""
+        """Lower bound on the cost of every purchase (in any amounts), whichever paths are used; NaN if unknown."""
         return self.upgrade.bound_all_paths
 
     def to_frame(self) -> Any:

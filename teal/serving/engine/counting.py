@@ -257,7 +257,7 @@ def _estimates(connection: Connection) -> None:
 
 
 class _Estimates:
-    """What the process knows, by the keys of networks."""
+    """Estimates of the traffic of each network, by the network's key, in one process."""
 
     def __init__(self) -> None:
         self._known: dict[str, CountedTraffic] = {}

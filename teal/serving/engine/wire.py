@@ -49,7 +49,7 @@ def read(sent: Sent, topology: Topology) -> tuple[FloatArray | None, AllocationR
 
 
 class SentMeasurements(NamedTuple):
-    """What was measured.
+    """Measurements in a request: matrices or readings of counters.
 
     Attributes:
         rates: (B, D) Gbit/s, over all pairs of nodes; None for counters alone.

@@ -136,7 +136,7 @@ def _period(
 
 
 def _bound(scenarios: Scenarios, cuts: Cuts, size: FloatArray | None, price: FloatArray | None) -> float:
-    """What every purchase that keeps the cuts costs at least, in any amounts or in modules."""
+    """Lower bound on the cost of every purchase that keeps the cuts, in any amounts or in modules."""
     if size is None or price is None:
         return cheapest_purchase(scenarios, cuts)[1]
     return cheapest_modules(scenarios, cuts, size, price, _MODULE_SECONDS)[1]
