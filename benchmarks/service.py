@@ -289,6 +289,8 @@ def service(replicas: int, max_waiting: int) -> Iterator[tuple[str, subprocess.P
                     client.put_network("geant", "topohub:sndlib/geant")
                     break
                 except ServiceFault:
+                    if process.poll() is not None:
+                        raise SystemExit(f"teal serve ended with {process.returncode}") from None
                     time.sleep(0.1)
             client.wait_ready("geant")
         yield address, process

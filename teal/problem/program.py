@@ -29,6 +29,9 @@ from teal.problem.price_sets import NonNegative, PriceSet
 from teal.problem.tangents import least_points
 from teal.runtime.shapes import Bool, Float
 
+# Multiples times matrices times demands whose bounds are computed together: 1 MiB an array.
+_BOUNDED_DEMANDS = 1 << 17
+
 RowBound = Callable[[Tensor, Tensor], Tensor]  # value of all rows (B,), price of each column (B, D, J) -> bound (B,)
 
 
@@ -102,13 +105,16 @@ class Program:
         # The cheapest column is the best one at every multiple.
         cheapest = torch.where(self.live, column_price, torch.inf).amin(-1)
         has_column, value = cheapest.isfinite(), self.value[:, 0]
-        bounds = []
-        for multiple in multiples.to(prices):
-            scale = self.price_set.scale(multiple * row_value)
-            profit = torch.where(has_column, value - (scale[:, None] * multiple) * cheapest, 0)
-            demand_part = (self.demand * self.demand_set.of_best(profit)).sum(1)
-            bounds.append(_proven(self.price_set.support(multiple * row_value) + demand_part))
-        return torch.stack(bounds)
+
+        def at(multiple: Tensor) -> Tensor:  # (m, 1) -> (m, B)
+            values = multiple * row_value
+            factor = self.price_set.scale(values) * multiple
+            profit = torch.where(has_column, value - factor[..., None] * cheapest, 0)
+            demand_part = (self.demand * self.demand_set.of_best(profit)).sum(-1)
+            return _proven(self.price_set.support(values) + demand_part)
+
+        block = max(1, _BOUNDED_DEMANDS // max(1, cheapest.numel()))
+        return torch.cat([at(some[:, None]) for some in multiples.to(prices).split(block)])
 
     def _bound_at(self, row_value: Tensor, column_price: Tensor) -> Tensor:
         """(B,) the bound, of the value of all rows (B,) and the price of each column (B, D, J)."""

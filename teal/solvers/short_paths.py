@@ -24,12 +24,12 @@ from torch import Tensor
 from teal.network.packed import PathScan
 from teal.problem import Problem
 from teal.runtime.arrays import BoolArray, FloatArray
-from teal.runtime.parallel import parallel_kernel, prange, threads_for
+from teal.runtime.parallel import kernel, parallel_kernel, prange, threads_for
 
 _OPERATIONS_PER_PATH = 100  # scalar operations, approximately
 _LEAST_GAIN = 1e-9  # relative difference of lengths from which on flow moves
 _LEAST_SHARE = 1e-9  # of a demand, below which moving it is not worth the time
-_MOST_ROUNDS = 8  # of the first stage; then the second one starts from the splits as they were
+_MAX_ROUNDS = 8  # of the first stage; then the second one starts from the splits as they were
 
 
 def shortened(problem: Problem, splits: Tensor, length: Tensor | None = None) -> Tensor:
@@ -41,62 +41,25 @@ def shortened(problem: Problem, splits: Tensor, length: Tensor | None = None) ->
         length: (E,) what is preferred to be small, such as ms; None for the latency.
 
     Returns:
-        (B, D, K).
+        (B, D, K); a demand of which no flow moves keeps its splits to the bit.
     """
     is_plain = problem.ops.is_over_paths and not problem.conditions and not problem.has_link_cost
     if not is_plain or splits.is_cuda or problem.ops.column_paths is not problem.paths:
         return splits
     if length is None:
         length = torch.as_tensor(problem.topology.latency)
-    demand = problem.demand.to(torch.float64)
-    flow = splits.to(torch.float64) * demand[..., None]
     lengths = problem.ops.path_sum(length.to(torch.float64)[None])[0]
-    moved, room, kept = _on_shortest(problem, flow, lengths)
-    if bool(kept.any()):
-        packed = problem.paths.packed
-        with threads_for(_OPERATIONS_PER_PATH * int(kept.sum()) * flow.shape[-1]):
-            _shorten(
-                packed.scan, kept.numpy(), problem.path_mask.numpy(), lengths.numpy(), demand.numpy(),
-                room.contiguous().numpy(),
-                moved.numpy(),
-            )  # fmt: skip
-    if torch.equal(moved, flow):
-        return splits
-    shares = (moved / demand.clamp(min=1e-300)[..., None]).to(splits.dtype)
-    return torch.where(problem.demand[..., None] > 0, shares, splits)
-
-
-def _limit(problem: Problem, flow: Tensor) -> Tensor:
-    """(B, E) Gbit/s that links may carry, if they carry ``flow`` (B, D, K) now."""
-    load, limit = problem.ops.link_sum(flow), problem.capacity.to(torch.float64)
+    capacity = problem.capacity.to(torch.float64)
+    limit = capacity
     if problem.demand_set.carries_all:
-        limit = limit * problem.utilisation_of(load.to(problem.capacity)).amax(1, keepdim=True).to(torch.float64)
-    return torch.maximum(limit, load)  # which may be above by rounding
-
-
-def _on_shortest(problem: Problem, flow: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Put all demands on their shortest path that fit there.
-
-    Returns:
-        Flow (B, D, K), what each link may still take (B, E), and (B, D) which demands kept theirs.
-    """
-    first = torch.where(problem.path_mask, length, torch.inf).argmin(-1, keepdim=True).expand(len(flow), -1, -1)
-    total = flow.sum(-1, keepdim=True)
-    shortest = torch.zeros_like(flow).scatter_(-1, first, total)
-    kept = torch.zeros(flow.shape[:2], dtype=torch.bool)
-    load = problem.ops.link_sum(shortest)
-    if not problem.demand_set.carries_all and bool((load <= problem.capacity).all()):
-        return shortest, problem.capacity - load, kept
-    limit, moved = _limit(problem, flow), shortest
-    for _ in range(_MOST_ROUNDS):
-        is_overfull = load > limit
-        if not bool(is_overfull.any()):
-            return moved.contiguous(), (limit - load).clamp(min=0), kept
-        touched = problem.ops.path_sum(is_overfull.to(torch.float64)).expand_as(flow).gather(-1, first)
-        kept |= ((touched > 0) & (total > 0))[..., 0]
-        moved = torch.where(kept[..., None], flow, shortest)
-        load = problem.ops.link_sum(moved)
-    return flow.clone(), (limit - problem.ops.link_sum(flow)).clamp(min=0), torch.ones_like(kept)
+        limit = capacity * problem.utilisation(splits.to(problem.demand)).amax(1, keepdim=True).to(torch.float64)
+    packed, moved = problem.paths.packed, splits.to(torch.float64, copy=True).contiguous()
+    with threads_for(_OPERATIONS_PER_PATH * len(moved) * packed.num_paths):
+        _shorten(
+            packed.scan, packed.max_slots, lengths.numpy(), problem.demand.to(torch.float64).contiguous().numpy(),
+            capacity.contiguous().numpy(), limit.contiguous().numpy(), moved.numpy(),
+        )  # fmt: skip
+    return moved.to(splits.dtype)
 
 
 def preferred(problem: Problem, splits: Tensor, prefer: str) -> Tensor:
@@ -108,58 +71,162 @@ def preferred(problem: Problem, splits: Tensor, prefer: str) -> Tensor:
 
 @parallel_kernel
 def _shorten(
-    scan: PathScan, is_open: BoolArray, live: BoolArray, length: FloatArray, demand: FloatArray, room: FloatArray,
-    flow: FloatArray
+    scan: PathScan, slots: int, length: FloatArray, demand: FloatArray, capacity: FloatArray, limit: FloatArray,
+    splits: FloatArray
 ) -> None:  # fmt: skip
-    """Move flow (B, D, K) of open demands (B, D) in place; ``room`` (B, E) is what each link may still take."""
-    for b in prange(len(demand)):
-        free, moving = room[b], flow[b]
-        for s in range(len(scan.node_ptr) - 1):
-            first, path = scan.node_ptr[s], scan.path_ptr[s]
-            for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
-                count = np.int64(scan.path_count[d])
-                # The longest path that carries flow gives to the shortest with room, until lengths meet.
-                for _ in range(count if is_open[b, d] else 0):
-                    giver = -1
+    """Move the splits (B, D, K) in place; links may carry ``limit`` (B, E), or what they carry now."""
+    for b in prange(len(splits)):
+        _shorten_matrix(scan, np.int64(slots), length, demand[b], capacity[b], limit[b], splits[b])
+
+
+@kernel
+def _shorten_matrix(
+    scan: PathScan, slots: int, length: FloatArray, demand: FloatArray, capacity: FloatArray, limit: FloatArray,
+    splits: FloatArray
+) -> None:  # fmt: skip
+    """Both stages for one matrix."""
+    shape, links = splits.shape, len(capacity)
+    slot, marked = np.empty(slots), np.empty(slots, np.bool_)
+    live = np.ones(shape, np.bool_)
+    closed = capacity <= 0
+    if closed.any():
+        _mark_paths(scan, closed, marked, live)
+        live = ~live
+    flow, moved = np.zeros(shape), np.zeros(shape)
+    first, kept = np.zeros(shape[0], np.int64), np.zeros(shape[0], np.bool_)
+    for d in range(shape[0]):
+        total, shortest = 0.0, -1
+        for k in range(np.int64(scan.path_count[d])):
+            flow[d, k] = splits[d, k] * demand[d]
+            total += flow[d, k]
+            if live[d, k] and (shortest < 0 or length[d, k] < length[d, shortest]):
+                shortest = k
+        if shortest < 0:
+            moved[d], kept[d] = flow[d], True
+        else:
+            first[d] = shortest
+            moved[d, shortest] = total
+    load = np.zeros(links)
+    _sum_loads(scan, moved, slot, load)
+    most, is_over = limit.copy(), load > limit
+    if is_over.any():
+        before = np.zeros(links)
+        _sum_loads(scan, flow, slot, before)
+        most = np.maximum(limit, before)  # which may be above the limit by rounding
+        is_over = load > most
+        touched = np.zeros(shape, np.bool_)
+        for _ in range(_MAX_ROUNDS):
+            if not is_over.any():
+                break
+            _mark_paths(scan, is_over, marked, touched)
+            for d in range(shape[0]):
+                if touched[d, first[d]] and moved[d, first[d]] > 0 and not kept[d]:
+                    kept[d] = True
+                    moved[d] = flow[d]
+            _sum_loads(scan, moved, slot, load)
+            is_over = load > most
+        if is_over.any():
+            moved[:], load, kept[:] = flow, before, True
+    room = np.maximum(most - load, 0)
+    _move_kept(scan, kept, live, length, demand, room, moved)
+    for d in range(shape[0]):
+        is_same = demand[d] <= 0
+        if not is_same:
+            is_same = True
+            for k in range(shape[1]):
+                is_same = is_same and moved[d, k] == flow[d, k]
+        if not is_same:
+            for k in range(shape[1]):
+                splits[d, k] = moved[d, k] / demand[d]
+
+
+@kernel
+def _sum_loads(scan: PathScan, flow: FloatArray, slot: FloatArray, load: FloatArray) -> None:
+    """Write the load (E,) of flow (D, K)."""
+    load[:] = 0
+    for s in range(len(scan.node_ptr) - 1):
+        begin, path = scan.node_ptr[s], scan.path_ptr[s]
+        nodes = scan.node_ptr[s + 1] - begin
+        slot[: nodes + 1] = 0
+        for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+            count = np.int64(scan.path_count[d])
+            for k in range(count):
+                slot[np.int64(scan.end_node[path + k])] += flow[d, k]
+            path += count
+        for node in range(nodes, 0, -1):  # children come after their parents
+            carried = slot[node]
+            load[np.int64(scan.link[begin + node - 1])] += carried
+            slot[np.int64(scan.parent[begin + node - 1])] += carried
+
+
+@kernel
+def _mark_paths(scan: PathScan, on_link: BoolArray, marked: BoolArray, on_path: BoolArray) -> None:
+    """Write to (D, K) whether a path has a link that is marked (E,)."""
+    marked[0] = False
+    for s in range(len(scan.node_ptr) - 1):
+        begin, path = scan.node_ptr[s], scan.path_ptr[s]
+        for node in range(1, scan.node_ptr[s + 1] - begin + 1):
+            link, parent = np.int64(scan.link[begin + node - 1]), np.int64(scan.parent[begin + node - 1])
+            marked[node] = marked[parent] or on_link[link]
+        for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+            count = np.int64(scan.path_count[d])
+            for k in range(count):
+                on_path[d, k] = marked[np.int64(scan.end_node[path + k])]
+            path += count
+
+
+@kernel
+def _move_kept(
+    scan: PathScan, is_open: BoolArray, live: BoolArray, length: FloatArray, demand: FloatArray, free: FloatArray,
+    moving: FloatArray
+) -> None:  # fmt: skip
+    """Move flow (D, K) of open demands (D,) in place; ``free`` (E,) is what each link may still take."""
+    for s in range(len(scan.node_ptr) - 1):
+        first, path = scan.node_ptr[s], scan.path_ptr[s]
+        for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
+            count = np.int64(scan.path_count[d])
+            # The longest path that carries flow gives to the shortest with room, until lengths meet.
+            for _ in range(count if is_open[d] else 0):
+                giver = -1
+                for k in range(count):
+                    carries = moving[d, k] > _LEAST_SHARE * demand[d]
+                    if carries and (giver < 0 or length[d, k] > length[d, giver]):
+                        giver = k
+                if giver < 0:
+                    break
+                amount = moving[d, giver]
+                node = np.int64(scan.end_node[path + giver])
+                while node > 0:  # its own flow makes room on links that both paths have
+                    free[np.int64(scan.link[first + node - 1])] += amount
+                    node = np.int64(scan.parent[first + node - 1])
+                left = amount
+                last = -np.inf
+                while left > 0.0:
+                    taker = -1
                     for k in range(count):
-                        carries = moving[d, k] > _LEAST_SHARE * demand[b, d]
-                        if carries and (giver < 0 or length[d, k] > length[d, giver]):
-                            giver = k
-                    if giver < 0:
+                        is_next = length[d, k] > last and live[d, k]
+                        is_shorter = length[d, k] < length[d, giver] * (1 - _LEAST_GAIN)
+                        if is_next and is_shorter and (taker < 0 or length[d, k] < length[d, taker]):
+                            taker = k
+                    if taker < 0:
                         break
-                    amount = moving[d, giver]
-                    node = np.int64(scan.end_node[path + giver])
-                    while node > 0:  # its own flow makes room on links that both paths have
-                        free[np.int64(scan.link[first + node - 1])] += amount
+                    last, most = length[d, taker], left
+                    node = np.int64(scan.end_node[path + taker])
+                    while node > 0:
+                        most = min(most, free[np.int64(scan.link[first + node - 1])])
                         node = np.int64(scan.parent[first + node - 1])
-                    left = amount
-                    last = -np.inf
-                    while left > 0.0:
-                        taker = -1
-                        for k in range(count):
-                            is_next = length[d, k] > last and live[b, d, k]
-                            is_shorter = length[d, k] < length[d, giver] * (1 - _LEAST_GAIN)
-                            if is_next and is_shorter and (taker < 0 or length[d, k] < length[d, taker]):
-                                taker = k
-                        if taker < 0:
-                            break
-                        last, most = length[d, taker], left
+                    if most > 0.0:
                         node = np.int64(scan.end_node[path + taker])
                         while node > 0:
-                            most = min(most, free[np.int64(scan.link[first + node - 1])])
+                            free[np.int64(scan.link[first + node - 1])] -= most
                             node = np.int64(scan.parent[first + node - 1])
-                        if most > 0.0:
-                            node = np.int64(scan.end_node[path + taker])
-                            while node > 0:
-                                free[np.int64(scan.link[first + node - 1])] -= most
-                                node = np.int64(scan.parent[first + node - 1])
-                            moving[d, taker] += most
-                            left -= most
-                    moving[d, giver] = left
-                    if left > 0.0:
-                        node = np.int64(scan.end_node[path + giver])
-                        while node > 0:
-                            free[np.int64(scan.link[first + node - 1])] -= left
-                            node = np.int64(scan.parent[first + node - 1])
-                        break
-                path += count
+                        moving[d, taker] += most
+                        left -= most
+                moving[d, giver] = left
+                if left > 0.0:
+                    node = np.int64(scan.end_node[path + giver])
+                    while node > 0:
+                        free[np.int64(scan.link[first + node - 1])] -= left
+                        node = np.int64(scan.parent[first + node - 1])
+                    break
+            path += count

@@ -280,12 +280,7 @@ class Registry:
         Raises:
             ServiceError: no such network, or not ready.
         """
-        network = self.get(name)
-        if network.error:
-            raise ServiceError(409, "failed", f"{name!r} cannot be used: {network.error}")
-        if network.served is None:
-            raise not_ready(name)
-        return network.served
+        return in_use(name, self.get(name))
 
     def get(self, name: str) -> Hosted:
         """As the store has it now: another process may have changed it.
@@ -372,6 +367,19 @@ class Registry:
         others = [network.served for network in self._networks.values() if network.served is not None]
         for key in served.stored_paths.difference(*(other.stored_paths for other in others)):
             forget(key)
+
+
+def in_use(name: str, network: Hosted) -> Served:
+    """What serves a network.
+
+    Raises:
+        ServiceError: it is not ready, or cannot be used.
+    """
+    if network.error:
+        raise ServiceError(409, "failed", f"{name!r} cannot be used: {network.error}")
+    if network.served is None:
+        raise not_ready(name)
+    return network.served
 
 
 def _merged(links: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

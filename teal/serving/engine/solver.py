@@ -27,7 +27,7 @@ from teal.serving.engine.media import ARROW
 from teal.serving.engine.model import ServedModel
 from teal.serving.engine.next_interval import NextInterval
 from teal.serving.engine.queue import Waiting
-from teal.serving.engine.registry import Hosted, Registry
+from teal.serving.engine.registry import Hosted, Registry, in_use
 from teal.serving.engine.requests import AllocationRequest, Options
 from teal.serving.engine.scheduler import Scheduler
 from teal.serving.engine.served import Served, prove
@@ -365,10 +365,11 @@ class Solver:
 
     async def _ready(self, name: str) -> Served:
         """A network that is ready, perhaps after some patience."""
-        preparing = self._registry.get(name).preparing
-        if preparing is not None and not preparing.done():
-            await asyncio.wait({preparing}, timeout=self._patience_s)
-        return self._registry.ready(name)
+        network = self._registry.get(name)
+        if network.preparing is not None and not network.preparing.done():
+            await asyncio.wait({network.preparing}, timeout=self._patience_s)
+            network = self._registry.get(name)
+        return in_use(name, network)
 
 
 async def _found(
@@ -387,7 +388,7 @@ async def _found(
     body, kind = await beside(size, written, answer, served, rates, sent, options, further or {}, is_binary=is_binary)
     seconds = time.perf_counter() - begin
     served.times.note_writing(*demands_to_write(rates, sent.accept, options.form), seconds)
-    used = [round(used, 4) if np.isfinite(used) else 0.0 for used in answer.utilisation[-1].tolist()]
+    used = np.nan_to_num(answer.utilisation[-1], nan=0.0, posinf=0.0).round(4).tolist()
     summary = {**answer.summary(), "deadline_ms": options.deadline_ms}
     return Found(body, kind, summary, used, network.generation)
 

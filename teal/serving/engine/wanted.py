@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -53,13 +54,13 @@ class Wanted:
         is_sequence = bool(self.limits) or Objective(self.objective).rules.is_sequence
         return not is_sequence and all(condition.splits_determine_shares for condition in self.conditions)
 
-    @property
+    @cached_property
     def kind(self) -> tuple[Any, ...]:
         """Requests that want the same kind take about the same time on a network."""
         name = self.objective if Objective(self.objective).rules.is_sequence else ""
         return len(self.limits), name, *(condition.name for condition in self.conditions)
 
-    @property
+    @cached_property
     def assumed_work(self) -> float:
         """Work for a matrix, in that for one without classes and conditions, until it is measured."""
         is_fair = Objective(self.objective).rules.is_sequence and not self.limits
