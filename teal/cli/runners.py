@@ -73,9 +73,11 @@ def train(config: TrainConfig, notify: Notify) -> int:
     if config.json:
         print_json({"out": str(config.out)} | dataclasses.asdict(state))
         return EXIT_OK
+    found = f"at step {state.best_step}" if state.best_step else "no better than the start"
     print(
-        f"{config.out}: {state.step} steps in {state.elapsed_s:.0f} s, best validation score {state.best:.4f}; "
-        f"stopped: {state.reason}{_tensorboard_hint(config.out)}"
+        f"{config.out}: {state.step} steps in {state.elapsed_s:.0f} s, stopped: {state.reason}; the model alone, cut "
+        f"to fit and not repaired, has a gap of {-100 * state.best:.2f}% on validation matrices, {found}"
+        f"{_tensorboard_hint(config.out)}"
     )
     return EXIT_OK
 

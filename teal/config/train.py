@@ -19,7 +19,7 @@ class TrainConfig(InstanceConfig):
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "training": (
-            "learner", "time_budget", "max_steps", "seed", "batch_size", "learning_rate",
+            "model", "learner", "time_budget", "max_steps", "seed", "batch_size", "learning_rate",
             "augment", "from_", "sample", "workers",
         ),
         "validation": ("validate_every", "validation_matrices", "patience", "decay_after"),
@@ -28,6 +28,9 @@ class TrainConfig(InstanceConfig):
 
     out: Path
     """Folder for the checkpoint, the state to resume from, and the TensorBoard log."""
+    model: Literal["flow", "price"] = "flow"
+    """flow: FlowGNN with Teal's policy, for the run's objective (scheme teal).  price: PriceGNN, for every objective
+    (scheme price-gnn)."""
     learner: Literal["direct", "coma"] = "direct"
     """direct (gradient of the feasible-flow surrogate) or coma (COMA*, the paper's multi-agent policy gradient)."""
     time_budget: str = "10m"
@@ -44,9 +47,9 @@ class TrainConfig(InstanceConfig):
     """Multiply each demand of a training matrix by log-normal noise of this standard deviation; 0 for none."""
     learning_rate: float = 3e-3
     """Learning rate of Adam.  The paper's release has 1e-4 and trains for hours."""
-    from_: str = "flow"
-    """Model that training starts from: flow, the one for any network that comes with Teal, or a folder; none for random
-    weights."""
+    from_: str = ""
+    """Model that training starts from: a folder, or none for random weights.  By default the model for any network that
+    comes with Teal: flow, or with --model price universal."""
     sample: int = -1
     """Demands of a training matrix that are drawn for a step, larger ones more often; 0 for all, -1 for 12,000 where
     there are more than 30,000.  Memory and time of a step follow it."""
@@ -80,13 +83,21 @@ class TrainConfig(InstanceConfig):
     resume: Annotated[bool, RESUME] = False
     overwrite: Annotated[bool, OVERWRITE] = False
 
+    @property
+    def start(self) -> str:
+        """The model that training starts from: ``from_``, or the one that comes with Teal."""
+        return self.from_ or {"flow": "flow", "price": "universal"}[self.model]
+
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
         super().__post_init__()
         require(self, "objective", "one that a model can learn", self.objective is not ObjectiveName.MAX_MIN)
         require(self, "protect", "nothing: models know no promises", not self.protect)
         seconds(self.time_budget)
+        price = self.model == "price"
+        require(self, "learner", "direct with --model price", not price or self.learner == "direct")
         for field in ("width", "layers", "form"):
+            require(self, field, "--model flow beside it", not (price and getattr(self, field)))
             is_free = self.from_ == "none" or not getattr(self, field)
             require(self, field, "--from none beside it: the shapes are those of the model to start from", is_free)
         require(self, "sample", "a whole number of at least -1", self.sample >= -1)

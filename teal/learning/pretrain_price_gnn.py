@@ -45,9 +45,9 @@ class PriceGnnTask:
     def loss(self, model: nn.Module, problem: Problem, rng: np.random.Generator) -> Tensor:
         """() mean loss of the matrices."""
         config = self._config
-        counts = (_random_rounds(rng, usual) for usual in (config.rounds, config.bound_rounds))
+        counts = (random_rounds(rng, usual) for usual in (config.rounds, config.bound_rounds))
         rounds, prices = model(problem, *counts)
-        mean = loss(problem, rounds, prices).mean()
+        mean = torch.stack(list(losses(problem, rounds, prices).values())).sum(0).mean()
         if config.learner == "coma":
             mean = mean + self._coma_loss(problem, rounds[-1], int(rng.integers(2**31)))
         return mean
@@ -66,8 +66,8 @@ class PriceGnnTask:
         checkpoint.save_price_gnn(out, model, card)
 
 
-def loss(problem: Problem, rounds: list[Round], bound_prices: Tensor) -> Tensor:
-    """(B,) loss: rewards of the rounds' splits, their smoothed duals, and the bound.
+def losses(problem: Problem, rounds: list[Round], bound_prices: Tensor) -> dict[str, Tensor]:
+    """(B,) losses: ``allocation``, of the rounds' rewards and smoothed duals, and ``bound``; training adds them up.
 
     The smoothed dual of prices p at temperature t,
 
@@ -88,7 +88,7 @@ def loss(problem: Problem, rounds: list[Round], bound_prices: Tensor) -> Tensor:
         total = total - weight * reward(problem, result.splits) / scale
         if not carries_all:
             total = total + weight * _DUAL_WEIGHT * _smoothed_dual(problem, result)
-    return total / sum(weights) + bound_loss(problem, bound_prices) / scale
+    return {"allocation": total / sum(weights), "bound": bound_loss(problem, bound_prices) / scale}
 
 
 def _smoothed_dual(problem: Problem, result: Round) -> Tensor:
@@ -100,6 +100,6 @@ def _smoothed_dual(problem: Problem, result: Round) -> Tensor:
     return dual / total_demand_value(problem)
 
 
-def _random_rounds(rng: np.random.Generator, usual: int) -> int:
+def random_rounds(rng: np.random.Generator, usual: int) -> int:
     """A number of rounds from a quarter of the usual number to 5/4 of it."""
     return int(rng.integers(max(1, usual // 4), usual + usual // 4 + 1))

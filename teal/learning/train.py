@@ -1,4 +1,4 @@
-"""The training of a FlowGNN on one network: steps over its matrices in random order, validation, early stop, resume."""
+"""The training of a model on one network: steps over its matrices in random order, validation, early stop, resume."""
 
 from __future__ import annotations
 
@@ -17,29 +17,28 @@ from torch import Tensor
 from teal.config import TrainConfig, seconds
 from teal.errors import InputError
 from teal.learning import run_state
-from teal.learning.coma import Exploration, coma_loss
-from teal.learning.direct import direct_loss
-from teal.learning.loop import Stopwatch, train_until
-from teal.learning.losses import bound_loss, has_demand, total_demand_value
+from teal.learning.loop import Stopwatch, clipped_step, train_until
+from teal.learning.losses import has_demand
 from teal.learning.noise import Noise, RowStreams
 from teal.learning.peers import Peers, SingleProcess
 from teal.learning.samples import sample_size, sampled
+from teal.learning.train_tasks import train_task
 from teal.learning.training_log import NoLog, log_of
 from teal.network import Split, TrafficMatrices
 from teal.network.traffic import spread
 from teal.nn import checkpoint
-from teal.nn.flow_gnn_config import UNIVERSAL, FlowGnnConfig
-from teal.nn.flow_models import FlowModel, new_flow_model
 from teal.problem import Problem
+from teal.problem.bounds import gap, scaled_dual_bound
 from teal.runtime.arrays import Int64Array
 from teal.runtime.memory import available_on
-from teal.runtime.storage import content_key, model_folder
-from teal.schemes.flow_gnn import FlowGnnScheme
+from teal.runtime.storage import content_key
+from teal.solvers.projection import project
 
 _ACTIVATION_BYTES = 1 << 30  # for the activations of a micro-batch on a CPU; larger micro-batches are no faster there
-_TENSORS_PER_LAYER = 12  # float32 tensors (B, D, K, width) that a FlowGNN layer keeps for its backward pass, rounded up
+_TENSORS_PER_LAYER = (
+    12  # float32 tensors (B, D, K, width) that a layer or round keeps for its backward pass, rounded up
+)
 _FLOAT32_BYTES = 4
-_LAYERS, _WIDTH, _UNIVERSAL_WIDTH = 6, 8, 16  # shapes of a model with random weights, unless settings say others
 _BATCH, _SAMPLED_BATCH = 20, 4  # matrices of a step, unless settings say others
 _SAMPLED_VALIDATION = 4  # matrices of a validation on a network that is sampled, where one takes seconds
 
@@ -52,6 +51,7 @@ class TrainState:
         step: optimiser steps done.
         elapsed_s: seconds of training, over all sessions.
         best: highest validation score so far, see :meth:`Trainer.score`.
+        best_step: optimiser steps done when it was reached; 0 if no step has improved on the first weights.
         stale: number of validations since the best one.
         learning_rate: current rate; halved after every ``decay_after`` validations in a row without a better score.
         reason: why training ended: ``step limit``, ``time budget`` or no better score; ``""`` while it has not.
@@ -60,43 +60,23 @@ class TrainState:
     step: int = 0
     elapsed_s: float = 0.0
     best: float = -math.inf
+    best_step: int = 0
     stale: int = 0
     learning_rate: float = 0.0
     reason: str = ""
 
 
-def first_model(config: TrainConfig, problem: Problem) -> FlowModel:
-    """The model that training begins with: that of ``--from``, or one with random weights.
-
-    Args:
-        config: the settings.
-        problem: network, paths and objective.
-
-    Raises:
-        InputError: no model there, or one for another objective or number of paths.
-    """
-    num_paths = problem.paths.num_paths
-    if config.from_ == "none":
-        form = config.form or UNIVERSAL
-        width = config.width or (_UNIVERSAL_WIDTH if form == UNIVERSAL else _WIDTH)
-        return new_flow_model(FlowGnnConfig(num_paths, config.layers or _LAYERS, width, form))
-    folder = model_folder(Path(config.from_))
-    model, card = checkpoint.load_flow_gnn(folder)
-    checkpoint.check_fits(card, folder, problem.objective)
-    if not card.model.takes_any_paths and card.model.num_paths != num_paths:
-        expected = f"a model for K = {num_paths} paths, as these demands have (--num-paths), or of the form {UNIVERSAL}"
-        raise InputError(str(folder / checkpoint.MODEL_CARD), "num_paths", expected, card.model.num_paths)
-    return model
-
-
 def _described(config: TrainConfig) -> dict[str, Any]:
     """What a model's card says of its training: the data, the settings that matter, and versions."""
     names = (
-        "topology", "traffic", "calibrate", "objective", "batch_size", "learning_rate", "augment", "from_", "sample",
+        "topology", "traffic", "calibrate", "objective", "batch_size", "learning_rate", "augment", "sample",
         "time_budget", "max_steps", "num_paths", "path_method",
     )  # fmt: skip
     settings = {name.rstrip("_"): getattr(config, name) for name in names}
-    return settings | {"versions": {name: version(name) for name in ("teal-te", "torch", "numpy")}}
+    return settings | {
+        "from": config.start,
+        "versions": {name: version(name) for name in ("teal-te", "torch", "numpy")},
+    }
 
 
 class Trainer:
@@ -130,15 +110,11 @@ class Trainer:
         if not all(map(len, self.split)):
             raise InputError(traffic.name, "", "training and validation matrices", "none")
         self.budget_s = seconds(config.time_budget)
-        torch.manual_seed(config.seed)
-        self.model = first_model(config, problem).to(problem.demand.device).train()
+        self.task = train_task(config, problem, _described(config))
+        self.model = self.task.model.to(problem.demand.device).train()
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.learning_rate)
         self.state = TrainState(learning_rate=config.learning_rate)
         self._saved_score = -math.inf  # of the checkpoint on disk; one after the last step may exceed state.best
-        self.card = checkpoint.FlowGnnCard(
-            self.model.config, str(problem.objective.name), problem.objective.epsilon, problem.topology.name,
-            problem.topology.content_key(), config.learner, config.seed, training=_described(config),
-        )  # fmt: skip
         self._sample = sample_size(config, problem)
         most = min(config.validation_matrices, _SAMPLED_VALIDATION) if self._sample else config.validation_matrices
         self._validation_rows = spread(self.split.validation, most)
@@ -210,23 +186,22 @@ class Trainer:
         own_rows = rows[self.peers.rank :: self.peers.size]
         for parameter in self.model.parameters():
             parameter.grad = torch.zeros_like(parameter)  # a process without a part of this batch contributes 0
-        loss_sums = torch.zeros(2, dtype=torch.float64)
+        names = self.task.loss_names
+        loss_sums = torch.zeros(len(names), dtype=torch.float64)
         for begin in range(0, len(own_rows), self._micro_batch):
             part = own_rows[begin : begin + self._micro_batch]
             noise = RowStreams(self.config.seed, self.state.step, part.tolist(), self.problem.demand.device)
             problem = self._to_learn_from(part, noise)
-            means, prices = self.model(problem)
-            is_counted = has_demand(problem)
-            both = self._policy_loss(problem, means, noise), bound_loss(problem, prices)
-            losses = torch.stack([torch.where(is_counted, loss, 0).sum() for loss in both]) / len(rows)
+            is_counted, by_name = has_demand(problem), self.task.losses(problem, noise, self.state.step)
+            losses = torch.stack([torch.where(is_counted, by_name[name], 0).sum() for name in names]) / len(rows)
             losses.sum().backward()
             loss_sums += losses.detach().cpu()
         self.peers.all_reduce_sum([loss_sums, *(p.grad for p in self.model.parameters() if p.grad is not None)])
         if not bool(torch.isfinite(loss_sums).all()):
             expected = "a finite loss; try a lower --learning-rate"
             raise InputError("training", f"step {self.state.step}", expected, loss_sums)
-        self.optimiser.step()
-        return dict(zip(("policy", "bound"), loss_sums.tolist(), strict=True))
+        clipped_step(self.optimiser, self.model, self.task.max_gradient_norm, self.state.step)
+        return dict(zip(names, loss_sums.tolist(), strict=True))
 
     def _to_learn_from(self, rows: Int64Array, noise: RowStreams) -> Problem:
         """The matrices of ``rows`` with noise; of a large network a sample of the demands of the one matrix."""
@@ -246,13 +221,6 @@ class Trainer:
         """The matrices of these rows, as they were measured."""
         return self.problem.with_demand(torch.as_tensor(self.traffic.read(rows)).to(self.problem.demand))
 
-    def _policy_loss(self, problem: Problem, means: Tensor, noise: Noise) -> Tensor:
-        config = self.config
-        if config.learner == "direct":
-            return direct_loss(self.model, problem, means)
-        exploration = Exploration(config.std, config.samples, config.episodes, clamp=self.model.clamp)
-        return coma_loss(problem, means, exploration, noise)
-
     def _batch_rows(self, step: int) -> Int64Array:
         """The rows of a step; an epoch is a permutation of the training rows, seeded by (seed, epoch)."""
         usual = _SAMPLED_BATCH if self._sample else _BATCH
@@ -269,7 +237,7 @@ class Trainer:
         The other half is for weights, gradients and temporary tensors.
         """
         paths = self.problem.paths
-        entries = paths.num_demands * paths.num_paths * self.model.config.width * self.model.config.layers
+        entries = self.task.numbers_per_matrix(paths.num_demands, paths.num_paths)
         device = self.problem.demand.device
         available = available_on(device) // 2 if device.type == "cuda" else _ACTIVATION_BYTES
         return max(1, available // (entries * _TENSORS_PER_LAYER * _FLOAT32_BYTES))
@@ -288,39 +256,37 @@ class Trainer:
         log.add_scalar("validation/score", score, self.state.step)
         if score > self._saved_score and self.peers.rank == 0:
             self._saved_score = score
-            card = dataclasses.replace(
-                self.card, step=self.state.step, train_s=round(self.state.elapsed_s, 3), validation=score
-            )
-            checkpoint.save_flow_gnn(out, self.model, card)
+            self.task.save(out, step=self.state.step, train_s=round(self.state.elapsed_s, 3), validation=score)
         if score > self.state.best:
-            self.state.best, self.state.stale = score, 0
+            self.state.best, self.state.best_step, self.state.stale = score, self.state.step, 0
         else:
             self.state.stale += 1
             if self.state.stale % self.config.decay_after == 0:
                 self._set_learning_rate(self.state.learning_rate / 2)
         if bar is not None:
-            bar.set_postfix(validation=f"{score:.4f}", best=f"{self.state.best:.4f}", refresh=True)
+            bar.set_postfix(gap=f"{-100 * score:.2f}%", best=f"{-100 * self.state.best:.2f}%", refresh=True)
         if save_state:
             self.save(out)
 
+    @torch.no_grad()
     def score(self) -> float:
-        """Mean score of the validation matrices; higher is better.
+        """Minus the mean certified gap of the validation matrices by the model alone; higher is better.
 
-        A matrix's score is the allocation's value over the value of all demand; of max_concurrent_flow the least share
-        carried; of max_link_utilisation minus the largest utilisation.  Measured with FlowGnnScheme as users run it, in
-        float64 and with the default repair.
+        The splits of the model are cut to fit, and neither refilled nor repaired, since a repair brings random weights
+        next to the optimum on small networks.  The bound is that of the model's own prices.  Both are measured in
+        float64.
         """
-        scheme, sums = FlowGnnScheme(self.model.eval(), card=self.card), torch.zeros(2, dtype=torch.float64)
+        sums = torch.zeros(2, dtype=torch.float64)
+        self.model.eval()
         own_rows = self._validation_rows[self.peers.rank :: self.peers.size]
         for begin in range(0, len(own_rows), self._micro_batch):
             rows = own_rows[begin : begin + self._micro_batch]
             if self._bar is not None:  # on a large network a validation takes a minute
                 self._bar.set_description(f"validating {begin}/{len(own_rows)}", refresh=True)
             problem = self._measured(rows).to(torch.float64)
-            value = problem.value(scheme.solve(problem).splits)
-            if problem.objective.maximises_value:
-                value = value / total_demand_value(problem)
-            sums[0] += float(problem.objective.rules.sense * value.sum())
+            splits, prices = self.task.start(problem)
+            value = problem.value(project(problem, splits.to(torch.float64), refill=0))
+            sums[0] -= float(gap(problem, value, scaled_dual_bound(problem, prices)).sum())
             sums[1] += len(rows)
         self.model.train()
         if self._bar is not None:
@@ -350,6 +316,8 @@ class Trainer:
                 raise InputError(where, name, f"the setting of the run, {value}", settings.get(name))
         try:
             self.state = TrainState(**fields["state"])
+            if self.state.best > 0:
+                raise ValueError("a score of an earlier version, which was a share of the demand")
             self.model.load_state_dict(run_state.without_prefix("model", tensors))
             run_state.load_optimiser(self.optimiser, tensors)
             self._set_learning_rate(self.state.learning_rate)
@@ -381,12 +349,15 @@ class Trainer:
             "decay_after",
             "micro_batch",
             "sample",
-            "from_",
         )
-        card = dataclasses.asdict(self.card)
+        objective = self.problem.objective
         return {
             **{name: getattr(self.config, name) for name in names},
-            **{name: card[name] for name in ("model", "objective", "epsilon", "topology_key")},
+            "from_": self.config.start,
+            "model": dataclasses.asdict(self.task.shapes),
+            "objective": str(objective.name),
+            "epsilon": objective.epsilon,
+            "topology_key": self.problem.topology.content_key(),
             "traffic": self.traffic.content_key(),
             "paths": self.problem.paths.key,
             "path_value": content_key(self.problem.path_value.cpu().numpy()),

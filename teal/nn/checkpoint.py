@@ -54,7 +54,7 @@ class FlowGnnCard:
         seed: of the training run.
         step: optimiser steps of these weights.
         train_s: seconds of training of these weights.
-        validation: mean validation score of these weights (share of the demand's value, or minus theta).
+        validation: minus the mean certified gap of these weights alone on the validation matrices, cut to fit.
         networks: number of networks that it was trained on.
         held_out: names of networks that it was not trained on, nor on others of their families; of a model for any
             network.
@@ -73,7 +73,7 @@ class FlowGnnCard:
     seed: int
     step: int = 0
     train_s: float = 0.0
-    validation: float = float("-inf")
+    validation: float = -math.inf
     networks: int = 1
     held_out: tuple[str, ...] = ()
     entries: int = 0
@@ -94,6 +94,10 @@ class PriceGnnCard:
         seed: of the training run.
         step: optimiser steps of these weights.
         train_s: seconds of training of these weights.
+        validation: the same as of a FlowGnnCard, on one network; minus infinity where there was none.
+        topology: name of the network that it was trained on last; :data:`ANY` for many at once.
+        topology_key: content key of that network.
+        training: of one network's model, traffic, settings and versions of the run; {} if unknown.
         kind: always ``price-gnn``.
         format: of the folder.
     """
@@ -105,6 +109,10 @@ class PriceGnnCard:
     seed: int
     step: int
     train_s: float
+    validation: float = -math.inf
+    topology: str = ANY
+    topology_key: str = ""
+    training: dict[str, Any] = dataclasses.field(default_factory=dict)
     kind: str = PRICE_GNN_KIND
     format: int = FORMAT
 
@@ -156,8 +164,10 @@ def _save(folder: Path, model: nn.Module, card: FlowGnnCard | PriceGnnCard | Hed
     with atomic_file(folder / MODEL_WEIGHTS) as temporary:
         save_file(tensors, temporary)
     fields = dataclasses.asdict(card) | {_HASH: file_key(folder / MODEL_WEIGHTS)}
+    if not math.isfinite(fields.get("validation", 0.0)):
+        del fields["validation"]  # JSON has no word for it, and readers take it for minus infinity
     with atomic_file(folder / MODEL_CARD) as temporary:
-        temporary.write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(fields, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def load_flow_gnn(folder: Path, device: torch.device | str = "cpu") -> tuple[FlowModel, FlowGnnCard]:
@@ -290,9 +300,10 @@ def check_is_universal(card: FlowGnnCard, folder: Path) -> None:
 
 
 def best_validation(folder: Path) -> float:
-    """Validation score of the FlowGNN in ``folder``; minus infinity if there is no readable checkpoint."""
+    """Validation score of the model in ``folder``; minus infinity if there is no readable checkpoint."""
     try:
-        return load_flow_gnn(folder)[1].validation
+        load = load_price_gnn if kind_of(folder) == PRICE_GNN_KIND else load_flow_gnn
+        return load(folder)[1].validation
     except InputError:
         return -math.inf
 

@@ -76,7 +76,7 @@ def _shorten(
 ) -> None:  # fmt: skip
     """Move the splits (B, D, K) in place; links may carry ``limit`` (B, E), or what they carry now."""
     for b in prange(len(splits)):
-        _shorten_matrix(scan, np.int64(slots), length, demand[b], capacity[b], limit[b], splits[b])
+        _shorten_matrix(scan, slots, length, demand[b], capacity[b], limit[b], splits[b])
 
 
 @kernel

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -24,7 +24,8 @@ from teal.learning.noise import Stream
 from teal.learning.train import Trainer
 from teal.network import compute_paths
 from teal.network.rates import ArrayRates
-from teal.nn.checkpoint import check_fits, load_flow_gnn, save_flow_gnn
+from teal.nn.checkpoint import check_fits, load_flow_gnn, load_price_gnn
+from teal.nn.flow_models import FlowModel
 from teal.nn.universal_flow_gnn import UniversalFlowGnn
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem
@@ -129,13 +130,13 @@ class _ThreadPeers:
 @pytest.mark.parametrize("learner", ["direct", "coma"])
 def test_training_in_several_processes_equals_training_in_one(tmp_path: Path, learner: str) -> None:
     """Batches of 8 and 4 rows over 1 and 5 processes, one of which has no row of the small batches."""
-    single = _trainer(tmp_path / "alone", learner=learner, max_steps=8)
+    single = _trainer(tmp_path / "alone", learner=learner, max_steps=10)
     single.train(tmp_path / "alone", progress=False)
     size = 5
     barrier, values = threading.Barrier(size, timeout=60), dict[int, Any]()
     out = tmp_path / "together"
     several = [
-        _trainer(out, learner=learner, max_steps=8, peers=_ThreadPeers(rank, size, barrier, values))
+        _trainer(out, learner=learner, max_steps=10, peers=_ThreadPeers(rank, size, barrier, values))
         for rank in range(size)
     ]
     with ThreadPoolExecutor(size) as pool:
@@ -144,11 +145,11 @@ def test_training_in_several_processes_equals_training_in_one(tmp_path: Path, le
         _assert_same_training(trainer, single)
         assert torch.equal(_flat_weights(trainer), _flat_weights(several[0])), "all processes have the same weights"
         assert state == states[0]
-        assert (state.step, state.reason) == (8, "step limit")
+        assert (state.step, state.reason) == (10, "step limit")
         assert state.best == pytest.approx(single.state.best, rel=1e-3)
     resumed = _trainer(out, learner=learner, max_steps=12)  # one process can resume what several wrote
     resumed.resume(out)
-    assert resumed.state.step == 8
+    assert resumed.state.step == 10
     assert resumed.state.best == pytest.approx(states[0].best, rel=1e-12)  # a sum's rounding
 
 
@@ -172,14 +173,37 @@ def _assert_same_training(one: Trainer, other: Trainer) -> None:
 def test_training_improves_every_objective(tmp_path: Path, objective: ObjectiveName, learner: str) -> None:
     trainer = _trainer(tmp_path, objective, learner=learner, max_steps=15, learning_rate=1e-2)
     problem = trainer.problem.with_demand(torch.as_tensor(trainer.traffic.read(trainer.split.validation)))
+    model = cast(FlowModel, trainer.model)
 
     def mean_reward() -> float:
         with torch.no_grad():
-            return float(reward(problem, trainer.model.splits(trainer.model(problem)[0], problem)).mean())
+            return float(reward(problem, model.splits(model(problem)[0], problem)).mean())
 
     before = mean_reward()
     trainer.train(tmp_path, progress=False)
     assert mean_reward() > before
+
+
+def test_a_price_gnn_learns_one_network_resumes_to_the_bit_and_says_what_it_is(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"model": "price", "layers": 0, "max_steps": 40, "learning_rate": 3e-3}
+    whole = _trainer(tmp_path / "whole", **settings)
+    first = whole.score()
+    whole.train(tmp_path / "whole", progress=False)
+    assert whole.state.best > first + 0.02  # the certified gap of random weights falls
+    _trainer(tmp_path / "parts", **(settings | {"max_steps": 22})).train(tmp_path / "parts", progress=False)
+    resumed = _trainer(tmp_path / "parts", **settings)
+    resumed.resume(tmp_path / "parts")
+    resumed.train(tmp_path / "parts", progress=False)
+    assert torch.equal(_flat_weights(whole), _flat_weights(resumed))
+    card = load_price_gnn(tmp_path / "whole")[1]
+    assert (card.topology, card.step, card.training["from"]) == ("b4", whole.state.best_step, "none")
+    assert card.validation == whole.state.best
+
+
+def test_a_price_gnn_takes_no_settings_of_a_flow_gnn() -> None:
+    for other in ({"learner": "coma"}, {"form": "published", "from_": "none"}):
+        with pytest.raises(InputError, match="--model"):
+            TrainConfig(topology="b4", traffic="-", out=Path("x"), model="price", **other)  # type: ignore[arg-type]
 
 
 def test_training_stops_without_a_better_validation(tmp_path: Path) -> None:
@@ -261,31 +285,31 @@ def test_files_of_two_saves_and_unusable_weights_are_refused(tmp_path: Path) -> 
         load_flow_gnn(tmp_path / "a")
     with torch.no_grad():
         next(trainer.model.parameters()).fill_(float("nan"))
-    save_flow_gnn(tmp_path / "c", trainer.model, trainer.card)
+    trainer.task.save(tmp_path / "c")
     with pytest.raises(InputError, match="finite weights"):
         load_flow_gnn(tmp_path / "c")
 
 
 def test_a_resumed_training_never_replaces_a_better_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scores 0.5 (start), 0.6 (step 5), 0.9 (at the end, step 7); resumed, 0.7 at step 10: the model of 0.9 stays."""
-    scores = iter([0.5, 0.6, 0.9, 0.7])
+    """Scores -0.5 (start), -0.4 (step 5), -0.1 (end, step 7); resumed, -0.3 at step 10: the model of -0.1 stays."""
+    scores = iter([-0.5, -0.4, -0.1, -0.3])
     monkeypatch.setattr(Trainer, "score", lambda _: next(scores))
     _trainer(tmp_path, max_steps=7).train(tmp_path, progress=False)
-    assert load_flow_gnn(tmp_path)[1].validation == 0.9
+    assert load_flow_gnn(tmp_path)[1].validation == -0.1
     resumed = _trainer(tmp_path, max_steps=10)
     resumed.resume(tmp_path)
-    assert resumed.state.best == 0.6, (
+    assert resumed.state.best == -0.4, (
         "the resumed run ignores the validation at the end, which an uninterrupted run would not do"
     )
     resumed.train(tmp_path, progress=False)
-    assert resumed.state.best == 0.7
+    assert resumed.state.best == -0.3
     assert load_flow_gnn(tmp_path)[1].step == 7
 
 
 def test_the_learning_rate_falls_and_stays_reduced_after_resuming(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Trainer, "score", lambda _: 0.5)
+    monkeypatch.setattr(Trainer, "score", lambda _: -0.5)
     first = _trainer(tmp_path, max_steps=10, decay_after=1, learning_rate=0.01)
     first.train(tmp_path, progress=False)
     resumed = _trainer(tmp_path, max_steps=15, decay_after=1, learning_rate=0.01)

@@ -1,0 +1,201 @@
+"""What differs between the models that are trained on one network: the first weights, the losses, the checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from teal.config import TrainConfig
+from teal.errors import InputError
+from teal.learning import pretrain_price_gnn
+from teal.learning.coma import Exploration, coma_loss
+from teal.learning.direct import direct_loss
+from teal.learning.losses import bound_loss
+from teal.learning.network_pool import family_of
+from teal.learning.noise import Noise
+from teal.nn import checkpoint
+from teal.nn.flow_gnn_config import UNIVERSAL, FlowGnnConfig
+from teal.nn.flow_models import FlowModel, new_flow_model
+from teal.nn.price_gnn import PriceGNN, PriceGnnConfig
+from teal.problem import Problem
+from teal.runtime.storage import model_folder
+from teal.schemes.flow_gnn import FlowGnnScheme
+from teal.schemes.price_gnn import PriceGnnScheme
+
+_LAYERS, _WIDTH, _UNIVERSAL_WIDTH = 6, 8, 16  # shapes of a FlowGNN with random weights, unless settings say others
+
+
+class TrainTask(Protocol):
+    """One kind of model on one network.
+
+    Attributes:
+        loss_names: of :meth:`losses`.
+        max_gradient_norm: longer gradients are shortened to it; infinite for no limit.
+    """
+
+    loss_names: tuple[str, ...]
+    max_gradient_norm: float
+
+    @property
+    def model(self) -> nn.Module:
+        """What is trained."""
+        ...
+
+    @property
+    def shapes(self) -> FlowGnnConfig | PriceGnnConfig:
+        """Of the model."""
+        ...
+
+    def numbers_per_matrix(self, demands: int, paths: int) -> int:
+        """Numbers of an activation for D ``demands`` and K ``paths`` times its layers, to limit a micro-batch."""
+        ...
+
+    def losses(self, problem: Problem, noise: Noise, step: int) -> dict[str, Tensor]:
+        """(B,) losses by name, which are added up.
+
+        Args:
+            problem: B matrices.
+            noise: random numbers of the matrices.
+            step: number of the optimiser step.
+        """
+        ...
+
+    def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
+        """Splits (B, D, K) and prices (B, E) of the model alone, which validations measure."""
+        ...
+
+    def save(self, out: Path, **progress: Any) -> None:
+        """Write the checkpoint; ``progress`` are fields of its card: step, train_s, validation."""
+        ...
+
+
+class FlowTrainTask:
+    """Trains a FlowGNN with its policy.
+
+    Args:
+        config: the settings.
+        problem: network, paths and objective.
+        training: what the card says of the training.
+
+    Raises:
+        InputError: no model to start from, or one for another objective or number of paths.
+    """
+
+    loss_names: tuple[str, ...] = ("policy", "bound")
+    max_gradient_norm = float("inf")
+
+    def __init__(self, config: TrainConfig, problem: Problem, training: dict[str, Any]) -> None:
+        self._config = config
+        self.model: FlowModel = _first_flow_model(config, problem)
+        self._card = checkpoint.FlowGnnCard(
+            self.model.config, str(problem.objective.name), problem.objective.epsilon, problem.topology.name,
+            problem.topology.content_key(), config.learner, config.seed, training=training,
+        )  # fmt: skip
+
+    @property
+    def shapes(self) -> FlowGnnConfig:
+        """See TrainTask."""
+        return self.model.config
+
+    def numbers_per_matrix(self, demands: int, paths: int) -> int:
+        """See TrainTask."""
+        return demands * paths * self.model.config.width * self.model.config.layers
+
+    def losses(self, problem: Problem, noise: Noise, step: int) -> dict[str, Tensor]:
+        """See TrainTask."""
+        config = self._config
+        means, prices = self.model(problem)
+        if config.learner == "direct":
+            policy = direct_loss(self.model, problem, means)
+        else:
+            exploration = Exploration(config.std, config.samples, config.episodes, clamp=self.model.clamp)
+            policy = coma_loss(problem, means, exploration, noise)
+        return {"policy": policy, "bound": bound_loss(problem, prices)}
+
+    def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
+        """See TrainTask."""
+        return FlowGnnScheme(self.model, card=self._card).start(problem)
+
+    def save(self, out: Path, **progress: Any) -> None:
+        """See TrainTask."""
+        checkpoint.save_flow_gnn(out, self.model, dataclasses.replace(self._card, **progress))
+
+
+class PriceTrainTask:
+    """Trains a PriceGNN, which goes on serving every network and objective.
+
+    Args:
+        config: the settings.
+        problem: network, paths and objective.
+        training: what the card says of the training.
+
+    Raises:
+        InputError: no model to start from.
+    """
+
+    loss_names: tuple[str, ...] = ("allocation", "bound")
+    max_gradient_norm = pretrain_price_gnn.PriceGnnTask.max_gradient_norm
+
+    def __init__(self, config: TrainConfig, problem: Problem, training: dict[str, Any]) -> None:
+        self._seed = config.seed
+        held_out: tuple[str, ...] = ()
+        networks, self.model = 1, PriceGNN()
+        if config.start != "none":
+            self.model, first = checkpoint.load_price_gnn(model_folder(Path(config.start)))
+            own, networks = problem.topology.name.lower(), first.networks + 1
+            held_out = tuple(name for name in first.held_out if family_of(name) not in own)
+        self._card = checkpoint.PriceGnnCard(
+            self.model.config, problem.paths.num_paths, networks, held_out, config.seed, 0, 0.0,
+            topology=problem.topology.name, topology_key=problem.topology.content_key(), training=training,
+        )  # fmt: skip
+
+    @property
+    def shapes(self) -> PriceGnnConfig:
+        """See TrainTask."""
+        return self.model.config
+
+    def numbers_per_matrix(self, demands: int, paths: int) -> int:
+        """See TrainTask."""
+        return demands * paths * (self.model.config.rounds + self.model.config.bound_rounds)
+
+    def losses(self, problem: Problem, noise: Noise, step: int) -> dict[str, Tensor]:
+        """See TrainTask; the numbers of rounds are random, of (seed, step) alone: the same in every process."""
+        rng = np.random.default_rng([self._seed, step])
+        usual = (self.model.config.rounds, self.model.config.bound_rounds)
+        rounds, prices = self.model(problem, *(pretrain_price_gnn.random_rounds(rng, one) for one in usual))
+        return pretrain_price_gnn.losses(problem, rounds, prices)
+
+    def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
+        """See TrainTask."""
+        return PriceGnnScheme(self.model).start(problem)
+
+    def save(self, out: Path, **progress: Any) -> None:
+        """See TrainTask."""
+        checkpoint.save_price_gnn(out, self.model, dataclasses.replace(self._card, **progress))
+
+
+def train_task(config: TrainConfig, problem: Problem, training: dict[str, Any]) -> TrainTask:
+    """The task of ``--model``; arguments and errors as of the tasks.  Seeds the first weights."""
+    torch.manual_seed(config.seed)
+    tasks: dict[str, type[FlowTrainTask] | type[PriceTrainTask]] = {"flow": FlowTrainTask, "price": PriceTrainTask}
+    return tasks[config.model](config, problem, training)
+
+
+def _first_flow_model(config: TrainConfig, problem: Problem) -> FlowModel:
+    num_paths = problem.paths.num_paths
+    if config.start == "none":
+        form = config.form or UNIVERSAL
+        width = config.width or (_UNIVERSAL_WIDTH if form == UNIVERSAL else _WIDTH)
+        return new_flow_model(FlowGnnConfig(num_paths, config.layers or _LAYERS, width, form))
+    folder = model_folder(Path(config.start))
+    model, card = checkpoint.load_flow_gnn(folder)
+    checkpoint.check_fits(card, folder, problem.objective)
+    if not card.model.takes_any_paths and card.model.num_paths != num_paths:
+        expected = f"a model for K = {num_paths} paths, as these demands have (--num-paths), or of the form {UNIVERSAL}"
+        raise InputError(str(folder / checkpoint.MODEL_CARD), "num_paths", expected, card.model.num_paths)
+    return model
