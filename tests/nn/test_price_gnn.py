@@ -89,11 +89,11 @@ def test_price_gnn_does_not_depend_on_the_order_of_nodes_and_links() -> None:
 
 @pytest.mark.parametrize("objective", SINGLE_PROGRAMS)
 def test_every_weight_of_price_gnn_has_a_gradient(objective: ObjectiveName) -> None:
-    from teal.learning.pretrain_price_gnn import loss
+    from teal.learning.pretrain_price_gnn import losses
 
     problem = random_problem(1, objective=objective, failed=1).to(torch.float32)
     model = _model().train()
-    loss(problem, *model(problem)).mean().backward()
+    torch.stack(list(losses(problem, *model(problem)).values())).mean().backward()
     for name, weight in model.named_parameters():
         assert weight.grad is not None, name
         assert torch.isfinite(weight.grad).all(), name
