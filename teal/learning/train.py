@@ -35,9 +35,8 @@ from teal.runtime.storage import content_key
 from teal.solvers.projection import project
 
 _ACTIVATION_BYTES = 1 << 30  # for the activations of a micro-batch on a CPU; larger micro-batches are no faster there
-_TENSORS_PER_LAYER = (
-    12  # float32 tensors (B, D, K, width) that a layer or round keeps for its backward pass, rounded up
-)
+# Float32 tensors (B, D, K, width) that a layer or round keeps for its backward pass, rounded up.
+_TENSORS_PER_LAYER = 12
 _FLOAT32_BYTES = 4
 _BATCH, _SAMPLED_BATCH = 20, 4  # matrices of a step, unless settings say others
 _SAMPLED_VALIDATION = 4  # matrices of a validation on a network that is sampled, where one takes seconds
@@ -316,8 +315,8 @@ class Trainer:
                 raise InputError(where, name, f"the setting of the run, {value}", settings.get(name))
         try:
             self.state = TrainState(**fields["state"])
-            if self.state.best > 0:
-                raise ValueError("a score of an earlier version, which was a share of the demand")
+            if "best_step" not in fields["state"]:
+                raise ValueError("that of an earlier version, whose scores were values after the repair")
             self.model.load_state_dict(run_state.without_prefix("model", tensors))
             run_state.load_optimiser(self.optimiser, tensors)
             self._set_learning_rate(self.state.learning_rate)

@@ -74,17 +74,8 @@ class TrainTask(Protocol):
         ...
 
 
-class FlowTrainTask:
-    """Trains a FlowGNN with its policy.
-
-    Args:
-        config: the settings.
-        problem: network, paths and objective.
-        training: what the card says of the training.
-
-    Raises:
-        InputError: no model to start from, or one for another objective or number of paths.
-    """
+class _FlowTask:
+    """Trains a FlowGNN with its policy."""
 
     loss_names: tuple[str, ...] = ("policy", "bound")
     max_gradient_norm = float("inf")
@@ -99,15 +90,12 @@ class FlowTrainTask:
 
     @property
     def shapes(self) -> FlowGnnConfig:
-        """See TrainTask."""
         return self.model.config
 
     def numbers_per_matrix(self, demands: int, paths: int) -> int:
-        """See TrainTask."""
         return demands * paths * self.model.config.width * self.model.config.layers
 
     def losses(self, problem: Problem, noise: Noise, step: int) -> dict[str, Tensor]:
-        """See TrainTask."""
         config = self._config
         means, prices = self.model(problem)
         if config.learner == "direct":
@@ -118,34 +106,23 @@ class FlowTrainTask:
         return {"policy": policy, "bound": bound_loss(problem, prices)}
 
     def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
-        """See TrainTask."""
         return FlowGnnScheme(self.model, card=self._card).start(problem)
 
     def save(self, out: Path, **progress: Any) -> None:
-        """See TrainTask."""
         checkpoint.save_flow_gnn(out, self.model, dataclasses.replace(self._card, **progress))
 
 
-class PriceTrainTask:
-    """Trains a PriceGNN, which goes on serving every network and objective.
-
-    Args:
-        config: the settings.
-        problem: network, paths and objective.
-        training: what the card says of the training.
-
-    Raises:
-        InputError: no model to start from.
-    """
+class _PriceTask:
+    """Trains a PriceGNN, which goes on serving every network and objective."""
 
     loss_names: tuple[str, ...] = ("allocation", "bound")
     max_gradient_norm = pretrain_price_gnn.PriceGnnTask.max_gradient_norm
 
     def __init__(self, config: TrainConfig, problem: Problem, training: dict[str, Any]) -> None:
         self._seed = config.seed
-        held_out: tuple[str, ...] = ()
-        networks, self.model = 1, PriceGNN()
-        if config.start != "none":
+        if config.start == "none":
+            self.model, networks, held_out = PriceGNN(), 1, tuple[str, ...]()
+        else:
             self.model, first = checkpoint.load_price_gnn(model_folder(Path(config.start)))
             own, networks = problem.topology.name.lower(), first.networks + 1
             held_out = tuple(name for name in first.held_out if family_of(name) not in own)
@@ -156,33 +133,38 @@ class PriceTrainTask:
 
     @property
     def shapes(self) -> PriceGnnConfig:
-        """See TrainTask."""
         return self.model.config
 
     def numbers_per_matrix(self, demands: int, paths: int) -> int:
-        """See TrainTask."""
         return demands * paths * (self.model.config.rounds + self.model.config.bound_rounds)
 
     def losses(self, problem: Problem, noise: Noise, step: int) -> dict[str, Tensor]:
-        """See TrainTask; the numbers of rounds are random, of (seed, step) alone: the same in every process."""
+        # Rounds are drawn from (seed, step) alone, so that every process makes as many.
         rng = np.random.default_rng([self._seed, step])
         usual = (self.model.config.rounds, self.model.config.bound_rounds)
         rounds, prices = self.model(problem, *(pretrain_price_gnn.random_rounds(rng, one) for one in usual))
         return pretrain_price_gnn.losses(problem, rounds, prices)
 
     def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
-        """See TrainTask."""
         return PriceGnnScheme(self.model).start(problem)
 
     def save(self, out: Path, **progress: Any) -> None:
-        """See TrainTask."""
         checkpoint.save_price_gnn(out, self.model, dataclasses.replace(self._card, **progress))
 
 
 def train_task(config: TrainConfig, problem: Problem, training: dict[str, Any]) -> TrainTask:
-    """The task of ``--model``; arguments and errors as of the tasks.  Seeds the first weights."""
+    """The task of ``--model``; seeds the generator of first weights.
+
+    Args:
+        config: the settings.
+        problem: network, paths and objective.
+        training: what the card says of the training.
+
+    Raises:
+        InputError: no model to start from, or one of another kind, objective or number of paths.
+    """
     torch.manual_seed(config.seed)
-    tasks: dict[str, type[FlowTrainTask] | type[PriceTrainTask]] = {"flow": FlowTrainTask, "price": PriceTrainTask}
+    tasks: dict[str, type[_FlowTask] | type[_PriceTask]] = {"flow": _FlowTask, "price": _PriceTask}
     return tasks[config.model](config, problem, training)
 
 

@@ -41,7 +41,7 @@ def shortened(problem: Problem, splits: Tensor, length: Tensor | None = None) ->
         length: (E,) what is preferred to be small, such as ms; None for the latency.
 
     Returns:
-        (B, D, K); a demand of which no flow moves keeps its splits to the bit.
+        (B, D, K); a path whose flow stays keeps its split to the bit.
     """
     is_plain = problem.ops.is_over_paths and not problem.conditions and not problem.has_link_cost
     if not is_plain or splits.is_cuda or problem.ops.column_paths is not problem.paths:
@@ -130,13 +130,8 @@ def _shorten_matrix(
     room = np.maximum(most - load, 0)
     _move_kept(scan, kept, live, length, demand, room, moved)
     for d in range(shape[0]):
-        is_same = demand[d] <= 0
-        if not is_same:
-            is_same = True
-            for k in range(shape[1]):
-                is_same = is_same and moved[d, k] == flow[d, k]
-        if not is_same:
-            for k in range(shape[1]):
+        for k in range(shape[1] if demand[d] > 0 else 0):
+            if moved[d, k] != flow[d, k]:
                 splits[d, k] = moved[d, k] / demand[d]
 
 
