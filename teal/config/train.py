@@ -88,6 +88,11 @@ class TrainConfig(InstanceConfig):
         """The model that training starts from: ``from_``, or the one that comes with Teal."""
         return self.from_ or {"flow": "flow", "price": "universal"}[self.model]
 
+    @property
+    def scheme(self) -> str:
+        """Name of the scheme that allocates by the trained model."""
+        return {"flow": "teal", "price": "price-gnn"}[self.model]
+
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
         super().__post_init__()

@@ -30,6 +30,7 @@ from teal.problem.problem import Problem
 from teal.runtime.arrays import FloatArray
 
 _SOURCES_AT_A_TIME = 512  # sources whose shortest paths to all nodes are in memory at once
+_MAX_ROUNDING = 1e-9  # share by which rounding of sums of up to millions of terms may put a value beyond its bound
 # Multiples of the prices that scaled_dual_bound tries: 13 from 1/4 to 2, evenly spaced in the logarithm.
 _PRICE_SCALES = torch.logspace(-2, 1, 13, base=2.0, dtype=torch.float64)
 
@@ -157,6 +158,8 @@ def gap(problem: Problem, value: Tensor, bound: Tensor) -> Tensor:
 def relative_gap(value: FloatArray, bound: FloatArray, sense: float) -> FloatArray:
     """:func:`gap` by formula alone: NaN where ``bound`` is NaN or infinite.
 
+    A value beyond its bound by the rounding of two sums has gap 0; any larger excess stays, and is negative.
+
     Args:
         value: (B,).
         bound: (B,).
@@ -165,4 +168,5 @@ def relative_gap(value: FloatArray, bound: FloatArray, sense: float) -> FloatArr
     high, low = (bound, value) if sense > 0 else (value, bound)
     largest = np.maximum(np.abs(high), np.abs(low))
     with np.errstate(invalid="ignore", divide="ignore"):  # infinities
-        return np.where(largest == 0, 0.0, (high - low) / largest)
+        gap = np.where(largest == 0, 0.0, (high - low) / largest)
+    return np.where((gap < 0) & (gap > -_MAX_ROUNDING), 0.0, gap)

@@ -125,7 +125,7 @@ def _run(
         (folder / "state.json").write_text(json.dumps(dataclasses.asdict(state)), encoding="utf-8")
         _evaluate(config, training, results, notify)
     state_of = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-    rows = [row for row in read_csv(results / ROWS, Row) if row.scheme == "teal"]
+    rows = [row for row in read_csv(results / ROWS, Row) if row.scheme == training.scheme]
     return SweepRun(
         name, seed, state_of["step"], state_of["best"], _mean(rows, "satisfied_demand"), _mean(rows, "value"),
         _mean(rows, "gap_known"), float(np.median([row.solve_s for row in rows])),
@@ -134,15 +134,22 @@ def _run(
 
 def _evaluate(config: SweepConfig, training: TrainConfig, out: Path, notify: Callable[[str], None]) -> None:
     names = {field.name for field in dataclasses.fields(EvaluateConfig)}
+    own = ("topology", "traffic", "model", "out", "resume", "overwrite", "json")  # of other meaning in an evaluation
     shared = {
         field.name: getattr(training, field.name)
         for field in dataclasses.fields(TrainConfig)
-        if field.name in names and field.name not in ("topology", "traffic", "out", "resume", "overwrite", "json")
+        if field.name in names and field.name not in own
     }
     study = EvaluateConfig(
-        topology=(training.topology,), traffic=(training.traffic,), model=(training.out,), scheme=("teal", "pdhg"),
-        limit=config.limit, out=out, overwrite=True, **shared,
-    )  # fmt: skip
+        topology=(training.topology,),
+        traffic=(training.traffic,),
+        model=(training.out,),
+        scheme=(training.scheme, "pdhg"),
+        limit=config.limit,
+        out=out,
+        overwrite=True,
+        **shared,
+    )
     EvaluationStudy(study, notify).run()
 
 

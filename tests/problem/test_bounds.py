@@ -114,3 +114,11 @@ def test_the_gap_of_negative_values_is_that_of_the_losses() -> None:
     assert relative_gap(-bound, -loss, -1.0) == pytest.approx(expected)
     assert relative_gap(np.array([-2.0]), np.array([3.0]), 1.0) >= 1, "nothing is proven of a value below 0"
     assert np.isnan(relative_gap(np.array([1.0]), np.array([np.nan]), 1.0))
+
+
+def test_a_value_beyond_its_bound_has_gap_0_where_rounding_explains_it_and_a_negative_one_elsewhere() -> None:
+    values = np.array([1 + 1e-13, 1 + 1e-8, 1 + 1e-3])
+    gaps = relative_gap(values, np.ones(3), 1.0)
+    assert f"{gaps[0]:.3f}" == "0.000", "without a minus sign"
+    assert gaps[1:] == pytest.approx([-1e-8, -1e-3], rel=1e-3)
+    np.testing.assert_array_equal(relative_gap(np.ones(3), values, -1.0), gaps)

@@ -15,6 +15,7 @@ from scipy import stats
 from teal.cli import main
 from teal.config import SweepConfig
 from teal.errors import InputError
+from teal.reports.record import ROWS
 from teal.studies.sweep import SweepRun, summarise
 
 COMMAND = ["sweep", "--topology", "b4", "--traffic", "gravity:seed=0,count=12,load=3", "--max-steps", "1"]
@@ -47,6 +48,20 @@ def test_combinations_and_seeds_are_run_and_a_resumed_sweep_gives_the_same(tmp_p
     shutil.rmtree(out / "learning-rate=0.01" / "seed-1")
     assert main(["sweep", "--resume", "--out", str(out), "--quiet"]) == 0
     assert table() == rows
+
+
+def test_price_models_are_evaluated_by_their_own_scheme(tmp_path: Path) -> None:
+    out = tmp_path / "sweep"
+    assert (
+        main([*COMMAND, "--model", "price", "--vary", "batch_size=1", "--limit", "1", "--quiet", "--out", str(out)])
+        == 0
+    )
+    (folder,) = out.glob("*/seed-0/results")
+    with (folder / ROWS).open(newline="") as stream:
+        assert {row["scheme"] for row in csv.DictReader(stream)} == {"price-gnn", "pdhg"}
+    with (out / "runs.csv").open(newline="") as stream:
+        (row,) = csv.DictReader(stream)
+    assert 0 < float(row["satisfied_demand"]) <= 1
 
 
 @pytest.mark.parametrize("vary", ["speed=1", "learning_rate", "batch_size=many", "seed=1,2"])
