@@ -67,6 +67,8 @@ class AllocationOptions(TypedDict, total=False):
         latency_limits_ms: largest latency of a path, ms, by name of a class; default: none.
         max_churn: of the demand that has a working path the share that may be on other paths than in ``previous``.
         previous: ``id`` of the answer that is in force.
+        solver: model (the service's model alone), model-pdhg (PDHG from the model's allocation), pdhg (from the last
+            allocation) or auto (default: pdhg; model-pdhg where there is no last allocation and the model saves time).
         protect: cables or groups: flows are promises that survive the failure of any one of them.
         key: a name of the request; sent again with the same name and rates, it gets the same answer, unsolved.
     """
@@ -75,6 +77,7 @@ class AllocationOptions(TypedDict, total=False):
     deadline_ms: float | None
     objective: str | None
     entries: int
+    solver: str
     latency_limits_ms: Mapping[str, float]
     max_churn: float | None
     previous: str | None
@@ -290,6 +293,7 @@ def _allocation(response: httpx.Response, entries: int) -> ServedAllocation:
         status=tuple(table.column("status").to_pylist()),
         queue_ms=metadata["queue_ms"],
         solve_ms=metadata["solve_ms"],
+        solver=metadata["solver"],
         batch=metadata["batch"],
         id=metadata.get("id", ""),
         time=utc(metadata["time"]) if metadata.get("time") else None,

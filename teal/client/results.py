@@ -204,10 +204,12 @@ class ServedAllocation:
         satisfied_demand: (B,) share of the demand that is carried.
         max_link_utilisation: (B,) largest utilisation of a link.
         status: (B,) "gap" where the requested gap was reached; else what ended the search: "deadline", "iterations", or
-            "rounding" if the gap was missed by rounding only; "next" for an interval that is not known yet, whose
-            figures are those that the splits would have with the newest measured matrix.
+            "rounding" if the gap was missed by rounding only, or "model" if that of the model alone is wider; "next"
+            for an interval that is not known yet, whose figures are those that the splits would have with the newest
+            measured matrix.
         queue_ms: time for which the request waited in the service, ms.
         solve_ms: time of the engine, ms.
+        solver: what computed it: model, model-pdhg, pdhg, or hedge for an interval that is not known yet.
         batch: number of matrices that the engine solved in the same batch.
         id: of the request; the service repeats the answer under it for a while.
         time: of the interval that the splits are for, UTC; None if matrices were sent.
@@ -231,6 +233,7 @@ class ServedAllocation:
     status: tuple[str, ...]
     queue_ms: float
     solve_ms: float
+    solver: str
     batch: int
     id: str = ""
     time: np.datetime64 | None = None

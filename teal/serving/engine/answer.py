@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from teal.runtime.arrays import FloatArray
+from teal.serving.engine.solvers import MODEL_PDHG
 
 FIGURES = ("value", "bound", "gap", "satisfied_demand", "max_link_utilisation")
 
@@ -22,12 +23,13 @@ class Answer:
         utilisation: (B, E).
         splits: (B, D, K) float32; weights: (B, D, K) whole numbers instead, if they were asked for.
         status: "gap" where it was reached; else what ended the search with the best so far: "deadline", "iterations"
-            or "rounding"; or "next", see :mod:`teal.serving.engine.next_interval`.
+            "rounding" or "model"; or "next", see :mod:`teal.serving.engine.next_interval`.
         lines: of each matrix what is certified of its classes or levels, by ``classes`` or ``levels`` (see
             :class:`responses.ClassAnswer`, :class:`responses.LevelAnswer`).
         of_conditions: (B,) figures of side conditions, by name (see :meth:`teal.problem.condition.Condition.figures`).
         words: by which options asked for conditions.
         queue_ms, solve_ms: time waited and computed; batch: matrices that were solved together.
+        solver: model, model-pdhg, pdhg or hedge (:mod:`teal.serving.engine.solvers`).
     """
 
     value: FloatArray
@@ -42,14 +44,15 @@ class Answer:
     queue_ms: float
     solve_ms: float
     batch: int
+    solver: str
     lines: dict[str, tuple[list[dict[str, Any]], ...]] = dataclasses.field(default_factory=dict)
     of_conditions: dict[str, FloatArray] = dataclasses.field(default_factory=dict)
     words: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def cost(self) -> dict[str, Any]:
-        """Time waited and computed, and the matrices that were solved together, by their names in responses."""
-        return {"queue_ms": self.queue_ms, "solve_ms": self.solve_ms, "batch": self.batch}
+        """Time waited and computed, by what, and the matrices solved together, by their names in responses."""
+        return {"queue_ms": self.queue_ms, "solve_ms": self.solve_ms, "solver": self.solver, "batch": self.batch}
 
     @property
     def admitted_share(self) -> npt.NDArray[np.float32]:
@@ -95,6 +98,7 @@ def joined(parts: dict[int, Answer]) -> Answer:
         queue_ms=answers[0].queue_ms,
         solve_ms=sum(answer.solve_ms for answer in answers),
         batch=max(answer.batch for answer in answers),
+        solver=MODEL_PDHG if any(answer.solver == MODEL_PDHG for answer in answers) else answers[0].solver,
         lines={parts: tuple(row for answer in answers for row in answer.lines[parts]) for parts in answers[0].lines},
         of_conditions={
             name: np.concatenate([answer.of_conditions[name] for answer in answers])

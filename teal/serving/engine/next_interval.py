@@ -29,6 +29,7 @@ from teal.schemes.hedges.mixture import Mixture
 from teal.serving.engine.answer import Answer
 from teal.serving.engine.log import LOG
 from teal.serving.engine.measured import MeasuredMatrices
+from teal.serving.engine.solvers import HEDGE
 from teal.solvers import pdhg
 from teal.solvers.estimation.variety import vary
 
@@ -194,6 +195,7 @@ class NextInterval:
             queue_ms=1e3 * queue_s,
             solve_ms=1e3 * latest.solve_s,
             batch=1,
+            solver=HEDGE,
         )
         return answer, {
             "time": f"{latest.time}Z",

@@ -216,6 +216,12 @@ class Options(_Conditions):  # type: ignore[valid-type,misc]
         description="Of a class, the largest latency of a path. In an address: gold=30,silver=50.",
     )
     entries: int = _number(ENTRIES, 0)
+    solver: Literal["auto", "model", "model-pdhg", "pdhg"] = Field(
+        default="auto",
+        description="model: the service's model alone, in the time of one pass. model-pdhg: PDHG from the model's "
+        "allocation, until gap or deadline. pdhg: PDHG from the last allocation of the network, or from nothing. "
+        "auto: pdhg where there is a last allocation, else model-pdhg where the model saves time.",
+    )
     form: Form = Field(
         default=Form.NAMED,
         description="Of an answer in JSON. named: for each demand that was sent its paths, node by node, and the "

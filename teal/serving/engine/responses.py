@@ -159,7 +159,8 @@ class _Figures(_Said):
     max_link_utilisation: _Number
     status: str = Field(
         description="gap: the target gap was reached. Else the best that was found until: deadline, iterations, or "
-        "rounding. next: for an interval that is not known yet, figures by the newest measured matrix."
+        "rounding. model: the gap of the model alone is wider than the target. next: for an interval that is not known "
+        "yet, figures by the newest measured matrix."
     )
     classes: list[ClassAnswer] | None = Field(default=None, description="If classes were given, the highest first.")
     moved: _Number = Field(
@@ -208,6 +209,10 @@ class AllocationAnswer(_Said):
     allocations: list[NamedAllocation] | list[DenseAllocation] = Field(description="One a matrix.")
     queue_ms: float = Field(description="Until the engine began.")
     solve_ms: float = Field(description="Of the engine.")
+    solver: str = Field(
+        description="What computed it: model, model-pdhg (PDHG from the model's allocation), pdhg, or hedge for the "
+        "next interval."
+    )
     batch: int = Field(description="Matrices that were solved together.")
     time: str | None = Field(default=None, description="Of the next interval, if that was asked for.")
     limit: Limit | None = Field(default=None, description="Of the next interval.")
@@ -221,6 +226,7 @@ class Answered(_Said):
     queue_ms: float
     solve_ms: float
     deadline_ms: float = Field(description="That was asked for.")
+    solver: str = Field(description="See AllocationAnswer.")
     batch: int
     matrices: int
     gap: _Number = Field(description="The widest of the request.")

@@ -26,13 +26,14 @@ from teal.problem.allocation import Allocation
 from teal.problem.assessment import Assessment, assess
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interruptible import Deadline, Run, Steps
-from teal.schemes.models import helps, serves
+from teal.schemes.models import serves
 from teal.schemes.successive import SuccessivePdhg
 from teal.serving.engine.answer import FIGURES, Answer
 from teal.serving.engine.candidates import candidate_paths
 from teal.serving.engine.errors import ServiceError, wrong
 from teal.serving.engine.least_time import LeastTimes
 from teal.serving.engine.requests import NetworkSpec, NodeLink, Options
+from teal.serving.engine.solvers import MODEL, solving
 from teal.serving.engine.wanted import (
     Wanted,
     columns,
@@ -159,7 +160,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solved:
-    """What the engine found for a job."""
+    """What the engine found for a job, and which solver it is from (:mod:`teal.serving.engine.solvers`)."""
 
     wanted: Wanted
     problem: Problem
@@ -168,6 +169,7 @@ class Solved:
     stopped_by: tuple[pdhg.Stop, ...]
     state: pdhg.PdhgState
     iterations: int
+    solver: str
     program_prices: ProgramPrices | None = None
 
     @functools.cached_property
@@ -176,8 +178,10 @@ class Solved:
         return assess(self.problem, Allocation.of_batch(self.splits, self.prices, 0.0, self.program_prices))
 
 
-def ended_by(stop: pdhg.Stop) -> str:
+def ended_by(stop: pdhg.Stop, solver: str) -> str:
     """What ended a search without the requested gap; rounding if the search has it and its measurement does not."""
+    if solver == MODEL:  # which does not search
+        return MODEL
     return (pdhg.Stop.ROUNDING if stop is pdhg.Stop.GAP else stop).value
 
 
@@ -294,7 +298,7 @@ class Served:
 
         Args:
             job: what to solve.
-            starter: gives the engine a start on a large network that has no such state.
+            starter: the model of the service.
             start: of each matrix, in place of the last allocation's.
         """
         deadline = Deadline(job.deadline)
@@ -304,15 +308,14 @@ class Served:
         self, job: Job, deadline: Deadline, starter: Starter | None, start: pdhg.PdhgState | None
     ) -> Steps[Solved]:
         problem = self.problem(job.wanted, job.rates)
-        starter = starter if starter is not None and helps(starter, problem.objective, self.paths) else None
         engine = self._engines.pop(job.wanted.network, None) or SuccessivePdhg()
         self._engines[job.wanted.network] = engine
         while len(self._engines) > _MOST_PROGRAMS:
             del self._engines[next(iter(self._engines))]
-        result = yield from engine.solving(problem, gap=job.gap, deadline=deadline, starter=starter, start=start)
+        result, solver = yield from solving(problem, job.wanted.solver, starter, engine, job.gap, deadline, start)
         return Solved(
             job.wanted, problem, shortened(problem, result.splits), result.prices, result.stopped_by, result.state,
-            result.iterations, result.program_prices,
+            result.iterations, solver, result.program_prices,
         )  # fmt: skip
 
     def answer(
@@ -352,12 +355,13 @@ class Served:
             splits=in_columns(splits.to(torch.float32).cpu(), order).numpy(),
             weights=None if weights is None else in_columns(weights.cpu(), order).numpy(),
             status=tuple(
-                ("gap" if there else ended_by(stop)) if status.usable else status.value
+                ("gap" if there else ended_by(stop, solved.solver)) if status.usable else status.value
                 for there, stop, status in zip(reached, solved.stopped_by[rows], measured.status[rows_of], strict=True)
             ),
             queue_ms=1e3 * queue_s,
             solve_ms=1e3 * solve_s,
             batch=solved.problem.batch,
+            solver=solved.solver,
             lines={} if lines is None else {lines.parts: tuple(named_records(lines, row, names) for row in numbers)},
             of_conditions=solved.wanted.figures(solved.problem.rows(rows), splits),
             words=dict(solved.wanted.words),

@@ -21,9 +21,10 @@ from teal.problem.offers import OFFERS
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.serving.engine.errors import wrong
 from teal.serving.engine.requests import NetworkSpec, Options
+from teal.serving.engine.solvers import AUTO, MODEL, MODEL_PDHG
 
-# Work for a matrix under max_min or a side condition, in that for a matrix without: assumed until it is measured on
-# the network; on GEANT, UsCarrier and Kdl it was 2 to 6.
+# Work for a matrix by a model, under max_min or a side condition, in that for a matrix without: assumed until it is
+# measured on the network; on GEANT, UsCarrier and Kdl it was 2 to 6.
 _ASSUMED_WORK = 6.0
 
 
@@ -36,12 +37,14 @@ class Wanted:
         limits: of each class of demands the largest latency of a path, ms, infinite for none; () without classes.
         conditions: for B = 1, in the network of these classes.
         words: of options that are words, by their names: which condition was asked for.
+        solver: one of :data:`teal.serving.engine.solvers.SOLVERS`.
     """
 
     objective: ObjectiveName
     limits: tuple[float, ...] = ()
     conditions: tuple[Condition, ...] = ()
     words: tuple[tuple[str, str], ...] = ()
+    solver: str = AUTO
 
     @property
     def network(self) -> Wanted:
@@ -58,13 +61,15 @@ class Wanted:
     def kind(self) -> tuple[Any, ...]:
         """Requests that want the same kind take about the same time on a network."""
         name = self.objective if Objective(self.objective).rules.is_sequence else ""
-        return len(self.limits), name, *(condition.name for condition in self.conditions)
+        by = "" if self.solver == AUTO else self.solver
+        return len(self.limits), name, by, *(condition.name for condition in self.conditions)
 
     @cached_property
     def assumed_work(self) -> float:
         """Work for a matrix, in that for one without classes and conditions, until it is measured."""
         is_fair = Objective(self.objective).rules.is_sequence and not self.limits
-        return max(1, len(self.limits)) * (_ASSUMED_WORK if self.conditions or is_fair else 1.0)
+        has_model = self.solver in (MODEL, MODEL_PDHG)
+        return max(1, len(self.limits)) * (_ASSUMED_WORK if self.conditions or is_fair or has_model else 1.0)
 
     def problem(self, network: Problem, rates: FloatArray) -> Problem:
         """The problem of matrices.
@@ -123,7 +128,7 @@ def wanted_by(
         ServiceError: options that do not go together.
     """
     limits = tuple(latency_limits(options.classes, options.latency_limits_ms)) if options.classes else ()
-    wanted = Wanted(options.objective_name(spec.objective), limits)
+    wanted = Wanted(options.objective_name(spec.objective), limits, solver=options.solver)
     asked = {name: value for name in OFFERS if (value := getattr(options, name)) is not None}
     from_previous = [name for name, kind in OFFERS.items() if kind.needs_previous]
     if (previous is None) == bool(set(from_previous) & set(asked)):

@@ -5,8 +5,9 @@
   const MOST_ROWS = 12;  // fullest links in the table; those that were changed stand before them
   const ENDED_BY = {
     gap: "target gap reached", deadline: "deadline", iterations: "limit of iterations", rounding: "rounding errors",
-    next: "made for the next interval",
+    next: "made for the next interval", model: "no search: the model alone",
   };
+  const SOLVERS = { model: "model alone", "model-pdhg": "model, then PDHG", pdhg: "PDHG", hedge: "hedge" };
   const find = (id) => document.getElementById(id);
   const figure = (name) => document.querySelector(`[data-figure="${name}"]`);
   const percent = (share, digits = 2) => (share === null ? "\u2013" : `${(100 * share).toFixed(digits)}%`);
@@ -95,6 +96,7 @@
     figure("satisfied").textContent = last ? percent(last.satisfied_demand) : "\u2013";
     figure("gap").textContent = last ? percent(last.gap) : "\u2013";
     figure("solve").textContent = last ? `${last.solve_ms.toPrecision(3)} ms` : "\u2013";
+    figure("solver").textContent = last ? SOLVERS[last.solver] ?? last.solver : "\u2013";
     figure("status").textContent = last ? ENDED_BY[last.status] ?? last.status : "\u2013";
     const times = (ratio) => (ratio ? `${ratio.toFixed(3)} \u00d7` : "\u2013");
     figure("realised").textContent = times(last?.realised);

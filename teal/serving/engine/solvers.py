@@ -1,0 +1,94 @@
+"""What computes an allocation: the model alone, the model and then PDHG, or PDHG alone.
+
+- ``model``: splits and prices of the model, cut to fit and refilled by one projection; the prices certify the gap.
+- ``model-pdhg``: PDHG from splits and prices of the model, until gap or deadline.
+- ``pdhg``: PDHG from the last allocation of the network, and from nothing where there is none.
+- ``auto``: ``pdhg`` where there is a last allocation; elsewhere ``model-pdhg`` where the model saves time.
+
+Answers say which of the first three it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from teal.errors import InputError
+from teal.problem import Problem
+from teal.runtime.interruptible import Deadline, Steps
+from teal.schemes.models import helps, serves
+from teal.schemes.repair import check_model_knows
+from teal.schemes.successive import SuccessivePdhg
+from teal.serving.engine.errors import wrong
+from teal.solvers import pdhg
+
+SOLVERS = AUTO, MODEL, MODEL_PDHG, PDHG = "auto", "model", "model-pdhg", "pdhg"
+HEDGE = "hedge"  # computes allocations for the next interval
+
+
+@dataclasses.dataclass(eq=False)
+class _Asked:
+    """A model, and whether it was asked for a start."""
+
+    model: pdhg.Starter
+    was_asked: bool = False
+
+    def start(self, problem: Problem) -> tuple[torch.Tensor, torch.Tensor]:
+        self.was_asked = True
+        return self.model.start(problem)
+
+
+def solving(
+    problem: Problem,
+    solver: str,
+    model: pdhg.Starter | None,
+    engine: SuccessivePdhg,
+    gap: float,
+    deadline: Deadline,
+    start: pdhg.PdhgState | None,
+) -> Steps[tuple[pdhg.PdhgResult, str]]:
+    """Solve B matrices; the result, and which solver it is from: model, model-pdhg or pdhg.
+
+    Args:
+        problem: B matrices.
+        solver: one of ``SOLVERS``.
+        model: of the service; None for none.
+        engine: PDHG of the network, which knows the last allocation.
+        gap: certified, to stop at.
+        deadline: after which the best allocation is returned.
+        start: where an earlier run of the same request has ended, in place of the model; None for none.
+
+    Raises:
+        ServiceError: the request names a model that the service does not have, or that does not know the problem.
+    """
+    if solver in (MODEL, MODEL_PDHG):
+        model = _checked(problem, model)
+        if start is None or solver == MODEL:
+            start = pdhg.PdhgState(*model.start(problem))
+        if solver == MODEL:
+            # The engine's last allocation stays: it is closer to the optimum than that of a model.
+            alone = pdhg.solving(problem, gap=gap, deadline=deadline, max_iterations=0, warm_start=start)
+            return (yield from alone), MODEL
+        result = yield from engine.solving(problem, gap=gap, deadline=deadline, start=start)
+        return result, MODEL_PDHG
+    asked = None
+    if solver == AUTO and model is not None and helps(model, problem.objective, problem.paths):
+        asked = _Asked(model)
+    result = yield from engine.solving(problem, gap=gap, deadline=deadline, starter=asked, start=start)
+    return result, MODEL_PDHG if asked is not None and asked.was_asked else PDHG
+
+
+def _checked(problem: Problem, model: pdhg.Starter | None) -> pdhg.Starter:
+    """The model that a request asks for."""
+    if model is None:
+        raise wrong("solver: this service has no model (teal serve --model); auto or pdhg")
+    if problem.classes is not None or not pdhg.takes_starter(problem):
+        raise wrong("solver: no model knows classes of demands or max_min; auto or pdhg")
+    if not serves(model, problem.objective):
+        raise wrong(f"solver: the model of this service is for another objective than {problem.objective.name}")
+    try:
+        check_model_knows("solver", problem)
+    except InputError as error:
+        raise wrong(str(error)) from None
+    return model

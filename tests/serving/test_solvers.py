@@ -1,0 +1,131 @@
+"""The model alone, the model before PDHG, and PDHG alone, as requests ask for them, against linear programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import linprog
+
+pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
+
+import teal
+from teal.client import AsyncClient, InvalidRequest
+from teal.problem import Problem
+from teal.schemes import models
+from teal.schemes.models import load_model
+from teal.serving.engine.responses import AllocationAnswer, RecentAllocations
+from teal.serving.engine.solver import Solver
+from tests.explicit import explicit_paths
+from tests.serving.service import b4_service, rates_of, run, service
+
+_RATES = rates_of(2, size=30_000)
+_ALLOCATIONS = "/v1/networks/b4/allocations"
+
+
+def _problem(rates: np.ndarray) -> Problem:
+    topology = teal.load_topology("b4")
+    paths = teal.compute_paths(topology, teal.network.all_pairs(topology), cache=False)
+    return Problem.create(topology, paths, teal.Objective("total_flow"), rates)
+
+
+def _most_flow(problem: Problem, rates: np.ndarray) -> float:
+    """Gbit/s that all paths together can carry, by a linear program over the flow of each path."""
+    over, of_demand = explicit_paths(problem)
+    limits = np.concatenate([over, of_demand])
+    most = np.concatenate([problem.topology.capacity, rates])
+    return -float(linprog(-np.ones(limits.shape[1]), A_ub=limits, b_ub=most, method="highs").fun)
+
+
+async def _put(client: AsyncClient) -> None:
+    await client.put_network("b4", "b4", num_paths=4)
+    await client.wait_ready("b4")
+
+
+def test_the_model_alone_answers_with_its_own_splits_and_a_bound_that_holds(tmp_path: Path) -> None:
+    problem = _problem(_RATES)
+    best = np.array([_most_flow(problem, rates) for rates in _RATES])
+    alone = teal.solve(problem, gap=1e-6, max_iterations=0, warm_start=load_model("universal").start(problem))
+
+    async def work() -> None:
+        async with service(tmp_path, solver=Solver(tmp_path, model="universal")) as client:
+            await _put(client)
+            found = await client.allocate("b4", _RATES, solver="model", gap=1e-6)
+            assert (found.solver, set(found.status)) == ("model", {"model"})
+            np.testing.assert_allclose(found.value, alone.value, rtol=1e-6)
+            np.testing.assert_allclose(found.bound, alone.bound, rtol=1e-6)
+            assert (found.value <= best * (1 + 1e-9)).all()
+            assert (found.bound >= best * (1 - 1e-9)).all()
+            assert (found.gap < 0.2).all()
+            easy = await client.allocate("b4", _RATES, solver="model", gap=0.5)
+            assert set(easy.status) == {"gap"}
+
+    run(work)
+
+
+def test_answers_say_which_solver_they_are_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "saves_time", lambda _: True)
+
+    async def work() -> None:
+        async with service(tmp_path, solver=Solver(tmp_path, model="universal")) as client:
+            await _put(client)
+            # Preparing the network has left an allocation, from which PDHG goes on.
+            found = [
+                (await client.allocate("b4", _RATES, gap=1e-3, **options)).solver
+                for options in ({"solver": "model-pdhg"}, {"solver": "pdhg"}, {"solver": "auto"}, {})
+            ]
+            assert found == ["model-pdhg", "pdhg", "pdhg", "pdhg"]
+            # No allocation of this objective has been made yet.
+            first, second = [await client.allocate("b4", _RATES, objective="max_link_utilisation") for _ in range(2)]
+            assert (first.solver, second.solver) == ("model-pdhg", "pdhg")
+            body = {"rates": _RATES.tolist(), "solver": "model", "form": "dense"}
+            answer = (await client._http.post(_ALLOCATIONS, json=body)).json()
+            assert AllocationAnswer.model_validate(answer).solver == "model"
+            recent = RecentAllocations.model_validate((await client._http.get(_ALLOCATIONS)).json())
+            assert [one.solver for one in recent.allocations][-3:] == ["model-pdhg", "pdhg", "model"]
+
+    run(work)
+
+
+def test_pdhg_goes_on_from_its_last_allocation_after_the_model_alone(tmp_path: Path) -> None:
+    """A request for the model in between does not make the next one start farther from the optimum."""
+
+    async def work() -> None:
+        solver = Solver(tmp_path, model="universal")
+        async with service(tmp_path, solver=solver) as client:
+            await _put(client)
+            engine = solver._registry.ready("b4")._engines
+            exact = await client.allocate("b4", _RATES[:1], gap=1e-4)
+            states = [one._state for one in engine.values()]
+            await client.allocate("b4", _RATES[:1], solver="model", gap=1e-4)
+            for one, state in zip(engine.values(), states, strict=True):
+                assert one._state is not None
+                assert state is not None
+                assert torch.equal(one._state.splits, state.splits)
+            again = await client.allocate("b4", _RATES[:1], gap=1e-4)
+            assert exact.gap[0] <= 1e-4
+            assert again.gap[0] <= 1e-4
+
+    run(work)
+
+
+def test_a_model_that_is_not_there_or_does_not_know_the_program_is_refused(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with b4_service(tmp_path / "none") as client:
+            with pytest.raises(InvalidRequest, match="has no model"):
+                await client.allocate("b4", _RATES, solver="model")
+        async with service(tmp_path / "some", solver=Solver(tmp_path / "some", model="universal")) as client:
+            await _put(client)
+            with pytest.raises(InvalidRequest, match="no model knows"):
+                await client.allocate("b4", _RATES, solver="model", objective="max_min")
+            with pytest.raises(InvalidRequest, match="no model knows"):
+                await client.allocate("b4", {"gold": _RATES, "iron": _RATES}, solver="model-pdhg")
+            with pytest.raises(InvalidRequest, match="promises"):
+                await client.allocate("b4", _RATES, solver="model", protect="cables")
+            with pytest.raises(InvalidRequest, match="solver"):
+                await client.allocate("b4", _RATES, solver="simplex")
+            assert (await client.allocate("b4", _RATES, solver="pdhg", objective="max_min")).solver == "pdhg"
+
+    run(work)
