@@ -136,7 +136,7 @@ def trained(
     """The model of a variant after so many seconds of training, and the number of steps; the last weights are kept."""
     with tempfile.TemporaryDirectory() as folder:
         config = TrainConfig(
-            topology="", traffic="", out=Path(folder), from_="none", learner=variant.learner,  # type: ignore[arg-type]
+            topology="", traffic="", out=Path(folder), from_="none", learner=variant.learner,
             std=variant.std, batch_size=20, episodes=1 if variant.std == 1 else 4, seed=seed,
         )  # fmt: skip
         trainer = Trainer(problem, traffic, split, config)

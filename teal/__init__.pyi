@@ -3,11 +3,13 @@
 from .errors import InputError, SolverError, TealError
 from .formats import load_topology, load_traffic, save_topology, save_traffic
 from .formats.counters import load_counters, save_counters
+from .learning.learners import register_learner
 from .network import PathMethod, PathSet, PathWeight, Topology, TrafficMatrices, compute_paths
 from .network.counters import Counters
 from .network.ecmp import EcmpDag
 from .network.shards import PathSearch
-from .objectives import Objective, ObjectiveName
+from .nn.flow_gnn_config import register_model
+from .objectives import Objective, ObjectiveName, register_objective
 from .pathops import PathOps, make_path_ops
 from .pathops.measurements import ecmp_measurements, path_measurements, policy_measurements
 from .problem import (
@@ -106,6 +108,9 @@ __all__ = [
     "priority_problem",
     "project",
     "register_hedge",
+    "register_learner",
+    "register_model",
+    "register_objective",
     "register_scheme",
     "repair",
     "save_counters",

@@ -34,7 +34,7 @@ import numpy as np
 
 from teal.errors import InputError
 from teal.runtime.arrays import AnyArray, FloatArray
-from teal.spec import register
+from teal.spec import Registry
 
 
 class ObjectiveName(StrEnum):
@@ -186,7 +186,7 @@ class _Concurrent(_Utilisation):
         return 1 / (-score).clamp(min=1)
 
 
-_RULES: dict[str, Rules] = {
+_BUILT_IN: dict[str, Rules] = {
     ObjectiveName.TOTAL_FLOW: Rules(allows_protection=True),
     ObjectiveName.WEIGHTED_FLOW: _Weighted(needs_weight=True, allows_protection=True),
     ObjectiveName.LATENCY_PENALISED_FLOW: _LatencyPenalised(),
@@ -204,16 +204,19 @@ _RULES: dict[str, Rules] = {
     ObjectiveName.PRIORITY: _Weighted(is_sequence=True, needs_weight=True, allows_protection=True),
     ObjectiveName.MAX_MIN: _MaxMin(is_sequence=True, paths_for=ObjectiveName.MAX_LINK_UTILISATION),
 }
-SINGLE_PROGRAMS = tuple(name for name in ObjectiveName if not _RULES[name].is_sequence)
+_RULES: Registry[Rules] = Registry("objective", "teal.objectives", _BUILT_IN)
+SINGLE_PROGRAMS = tuple(name for name in ObjectiveName if not _BUILT_IN[name].is_sequence)
 
 
 def register_objective(name: str, rules: Rules, *, replace: bool = False) -> None:
-    """Make ``Objective(name)`` an objective with these rules.
+    """Make ``Objective(name)``, and ``--objective name`` of commands, an objective with these rules.
+
+    A package announces its objectives without being imported, by entry points in the group ``teal.objectives``.
 
     Raises:
         InputError: the name is taken by other rules, and ``replace`` is false.
     """
-    register(_RULES, "objective", name, rules, replace=replace)
+    _RULES.add(name, rules, replace=replace)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,7 +236,7 @@ class Objective:
 
     def __post_init__(self) -> None:
         if self.name not in _RULES:
-            raise InputError("objective", "name", ", ".join(_RULES), repr(self.name))
+            raise InputError("objective", "name", ", ".join(_RULES.names()), repr(self.name))
         with contextlib.suppress(ValueError):  # a plain string is accepted too
             object.__setattr__(self, "name", ObjectiveName(self.name))
         if not 0 <= self.epsilon < 1:

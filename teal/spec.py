@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from importlib.metadata import EntryPoint, entry_points
+from typing import Generic, TypeVar
 
 from teal.errors import InputError
 
@@ -96,3 +98,63 @@ def register(
     if is_taken and not replace:
         raise InputError(what, "name", "one that is not taken (or replace=True)", repr(name))
     registry[name] = entry
+
+
+class Registry(Generic[_Entry]):
+    """Names that code registers in this process, and those that installed packages announce by entry points.
+
+    Args:
+        what: the kind of entry, for messages.
+        group: of the entry points.
+        built_in: entries that are there without either.
+
+    Attributes:
+        built_in: see above.
+    """
+
+    def __init__(self, what: str, group: str, built_in: Mapping[str, _Entry] | None = None) -> None:
+        self._what, self._group = what, group
+        self.built_in = dict(built_in or {})
+        self._registered: dict[str, _Entry] = {}
+
+    def add(self, name: str, entry: _Entry, *, replace: bool = False, others: Iterable[str] = ()) -> None:
+        """Register an entry in this process.
+
+        Args:
+            name: of the entry.
+            entry: what is registered.
+            replace: whether it may take the place of another one.
+            others: names that are taken without being in this registry.
+
+        Raises:
+            InputError: another entry has the name, and ``replace`` is false.
+        """
+        register(self._registered, self._what, name, entry, replace=replace, others={*self.names(), *others})
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted({*self._registered, *self.built_in, *_announced(self._group)})
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._registered or name in self.built_in or name in _announced(self._group)
+
+    def __getitem__(self, name: str) -> _Entry:
+        """The entry of a name; one that was registered comes before one that is built in or announced.
+
+        Raises:
+            InputError: there is none.
+        """
+        for known in (self._registered, self.built_in):
+            if name in known:
+                return known[name]
+        point = _announced(self._group).get(name)
+        if point is None:
+            raise InputError(self._what, "name", "one of: " + ", ".join(self.names()), repr(name))
+        entry: _Entry = point.load()
+        return entry
+
+
+@functools.cache
+def _announced(group: str) -> dict[str, EntryPoint]:
+    """Entry points of installed packages, by name; read once, since it takes milliseconds."""
+    return {point.name: point for point in entry_points(group=group)}

@@ -10,6 +10,8 @@ import teal
 from teal import objectives
 from teal.config import seconds
 from teal.errors import InputError
+from teal.learning.learners import LEARNERS, register_learner
+from teal.nn.flow_gnn_config import OTHER_FORMS, register_model
 from teal.objectives import register_objective
 from teal.problem import assessment
 from teal.problem.assessment import register_certificate
@@ -49,9 +51,11 @@ def _other(*_: Any) -> Any:
 @pytest.mark.parametrize(
     ("register", "registry", "built_in"),
     [
-        (teal.register_scheme, schemes._registered, "pdhg"),
-        (teal.register_hedge, hedges._registered, "saa"),
-        (register_objective, objectives._RULES, "total_flow"),
+        (teal.register_scheme, schemes._SCHEMES._registered, "pdhg"),
+        (teal.register_hedge, hedges._HEDGES._registered, "saa"),
+        (register_objective, objectives._RULES._registered, "total_flow"),
+        (register_model, OTHER_FORMS._registered, "universal"),
+        (register_learner, LEARNERS._registered, "coma"),
         (register_sequence, solver._SEQUENCES, "priority"),
         (register_certificate, assessment._CERTIFICATES, "max_min"),
     ],

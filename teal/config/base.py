@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from teal.config.option import DEVICE, MAX_PATHS, PATH_GAP, check_options
 from teal.errors import InputError
 from teal.network.path_options import FIRST_PATHS, USUAL_MOST_PATHS, PathMethod, PathWeight
-from teal.objectives import SINGLE_PROGRAMS, ObjectiveName
+from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,10 +55,10 @@ class CandidateConfig(PathConfig):
 class ProgramConfig(CandidateConfig):
     """The program to solve."""
 
-    objective: ObjectiveName = ObjectiveName.TOTAL_FLOW
+    objective: str = ObjectiveName.TOTAL_FLOW
     """total_flow, weighted_flow, latency_penalised_flow, max_link_utilisation, max_concurrent_flow, priority (the flow
     of the highest class first, then that of the next one), or max_min (fair: no demand's rate can be raised without
-    lowering another one that is not larger)."""
+    lowering another one that is not larger), or one that was registered."""
     epsilon: float = 0.5
     """For latency_penalised_flow, in [0, 1): a Gbit/s on a path has the value 1 - EPSILON * latency / largest latency
     of all candidate paths."""
@@ -83,6 +83,11 @@ class ProgramConfig(CandidateConfig):
     """Share in (0, 1): multiply all demands by one factor so that the optimal total flow carries this share of the
     demand in the median training matrix.  Without it demands are not scaled."""
     device: Annotated[str, DEVICE] = "auto"
+
+    def __post_init__(self) -> None:
+        """Raise InputError for an objective that nobody knows."""
+        super().__post_init__()
+        object.__setattr__(self, "objective", Objective(self.objective).name)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -31,8 +31,9 @@ class TrainConfig(InstanceConfig):
     model: Literal["flow", "price"] = "flow"
     """flow: FlowGNN with Teal's policy, for the run's objective (scheme teal).  price: PriceGNN, for every objective
     (scheme price-gnn)."""
-    learner: Literal["direct", "coma"] = "direct"
-    """direct (gradient of the feasible-flow surrogate) or coma (COMA*, the paper's multi-agent policy gradient)."""
+    learner: str = "direct"
+    """direct (gradient of the feasible-flow surrogate), coma (COMA*, the paper's multi-agent policy gradient), or one
+    that was registered."""
     time_budget: str = "10m"
     """Time after which training stops: 90s, 10m, 1h30m.  Time before a resume counts."""
     max_steps: int = 0
@@ -57,10 +58,11 @@ class TrainConfig(InstanceConfig):
     """With --from none, features of a node in FlowGNN; 0 for 16 in the form universal, else 8."""
     layers: int = 0
     """With --from none, number of layers of FlowGNN; 0 for 6."""
-    form: Literal["", "published", "scaled", "nonlinear", "feedback", "universal"] = ""
+    form: str = ""
     """With --from none, the form of FlowGNN; universal by default, for any number of paths.  published: as in the
     paper's release (raw inputs, no nonlinearity, widths 1 to 6).  scaled, nonlinear, feedback each add to the one
-    before: scaled inputs; nonlinearity and normalisation; loads of tentative allocations."""
+    before: scaled inputs; nonlinearity and normalisation; loads of tentative allocations.  Or one that was
+    registered."""
     std: float = 0.2
     """Standard deviation of the Gaussian policy of coma; 1 in the paper."""
     samples: int = 5
@@ -96,7 +98,7 @@ class TrainConfig(InstanceConfig):
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
         super().__post_init__()
-        require(self, "objective", "one that a model can learn", self.objective is not ObjectiveName.MAX_MIN)
+        require(self, "objective", "one that a model can learn", self.objective != ObjectiveName.MAX_MIN)
         require(self, "protect", "nothing: models know no promises", not self.protect)
         seconds(self.time_budget)
         price = self.model == "price"

@@ -35,7 +35,7 @@ class UpgradeConfig(InstanceConfig):
         "for experts": ("epsilon", "device"),
     }
 
-    objective: ObjectiveName = ObjectiveName.MAX_LINK_UTILISATION
+    objective: str = ObjectiveName.MAX_LINK_UTILISATION
     """Always max_link_utilisation."""
     demands: Literal["matrices", "pipe", "hose"] = "matrices"
     """matrices of the traffic; pipe: one matrix of every pair's peak; hose: every matrix in which each node sends and

@@ -12,6 +12,7 @@ from teal.objectives import ObjectiveName
 from teal.problem import Allocation, Assessment, Problem, ProgramPrices, Status, all_paths_bound, class_figures
 from teal.problem.bounds import gap
 from teal.problem.fair_levels import fair_figures
+from teal.solvers.cut_only import CutOnly
 from teal.solvers.sequences.fairness import fairness
 
 # Share of the largest capacity below which differences of rates do not count, as in the paper of the measure.
@@ -27,12 +28,14 @@ class SchemeResult:
         assessment: of the allocation.
         note: why the scheme failed; ``""`` if it did not.
         wall_s: seconds by the clock of the evaluation; NaN if the scheme failed.
+        model_alone: of a scheme with a model, what its splits carry when they are cut to fit; None of all others.
     """
 
     allocation: Allocation
     assessment: Assessment
     note: str = ""
     wall_s: float = float("nan")
+    model_alone: CutOnly | None = None
 
 
 def best_bounds(problem: Problem, results: Mapping[str, SchemeResult]) -> tuple[Tensor, Tensor]:

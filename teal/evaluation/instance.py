@@ -205,11 +205,11 @@ def given_weights(
     """(D,) weights of the demands under weighted_flow and, where there are any, max_min; else None."""
     if config.objective not in (ObjectiveName.WEIGHTED_FLOW, ObjectiveName.MAX_MIN):
         if config.class_weights:
-            raise InputError("--class-weights", "", "the objective weighted_flow or max_min", config.objective.value)
+            raise InputError("--class-weights", "", "the objective weighted_flow or max_min", config.objective)
         return None
     if config.class_weights:
         return _weights_of_classes(config, traffic)
-    text = config.weights or (_USUAL_WEIGHTS if config.objective is ObjectiveName.WEIGHTED_FLOW else "")
+    text = config.weights or (_USUAL_WEIGHTS if config.objective == ObjectiveName.WEIGHTED_FLOW else "")
     if not text:
         return None
     notify(f"weights: {text}")

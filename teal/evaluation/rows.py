@@ -15,6 +15,7 @@ from teal.evaluation.cases import Case
 from teal.evaluation.comparison import SchemeResult, best_bounds, fairness_of, gaps_of_sequence
 from teal.evaluation.instance import Instance
 from teal.evaluation.latency import LatencyFigures, latency_figures
+from teal.objectives import Objective
 from teal.problem import Allocation, Figures, Problem, Status
 from teal.problem.bounds import gap
 from teal.problem.lines import Lines, records
@@ -54,6 +55,9 @@ class Row(Figures):
             (see :class:`teal.evaluation.latency.LatencyFigures`).
         latency_99: ms, least that 99% of the volume do not exceed.
         largest_stretch: latency of a path that is used over that of the demand's fastest one.
+        cut_demand: of a scheme with a model, share of the demand that its splits carry when they are cut to fit, and
+            neither refilled nor repaired; NaN of all others.
+        cut_gap: certified gap of those, by the prices of the model.
         wall_s: seconds that the scheme took by the clock of the evaluation; NaN if it failed, and in files that were
             written before it was measured.
     """
@@ -80,12 +84,14 @@ class Row(Figures):
     latency_99: float = float("nan")
     largest_stretch: float = float("nan")
     wall_s: float = float("nan")
+    cut_demand: float = float("nan")
+    cut_gap: float = float("nan")
 
     COLUMNS: ClassVar[tuple[str, ...]] = (
         "scheme", "topology", "traffic", "protocol", "level", "draw", "index", "timestamp", "objective", "value",
         "satisfied_demand", "bound", "gap", "gap_known", "max_link_utilisation", "max_violation", "build_s", "solve_s",
         "parallel_s", "status", "note", "classes", "levels", "fairness", "latency_mean", "latency_99",
-        "largest_stretch", "wall_s",
+        "largest_stretch", "wall_s", "cut_demand", "cut_gap",
     )  # fmt: skip
     """Columns of a file of rows, in this order."""
 
@@ -93,6 +99,20 @@ class Row(Figures):
     def usable(self) -> bool:
         """Whether there is an allocation that may be installed."""
         return Status(self.status).usable
+
+    def counted(self, measure: str) -> float:
+        """What a mean counts for this row; NaN for nothing.
+
+        Where a scheme failed, it carries nothing: satisfied demand and value are 0 (a value that should be small is
+        infinite), and gaps 1.  So a scheme does not gain by failing on hard cases.
+
+        Args:
+            measure: name of a column with numbers.
+        """
+        if self.usable:
+            return float(getattr(self, measure))
+        nothing = 0.0 if Objective(self.objective).rules.sense > 0 else math.inf
+        return {"satisfied_demand": 0.0, "value": nothing, "gap": 1.0, "gap_known": 1.0}.get(measure, math.nan)
 
     @property
     def total_s(self) -> float:
@@ -149,6 +169,8 @@ def make_rows(instance: Instance, case: Case, problem: Problem, results: Mapping
                 latency_99=latency.tail,
                 largest_stretch=latency.stretch,
                 wall_s=result.wall_s,
+                cut_demand=math.nan if result.model_alone is None else float(result.model_alone.satisfied_demand[0]),
+                cut_gap=math.nan if result.model_alone is None else float(result.model_alone.gap[0]),
                 **vars(result.assessment.figures(0)),
             )
         )

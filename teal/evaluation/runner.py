@@ -17,6 +17,8 @@ from teal.evaluation.rows import Row, failed_allocation, gap_of, weighted_mean
 from teal.problem import Allocation, Problem, Status, assess
 from teal.runtime.kernel_cache import num_compiled
 from teal.schemes import Follower, Scheme
+from teal.solvers.cut_only import CutOnly, cut_only
+from teal.solvers.result import Starter
 
 # Seconds: a first solve that took longer is kept as the result instead of being repeated, even if kernels were compiled
 # in it; and one that took longer than the second number if none was, such as that of a linear program.
@@ -84,7 +86,10 @@ class SchemeRunner:
             try:
                 allocation = self._warm_up_result or self._solve(problem, case)
                 self._warm_up_result = None
-                return SchemeResult(allocation, assess(problem, allocation), wall_s=self._busy_s)
+                assessment = assess(problem, allocation)
+                return SchemeResult(
+                    allocation, assessment, wall_s=self._busy_s, model_alone=_model_alone(problem, self.scheme)
+                )
             except Exception as error:
                 note = one_line(error)
                 self.notify(f"{self.name} on {self.where}, matrix {case.index}: {note}")
@@ -156,8 +161,15 @@ class SchemeRunner:
             gap_known=gap_of(problem, value, best_bound),
             max_link_utilisation=max(float(part.max_link_utilisation[0]) for part in parts),
             max_violation=max(float(part.max_violation[0]) for part in parts),
+            cut_demand=math.nan,
+            cut_gap=math.nan,
             status=Status.FEASIBLE.value if all(part.status[0].usable for part in parts) else row.status,
         )
+
+
+def _model_alone(problem: Problem, scheme: Scheme) -> CutOnly | None:
+    """What the model of a scheme carries without any repair; not timed.  None of a scheme without a model."""
+    return cut_only(problem, *scheme.start(problem)) if isinstance(scheme, Starter) else None
 
 
 def one_line(error: Exception) -> str:

@@ -28,11 +28,10 @@ from teal.network import Split, TrafficMatrices
 from teal.network.traffic import spread
 from teal.nn import checkpoint
 from teal.problem import Problem
-from teal.problem.bounds import gap, scaled_dual_bound
 from teal.runtime.arrays import Int64Array
 from teal.runtime.memory import available_on
 from teal.runtime.storage import content_key
-from teal.solvers.projection import project
+from teal.solvers.cut_only import cut_only
 
 _ACTIVATION_BYTES = 1 << 30  # for the activations of a micro-batch on a CPU; larger micro-batches are no faster there
 # Float32 tensors (B, D, K, width) that a layer or round keeps for its backward pass, rounded up.
@@ -283,9 +282,7 @@ class Trainer:
             if self._bar is not None:  # on a large network a validation takes a minute
                 self._bar.set_description(f"validating {begin}/{len(own_rows)}", refresh=True)
             problem = self._measured(rows).to(torch.float64)
-            splits, prices = self.task.start(problem)
-            value = problem.value(project(problem, splits.to(torch.float64), refill=0))
-            sums[0] -= float(gap(problem, value, scaled_dual_bound(problem, prices)).sum())
+            sums[0] -= float(cut_only(problem, *self.task.start(problem)).gap.sum())
             sums[1] += len(rows)
         self.model.train()
         if self._bar is not None:

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from teal.config import TrainConfig
 from teal.errors import InputError
 from teal.learning import pretrain_price_gnn
-from teal.learning.coma import Exploration, coma_loss
-from teal.learning.direct import direct_loss
+from teal.learning.learners import LEARNERS
 from teal.learning.losses import bound_loss
 from teal.learning.network_pool import family_of
 from teal.learning.noise import Noise
@@ -81,7 +80,7 @@ class _FlowTask:
     max_gradient_norm = float("inf")
 
     def __init__(self, config: TrainConfig, problem: Problem, training: dict[str, Any]) -> None:
-        self._config = config
+        self._config, self._learner = config, LEARNERS[config.learner]
         self.model: FlowModel = _first_flow_model(config, problem)
         self._card = checkpoint.FlowGnnCard(
             self.model.config, str(problem.objective.name), problem.objective.epsilon, problem.topology.name,
@@ -96,13 +95,8 @@ class _FlowTask:
         return demands * paths * self.model.config.width * self.model.config.layers
 
     def losses(self, problem: Problem, noise: Noise, step: int) -> dict[str, Tensor]:
-        config = self._config
         means, prices = self.model(problem)
-        if config.learner == "direct":
-            policy = direct_loss(self.model, problem, means)
-        else:
-            exploration = Exploration(config.std, config.samples, config.episodes, clamp=self.model.clamp)
-            policy = coma_loss(problem, means, exploration, noise)
+        policy = self._learner(self.model, problem, means, noise, self._config)
         return {"policy": policy, "bound": bound_loss(problem, prices)}
 
     def start(self, problem: Problem) -> tuple[Tensor, Tensor]:
@@ -150,6 +144,21 @@ class _PriceTask:
 
     def save(self, out: Path, **progress: Any) -> None:
         checkpoint.save_price_gnn(out, self.model, dataclasses.replace(self._card, **progress))
+
+
+def check_names(config: TrainConfig) -> None:
+    """Refuse a name that nobody knows before anything is computed.
+
+    Raises:
+        InputError: an unknown learner or form, no model to start from, or one of another kind.
+    """
+    _ = LEARNERS[config.learner]
+    FlowGnnConfig(form=config.form or UNIVERSAL, width=config.width or _UNIVERSAL_WIDTH)
+    if config.start != "none":
+        kind = {"flow": checkpoint.FLOW_GNN_KIND, "price": checkpoint.PRICE_GNN_KIND}[config.model]
+        found = checkpoint.kind_of(model_folder(Path(config.start)))
+        if found != kind:
+            raise InputError("--from", config.start, f"a {kind}, which --model {config.model} trains", found)
 
 
 def train_task(config: TrainConfig, problem: Problem, training: dict[str, Any]) -> TrainTask:

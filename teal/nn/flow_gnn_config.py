@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 from teal.errors import InputError
+from teal.spec import Registry
 
 # Names of the forms that FlowGNN describes; each adds one thing to the form before.
 PUBLISHED, SCALED, NONLINEAR, FEEDBACK = FORMS_OF_K = ("published", "scaled", "nonlinear", "feedback")
 UNIVERSAL = "universal"  # the form of :mod:`teal.nn.universal_flow_gnn`, which serves any network and any K
 FORMS = (*FORMS_OF_K, UNIVERSAL)
+# Further forms: classes of models, see :func:`register_model`.
+OTHER_FORMS: Registry[Callable[[Any], Any]] = Registry("model", "teal.models")
 UNIVERSAL_WIDTHS = (4, 8, 16, 32)  # features of a path that compiled code holds in a few registers
 
 
@@ -24,7 +29,7 @@ class FlowGnnConfig:
         width: F, features of each link and path in each layer; ignored by the published form, whose width grows by one
             in each layer; in the universal form of a path, where a link has twice as many.
         form: one of :data:`FORMS`, described in :class:`teal.nn.flow_gnn.FlowGNN` and
-            :mod:`teal.nn.universal_flow_gnn`.
+            :mod:`teal.nn.universal_flow_gnn`; or one that was registered.
     """
 
     num_paths: int = 4
@@ -33,8 +38,8 @@ class FlowGnnConfig:
     form: str = UNIVERSAL
 
     def __post_init__(self) -> None:
-        if self.form not in FORMS:
-            raise InputError("model", "form", " or ".join(FORMS), self.form)
+        if self.form not in FORMS and self.form not in OTHER_FORMS:
+            raise InputError("model", "form", " or ".join([*FORMS, *OTHER_FORMS.names()]), self.form)
         for field in ("num_paths", "layers", "width"):
             if not isinstance(getattr(self, field), int) or getattr(self, field) < 1:
                 raise InputError("model", field, "a whole number of at least 1", getattr(self, field))
@@ -44,4 +49,23 @@ class FlowGnnConfig:
     @property
     def takes_any_paths(self) -> bool:
         """Whether the model takes any number of paths a demand."""
-        return self.form == UNIVERSAL
+        if self.form in FORMS:
+            return self.form == UNIVERSAL
+        return bool(getattr(OTHER_FORMS[self.form], "takes_any_paths", False))
+
+
+def register_model(form: str, model: Callable[[FlowGnnConfig], Any], *, replace: bool = False) -> None:
+    """Make a model available as ``teal train --form`` and wherever its checkpoint is named.
+
+    A package announces its models without being imported, by entry points in the group ``teal.models``.
+
+    Args:
+        form: its name, which checkpoints hold.
+        model: subclass of :class:`teal.nn.flow_models.FlowModel` that is made from a :class:`FlowGnnConfig`; its
+            attribute ``takes_any_paths`` says whether its weights serve any number of paths.
+        replace: whether it may take the place of another one.
+
+    Raises:
+        InputError: the name is taken, and ``replace`` is false.
+    """
+    OTHER_FORMS.add(form, model, replace=replace, others=FORMS)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
-from teal.nn.flow_gnn_config import FlowGnnConfig
+from teal.nn.flow_gnn_config import FORMS, OTHER_FORMS, FlowGnnConfig
 from teal.nn.policy import CLAMP, action_splits
 from teal.problem import Problem
 
@@ -18,10 +20,12 @@ class FlowModel(nn.Module):
 
     Attributes:
         config: shapes.
+        takes_any_paths: whether the weights serve any number of paths a demand.
         clamp: largest absolute value of an action that makes a difference.
     """
 
     clamp = CLAMP
+    takes_any_paths: ClassVar[bool] = False
     config: FlowGnnConfig
 
     @torch.no_grad()
@@ -43,6 +47,9 @@ class FlowModel(nn.Module):
 
 def new_flow_model(config: FlowGnnConfig) -> FlowModel:
     """A model of these shapes with random weights."""
+    if config.form not in FORMS:
+        model: FlowModel = OTHER_FORMS[config.form](config)
+        return model
     if config.takes_any_paths:
         from teal.nn.universal_flow_gnn import UniversalFlowGnn
 

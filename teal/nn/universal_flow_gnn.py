@@ -75,6 +75,7 @@ class UniversalFlowGnn(FlowModel):
     """
 
     clamp = LOGIT_CLAMP
+    takes_any_paths = True
 
     def __init__(self, config: FlowGnnConfig) -> None:
         super().__init__()

@@ -1,18 +1,27 @@
-"""Means over cases with 95% confidence intervals, by the bootstrap over matrices."""
+"""Means over cases, and differences between schemes on the same cases, with 95% intervals by the block bootstrap.
+
+Blocks of consecutive matrices are drawn and not single ones, since matrices that follow each other are alike: the
+circular block bootstrap of Politis and Romano (1992), with blocks of ceil(n^(1/3)) of n matrices.  Draws of one matrix
+(other failed links, other noise) and repeats of a scheme with other seeds are not independent of each other either, so
+that whole matrices are drawn.  A case that a scheme failed counts as :meth:`teal.evaluation.Row.counted` says.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import itertools
+import math
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from teal.evaluation import Row
 from teal.reports.groups import by_level, by_network
 
-SUMMARY = "summary.csv"
+SUMMARY, DIFFERENCES = "summary.csv", "differences.csv"
 _MEASURES = (
-    "satisfied_demand", "value", "gap", "gap_known", "max_link_utilisation", "latency_mean", "solve_s",
+    "satisfied_demand", "value", "gap", "gap_known", "cut_demand", "cut_gap", "max_link_utilisation", "latency_mean",
+    "solve_s", "wall_s",
 )  # fmt: skip
 _DRAWS = 2000  # of the bootstrap
 _LEVEL = 0.95
@@ -22,14 +31,12 @@ _LEVEL = 0.95
 class MeanRow:
     """One column of one scheme over the cases of a network, a protocol and a level.
 
-    Draws of one matrix (other failed links, other noise) and repeats of a scheme with other seeds are not independent
-    of each other, so that whole matrices are drawn.
-
     Attributes:
         topology, traffic, protocol, level, scheme: as in rows.
         measure: name of the column.
         cases: number of rows with a value.
-        matrices: number of different matrices among them.
+        failed: number of rows without a usable allocation.
+        matrices: number of different matrices among those with a value.
         mean: of the column.
         low, high: ends of the 95% interval of the mean; the mean itself for one matrix.
     """
@@ -41,6 +48,35 @@ class MeanRow:
     scheme: str
     measure: str
     cases: int
+    failed: int
+    matrices: int
+    mean: float
+    low: float
+    high: float
+
+
+@dataclasses.dataclass(frozen=True)
+class DifferenceRow:
+    """One column of a scheme less that of another one, over the cases that both have.
+
+    Attributes:
+        topology, traffic, protocol, level, scheme: as in rows.
+        less: the other scheme.
+        measure: name of the column.
+        cases: number of cases in which both have a value.
+        matrices: number of different matrices among them.
+        mean: of the difference.
+        low, high: ends of the 95% interval of the mean; the mean itself for one matrix.
+    """
+
+    topology: str
+    traffic: str
+    protocol: str
+    level: str
+    scheme: str
+    less: str
+    measure: str
+    cases: int
     matrices: int
     mean: float
     low: float
@@ -49,25 +85,53 @@ class MeanRow:
 
 def mean_rows(rows: list[Row]) -> Iterator[MeanRow]:
     """A row for each network, protocol, level, scheme and measure that has values; equal rows give equal intervals."""
+    for group, schemes in _groups(rows):
+        for scheme, own in schemes.items():
+            failed = sum(not row.usable for row in own)
+            for measure in _MEASURES:
+                known = [(row.index, value) for row in own if math.isfinite(value := row.counted(measure))]
+                if known:
+                    mean, low, high, matrices = _interval(known)
+                    yield MeanRow(*group, scheme, measure, len(known), failed, matrices, mean, low, high)
+
+
+def difference_rows(rows: list[Row]) -> Iterator[DifferenceRow]:
+    """A row for each network, protocol, level, pair of schemes and measure that both have on some cases."""
+    for group, schemes in _groups(rows):
+        for (other, of_other), (scheme, own) in itertools.combinations(schemes.items(), 2):
+            by_case = {(row.draw, row.index): row for row in of_other}
+            pairs = [(row, by_case[row.draw, row.index]) for row in own if (row.draw, row.index) in by_case]
+            for measure in _MEASURES:
+                differences = [(one.index, one.counted(measure) - less.counted(measure)) for one, less in pairs]
+                known = [(index, value) for index, value in differences if math.isfinite(value)]
+                if known:
+                    mean, low, high, matrices = _interval(known)
+                    yield DifferenceRow(*group, scheme, other, measure, len(known), matrices, mean, low, high)
+
+
+def _groups(rows: list[Row]) -> Iterator[tuple[tuple[str, str, str, str], dict[str, list[Row]]]]:
+    """The rows of each network, traffic, protocol and level, by scheme; a scheme that never worked is left out."""
     for (topology, traffic), of_network in by_network(rows).items():
         for (protocol, level), of_level in by_level(of_network).items():
-            for scheme in dict.fromkeys(row.scheme for row in of_level):
-                own = [row for row in of_level if row.scheme == scheme and row.usable]
-                for measure in _MEASURES:
-                    known = [(row.index, value) for row in own if np.isfinite(value := getattr(row, measure))]
-                    if known:
-                        mean, low, high, matrices = _interval(known)
-                        yield MeanRow(
-                            topology, traffic, protocol, level, scheme, measure, len(known), matrices, mean, low, high
-                        )
+            schemes: dict[str, list[Row]] = {}
+            for row in of_level:
+                schemes.setdefault(row.scheme, []).append(row)
+            worked = {name: own for name, own in schemes.items() if any(row.usable for row in own)}
+            yield (topology, traffic, protocol, level), worked
 
 
-def _interval(known: list[tuple[int, float]]) -> tuple[float, float, float, int]:
-    """Mean, ends of its interval, and the number of matrices."""
+def _interval(known: Sequence[tuple[int, float]]) -> tuple[float, float, float, int]:
+    """Mean, ends of its interval, and the number of matrices.
+
+    Args:
+        known: number of the matrix and value, of each case.
+    """
     indices, place = np.unique([index for index, _ in known], return_inverse=True)
-    values = np.array([value for _, value in known])
+    values, count = np.array([value for _, value in known]), len(indices)
     sums, counts = np.bincount(place, values), np.bincount(place)
-    drawn = np.random.default_rng(0).integers(0, len(indices), (_DRAWS, len(indices)))
+    length = math.ceil(count ** (1 / 3))
+    begins = np.random.default_rng(0).integers(0, count, (_DRAWS, math.ceil(count / length), 1))
+    drawn = ((begins + np.arange(length)) % count).reshape(_DRAWS, -1)[:, :count]
     means = sums[drawn].sum(1) / counts[drawn].sum(1)
     low, high = np.quantile(means, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-    return float(values.mean()), float(low), float(high), len(indices)
+    return float(values.mean()), float(low), float(high), count

@@ -40,7 +40,7 @@ class ClassSummary:
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """One scheme over its cases.
+    """One scheme over its cases; those that it failed count as :meth:`teal.evaluation.Row.counted` says.
 
     Attributes:
         scheme: as it was specified.
@@ -61,6 +61,9 @@ class Summary:
         latency_mean: ms, mean over the cases of the mean over the volume; NaN without latencies.
         latency_99: ms, mean over the cases of the least latency that 99% of the volume do not exceed.
         largest_stretch: largest over the cases.
+        cut_demand: mean share of all demand that the model's splits carry, cut to fit and not repaired; NaN without a
+            model.
+        cut_gap: mean gap of those, by the prices of the model.
     """
 
     scheme: str
@@ -81,6 +84,8 @@ class Summary:
     latency_mean: float = math.nan
     latency_99: float = math.nan
     largest_stretch: float = math.nan
+    cut_demand: float = math.nan
+    cut_gap: float = math.nan
 
 
 def summarise(rows: list[Row]) -> list[Summary]:
@@ -94,18 +99,19 @@ def summarise(rows: list[Row]) -> list[Summary]:
     for scheme in dict.fromkeys(row.scheme for row in rows):
         all_rows = [row for row in rows if row.scheme == scheme]
         usable = [row for row in all_rows if not math.isnan(row.value)]
-        ratios = [row.value / optimum[_case(row)] for row in usable if optimum.get(_case(row), 0.0) > 0]
+        counted = all_rows if usable else []  # a scheme that never worked has no mean
+        ratios = [row.counted("value") / optimum[_case(row)] for row in counted if optimum.get(_case(row), 0.0) > 0]
         worst = (min if Objective(all_rows[0].objective).rules.sense > 0 else max)(ratios, default=math.nan)
         counts = Counter(row.status for row in all_rows)
         summaries.append(
             Summary(
                 scheme,
-                _mean([row.value for row in usable]),
+                _mean([row.counted("value") for row in counted]),
                 _mean(ratios),
                 worst,
-                _mean([row.satisfied_demand for row in usable]),
-                _mean([row.gap for row in usable]),
-                _mean([row.gap_known for row in usable if not math.isnan(row.gap_known)]),
+                _mean([row.counted("satisfied_demand") for row in counted]),
+                _mean([row.counted("gap") for row in counted]),
+                _mean([value for row in counted if not math.isnan(value := row.counted("gap_known"))]),
                 max((row.max_violation for row in usable), default=math.nan),
                 _median([row.build_s for row in usable]),
                 _median([row.solve_s for row in usable]),
@@ -117,6 +123,8 @@ def summarise(rows: list[Row]) -> list[Summary]:
                 _known_mean(usable, "latency_mean"),
                 _known_mean(usable, "latency_99"),
                 max((row.largest_stretch for row in usable if not math.isnan(row.largest_stretch)), default=math.nan),
+                _known_mean(usable, "cut_demand"),
+                _known_mean(usable, "cut_gap"),
             )
         )
     return summaries
@@ -225,9 +233,11 @@ def render(summaries: list[Summary], objective: str, title: str, *, wide: bool) 
     measure = Objective(objective).rules.measure_label
     table = Table(title=escape(f"{title}; objective: {objective}"), title_justify="left")
     table.add_column("scheme", no_wrap=wide, overflow="fold")
+    has_models = not measure and any(not math.isnan(s.cut_demand) for s in summaries)
     columns: dict[str, Callable[[Summary], str]] = {
         measure or "satisfied": lambda s: _number(s.value) if measure else percent(s.satisfied_demand),
         "of LP-all": lambda s: percent(s.of_optimum),
+        **({"cut only": lambda s: percent(s.cut_demand)} if has_models else {}),
         "certified gap": lambda s: percent(s.gap),
         "time": lambda s: time_text(s.total_s),
     }
@@ -255,6 +265,9 @@ def render(summaries: list[Summary], objective: str, title: str, *, wide: bool) 
             "build, median": lambda s: time_text(s.build_s),
             "solve, median": lambda s: time_text(s.solve_s),
         }
+        if any(not math.isnan(s.cut_demand) for s in summaries):
+            columns["cut only"] = lambda s: percent(s.cut_demand)
+            columns["gap, cut only"] = lambda s: percent(s.cut_gap)
         if any(not math.isnan(s.parallel_s) for s in summaries):
             columns["in parallel, median"] = lambda s: time_text(s.parallel_s)
         columns |= of_class
@@ -289,7 +302,7 @@ def _median(values: list[float]) -> float:
 
 
 def _number(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.5g}"
+    return f"{value:.5g}" if math.isfinite(value) else "-"
 
 
 def class_text(summary: Summary, name: str) -> str:
@@ -299,8 +312,8 @@ def class_text(summary: Summary, name: str) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as text: ``12.34%``, or ``-`` for NaN."""
-    return "-" if math.isnan(share) else f"{round(100 * share, 2) + 0.0:.2f}%"  # + 0.0 turns -0.0 into 0.0
+    """A share as text: ``12.34%``, or ``-`` where it is unknown or infinite."""
+    return "-" if not math.isfinite(share) else f"{round(100 * share, 2) + 0.0:.2f}%"  # + 0.0 turns -0.0 into 0.0
 
 
 def ratio_text(ratio: float) -> str:

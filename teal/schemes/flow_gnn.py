@@ -18,12 +18,12 @@ from teal.errors import InputError
 from teal.network import PathSet
 from teal.network.extension import first_columns
 from teal.nn.checkpoint import FLOW_GNN_KIND, FlowGnnCard, check_fits, check_kind, load_flow_gnn
-from teal.nn.flow_models import FlowModel
+from teal.nn.flow_models import FlowModel, new_flow_model
 from teal.objectives import Objective
 from teal.problem import Allocation, Problem
 from teal.runtime.parallel import threads_for
 from teal.runtime.storage import model_folder
-from teal.schemes.repair import BALANCED_GAP, BALANCING_ITERATIONS, check_model_knows
+from teal.schemes.repair import BALANCED_GAP, BALANCING_ITERATIONS, check_model_knows, weights_of
 from teal.solvers import admm, admm_fused, pdhg
 from teal.solvers.table_search import in_tables
 from teal.spec import Spec
@@ -187,13 +187,14 @@ def _better(a: Tensor, b: Tensor, score_a: Tensor, score_b: Tensor) -> Tensor:
 
 
 def make(spec: Spec, model: Path | None) -> FlowGnnScheme:
-    """``teal[:repair=auto|admm|pdhg|none,iterations=-1,gap=0.01,rho=0.3,entries=0,model=]``.
+    """``teal[:repair=auto|admm|pdhg|none,iterations=-1,gap=0.01,rho=0.3,entries=0,model=,weights=trained,seed=0]``.
 
     With the FlowGNN of ``model`` or else of ``--model``, a folder or a name that comes with Teal (``flow``, for any
-    network, which is taken without any).
+    network, which is taken without any).  ``weights=random`` has random ones in the place of the trained, by ``seed``:
+    a control, which shows what the repair does by itself.
     """
-    options: Any = spec.parse_options(**dataclasses.asdict(FlowGnnSchemeConfig()), model="")
-    named = options.pop("model")
+    options: Any = spec.parse_options(**dataclasses.asdict(FlowGnnSchemeConfig()), model="", weights="trained", seed=0)
+    named, weights, seed = (options.pop(name) for name in ("model", "weights", "seed"))
     config = FlowGnnSchemeConfig(**options)
     if config.repair not in REPAIRS:
         raise InputError(spec.text, "repair", " or ".join(REPAIRS), repr(config.repair))
@@ -207,4 +208,5 @@ def make(spec: Spec, model: Path | None) -> FlowGnnScheme:
     folder = model_folder(Path(named or model or DEFAULT_CHECKPOINT))
     check_kind(folder, FLOW_GNN_KIND, spec.name)
     network, card = load_flow_gnn(folder)
+    network = weights_of(spec.text, weights, seed, network, lambda: new_flow_model(card.model))
     return FlowGnnScheme(network, config, card, folder)

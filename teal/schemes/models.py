@@ -79,8 +79,10 @@ def model_of_each(
     Raises:
         InputError: no checkpoint there, or a damaged one.
     """
+    if model is None:
+        return dict.fromkeys(schemes)
     takes = {text: _TAKES.get(parse_spec(text).name, "") for text in schemes}
-    found = "" if model is None else kind_of(model_folder(model))
+    found = kind_of(model_folder(model))
     if found not in takes.values():
         return dict.fromkeys(schemes, model)
     for text, kind in takes.items():

@@ -17,7 +17,7 @@ from teal.nn.price_gnn import PriceGNN
 from teal.problem import Allocation, Problem
 from teal.runtime.parallel import threads_for
 from teal.runtime.storage import model_folder
-from teal.schemes.repair import BALANCED_GAP, BALANCING_ITERATIONS, check_model_knows
+from teal.schemes.repair import BALANCED_GAP, BALANCING_ITERATIONS, check_model_knows, weights_of
 from teal.solvers import pdhg
 from teal.solvers.table_search import in_tables
 from teal.spec import Spec
@@ -108,13 +108,14 @@ def saves_time(paths: PathSet) -> bool:
 
 
 def make(spec: Spec, model: Path | None) -> PriceGnnScheme:
-    """``price-gnn[:rounds=8,bound_rounds=8,repair=none|pdhg,entries=0,gap=0.01,iterations=10000,model=]``.
+    """``price-gnn[:rounds=8,bound_rounds=8,repair=none|pdhg,entries=0,gap=0.01,iterations=10000,model=,
+    weights=trained,seed=0]``.
 
     With the PriceGNN of ``model`` or else of ``--model``, a folder or a name that comes with Teal (``universal``, which
-    is taken without any).
+    is taken without any).  ``weights=random`` as of the scheme ``teal``.
     """
-    options: Any = spec.parse_options(**dataclasses.asdict(PriceGnnSchemeConfig()), model="")
-    named = options.pop("model")
+    options: Any = spec.parse_options(**dataclasses.asdict(PriceGnnSchemeConfig()), model="", weights="trained", seed=0)
+    named, weights, seed = (options.pop(name) for name in ("model", "weights", "seed"))
     config = PriceGnnSchemeConfig(**options)
     if config.repair not in ("none", "pdhg"):
         raise InputError(spec.text, "repair", "none or pdhg", repr(config.repair))
@@ -123,4 +124,5 @@ def make(spec: Spec, model: Path | None) -> PriceGnnScheme:
             raise InputError(spec.text, option, "a number >= 0", getattr(config, option))
     folder = model_folder(Path(named or model or DEFAULT_CHECKPOINT))
     check_kind(folder, PRICE_GNN_KIND, spec.name)
-    return PriceGnnScheme(load_price_gnn(folder)[0], config)
+    model_of, card = load_price_gnn(folder)
+    return PriceGnnScheme(weights_of(spec.text, weights, seed, model_of, lambda: PriceGNN(card.model)), config)

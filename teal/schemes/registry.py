@@ -11,16 +11,14 @@ import importlib
 import re
 import sys
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from teal.errors import InputError
 from teal.problem import Allocation, Problem
-from teal.spec import Spec, parse_spec, register
+from teal.spec import Registry, Spec, parse_spec
 
 _IMPORTED = re.compile(r"(?P<module>\w+(\.\w+)*):(?P<factory>\w+)(?P<options>:.*)?")
-ENTRY_POINTS = "teal.schemes"  # group of the package entry points
 
 
 class Scheme(Protocol):
@@ -47,7 +45,7 @@ class Follower(Scheme, Protocol):
 SchemeFactory = Callable[[Spec, Path | None], Scheme]
 """Makes a scheme from its specification and the folder of the trained model, None if no model was given."""
 
-_registered: dict[str, SchemeFactory] = {}
+_SCHEMES: Registry[SchemeFactory] = Registry("scheme", "teal.schemes")
 
 
 def register_scheme(name: str, factory: SchemeFactory, *, replace: bool = False) -> None:
@@ -58,12 +56,12 @@ def register_scheme(name: str, factory: SchemeFactory, *, replace: bool = False)
     Raises:
         InputError: another scheme has the name, and ``replace`` is false.
     """
-    register(_registered, "scheme", name, factory, replace=replace, others=scheme_names())
+    _SCHEMES.add(name, factory, replace=replace)
 
 
 def scheme_names() -> list[str]:
     """All names that :func:`make_scheme` knows."""
-    return sorted({*_registered, *(point.name for point in entry_points(group=ENTRY_POINTS))})
+    return _SCHEMES.names()
 
 
 def names_a_module(text: str) -> bool:
@@ -108,9 +106,6 @@ def make_scheme(text: str, model: Path | str | None = None) -> Scheme:
             parse_spec(f"{imported['factory']}{imported['options'] or ''}"), model
         )
     spec = parse_spec(text)
-    if spec.name in _registered:
-        return _registered[spec.name](spec, model)
-    for point in entry_points(group=ENTRY_POINTS, name=spec.name):
-        factory: SchemeFactory = point.load()
-        return factory(spec, model)
-    raise InputError(text, "scheme", "one of: " + ", ".join(scheme_names()), repr(spec.name))
+    if spec.name not in _SCHEMES:
+        raise InputError(text, "scheme", "one of: " + ", ".join(scheme_names()), repr(spec.name))
+    return _SCHEMES[spec.name](spec, model)

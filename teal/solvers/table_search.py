@@ -5,8 +5,10 @@ table that differs from it by one entry on another path, the one with the larges
 
     v . flow - relief * (sum of price[e] flow[e]),       flow as much of the demand as the remaining capacities take,
 
-is installed.  The prices are those of the program without tables: they say what a Gbit/s on a link is worth to others.
-With a relief of 0 no visit lowers the value; larger ones leave room for demands that come later.  ``relief`` falls from
+is installed.  The search begins from the tables nearest to the given splits, and from those nearest to the splits of a
+wide gap, where fewer demands are divided; the better of both goes on.  The prices are those of the program without
+tables: they say what a Gbit/s on a link is worth to others.  With a relief of 0 no visit lowers the value; larger ones
+leave room for demands that come later.  ``relief`` falls from
 visit to visit of all demands, and the best tables seen are kept; then the search is repeated from them with prices that
 are wrong at random, which leads elsewhere.  This is the greedy local search for unsplittable flow
 (Kolliopoulos & Stein, "Approximation algorithms for single-source unsplittable flow", 2001, review such methods), with
@@ -18,6 +20,7 @@ prices in place of a bound on congestion.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +30,7 @@ from torch import Tensor
 from teal.problem import Problem
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.parallel import inlined_kernel, kernel
+from teal.solvers import pdhg
 from teal.solvers.split_table import admit, without_small
 
 # Relief of each round over all demands: first from the tables given, then, with other prices and in another order each
@@ -35,6 +39,7 @@ _FIRST_RELIEFS, _LATER_RELIEFS = (1.0, 0.5, 0.25, 0.1, 0.0, 0.0), (0.5, 0.2, 0.0
 _PRICE_NOISE = 1.0  # standard deviation of the logarithm of the factors by which prices differ
 _MOST_SEARCHES = 60  # from the best tables: with the rounding about ten times as long as the rounding alone
 _MOST_TRIALS = 50_000_000  # links of tables that are tried in all searches, about half a second
+_COARSE_GAP = 0.05  # certified, of the second start; those of smaller gaps ended at poorer tables
 _SEED = 20_250_103  # of orders and prices
 
 
@@ -144,20 +149,25 @@ def _search(tables: _Tables, order: Int64Array, reliefs: FloatArray, entries: in
     return best_weight, best_rate
 
 
-def improved(problem: Problem, splits: Tensor, prices: Tensor, entries: int) -> Tensor:
-    """Feasible splits (B, D, K) in the ratios of tables, that carry at least as much as ``splits``.
+def improved(problem: Problem, starts: Sequence[Tensor], prices: Tensor, entries: int) -> Tensor:
+    """Feasible splits (B, D, K) in the ratios of tables, that carry at least as much as any of ``starts``.
 
     Args:
         problem: B matrices of a program that maximises value.
-        splits: (B, D, K) in the ratios of tables, feasible.
+        starts: each (B, D, K) in the ratios of tables, feasible.
         prices: (B, E) value per Gbit/s, of the program without tables.
         entries: N, of a demand's table.
     """
-    result = torch.zeros_like(splits, dtype=torch.float64)
-    for row in range(problem.batch):
-        one = problem.row(row).to(torch.float64)
-        result[row] = _improved_row(one, splits[row].to(torch.float64), prices[row].to(torch.float64), entries)
-    return result
+    rows = [
+        _improved_row(
+            problem.row(row).to(torch.float64),
+            [splits[row].to(torch.float64) for splits in starts],
+            prices[row].to(torch.float64),
+            entries,
+        )
+        for row in range(problem.batch)
+    ]
+    return torch.stack(rows)
 
 
 def _searches(problem: Problem) -> int:
@@ -173,23 +183,12 @@ def _residual(problem: Problem, weight: Int64Array, rate: FloatArray, entries: i
     return left
 
 
-def _improved_row(problem: Problem, splits: Tensor, prices: Tensor, entries: int) -> Tensor:
-    total = splits.sum(-1, keepdim=True)
-    mask = problem.path_mask[0]
-    weight = torch.where(total > 0, splits / total.clamp(min=1e-300) * entries, 0).round().to(torch.int64)
-    cheapest = torch.where(mask, problem.path_value - problem.ops.path_sum(prices[None])[0], -torch.inf).argmax(-1)
-    is_idle = (total[:, 0] <= 0) & mask.any(-1)
-    weight[is_idle] = torch.nn.functional.one_hot(cheapest[is_idle], mask.shape[1]) * entries
-    rate = problem.demand[0] * total[:, 0]
-    trie = problem.paths.trie
-    tables = _Tables(
-        problem.demand[0].numpy(), problem.path_value.numpy().astype(np.float64), prices.numpy(),
-        np.where(mask.numpy(), problem.paths.leaf, -1).astype(np.int64), np.asarray(trie.parent), np.asarray(trie.link),
-        weight.numpy().copy(), rate.numpy().copy(),
-        (problem.capacity - problem.loads(splits[None]))[0].numpy().copy(),
-    )  # fmt: skip
-    order = np.argsort(-tables.demand, kind="stable")
-    best, rates = _search(tables, order, np.array(_FIRST_RELIEFS), entries)
+def _improved_row(problem: Problem, starts: Sequence[Tensor], prices: Tensor, entries: int) -> Tensor:
+    all_tables = [_tables(problem, splits, prices, entries) for splits in starts]
+    order = np.argsort(-all_tables[0].demand, kind="stable")
+    found = [_search(tables, order, np.array(_FIRST_RELIEFS), entries) for tables in all_tables]
+    tables = all_tables[0]
+    best, rates = max(found, key=lambda one: float((tables.value * one[0] * one[1][:, None]).sum()))
     rng = np.random.default_rng(_SEED)
     for _ in range(_searches(problem)):
         factor = np.exp(rng.normal(0, _PRICE_NOISE, len(tables.price)))
@@ -198,6 +197,24 @@ def _improved_row(problem: Problem, splits: Tensor, prices: Tensor, entries: int
         best, rates = _search(again, rng.permutation(order), np.array(_LATER_RELIEFS), entries)
     share = torch.from_numpy(rates / np.maximum(tables.demand, 1e-300)).clamp(max=1)
     return torch.from_numpy(best).to(torch.float64) / entries * share[:, None]
+
+
+def _tables(problem: Problem, splits: Tensor, prices: Tensor, entries: int) -> _Tables:
+    """The tables of splits (D, K), and of a demand without any the path of most value at the prices."""
+    total = splits.sum(-1, keepdim=True)
+    mask = problem.path_mask[0]
+    weight = torch.where(total > 0, splits / total.clamp(min=1e-300) * entries, 0).round().to(torch.int64)
+    cheapest = torch.where(mask, problem.path_value - problem.ops.path_sum(prices[None])[0], -torch.inf).argmax(-1)
+    is_idle = (total[:, 0] <= 0) & mask.any(-1)
+    weight[is_idle] = torch.nn.functional.one_hot(cheapest[is_idle], mask.shape[1]) * entries
+    rate = problem.demand[0] * total[:, 0]
+    trie = problem.paths.trie
+    return _Tables(
+        problem.demand[0].numpy(), problem.path_value.numpy().astype(np.float64), prices.numpy(),
+        np.where(mask.numpy(), problem.paths.leaf, -1).astype(np.int64), np.asarray(trie.parent), np.asarray(trie.link),
+        weight.numpy().copy(), rate.numpy().copy(),
+        (problem.capacity - problem.loads(splits[None]))[0].numpy().copy(),
+    )  # fmt: skip
 
 
 def in_tables(problem: Problem, splits: Tensor, prices: Tensor, entries: int) -> Tensor:
@@ -215,7 +232,8 @@ def in_tables(problem: Problem, splits: Tensor, prices: Tensor, entries: int) ->
     is_plain = problem.classes is None and problem.steps is None and not problem.conditions
     if problem.demand_set.carries_all or not is_plain or splits.is_cuda or not problem.objective.may_shed:
         return rounded
-    return improved(problem, rounded, prices, entries)
+    coarse = pdhg.solve(problem.to(torch.float64), gap=_COARSE_GAP).splits
+    return improved(problem, (rounded, admit(problem, coarse, entries)), prices, entries)
 
 
 def installable(problem: Problem, splits: Tensor, prices: Tensor, min_split: float, entries: int) -> Tensor:

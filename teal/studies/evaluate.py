@@ -17,7 +17,7 @@ from teal.evaluation.instance import Instance, failed_links, load_instance
 from teal.formats.rows import from_text, write_csv
 from teal.network import Topology
 from teal.network.traffic import spread
-from teal.reports.intervals import SUMMARY, mean_rows
+from teal.reports.intervals import DIFFERENCES, SUMMARY, difference_rows, mean_rows
 from teal.reports.manifest import describe_machine, write_manifest
 from teal.reports.record import NETWORKS, ROWS, TABLE, UTILISATION, NetworkRecord, Record, ResultKey
 from teal.reports.report import plot_results, write_report
@@ -32,7 +32,7 @@ from teal.studies.warm_up import compile_first
 MANIFEST, PLOT, REPORT = "manifest.json", "results.png", "report.html"
 _DEFAULT_INTERVAL_S = 300  # seconds from one matrix to the next, for traffic of unknown interval
 _UTILISATION_DECIMALS = 4  # of a utilisation in the journal
-FILES = (JOURNAL, ROWS, TABLE, UTILISATION, NETWORKS, MANIFEST, SUMMARY, PLOT, REPORT)
+FILES = (JOURNAL, ROWS, TABLE, UTILISATION, NETWORKS, MANIFEST, SUMMARY, DIFFERENCES, PLOT, REPORT)
 
 
 class EvaluationStudy:
@@ -216,11 +216,12 @@ class EvaluationStudy:
         machines = [self._journal.header["machine"], *self._journal.entries("machine")]
         write_files(out, {MANIFEST: partial(write_manifest, settings=self._config, machines=machines)})
         self._journal.remove()  # the results are stored, whether or not plot and report succeed
-        means = list(mean_rows(record.rows))
+        means, differences = list(mean_rows(record.rows)), list(difference_rows(record.rows))
         write_files(
             out,
             {
                 **({SUMMARY: partial(write_csv, rows=means)} if means else {}),
+                **({DIFFERENCES: partial(write_csv, rows=differences)} if differences else {}),
                 PLOT: partial(plot_results, rows=record.rows),
                 REPORT: partial(write_report, record=record),
             },

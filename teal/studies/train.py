@@ -9,6 +9,7 @@ from teal.config import TrainConfig
 from teal.evaluation.instance import load_instance
 from teal.learning.run_state import RUN, load_run
 from teal.learning.train import Trainer, TrainState
+from teal.learning.train_tasks import check_names
 from teal.learning.training_log import TENSORBOARD, TRAINING_LOG
 from teal.nn.checkpoint import MODEL_CARD, MODEL_WEIGHTS
 from teal.runtime.storage import check_out_folder, remove_files
@@ -29,6 +30,7 @@ def run_train(config: TrainConfig, notify: Callable[[str], None]) -> TrainState:
         load_run(config.out)  # a missing or damaged state is reported before anything slow
     else:
         check_out_folder(config.out, FILES, overwrite=config.overwrite, hint=RESUME_HINT)
+    check_names(config)
     instance = load_instance(config, notify)
     if not config.resume:
         remove_files(config.out, FILES)

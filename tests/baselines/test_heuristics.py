@@ -18,8 +18,8 @@ from baselines.lp_top import LpTop
 from baselines.matrix import matrices
 from baselines.ncflow import NcFlow
 from baselines.pop import Pop, split
-from baselines.shortest_path import ShortestPath
 from baselines.teavar import Teavar
+from baselines.uninformed import Uninformed
 from baselines.workers import solve_all
 from teal.errors import InputError, SolverError
 from teal.network import compute_paths
@@ -58,7 +58,7 @@ def test_heuristics_are_never_better_than_the_lp(seed: int, objective: Objective
     problem = random_problem(seed, objective=objective, failed=failed)
     optimum, sign = _values(problem, LpAll()), problem.objective.rules.sense
     greedy: list[Scheme] = [Cspf(), Cspf(partial=True)] if problem.objective.maximises_value else []
-    for scheme in [*HEURISTIC_SCHEMES, ShortestPath(), EcmpOverCandidates(), *greedy]:
+    for scheme in [*HEURISTIC_SCHEMES, Uninformed(0), EcmpOverCandidates(), *greedy]:
         assert (sign * (optimum - _values(problem, scheme)) >= -1e-6 * optimum.clamp(min=1)).all(), scheme
 
 
@@ -73,7 +73,7 @@ def test_prices_of_pop_bound_the_optimum(objective: ObjectiveName) -> None:
 
 
 def test_heuristics_on_a_batch_equal_their_matrices_one_by_one() -> None:
-    for scheme in [*HEURISTIC_SCHEMES, ShortestPath(), EcmpOverCandidates(), Cspf()]:
+    for scheme in [*HEURISTIC_SCHEMES, Uninformed(0), EcmpOverCandidates(), Cspf()]:
         assert_batch_equals_loop(scheme, random_problem(3))
 
 
@@ -89,7 +89,7 @@ def _problem_with_shared_link(demand: list[float]) -> Problem:
 @pytest.mark.parametrize(
     ("scheme", "demand", "flows"),
     [
-        (ShortestPath(), [4.0, 2.0], [[2.0, 0.0], [1.0, 0.0]]),  # both flows over d->c are cut in proportion
+        (Uninformed(0), [4.0, 2.0], [[2.0, 0.0], [1.0, 0.0]]),  # both flows over d->c are cut in proportion
         (EcmpOverCandidates(), [4.0, 2.0], [[2.0, 0.0], [1.0, 0.0]]),  # the second path is longer, so it is not used
         (Cspf(), [2.0, 3.0], [[0.0, 2.0], [3.0, 0.0]]),  # the larger demand is routed first
         (Cspf(), [2.5, 3.0], [[0.0, 0.0], [3.0, 0.0]]),  # 2.5 fits on no path

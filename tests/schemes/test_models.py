@@ -71,7 +71,9 @@ def test_one_model_goes_to_the_schemes_of_its_kind() -> None:
     }  # fmt: skip
     assert told == ["price-gnn: the model that comes with Teal, since b4 is a flow-gnn"]
     assert model_of_each(("price-gnn", "lp-all"), own) == {"price-gnn": own, "lp-all": own}, "which refuses it"
-    assert model_of_each(schemes, None) == dict.fromkeys(schemes)
+    told.clear()
+    assert model_of_each(schemes, None, told.append) == dict.fromkeys(schemes)
+    assert not told
 
 
 def test_solve_and_allocate_take_a_trained_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,10 +52,8 @@ def test_combinations_and_seeds_are_run_and_a_resumed_sweep_gives_the_same(tmp_p
 
 def test_price_models_are_evaluated_by_their_own_scheme(tmp_path: Path) -> None:
     out = tmp_path / "sweep"
-    assert (
-        main([*COMMAND, "--model", "price", "--vary", "batch_size=1", "--limit", "1", "--quiet", "--out", str(out)])
-        == 0
-    )
+    options = ["--model", "price", "--vary", "batch_size=1", "--seeds", "1", "--limit", "1", "--quiet"]
+    assert main([*COMMAND, *options, "--out", str(out)]) == 0
     (folder,) = out.glob("*/seed-0/results")
     with (folder / ROWS).open(newline="") as stream:
         assert {row["scheme"] for row in csv.DictReader(stream)} == {"price-gnn", "pdhg"}

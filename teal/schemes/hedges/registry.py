@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from torch import Tensor
@@ -14,9 +13,8 @@ from teal.errors import InputError
 from teal.network import AnyPaths
 from teal.schemes.hedges.past import Hedge, Past
 from teal.schemes.registry import Scheme, make_scheme, names_a_module, scheme_names
-from teal.spec import Spec, parse_spec, register
+from teal.spec import Registry, Spec, parse_spec
 
-ENTRY_POINTS = "teal.hedges"  # group of the package entry points
 _BUILT_IN = (
     "dote",
     "figret",
@@ -32,7 +30,7 @@ _BUILT_IN = (
 HedgeFactory = Callable[[Spec, Path | None], Hedge]
 """Makes a hedge from its specification and the folder of a model, None if no model was given."""
 
-_registered: dict[str, HedgeFactory] = {}
+_HEDGES: Registry[HedgeFactory] = Registry("hedge", "teal.hedges")
 
 
 def register_hedge(name: str, factory: HedgeFactory, *, replace: bool = False) -> None:
@@ -41,12 +39,12 @@ def register_hedge(name: str, factory: HedgeFactory, *, replace: bool = False) -
     Raises:
         InputError: another hedge has the name, and ``replace`` is false.
     """
-    register(_registered, "hedge", name, factory, replace=replace, others=hedge_names())
+    _HEDGES.add(name, factory, replace=replace, others=_BUILT_IN)
 
 
 def hedge_names() -> list[str]:
     """The names of all hedges that are no scheme for known matrices."""
-    return sorted({*_BUILT_IN, *_registered, *(point.name for point in entry_points(group=ENTRY_POINTS))})
+    return sorted({*_BUILT_IN, *_HEDGES.names()})
 
 
 def make_hedge(text: str, model: Path | str | None = None) -> Hedge:
@@ -68,13 +66,10 @@ def make_hedge(text: str, model: Path | str | None = None) -> Hedge:
     match = re.fullmatch(r"([a-z]+)(\d+)", spec.name)
     if match and match[1] in _BUILT_IN:
         spec = Spec(text, match[1], {"window": match[2], **spec.options})
-    if spec.name in _registered:
-        return _registered[spec.name](spec, model)
+    if spec.name in _HEDGES:
+        return _HEDGES[spec.name](spec, model)
     if spec.name in _BUILT_IN:
         factory: HedgeFactory = import_module(f"teal.schemes.hedges.{spec.name}").make
-        return factory(spec, model)
-    for point in entry_points(group=ENTRY_POINTS, name=spec.name):
-        factory = point.load()
         return factory(spec, model)
     if spec.name not in scheme_names():
         raise InputError(text, "scheme", "one of: " + ", ".join(sorted({*hedge_names(), *scheme_names()})), spec.name)

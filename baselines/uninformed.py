@@ -1,0 +1,60 @@
+"""Allocations that know nothing of the traffic: what any learned scheme must be better than.
+
+- ``shortest-path``: every demand on its first live path; traffic above the capacity of a link is dropped.  With
+  ``refill=4`` what is dropped then takes what its paths have left, as in the repair of learned schemes.
+- ``null``: no splits at all, and that refill: what the repair alone carries.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from teal.errors import InputError
+from teal.problem import Problem
+from teal.problem.allocation import Allocation
+from teal.solvers.projection import project
+from teal.spec import Spec
+
+_NULL_REFILL = 4  # rounds of refilling, as learned schemes have
+
+
+class Uninformed:
+    """Fixed splits, cut to fit and refilled.
+
+    Args:
+        is_null: no splits, in the place of all demand on the first live path.
+        refill: rounds in which paths take what their links have left (:func:`teal.solvers.projection.project`).
+    """
+
+    def __init__(self, refill: int, *, is_null: bool = False) -> None:
+        self.refill, self.is_null = refill, is_null
+
+    def solve(self, problem: Problem) -> Allocation:
+        """Allocate every matrix."""
+        begin, problem = time.perf_counter(), problem.to(torch.float64)
+        mask = problem.path_mask
+        first = mask & (mask.cumsum(-1) == 1)
+        splits = torch.zeros_like(first) if self.is_null else first
+        splits = project(problem, splits.to(problem.demand), refill=self.refill)
+        return Allocation.of_batch(splits, None, time.perf_counter() - begin)
+
+
+def make(spec: Spec, model: Path | None) -> Uninformed:
+    """``shortest-path[:refill=0]``."""
+    return Uninformed(**_options(spec, 0))
+
+
+def make_null(spec: Spec, model: Path | None) -> Uninformed:
+    """``null[:refill=4]``."""
+    return Uninformed(**_options(spec, _NULL_REFILL), is_null=True)
+
+
+def _options(spec: Spec, refill: int) -> Any:
+    options: Any = spec.parse_options(refill=refill)
+    if options["refill"] < 0:
+        raise InputError(spec.text, "refill", "a whole number of at least 0", options["refill"])
+    return options

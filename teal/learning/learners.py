@@ -1,0 +1,47 @@
+"""Learners by name: what a policy is trained with, ``teal train --learner``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from teal.config import TrainConfig
+from teal.learning.coma import Exploration, coma_loss
+from teal.learning.direct import direct_loss
+from teal.learning.noise import Noise
+from teal.nn.flow_models import FlowModel
+from teal.problem import Problem
+from teal.spec import Registry
+
+Learner = Callable[[FlowModel, Problem, Tensor, Noise, TrainConfig], Tensor]
+"""The loss (B,) whose gradient the policy follows, of model, matrices, means (B, D, K), random numbers and settings."""
+
+
+def _direct(model: FlowModel, problem: Problem, means: Tensor, noise: Noise, config: TrainConfig) -> Tensor:
+    return direct_loss(model, problem, means)
+
+
+def _coma(model: FlowModel, problem: Problem, means: Tensor, noise: Noise, config: TrainConfig) -> Tensor:
+    exploration = Exploration(config.std, config.samples, config.episodes, clamp=model.clamp)
+    return coma_loss(problem, means, exploration, noise)
+
+
+LEARNERS: Registry[Learner] = Registry("learner", "teal.learners", {"direct": _direct, "coma": _coma})
+
+
+def register_learner(name: str, learner: Learner, *, replace: bool = False) -> None:
+    """Make a learner available as ``teal train --learner``.
+
+    A package announces its learners without being imported, by entry points in the group ``teal.learners``.
+
+    Args:
+        name: of the learner.
+        learner: gives the loss (B,) of B matrices.  It takes its random numbers from ``noise``, so that a resumed run
+            and several workers make the same steps.
+        replace: whether it may take the place of another one.
+
+    Raises:
+        InputError: the name is taken, and ``replace`` is false.
+    """
+    LEARNERS.add(name, learner, replace=replace)
