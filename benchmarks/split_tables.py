@@ -74,7 +74,7 @@ def main() -> None:
             ways: dict[str, Callable[[], Tensor]] = {
                 "rounded": partial(admit, problem, exact.splits, options.entries),
                 "best of 32 random ones": partial(drawn, problem, exact.splits, options.entries),
-                "with the search": partial(in_tables, problem, exact.splits, exact.prices, options.entries),
+                "with the search": partial(in_tables, problem, exact.splits, options.entries),
             }
             ways |= {
                 f"{name}, rounded": partial(of_model, model, problem, options.entries) for name, model in models.items()

@@ -123,7 +123,7 @@ class HistoryAllocator:
         begin = time.perf_counter()
         result = solver.solve(problem, gap=config.gap, max_iterations=config.max_iterations, starter=self._starter)
         short = result.splits if previous is not None else preferred(problem, result.splits, config.prefer)
-        splits = installable(problem, short, result.prices, config.min_split, config.entries)
+        splits = installable(problem, short, config.min_split, config.entries)
         solve_s = time.perf_counter() - begin
         assessment = assess(problem, Allocation.of_batch(splits, result.prices, solve_s, result.program_prices))
         movement = torch.full((len(rows),), math.nan)

@@ -251,7 +251,7 @@ def _solved(config: SolveConfig, instance: Instance, notify: Callable[[str], Non
         target_gap = result.gap
     short = result.splits if config.previous else preferred(problem, result.splits, config.prefer)
     solve_s = time.perf_counter() - begin
-    splits = installable(problem, short, result.prices, config.min_split, config.entries)
+    splits = installable(problem, short, config.min_split, config.entries)
     if splits is not short:
         notify(_cost_of(problem, short, splits, "--min-split and --entries"))
     moved_share, changed = None, None

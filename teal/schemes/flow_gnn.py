@@ -135,7 +135,7 @@ class FlowGnnScheme:
         else:
             splits, prices = self._by_admm(problem, splits, prices)
         if config.entries:
-            splits = in_tables(problem, splits, prices, config.entries)
+            splits = in_tables(problem, splits, config.entries)
         if splits.is_cuda:
             torch.cuda.synchronize(splits.device)
         return Allocation.of_batch(splits, prices, time.perf_counter() - begin)

@@ -90,7 +90,7 @@ class PriceGnnScheme:
         )  # fmt: skip
         splits = result.splits
         if config.entries:
-            splits = in_tables(problem, splits, result.prices, config.entries)
+            splits = in_tables(problem, splits, config.entries)
         if splits.is_cuda:
             torch.cuda.synchronize(splits.device)
         return Allocation.of_batch(splits, result.prices, time.perf_counter() - begin)

@@ -5,10 +5,10 @@ table that differs from it by one entry on another path, the one with the larges
 
     v . flow - relief * (sum of price[e] flow[e]),       flow as much of the demand as the remaining capacities take,
 
-is installed.  The search begins from the tables nearest to the given splits, and from those nearest to the splits of a
-wide gap, where fewer demands are divided; the better of both goes on.  The prices are those of the program without
-tables: they say what a Gbit/s on a link is worth to others.  With a relief of 0 no visit lowers the value; larger ones
-leave room for demands that come later.  ``relief`` falls from
+is installed.  The prices are those of the program without tables, at a wide gap: they say what a Gbit/s on a link is
+worth to others.  Prices of the exact optimum are 0 on links that tables fill although the optimum leaves them room, and
+end at poorer tables (docs/learning.md).  With a relief of 0 no visit lowers the value; larger ones leave room for
+demands that come later.  ``relief`` falls from
 visit to visit of all demands, and the best tables seen are kept; then the search is repeated from them with prices that
 are wrong at random, which leads elsewhere.  This is the greedy local search for unsplittable flow
 (Kolliopoulos & Stein, "Approximation algorithms for single-source unsplittable flow", 2001, review such methods), with
@@ -20,7 +20,6 @@ prices in place of a bound on congestion.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,7 +38,7 @@ _FIRST_RELIEFS, _LATER_RELIEFS = (1.0, 0.5, 0.25, 0.1, 0.0, 0.0), (0.5, 0.2, 0.0
 _PRICE_NOISE = 1.0  # standard deviation of the logarithm of the factors by which prices differ
 _MOST_SEARCHES = 60  # from the best tables: with the rounding about ten times as long as the rounding alone
 _MOST_TRIALS = 50_000_000  # links of tables that are tried in all searches, about half a second
-_COARSE_GAP = 0.05  # certified, of the second start; those of smaller gaps ended at poorer tables
+_PRICE_GAP = 0.05  # certified, at which the prices are taken
 _SEED = 20_250_103  # of orders and prices
 
 
@@ -149,25 +148,20 @@ def _search(tables: _Tables, order: Int64Array, reliefs: FloatArray, entries: in
     return best_weight, best_rate
 
 
-def improved(problem: Problem, starts: Sequence[Tensor], prices: Tensor, entries: int) -> Tensor:
-    """Feasible splits (B, D, K) in the ratios of tables, that carry at least as much as any of ``starts``.
+def improved(problem: Problem, splits: Tensor, prices: Tensor, entries: int) -> Tensor:
+    """Feasible splits (B, D, K) in the ratios of tables, that carry at least as much as ``splits``.
 
     Args:
         problem: B matrices of a program that maximises value.
-        starts: each (B, D, K) in the ratios of tables, feasible.
+        splits: (B, D, K) in the ratios of tables, feasible.
         prices: (B, E) value per Gbit/s, of the program without tables.
         entries: N, of a demand's table.
     """
-    rows = [
-        _improved_row(
-            problem.row(row).to(torch.float64),
-            [splits[row].to(torch.float64) for splits in starts],
-            prices[row].to(torch.float64),
-            entries,
-        )
-        for row in range(problem.batch)
-    ]
-    return torch.stack(rows)
+    result = torch.zeros_like(splits, dtype=torch.float64)
+    for row in range(problem.batch):
+        one = problem.row(row).to(torch.float64)
+        result[row] = _improved_row(one, splits[row].to(torch.float64), prices[row].to(torch.float64), entries)
+    return result
 
 
 def _searches(problem: Problem) -> int:
@@ -183,12 +177,23 @@ def _residual(problem: Problem, weight: Int64Array, rate: FloatArray, entries: i
     return left
 
 
-def _improved_row(problem: Problem, starts: Sequence[Tensor], prices: Tensor, entries: int) -> Tensor:
-    all_tables = [_tables(problem, splits, prices, entries) for splits in starts]
-    order = np.argsort(-all_tables[0].demand, kind="stable")
-    found = [_search(tables, order, np.array(_FIRST_RELIEFS), entries) for tables in all_tables]
-    tables = all_tables[0]
-    best, rates = max(found, key=lambda one: float((tables.value * one[0] * one[1][:, None]).sum()))
+def _improved_row(problem: Problem, splits: Tensor, prices: Tensor, entries: int) -> Tensor:
+    total = splits.sum(-1, keepdim=True)
+    mask = problem.path_mask[0]
+    weight = torch.where(total > 0, splits / total.clamp(min=1e-300) * entries, 0).round().to(torch.int64)
+    cheapest = torch.where(mask, problem.path_value - problem.ops.path_sum(prices[None])[0], -torch.inf).argmax(-1)
+    is_idle = (total[:, 0] <= 0) & mask.any(-1)
+    weight[is_idle] = torch.nn.functional.one_hot(cheapest[is_idle], mask.shape[1]) * entries
+    rate = problem.demand[0] * total[:, 0]
+    trie = problem.paths.trie
+    tables = _Tables(
+        problem.demand[0].numpy(), problem.path_value.numpy().astype(np.float64), prices.numpy(),
+        np.where(mask.numpy(), problem.paths.leaf, -1).astype(np.int64), np.asarray(trie.parent), np.asarray(trie.link),
+        weight.numpy().copy(), rate.numpy().copy(),
+        (problem.capacity - problem.loads(splits[None]))[0].numpy().copy(),
+    )  # fmt: skip
+    order = np.argsort(-tables.demand, kind="stable")
+    best, rates = _search(tables, order, np.array(_FIRST_RELIEFS), entries)
     rng = np.random.default_rng(_SEED)
     for _ in range(_searches(problem)):
         factor = np.exp(rng.normal(0, _PRICE_NOISE, len(tables.price)))
@@ -199,25 +204,7 @@ def _improved_row(problem: Problem, starts: Sequence[Tensor], prices: Tensor, en
     return torch.from_numpy(best).to(torch.float64) / entries * share[:, None]
 
 
-def _tables(problem: Problem, splits: Tensor, prices: Tensor, entries: int) -> _Tables:
-    """The tables of splits (D, K), and of a demand without any the path of most value at the prices."""
-    total = splits.sum(-1, keepdim=True)
-    mask = problem.path_mask[0]
-    weight = torch.where(total > 0, splits / total.clamp(min=1e-300) * entries, 0).round().to(torch.int64)
-    cheapest = torch.where(mask, problem.path_value - problem.ops.path_sum(prices[None])[0], -torch.inf).argmax(-1)
-    is_idle = (total[:, 0] <= 0) & mask.any(-1)
-    weight[is_idle] = torch.nn.functional.one_hot(cheapest[is_idle], mask.shape[1]) * entries
-    rate = problem.demand[0] * total[:, 0]
-    trie = problem.paths.trie
-    return _Tables(
-        problem.demand[0].numpy(), problem.path_value.numpy().astype(np.float64), prices.numpy(),
-        np.where(mask.numpy(), problem.paths.leaf, -1).astype(np.int64), np.asarray(trie.parent), np.asarray(trie.link),
-        weight.numpy().copy(), rate.numpy().copy(),
-        (problem.capacity - problem.loads(splits[None]))[0].numpy().copy(),
-    )  # fmt: skip
-
-
-def in_tables(problem: Problem, splits: Tensor, prices: Tensor, entries: int) -> Tensor:
+def in_tables(problem: Problem, splits: Tensor, entries: int) -> Tensor:
     """A feasible allocation (B, D, K) in the ratios of tables: rounded splits, improved by the search where it applies.
 
     It applies to programs that maximise value without classes, steps of value and side conditions, on the CPU.
@@ -225,28 +212,26 @@ def in_tables(problem: Problem, splits: Tensor, prices: Tensor, entries: int) ->
     Args:
         problem: B matrices.
         splits: (B, D, K) to round.
-        prices: (B, E) value per Gbit/s, of the program without tables.
         entries: N, of a demand's table.
     """
     rounded = admit(problem, splits, entries)
     is_plain = problem.classes is None and problem.steps is None and not problem.conditions
     if problem.demand_set.carries_all or not is_plain or splits.is_cuda or not problem.objective.may_shed:
         return rounded
-    coarse = pdhg.solve(problem.to(torch.float64), gap=_COARSE_GAP).splits
-    return improved(problem, (rounded, admit(problem, coarse, entries)), prices, entries)
+    prices = pdhg.solve(problem.to(torch.float64), gap=_PRICE_GAP).prices
+    return improved(problem, rounded, prices, entries)
 
 
-def installable(problem: Problem, splits: Tensor, prices: Tensor, min_split: float, entries: int) -> Tensor:
+def installable(problem: Problem, splits: Tensor, min_split: float, entries: int) -> Tensor:
     """Splits (B, D, K) without those below ``min_split`` and in the ratios of tables of so many ``entries``, if any.
 
     Args:
         problem: B matrices.
         splits: (B, D, K), feasible.
-        prices: (B, E) value per Gbit/s.
         min_split: least share of a demand on a path; 0 for none.
         entries: of a demand's table; 0 for none.
     """
     if min_split:
         splits = without_small(problem, splits, min_split)
         return admit(problem, splits, entries) if entries else splits  # the search knows no least share
-    return in_tables(problem, splits, prices, entries) if entries else splits
+    return in_tables(problem, splits, entries) if entries else splits

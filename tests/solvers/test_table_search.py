@@ -31,7 +31,7 @@ def test_tables_are_feasible_whole_and_at_least_as_good_as_rounding(
     problem = random_problem(seed, objective=objective, batch=2, failed=failed, idle=0.3)
     solved = pdhg.solve(problem, gap=1e-2)
     rounded = admit(problem, solved.splits, entries)
-    splits = in_tables(problem, solved.splits, solved.prices, entries)
+    splits = in_tables(problem, solved.splits, entries)
     assert all(s is Status.FEASIBLE for s in assess(problem, Allocation.of_batch(splits, None, 0.0)).status)
     sign = problem.objective.rules.sense
     value, before = problem.value(splits), problem.value(rounded)
@@ -67,7 +67,7 @@ def test_one_entry_comes_near_the_best_choice_of_paths(seed: int) -> None:
     demand = (4 * torch.rand(paths.num_demands, generator=generator, dtype=torch.float64)).numpy()
     problem = Problem.create(topology, paths, Objective(), demand)
     solved = pdhg.solve(problem, gap=1e-4)
-    value = float(problem.value(in_tables(problem, solved.splits, solved.prices, 1))[0])
+    value = float(problem.value(in_tables(problem, solved.splits, 1))[0])
     assert value > 0.97 * _best_of_all(problem)
 
 
@@ -79,6 +79,6 @@ def test_two_fifths_of_what_rounding_loses_on_small_networks_are_found_again() -
         solved = pdhg.solve(problem, gap=1e-4)
         optimum = float(solved.value[0])
         lost += 1 - float(problem.value(admit(problem, solved.splits, 1))[0]) / optimum
-        still += 1 - float(problem.value(in_tables(problem, solved.splits, solved.prices, 1))[0]) / optimum
+        still += 1 - float(problem.value(in_tables(problem, solved.splits, 1))[0]) / optimum
     assert lost > 0.05
     assert still < 0.6 * lost

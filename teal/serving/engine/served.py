@@ -337,7 +337,7 @@ class Served:
         if entries:
             whole = solved.problem
             problem = whole.rows(rows)
-            splits = in_tables(problem, splits, solved.prices[rows], entries)
+            splits = in_tables(problem, splits, entries)
             weights = table_weights(splits, entries).to(torch.uint8)
             program_prices = None if solved.program_prices is None else solved.program_prices.rows(rows)
             rounded = dataclasses.replace(
