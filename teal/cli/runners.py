@@ -74,10 +74,11 @@ def train(config: TrainConfig, notify: Notify) -> int:
         print_json({"out": str(config.out)} | dataclasses.asdict(state))
         return EXIT_OK
     found = f"at step {state.best_step}" if state.best_step else "no better than the start"
+    of = {name: f"{100 * share:.2f}%" for name, share in state.reached.items()}
     print(
-        f"{config.out}: {state.step} steps in {state.elapsed_s:.0f} s, stopped: {state.reason}; the model alone, cut "
-        f"to fit and not repaired, has a gap of {-100 * state.best:.2f}% on validation matrices, {found}"
-        f"{_tensorboard_hint(config.out)}"
+        f"{config.out}: {state.step} steps in {state.elapsed_s:.0f} s, stopped: {state.reason}; best: {found}\n"
+        f"validation matrices: the model alone, cut to fit and not repaired, carries {of['cut_demand']} of the "
+        f"demand, gap {of['cut_gap']}; repaired {of['repaired_demand']}, gap {of['repaired_gap']}{_tensorboard_hint(config.out)}"
     )
     return EXIT_OK
 

@@ -53,6 +53,7 @@ class TrainState:
         stale: number of validations since the best one.
         learning_rate: current rate; halved after every ``decay_after`` validations in a row without a better score.
         reason: why training ended: ``step limit``, ``time budget`` or no better score; ``""`` while it has not.
+        reached: of the best weights, after the end: see :class:`teal.learning.reached.Reached`.
     """
 
     step: int = 0
@@ -62,6 +63,7 @@ class TrainState:
     stale: int = 0
     learning_rate: float = 0.0
     reason: str = ""
+    reached: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 def _described(config: TrainConfig) -> dict[str, Any]:
@@ -75,6 +77,12 @@ def _described(config: TrainConfig) -> dict[str, Any]:
         "from": config.start,
         "versions": {name: version(name) for name in ("teal-te", "torch", "numpy")},
     }
+
+
+def validation_rows(config: TrainConfig, problem: Problem, split: Split) -> Int64Array:
+    """Numbers of the matrices of a validation, evenly spread over the validation part."""
+    most = config.validation_matrices
+    return spread(split.validation, min(most, _SAMPLED_VALIDATION) if sample_size(config, problem) else most)
 
 
 class Trainer:
@@ -114,8 +122,7 @@ class Trainer:
         self.state = TrainState(learning_rate=config.learning_rate)
         self._saved_score = -math.inf  # of the checkpoint on disk; one after the last step may exceed state.best
         self._sample = sample_size(config, problem)
-        most = min(config.validation_matrices, _SAMPLED_VALIDATION) if self._sample else config.validation_matrices
-        self._validation_rows = spread(self.split.validation, most)
+        self._validation_rows = validation_rows(config, problem, split)
         self._micro_batch = 1 if self._sample else config.micro_batch or self._fitting_micro_batch()
         self._bar: Any = None  # the progress bar, if one is shown
         self._epoch_order: tuple[int, Int64Array] = (-1, self.split.train)  # number of an epoch, and its rows in order

@@ -159,6 +159,18 @@ def save_hedge_gate(folder: Path, model: HedgeGate, card: HedgeGateCard) -> None
     _save(folder, model, card)
 
 
+def note_in_card(folder: Path, name: str, value: Any) -> None:
+    """Add ``name`` to what the card of a checkpoint says of its training."""
+    fields = json.loads((folder / MODEL_CARD).read_text(encoding="utf-8"))
+    fields["training"] = {**fields.get("training", {}), name: value}
+    _write_card(folder, fields)
+
+
+def _write_card(folder: Path, fields: dict[str, Any]) -> None:
+    with atomic_file(folder / MODEL_CARD) as temporary:
+        temporary.write_text(json.dumps(fields, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
 def _save(folder: Path, model: nn.Module, card: FlowGnnCard | PriceGnnCard | HedgeGateCard) -> None:
     tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     with atomic_file(folder / MODEL_WEIGHTS) as temporary:
@@ -166,8 +178,7 @@ def _save(folder: Path, model: nn.Module, card: FlowGnnCard | PriceGnnCard | Hed
     fields = dataclasses.asdict(card) | {_HASH: file_key(folder / MODEL_WEIGHTS)}
     if not math.isfinite(fields.get("validation", 0.0)):
         del fields["validation"]  # JSON has no word for it, and readers take it for minus infinity
-    with atomic_file(folder / MODEL_CARD) as temporary:
-        temporary.write_text(json.dumps(fields, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    _write_card(folder, fields)
 
 
 def load_flow_gnn(folder: Path, device: torch.device | str = "cpu") -> tuple[FlowModel, FlowGnnCard]:

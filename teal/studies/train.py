@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Callable
 
+import torch
+
 from teal.config import TrainConfig
-from teal.evaluation.instance import load_instance
+from teal.evaluation.instance import Instance, load_instance
+from teal.learning.reached import measure_reached
 from teal.learning.run_state import RUN, load_run
-from teal.learning.train import Trainer, TrainState
+from teal.learning.train import Trainer, TrainState, validation_rows
 from teal.learning.train_tasks import check_names
 from teal.learning.training_log import TENSORBOARD, TRAINING_LOG
 from teal.nn.checkpoint import MODEL_CARD, MODEL_WEIGHTS
+from teal.problem import Problem
+from teal.runtime.arrays import Int64Array
 from teal.runtime.storage import check_out_folder, remove_files
 from teal.studies.files import RESUME_HINT
 from teal.studies.stored_settings import SETTINGS, save_settings
@@ -35,16 +41,27 @@ def run_train(config: TrainConfig, notify: Callable[[str], None]) -> TrainState:
     if not config.resume:
         remove_files(config.out, FILES)
         shutil.rmtree(config.out / TENSORBOARD, ignore_errors=True)
+    first = instance.problem(instance.traffic.read(instance.split.train[:1]))
     if config.workers:
         from teal.distributed.train import train
 
         save_settings(config)
         notify(f"starting {config.workers} workers on Ray")
-        return train(config)
-    first = instance.problem(instance.traffic.read(instance.split.train[:1]))
+        return _measured(config, instance, first, train(config))
     trainer = Trainer(first, instance.traffic, instance.split, config)
     if config.resume:
         trainer.resume(config.out)
         notify(f"resuming at step {trainer.state.step}, after {trainer.state.elapsed_s:.0f} s of training")
     save_settings(config)
-    return trainer.train(config.out)
+    return _measured(config, instance, first, trainer.train(config.out))
+
+
+def _measured(config: TrainConfig, instance: Instance, problem: Problem, state: TrainState) -> TrainState:
+    """The state of a run that has ended, with what its checkpoint reached, which its card says too."""
+
+    def problem_of(rows: Int64Array) -> Problem:
+        return problem.with_demand(torch.as_tensor(instance.traffic.read(rows)).to(problem.demand))
+
+    rows = validation_rows(config, problem, instance.split)
+    state.reached = dataclasses.asdict(measure_reached(config.out, rows, problem_of))
+    return state
