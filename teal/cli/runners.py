@@ -77,8 +77,8 @@ def train(config: TrainConfig, notify: Notify) -> int:
     of = {name: f"{100 * share:.2f}%" for name, share in state.reached.items()}
     print(
         f"{config.out}: {state.step} steps in {state.elapsed_s:.0f} s, stopped: {state.reason}; best: {found}\n"
-        f"validation matrices: the model alone, cut to fit and not repaired, carries {of['cut_demand']} of the "
-        f"demand, gap {of['cut_gap']}; repaired {of['repaired_demand']}, gap {of['repaired_gap']}{_tensorboard_hint(config.out)}"
+        f"validation matrices: the model alone, cut to fit and not repaired, carries {of['cut_demand']}, gap "
+        f"{of['cut_gap']}; repaired {of['repaired_demand']}, gap {of['repaired_gap']}{_tensorboard_hint(config.out)}"
     )
     return EXIT_OK
 

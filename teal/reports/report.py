@@ -86,6 +86,7 @@ def _section(record: Record, title: str, rows: list[Row]) -> Section:
     quality, summaries = Quality.of(rows[0].objective), summarise(offline)
     classes = list(dict.fromkeys(one.name for summary in summaries for one in summary.classes))
     is_compared = any(not math.isnan(summary.fairness) for summary in summaries)
+    has_models = any(not math.isnan(summary.cut_demand) for summary in summaries)
     has_latency = any(not math.isnan(summary.latency_mean) for summary in summaries)
     return Section(
         title=title,
@@ -97,10 +98,13 @@ def _section(record: Record, title: str, rows: list[Row]) -> Section:
             *([Column("fairness", most_is_best=True)] if is_compared else []),
             Column("of LP-all", most_is_best=True),
             *map(Column, ("own certified gap", "gap by the best bound", *_TIMES)),
+            *([Column("cut only", most_is_best=True)] if has_models else []),
             *([Column("latency")] if has_latency else []),
             Column("status", is_number=False),
         ],
-        lines=[_line(summary, rows[0].objective, classes, is_compared, has_latency) for summary in summaries],
+        lines=[
+            _line(summary, rows[0].objective, classes, is_compared, has_latency, has_models) for summary in summaries
+        ],
         charts=Charts(rows).all(),
         findings=[*findings(rows), *_fullest(record, networks, offline, summaries)],
         notes=[f"{scheme}: {note}" for scheme, note in notes],
@@ -127,7 +131,7 @@ def _fullest(record: Record, networks: list[NetworkRecord], offline: list[Row], 
 
 
 def _line(
-    summary: Summary, objective: str, classes: list[str], is_compared: bool, has_latency: bool
+    summary: Summary, objective: str, classes: list[str], is_compared: bool, has_latency: bool, has_models: bool
 ) -> tuple[str, list[Cell]]:
     """A line of the table; the first cell is the satisfied demand in percent or, of other objectives, their value."""
     satisfied = {one.name: one.satisfied_demand for one in summary.classes}
@@ -144,6 +148,7 @@ def _line(
         (time_text(summary.build_s), summary.build_s),
         (time_text(summary.solve_s), summary.solve_s),
         (time_text(summary.parallel_s), summary.parallel_s),
+        *([(percent(summary.cut_demand), summary.cut_demand)] if has_models else []),
         *([(milliseconds(summary.latency_mean), summary.latency_mean)] if has_latency else []),
     ]
     return summary.scheme, [*(Cell(text, number) for text, number in cells), Cell(summary.status)]
