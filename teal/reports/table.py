@@ -276,8 +276,9 @@ def render(summaries: list[Summary], objective: str, title: str, *, wide: bool) 
     has_room = wide or max((len(s.scheme) for s in summaries), default=0) <= _MOST_NAME_BESIDE_LATENCY
     if has_room and any(not math.isnan(s.latency_mean) for s in summaries):
         columns["latency"] = lambda s: milliseconds(s.latency_mean)
-    for column in columns:
-        table.add_column(escape(column), justify="right")
+    for column in columns:  # headings of two lines leave room for the names of schemes
+        heading = column.replace(" ", "\n", 1) if has_models and not wide else column
+        table.add_column(escape(heading), justify="right")
     if wide:
         table.add_column("status")
     elif failed := [s for s in summaries if _BAD & {part.split(" ", 1)[1] for part in s.status.split(", ")}]:
