@@ -46,8 +46,9 @@ class TrainConfig(InstanceConfig):
     """Matrices in memory at a time, whose gradients are accumulated; 0 for as many as take 1 GiB of activations."""
     augment: float = 0.2
     """Multiply each demand of a training matrix by log-normal noise of this standard deviation; 0 for none."""
-    learning_rate: float = 3e-3
-    """Learning rate of Adam.  The paper's release has 1e-4 and trains for hours."""
+    learning_rate: float = 0.0
+    """Learning rate of Adam; 0 for 0.003, or 0.001 with --model price.  The paper's release has 1e-4 and trains for
+    hours."""
     from_: str = ""
     """Model that training starts from: a folder, or none for random weights.  By default the model for any network that
     comes with Teal: flow, or with --model price universal."""
@@ -91,6 +92,11 @@ class TrainConfig(InstanceConfig):
         return self.from_ or {"flow": "flow", "price": "universal"}[self.model]
 
     @property
+    def rate(self) -> float:
+        """The learning rate: ``learning_rate``, or the usual one of the model."""
+        return self.learning_rate or {"flow": 3e-3, "price": 1e-3}[self.model]
+
+    @property
     def scheme(self) -> str:
         """Name of the scheme that allocates by the trained model."""
         return {"flow": "teal", "price": "price-gnn"}[self.model]
@@ -113,6 +119,6 @@ class TrainConfig(InstanceConfig):
             require(self, field, "a whole number of at least 1", getattr(self, field) >= 1)
         for field in ("max_steps", "batch_size", "micro_batch", "seed", "workers", "width", "layers"):
             require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)
-        for field in ("learning_rate", "std"):
-            require(self, field, "a number > 0", 0 < getattr(self, field) < math.inf)
+        require(self, "std", "a number > 0", 0 < self.std < math.inf)
+        require(self, "learning_rate", "a number >= 0", 0 <= self.learning_rate < math.inf)
         require(self, "augment", "a number >= 0", 0 <= self.augment < math.inf)

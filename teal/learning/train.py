@@ -69,11 +69,12 @@ class TrainState:
 def _described(config: TrainConfig) -> dict[str, Any]:
     """What a model's card says of its training: the data, the settings that matter, and versions."""
     names = (
-        "topology", "traffic", "calibrate", "objective", "batch_size", "learning_rate", "augment", "sample",
+        "topology", "traffic", "calibrate", "objective", "batch_size", "augment", "sample",
         "time_budget", "max_steps", "num_paths", "path_method",
     )  # fmt: skip
     settings = {name.rstrip("_"): getattr(config, name) for name in names}
     return settings | {
+        "learning_rate": config.rate,
         "from": config.start,
         "versions": {name: version(name) for name in ("teal-te", "torch", "numpy")},
     }
@@ -118,8 +119,8 @@ class Trainer:
         self.budget_s = seconds(config.time_budget)
         self.task = train_task(config, problem, _described(config))
         self.model = self.task.model.to(problem.demand.device).train()
-        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.learning_rate)
-        self.state = TrainState(learning_rate=config.learning_rate)
+        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.rate)
+        self.state = TrainState(learning_rate=config.rate)
         self._saved_score = -math.inf  # of the checkpoint on disk; one after the last step may exceed state.best
         self._sample = sample_size(config, problem)
         self._validation_rows = validation_rows(config, problem, split)
@@ -342,7 +343,6 @@ class Trainer:
             "learner",
             "seed",
             "batch_size",
-            "learning_rate",
             "augment",
             "std",
             "samples",
@@ -357,6 +357,7 @@ class Trainer:
         return {
             **{name: getattr(self.config, name) for name in names},
             "from_": self.config.start,
+            "learning_rate": self.config.rate,
             "model": dataclasses.asdict(self.task.shapes),
             "objective": str(objective.name),
             "epsilon": objective.epsilon,
