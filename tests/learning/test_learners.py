@@ -1,0 +1,108 @@
+"""Models and learners of one's own: the examples of the documentation, and names that nobody knows."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import teal
+from teal.cli import main
+from teal.config import TrainConfig
+from teal.errors import InputError
+from teal.learning.learners import LEARNERS, register_learner
+from teal.learning.noise import RowStreams
+from teal.nn import flow_gnn_config
+from teal.nn.flow_gnn_config import FORMS, FlowGnnConfig
+from teal.nn.flow_models import FlowModel, new_flow_model
+from teal.nn.policy import action_splits
+from teal.problem import Problem
+from teal.testing import random_problem
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+B4 = ["--topology", "b4", "--traffic", "gravity:seed=0,count=20,load=6"]
+
+
+@pytest.mark.parametrize("name", ["own_model.py", "own_learner.py"])
+def test_the_examples_have_at_most_60_lines(name: str) -> None:
+    assert len((EXAMPLES / name).read_text().splitlines()) <= 60
+
+
+def test_the_example_model_is_trained_and_every_command_that_knows_its_form_takes_it(tmp_path: Path) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(EXAMPLES / "own_model.py"), *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    options = ["--form", "attention", "--from", "none", "--layers", "2", "--max-steps", "3", "--quiet"]
+    trained = run("train", *B4, *options, "--out", "run")
+    assert trained.returncode == 0, trained.stderr
+    solved = run("solve", *B4, "--model", "run", "--quiet")
+    assert solved.returncode == 0, solved.stderr
+    evaluated = run(
+        "evaluate", *B4, "--model", "run", "--scheme", "teal", "--limit", "1", "--quiet", "--out", "results"
+    )
+    assert evaluated.returncode == 0, evaluated.stderr
+    assert main(["solve", *B4, "--model", str(tmp_path / "run"), "--quiet"]) == 2, "nobody knows the form here"
+
+
+def test_the_gradient_of_the_example_learner_is_that_of_the_expected_reward() -> None:
+    """The gradient of many joint actions points where the mean gradient of the reward at drawn actions does."""
+    reinforce = runpy.run_path(str(EXAMPLES / "own_learner.py"))["reinforce"]
+    torch.manual_seed(0)
+    problem = random_problem(3, nodes=4, num_paths=2, batch=1)
+    problem = problem.to(torch.float32)
+    means = torch.zeros_like(problem.path_value).expand(problem.path_mask.shape).clone().requires_grad_()
+    config = TrainConfig(topology="b4", traffic="-", out=Path("x"), std=0.5, episodes=4000, learner="direct")
+
+    class Plain(FlowModel):
+        def splits(self, means: torch.Tensor, problem: Problem) -> torch.Tensor:
+            return action_splits(means, problem.path_mask, maximises_value=True, clamp=self.clamp)
+
+    noise = RowStreams(0, 0, list(range(problem.batch)), problem.demand.device)
+    loss = reinforce(Plain(), problem, means, noise, config).sum()
+    (slope,) = torch.autograd.grad(loss, means)
+    from teal.learning.losses import reward
+
+    exact = torch.zeros_like(slope)
+    for _ in range(400):
+        action = (means + 0.5 * torch.randn_like(means)).detach().requires_grad_()
+        exact -= torch.autograd.grad(reward(problem, Plain().splits(action, problem)).sum(), action)[0]
+    cosine = torch.nn.functional.cosine_similarity(slope.flatten(), exact.flatten(), dim=0)
+    assert float(cosine) > 0.8
+
+
+def test_unknown_names_are_refused_before_anything_is_computed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option, known in (("--learner", "coma, direct"), ("--form", "universal")):
+        assert main(["train", *B4, option, "mine", "--from", "none", "--out", str(tmp_path)]) == 2
+        printed = capsys.readouterr().err
+        assert known in printed
+        assert "candidate paths" not in printed
+
+
+def test_names_come_from_entry_points_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    from teal import spec
+
+    points = {
+        "teal.models": importlib.metadata.EntryPoint("announced", "teal.nn.universal_flow_gnn:UniversalFlowGnn", ""),
+        "teal.learners": importlib.metadata.EntryPoint("announced", "teal.learning.learners:_direct", ""),
+        "teal.objectives": importlib.metadata.EntryPoint("announced", "teal.objectives:_TEST_RULES", ""),
+    }
+    monkeypatch.setattr(spec, "_announced", lambda group: {"announced": points[group]} if group in points else {})
+    monkeypatch.setattr(teal.objectives, "_TEST_RULES", teal.Objective("total_flow").rules, raising=False)
+    model = new_flow_model(FlowGnnConfig(form="announced"))
+    assert type(model).__name__ == "UniversalFlowGnn"
+    assert model.config.takes_any_paths
+    assert LEARNERS["announced"] is LEARNERS["direct"]
+    assert teal.Objective("announced").rules is teal.Objective("total_flow").rules
+    assert "announced" not in FORMS
+    with pytest.raises(InputError, match="not taken"):
+        register_learner("announced", LEARNERS["coma"])
+    with pytest.raises(InputError, match="not taken"):
+        flow_gnn_config.register_model("announced", FlowModel)
