@@ -107,15 +107,11 @@ class Registry(Generic[_Entry]):
         what: the kind of entry, for messages.
         group: of the entry points.
         built_in: entries that are there without either.
-
-    Attributes:
-        built_in: see above.
     """
 
     def __init__(self, what: str, group: str, built_in: Mapping[str, _Entry] | None = None) -> None:
         self._what, self._group = what, group
-        self.built_in = dict(built_in or {})
-        self._registered: dict[str, _Entry] = {}
+        self._known = dict(built_in or {})  # built in or registered
 
     def add(self, name: str, entry: _Entry, *, replace: bool = False, others: Iterable[str] = ()) -> None:
         """Register an entry in this process.
@@ -129,24 +125,27 @@ class Registry(Generic[_Entry]):
         Raises:
             InputError: another entry has the name, and ``replace`` is false.
         """
-        register(self._registered, self._what, name, entry, replace=replace, others={*self.names(), *others})
+        register(self._known, self._what, name, entry, replace=replace, others={*self.names(), *others})
 
     def names(self) -> list[str]:
         """All names, sorted."""
-        return sorted({*self._registered, *self.built_in, *_announced(self._group)})
+        return sorted({*self._known, *_announced(self._group)})
 
     def __contains__(self, name: str) -> bool:
-        return name in self._registered or name in self.built_in or name in _announced(self._group)
+        return name in self._known or name in _announced(self._group)
 
     def __getitem__(self, name: str) -> _Entry:
-        """The entry of a name; one that was registered comes before one that is built in or announced.
+        """The entry of a name; one that was registered comes before one that is announced.
 
         Raises:
             InputError: there is none.
         """
-        for known in (self._registered, self.built_in):
-            if name in known:
-                return known[name]
+        try:
+            return self._known[name]
+        except KeyError:
+            return self._load(name)
+
+    def _load(self, name: str) -> _Entry:
         point = _announced(self._group).get(name)
         if point is None:
             raise InputError(self._what, "name", "one of: " + ", ".join(self.names()), repr(name))

@@ -51,11 +51,11 @@ def _other(*_: Any) -> Any:
 @pytest.mark.parametrize(
     ("register", "registry", "built_in"),
     [
-        (teal.register_scheme, schemes._SCHEMES._registered, "pdhg"),
-        (teal.register_hedge, hedges._HEDGES._registered, "saa"),
-        (register_objective, objectives._RULES._registered, "total_flow"),
-        (register_model, OTHER_FORMS._registered, "universal"),
-        (register_learner, LEARNERS._registered, "coma"),
+        (teal.register_scheme, schemes._SCHEMES._known, "pdhg"),
+        (teal.register_hedge, hedges._HEDGES._known, "saa"),
+        (register_objective, objectives._RULES._known, "total_flow"),
+        (register_model, OTHER_FORMS._known, "universal"),
+        (register_learner, LEARNERS._known, "coma"),
         (register_sequence, solver._SEQUENCES, "priority"),
         (register_certificate, assessment._CERTIFICATES, "max_min"),
     ],

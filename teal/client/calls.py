@@ -293,7 +293,7 @@ def _allocation(response: httpx.Response, entries: int) -> ServedAllocation:
         status=tuple(table.column("status").to_pylist()),
         queue_ms=metadata["queue_ms"],
         solve_ms=metadata["solve_ms"],
-        solver=metadata["solver"],
+        solver=metadata.get("solver", ""),  # older services do not say it
         batch=metadata["batch"],
         id=metadata.get("id", ""),
         time=utc(metadata["time"]) if metadata.get("time") else None,
