@@ -142,7 +142,7 @@ def trained(
         trainer = Trainer(problem, traffic, split, config)
         torch.manual_seed(seed)
         trainer.model = _model(variant, problem).train()
-        trainer.optimiser = torch.optim.Adam(trainer.model.parameters(), lr=config.learning_rate)
+        trainer.optimiser = torch.optim.Adam(trainer.model.parameters(), lr=config.rate)
         begin = time.perf_counter()
         while time.perf_counter() - begin < seconds:
             trainer.one_step()

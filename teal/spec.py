@@ -112,6 +112,7 @@ class Registry(Generic[_Entry]):
     def __init__(self, what: str, group: str, built_in: Mapping[str, _Entry] | None = None) -> None:
         self._what, self._group = what, group
         self._known = dict(built_in or {})  # built in or registered
+        self._loaded: dict[str, _Entry] = {}  # of entry points
 
     def add(self, name: str, entry: _Entry, *, replace: bool = False, others: Iterable[str] = ()) -> None:
         """Register an entry in this process.
@@ -146,11 +147,12 @@ class Registry(Generic[_Entry]):
             return self._load(name)
 
     def _load(self, name: str) -> _Entry:
-        point = _announced(self._group).get(name)
-        if point is None:
-            raise InputError(self._what, "name", "one of: " + ", ".join(self.names()), repr(name))
-        entry: _Entry = point.load()
-        return entry
+        if name not in self._loaded:
+            point = _announced(self._group).get(name)
+            if point is None:
+                raise InputError(self._what, "name", "one of: " + ", ".join(self.names()), repr(name))
+            self._loaded[name] = point.load()
+        return self._loaded[name]
 
 
 @functools.cache

@@ -47,6 +47,15 @@ def test_every_option_that_a_page_uses_exists(page: Path) -> None:
                 assert re.search(rf"{option}\b", _help(name)), f"{page.name}: {line}: there is no {option}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_are_included_by_lines_that_the_site_understands(page: Path) -> None:
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if line.startswith("--8"):
+            found = re.fullmatch(r'--8<-- "([\w./]+)(:\w+)?"', line)
+            assert found, f"{page.name}: {line}"
+            assert (ROOT / found[1]).is_file(), line
+
+
 @pytest.mark.system
 def test_the_example_scheme_of_the_documentation_is_in_table_and_report(tmp_path: Path) -> None:
     example = ROOT / "docs" / "examples" / "own_scheme.py"

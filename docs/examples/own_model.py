@@ -28,17 +28,14 @@ class Attention(FlowModel):
         self.config, width = config, config.width
         self.encode = nn.Sequential(nn.Linear(4, width), nn.SiLU(), nn.Linear(width, width))
         self.attend = nn.MultiheadAttention(width, 1, batch_first=True)
-        self.action, self.price = (
-            nn.Linear(width, 1),
-            nn.Sequential(nn.Linear(2, width), nn.SiLU(), nn.Linear(width, 1)),
-        )
+        self.action = nn.Linear(width, 1)
+        self.price = nn.Sequential(nn.Linear(2, width), nn.SiLU(), nn.Linear(width, 1))
 
     def forward(self, problem: teal.Problem) -> tuple[torch.Tensor, torch.Tensor]:
         """Means of the actions (B, D, K) and link prices (B, E)."""
-        mask, hops = (
-            problem.path_mask,
-            problem.ops.path_sum(torch.ones_like(problem.capacity)).expand(problem.path_mask.shape),
-        )
+        mask = problem.path_mask
+        hops = problem.ops.path_sum(torch.ones_like(problem.capacity)).expand(mask.shape)
+        unused = ~mask & mask.any(-1, keepdim=True)  # a demand without any path attends to nothing that matters
         means = -hops
         for _ in range(self.config.layers):
             load = problem.utilisation(self.splits(means, problem))  # (B, E)
@@ -46,12 +43,11 @@ class Attention(FlowModel):
             crowding = torch.log1p(torch.stack([problem.ops.path_sum(load), worst], -1))
             state = self.encode(torch.cat([crowding, hops[..., None] / 10, means[..., None] / 10], -1))
             paths = state.flatten(0, 1)  # (B D, K, width)
-            context, _ = self.attend(paths, paths, paths, need_weights=False)
+            context, _ = self.attend(paths, paths, paths, key_padding_mask=unused.flatten(0, 1), need_weights=False)
             means = means + self.action(state + context.view_as(state))[..., 0]
         link = torch.stack([torch.log1p(load), (load > 1).to(load)], -1)
-        return torch.where(mask, means, 0), nn.functional.softplus(self.price(link)[..., 0] - 4) * (
-            problem.capacity > 0
-        )
+        prices = nn.functional.softplus(self.price(link)[..., 0] - 4) * (problem.capacity > 0)
+        return torch.where(mask, means, 0), prices
 
 
 teal.register_model("attention", Attention)

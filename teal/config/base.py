@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from teal.config.option import DEVICE, MAX_PATHS, PATH_GAP, check_options
 from teal.errors import InputError
 from teal.network.path_options import FIRST_PATHS, USUAL_MOST_PATHS, PathMethod, PathWeight
-from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
+from teal.objectives import Objective, ObjectiveName
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -174,7 +174,8 @@ def require_one_program(config: ProgramConfig, where: str) -> None:
         config: the settings.
         where: they are not taken, for the message.
     """
-    require(config, "objective", f"one that is a single program, {where}", config.objective in SINGLE_PROGRAMS)
+    is_sequence = Objective(config.objective).rules.is_sequence
+    require(config, "objective", f"one that is a single program, {where}", not is_sequence)
     require(config, "protect", f"nothing {where}", not config.protect)
 
 

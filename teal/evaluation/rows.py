@@ -21,6 +21,8 @@ from teal.problem.bounds import gap
 from teal.problem.lines import Lines, records
 from teal.runtime.arrays import FloatArray
 
+LEFT_OUT = "left out"  # begins the note of cases that a scheme was not run on, since it takes too long
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row(Figures):
@@ -57,7 +59,8 @@ class Row(Figures):
         largest_stretch: latency of a path that is used over that of the demand's fastest one.
         cut_demand: of a scheme with a model, share of the demand that its splits carry when they are cut to fit, and
             neither refilled nor repaired; NaN of all others.
-        cut_gap: certified gap of those, by the prices of the model.
+        cut_gap: certified gap of those, by the prices of the model; under priority that of the weighted sum, where
+            ``gap`` is the widest of a class.
         wall_s: seconds that the scheme took by the clock of the evaluation; NaN if it failed, and in files that were
             written before it was measured.
     """
@@ -104,13 +107,16 @@ class Row(Figures):
         """What a mean counts for this row; NaN for nothing.
 
         Where a scheme failed, it carries nothing: satisfied demand and value are 0 (a value that should be small is
-        infinite), and gaps 1.  So a scheme does not gain by failing on hard cases.
+        infinite), and gaps 1.  So a scheme does not gain by failing on hard cases.  Cases that it was not run on, since
+        it takes too long, count as nothing.
 
         Args:
             measure: name of a column with numbers.
         """
         if self.usable:
             return float(getattr(self, measure))
+        if self.note.startswith(LEFT_OUT):
+            return math.nan
         nothing = 0.0 if Objective(self.objective).rules.sense > 0 else math.inf
         return {"satisfied_demand": 0.0, "value": nothing, "gap": 1.0, "gap_known": 1.0}.get(measure, math.nan)
 

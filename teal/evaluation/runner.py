@@ -13,7 +13,7 @@ from teal.errors import InputError, SolverError
 from teal.evaluation.cases import Case, Protocol
 from teal.evaluation.comparison import SchemeResult
 from teal.evaluation.online import LazyAllocation, Timeline, carried_over
-from teal.evaluation.rows import Row, failed_allocation, gap_of, weighted_mean
+from teal.evaluation.rows import LEFT_OUT, Row, failed_allocation, gap_of, weighted_mean
 from teal.problem import Allocation, Problem, Status, assess
 from teal.runtime.kernel_cache import num_compiled
 from teal.schemes import Follower, Scheme
@@ -101,7 +101,7 @@ class SchemeRunner:
         spent_s = max(row.total_s if row.usable else 0.0, self._busy_s)
         self._busy_s = 0.0
         if spent_s > self.time_limit and not self.excluded:
-            self._exclude(f"left out after {spent_s:.0f} s for one matrix")
+            self._exclude(f"{LEFT_OUT} after {spent_s:.0f} s for one matrix")
 
     def _exclude(self, reason: str) -> None:
         self.notify(f"{self.name} on {self.where}: {reason}")
@@ -168,8 +168,16 @@ class SchemeRunner:
 
 
 def _model_alone(problem: Problem, scheme: Scheme) -> CutOnly | None:
-    """What the model of a scheme carries without any repair; not timed.  None of a scheme without a model."""
-    return cut_only(problem, *scheme.start(problem)) if isinstance(scheme, Starter) else None
+    """What the model of a scheme carries without any repair; not timed.  None where there is no such model.
+
+    A scheme of somebody else may have a method of this name that means something else.
+    """
+    if not isinstance(scheme, Starter):
+        return None
+    try:
+        return cut_only(problem, *scheme.start(problem))
+    except Exception:
+        return None
 
 
 def one_line(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,5 +54,6 @@ def measure_reached(folder: Path, rows: Int64Array, problem_of: Callable[[Int64A
         alone, repaired = cut_only(problem, *scheme.start(problem)), assess(problem, scheme.solve(problem))
         sums += torch.stack([alone.satisfied_demand, alone.gap, repaired.satisfied_demand, repaired.gap])[:, 0].cpu()
     reached = Reached(*(sums / len(rows)).tolist())
-    note_in_card(folder, "reached", dataclasses.asdict(reached))
+    figures = dataclasses.asdict(reached)
+    note_in_card(folder, "reached", {name: one if math.isfinite(one) else None for name, one in figures.items()})
     return reached

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from teal.errors import InputError
-from teal.nn.flow_gnn_config import FlowGnnConfig
+from teal.nn.flow_gnn_config import UNIVERSAL, FlowGnnConfig
 from teal.nn.flow_models import FlowModel, new_flow_model
 from teal.nn.hedge_gate import HedgeGate, HedgeGateConfig
 from teal.nn.price_gnn import PriceGNN, PriceGnnConfig
@@ -160,7 +160,7 @@ def save_hedge_gate(folder: Path, model: HedgeGate, card: HedgeGateCard) -> None
 
 
 def note_in_card(folder: Path, name: str, value: Any) -> None:
-    """Add ``name`` to what the card of a checkpoint says of its training."""
+    """Add ``name`` to what the card of a checkpoint says of its training; numbers in ``value`` are finite or None."""
     fields = json.loads((folder / MODEL_CARD).read_text(encoding="utf-8"))
     fields["training"] = {**fields.get("training", {}), name: value}
     _write_card(folder, fields)
@@ -305,7 +305,7 @@ def check_fits(card: FlowGnnCard, folder: Path, objective: Objective) -> None:
 
 def check_is_universal(card: FlowGnnCard, folder: Path) -> None:
     """Raise InputError unless the model of ``card`` serves any network, objective and number of paths."""
-    if not card.model.takes_any_paths:
+    if card.model.form != UNIVERSAL:
         expected = "the form universal, of a model that another run may start from"
         raise InputError(str(folder / MODEL_CARD), "form", expected, card.model.form)
 

@@ -81,7 +81,7 @@ def _of_unchanged(rows: list[Row]) -> Iterator[str]:
 
 def _ranked(summaries: Sequence[Summary], objective: str) -> list[Summary]:
     """Those with a quality, the best first."""
-    known = [one for one in summaries if not math.isnan(_goodness(one, objective))]
+    known = [one for one in summaries if math.isfinite(_goodness(one, objective))]
     return sorted(known, key=lambda one: -_goodness(one, objective))
 
 

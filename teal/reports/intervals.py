@@ -25,6 +25,7 @@ _MEASURES = (
 )  # fmt: skip
 _DRAWS = 2000  # of the bootstrap
 _LEVEL = 0.95
+_LEAST_IN_BLOCKS = 4  # matrices; fewer are drawn one by one, since two blocks of two would hold them all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +40,8 @@ class MeanRow:
         matrices: number of different matrices among those with a value.
         mean: of the column.
         low, high: ends of the 95% interval of the mean; the mean itself for one matrix.
+
+    A measure has no row where a case counts as infinite.
     """
 
     topology: str
@@ -89,7 +92,7 @@ def mean_rows(rows: list[Row]) -> Iterator[MeanRow]:
         for scheme, own in schemes.items():
             failed = sum(not row.usable for row in own)
             for measure in _MEASURES:
-                known = [(row.index, value) for row in own if math.isfinite(value := row.counted(measure))]
+                known = _known([(row.index, row.counted(measure)) for row in own])
                 if known:
                     mean, low, high, matrices = _interval(known)
                     yield MeanRow(*group, scheme, measure, len(known), failed, matrices, mean, low, high)
@@ -102,8 +105,9 @@ def difference_rows(rows: list[Row]) -> Iterator[DifferenceRow]:
             by_case = {(row.draw, row.index): row for row in of_other}
             pairs = [(row, by_case[row.draw, row.index]) for row in own if (row.draw, row.index) in by_case]
             for measure in _MEASURES:
-                differences = [(one.index, one.counted(measure) - less.counted(measure)) for one, less in pairs]
-                known = [(index, value) for index, value in differences if math.isfinite(value)]
+                known = _known(
+                    [(one.index, _difference(one.counted(measure), less.counted(measure))) for one, less in pairs]
+                )
                 if known:
                     mean, low, high, matrices = _interval(known)
                     yield DifferenceRow(*group, scheme, other, measure, len(known), matrices, mean, low, high)
@@ -120,6 +124,18 @@ def _groups(rows: list[Row]) -> Iterator[tuple[tuple[str, str, str, str], dict[s
             yield (topology, traffic, protocol, level), worked
 
 
+def _difference(one: float, less: float) -> float:
+    """One number less another; infinite where either is."""
+    return math.inf if math.isinf(one) or math.isinf(less) else one - less
+
+
+def _known(cases: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The cases with a value; none where one is infinite, since there is then no mean."""
+    if any(math.isinf(value) for _, value in cases):
+        return []
+    return [(index, value) for index, value in cases if not math.isnan(value)]
+
+
 def _interval(known: Sequence[tuple[int, float]]) -> tuple[float, float, float, int]:
     """Mean, ends of its interval, and the number of matrices.
 
@@ -129,7 +145,7 @@ def _interval(known: Sequence[tuple[int, float]]) -> tuple[float, float, float, 
     indices, place = np.unique([index for index, _ in known], return_inverse=True)
     values, count = np.array([value for _, value in known]), len(indices)
     sums, counts = np.bincount(place, values), np.bincount(place)
-    length = math.ceil(count ** (1 / 3))
+    length = 1 if count < _LEAST_IN_BLOCKS else math.ceil(count ** (1 / 3))
     begins = np.random.default_rng(0).integers(0, count, (_DRAWS, math.ceil(count / length), 1))
     drawn = ((begins + np.arange(length)) % count).reshape(_DRAWS, -1)[:, :count]
     means = sums[drawn].sum(1) / counts[drawn].sum(1)

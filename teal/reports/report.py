@@ -138,7 +138,7 @@ def _line(
     is_share = Quality.of(objective).objective.rules.measure_label is None
     quality = 100 * summary.satisfied_demand if is_share else summary.value
     cells = [
-        ("-" if math.isnan(quality) else f"{quality:.2f}" if is_share else f"{quality:.4g}", quality),
+        ("-" if not math.isfinite(quality) else f"{quality:.2f}" if is_share else f"{quality:.4g}", quality),
         *((class_text(summary, name), satisfied.get(name, math.nan)) for name in classes),
         *([(ratio_text(summary.fairness), summary.fairness)] if is_compared else []),
         (percent(summary.of_optimum), summary.of_optimum),

@@ -20,7 +20,7 @@ class CutOnly(NamedTuple):
 
     Attributes:
         satisfied_demand: (B,) share of the demand that is carried; 1 where there is none.
-        gap: (B,) certified, by the best multiple of the model's prices.
+        gap: (B,) certified, by the best multiple of the model's prices; under priority that of the weighted sum.
     """
 
     satisfied_demand: Tensor

@@ -39,6 +39,7 @@ _PRICE_NOISE = 1.0  # standard deviation of the logarithm of the factors by whic
 _MOST_SEARCHES = 60  # from the best tables: with the rounding about ten times as long as the rounding alone
 _MOST_TRIALS = 50_000_000  # links of tables that are tried in all searches, about half a second
 _PRICE_GAP = 0.05  # certified, at which the prices are taken
+_MAX_PRICE_ITERATIONS = 100  # after which they are taken at whatever gap there is; most networks need 10 to 50
 _SEED = 20_250_103  # of orders and prices
 
 
@@ -207,7 +208,8 @@ def _improved_row(problem: Problem, splits: Tensor, prices: Tensor, entries: int
 def in_tables(problem: Problem, splits: Tensor, entries: int) -> Tensor:
     """A feasible allocation (B, D, K) in the ratios of tables: rounded splits, improved by the search where it applies.
 
-    It applies to programs that maximise value without classes, steps of value and side conditions, on the CPU.
+    It applies to single programs that maximise value without classes, steps of value and side conditions, on the CPU.
+    Its prices are those of a short run of PDHG, from nothing.
 
     Args:
         problem: B matrices.
@@ -216,9 +218,12 @@ def in_tables(problem: Problem, splits: Tensor, entries: int) -> Tensor:
     """
     rounded = admit(problem, splits, entries)
     is_plain = problem.classes is None and problem.steps is None and not problem.conditions
-    if problem.demand_set.carries_all or not is_plain or splits.is_cuda or not problem.objective.may_shed:
+    objective = problem.objective
+    is_plain = is_plain and objective.may_shed and not objective.rules.is_sequence
+    if problem.demand_set.carries_all or not is_plain or splits.is_cuda:
         return rounded
-    prices = pdhg.solve(problem.to(torch.float64), gap=_PRICE_GAP).prices
+    coarse = pdhg.solve(problem.to(torch.float64), gap=_PRICE_GAP, max_iterations=_MAX_PRICE_ITERATIONS)
+    prices = coarse.prices
     return improved(problem, rounded, prices, entries)
 
 

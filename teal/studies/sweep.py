@@ -154,7 +154,7 @@ def _evaluate(config: SweepConfig, training: TrainConfig, out: Path, notify: Cal
 
 
 def _mean(rows: Sequence[Row], column: str) -> float:
-    return float(np.mean([getattr(row, column) for row in rows]))
+    return float(np.mean([row.counted(column) for row in rows]))
 
 
 def summarise(runs: Sequence[SweepRun]) -> list[SweepSummary]:

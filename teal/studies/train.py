@@ -62,6 +62,8 @@ def _measured(config: TrainConfig, instance: Instance, problem: Problem, state: 
     def problem_of(rows: Int64Array) -> Problem:
         return problem.with_demand(torch.as_tensor(instance.traffic.read(rows)).to(problem.demand))
 
+    if not (config.out / MODEL_CARD).is_file():  # no validation had a finite score
+        return state
     rows = validation_rows(config, problem, instance.split)
     state.reached = dataclasses.asdict(measure_reached(config.out, rows, problem_of))
     return state

@@ -49,6 +49,16 @@ def test_the_interval_holds_the_mean_where_matrices_have_different_numbers_of_ca
     assert 0.6 < found.low < found.mean < found.high < 1
 
 
+def _other(rows: list[Row]) -> list[Row]:
+    return [dataclasses.replace(row, scheme="other") for row in rows]
+
+
+def test_two_and_three_matrices_have_an_interval() -> None:
+    for count in (2, 3):
+        (found,) = [one for one in mean_rows(_rows(np.arange(count) / 4)) if one.measure == "satisfied_demand"]
+        assert found.low < found.mean < found.high
+
+
 def _walk(rng: np.random.Generator, count: int, memory: float = 0.7) -> np.ndarray:
     """A series of mean 0 in which each number is ``memory`` of the one before, and noise."""
     values = [rng.normal() / np.sqrt(1 - memory**2)]
@@ -94,6 +104,12 @@ def test_a_scheme_that_fails_on_half_of_the_matrices_carries_half() -> None:
     least = [dataclasses.replace(row, objective="max_link_utilisation") for row in rows]
     (summary,) = summarise(least)
     assert summary.value == np.inf
+    assert not [one for one in mean_rows(least) if one.measure == "value"], "a failed case leaves no mean"
+    assert not [one for one in difference_rows([*least, *_other(least)]) if one.measure == "value"]
+    slow = [
+        dataclasses.replace(row, note="left out after 700 s for one matrix") if row.index % 2 else row for row in rows
+    ]
+    assert summarise(slow)[0].satisfied_demand == 1.0, "matrices that a scheme was not run on are in no mean"
     never = [dataclasses.replace(row, status="failed", satisfied_demand=np.nan, value=np.nan) for row in rows]
     assert not list(mean_rows(never))
     assert np.isnan(summarise(never)[0].satisfied_demand), "a scheme that never worked has no mean"

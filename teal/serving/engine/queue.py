@@ -77,6 +77,7 @@ class Chunk:
         run_rows: its rows in the run.
         capacity: (E,) Gbit/s of the run, which is begun anew where they have changed.
         state: where its last run ended; None before.
+        solver: of the run that ``state`` is from; "" before.
     """
 
     request: Waiting
@@ -87,6 +88,7 @@ class Chunk:
     run_rows: slice = dataclasses.field(default_factory=lambda: slice(0))
     capacity: FloatArray | None = None
     state: PdhgState | None = None
+    solver: str = ""
 
     @property
     def size(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
 import time
 from collections import Counter
@@ -219,8 +220,10 @@ def _answer(
     chunk.run = None
     if may_go_on:
         chunk.state = solved.state.rows(chunk.run_rows)
+        chunk.solver = chunk.solver or solved.solver
         return None
     options, waited = request.options, chunk.begin_time - request.arrived
-    return served.answer(
+    answer = served.answer(
         solved, chunk.run_rows, request.gap, options.entries, waited, options.classes, solve_s=run.seconds
     )
+    return dataclasses.replace(answer, solver=chunk.solver) if chunk.solver else answer

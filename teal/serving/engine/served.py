@@ -279,6 +279,7 @@ class Served:
         if pdhg.MAX_LANES * one <= _MAX_BATCH_TIMED_S:
             batch = min(self._timed_answer(wanted, pdhg.MAX_LANES) for _ in range(_TIMED_ANSWERS))
         self.times.calibrate(wanted, one, batch)
+        self._engines.clear()  # an allocation of matrices that nobody asked for is no start
 
     def _timed_answer(self, wanted: Wanted, matrices: int) -> float:
         """Seconds of an answer to matrices that nobody asked for, without iterations."""

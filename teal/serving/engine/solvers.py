@@ -3,7 +3,9 @@
 - ``model``: splits and prices of the model, cut to fit and refilled by one projection; the prices certify the gap.
 - ``model-pdhg``: PDHG from splits and prices of the model, until gap or deadline.
 - ``pdhg``: PDHG from the last allocation of the network, and from nothing where there is none.
-- ``auto``: ``pdhg`` where there is a last allocation; elsewhere ``model-pdhg`` where the model saves time.
+- ``auto``: ``pdhg`` where there is a last allocation; elsewhere ``model-pdhg`` where the model saves time.  On networks
+  so large that PDHG begins with samples of the demands, the model solves the first sample wherever the last allocation
+  is far from the target.
 
 Answers say which of the first three it was.
 """

@@ -23,8 +23,8 @@ from teal.serving.engine.errors import wrong
 from teal.serving.engine.requests import NetworkSpec, Options
 from teal.serving.engine.solvers import AUTO, MODEL, MODEL_PDHG
 
-# Work for a matrix by a model, under max_min or a side condition, in that for a matrix without: assumed until it is
-# measured on the network; on GEANT, UsCarrier and Kdl it was 2 to 6.
+# Work for a matrix under max_min or a side condition, in that for a matrix without: assumed until it is measured on
+# the network; on GEANT, UsCarrier and Kdl it was 2 to 6.  For a model the same is assumed.
 _ASSUMED_WORK = 6.0
 
 
