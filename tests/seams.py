@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import scipy.sparse as sp
 
 import teal
 from teal.config import SolveConfig
@@ -21,6 +22,7 @@ from teal.evaluation.plan import loss_limits
 from teal.evaluation.solve import solve_matrix
 from teal.formats import save_topology
 from teal.network import PathMethod, TrafficMatrices, all_pairs, compute_paths
+from teal.network.ecmp import EcmpDag
 from teal.network.rates import ArrayRates
 from teal.network.reachability import reaches
 from teal.objectives import ObjectiveName
@@ -262,6 +264,62 @@ def check_service(case: Case) -> None:
         case.check("service: carried", abs(can - (rates.sum() - cut_off)) <= 1e-6 * rates.sum(), (name, can, cut_off))
 
 
+def check_estimate(case: Case) -> None:
+    """A matrix from clean counters, and the worst load that counters leave possible under other splits.
+
+    The counters are those of the true matrix on shortest paths by networkx; the other splits are the shortest paths
+    without a cable.
+    """
+    topology = case.topology
+    pairs, hops = all_pairs(topology), np.ones(topology.num_links)
+    usual = segment_shares(topology, hops)
+    truth = np.zeros(len(pairs))
+    truth[np.searchsorted(pairs[:, 0] * 1000 + pairs[:, 1], case.pairs[:, 0] * 1000 + case.pairs[:, 1])] = case.rates[0]
+    share = usual[pairs[:, 1], pairs[:, 0]]  # (D, E)
+    has_path = ~np.isnan(share).any(1)
+    truth[~has_path] = 0.0
+    nodes = np.arange(topology.num_nodes)
+    seen = np.vstack([
+        np.where(has_path[:, None], share, 0.0).T, pairs[:, 0] == nodes[:, None], pairs[:, 1] == nodes[:, None]
+    ])  # fmt: skip
+    counters = seen @ truth
+    if not counters.any():
+        return
+    measured = teal.ecmp_measurements(EcmpDag.of(topology, hops), pairs)
+    apart = np.abs(measured.toarray() - seen)[:, has_path].max(initial=0.0)
+    case.check("estimate: what counters see", apart < 1e-9, apart)
+
+    estimator = teal.Estimator(pairs, topology.num_nodes)
+    estimator.route(measured)
+    found = estimator.estimate(counters)
+    matrix = np.where(has_path, found.matrix, 0.0)
+    off = np.abs(counters - seen @ found.matrix).sum() / counters.sum()
+    case.check("estimate: unexplained", abs(off - found.unexplained) < 1e-6, (off, found.unexplained))
+    case.check("estimate: explains clean counters", off < 0.02, off)
+    case.check("estimate: rates", bool((found.matrix >= 0).all()), found.matrix.min())
+    silent = counters[topology.num_links :].reshape(2, -1) == 0
+    invented = matrix[silent[0][pairs[:, 0]] | silent[1][pairs[:, 1]]].sum()
+    case.check("estimate: routers without traffic", invented <= 1e-6 * truth.sum(), invented)
+
+    names = list(_failures(topology).items())
+    _, down = names[int(np.random.default_rng([case.seed, 4]).integers(len(names)))]
+    failed = topology.with_failed_links(down)
+    without = segment_shares(failed, hops)[pairs[:, 1], pairs[:, 0]]
+    without = np.where(np.isnan(without).any(1)[:, None], 0.0, without)
+    if not without.any():
+        return
+    tolerance = 0.02
+    worst = teal.worst_load(sp.csr_array(without.T), failed.capacity, measured, counters, tolerance=tolerance)
+    live = failed.capacity > 0
+    true = ((truth @ without)[live] / failed.capacity[live]).max(initial=0.0)
+    case.check("estimate: worst load", at_most(true, worst.bound), (true, worst.bound))
+    case.check("estimate: worst load is reached", at_most(worst.utilisation, worst.bound), worst)
+    made = ((worst.matrix @ without)[live] / failed.capacity[live]).max(initial=0.0)
+    case.check("estimate: worst matrix", at_most(worst.utilisation, made), (worst.utilisation, made))
+    off_by = np.abs(measured @ worst.matrix - counters) - tolerance * counters
+    case.check("estimate: worst matrix explains", at_most(float(off_by.max()), 0.0), off_by.max())
+
+
 def check_reachability(case: Case) -> None:
     """The function of the graph against networkx, under every failure."""
     for name, down in _failures(case.topology).items():
@@ -276,6 +334,7 @@ def check(seed: int) -> Case:
     case = Case(seed)
     check_reachability(case)
     check_simulate(case)
+    check_estimate(case)
     check_service(case)
     with tempfile.TemporaryDirectory() as folder:
         check_solve(case, Path(folder))
