@@ -74,14 +74,15 @@ def train(config: TrainConfig, notify: Notify) -> int:
         print_json({"out": str(config.out)} | dataclasses.asdict(state))
         return EXIT_OK
     found = f"at step {state.best_step}" if state.best_step else "no better than the start"
-    of = {name: f"{100 * share:.2f}%" for name, share in state.reached.items()}
+    percent = {name: f"{100 * share:.2f}%" for name, share in state.reached.items()}
     print(f"{config.out}: {state.step} steps in {state.elapsed_s:.0f} s, stopped: {state.reason}; best: {found}")
-    if not of:
+    if not percent:
         print("no validation had a finite gap, so that no checkpoint was written; try a lower --learning-rate")
         return EXIT_OK
     print(
-        f"validation matrices: the model alone, cut to fit and not repaired, carries {of['cut_demand']}, gap "
-        f"{of['cut_gap']}; repaired {of['repaired_demand']}, gap {of['repaired_gap']}{_tensorboard_hint(config.out)}"
+        f"validation matrices: the model alone, cut to fit and not repaired, carries {percent['cut_demand']}, gap "
+        f"{percent['cut_gap']}; repaired {percent['repaired_demand']}, gap {percent['repaired_gap']}"
+        f"{_tensorboard_hint(config.out)}"
     )
     return EXIT_OK
 

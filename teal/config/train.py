@@ -107,10 +107,10 @@ class TrainConfig(InstanceConfig):
         require(self, "objective", "one that a model can learn", self.objective != ObjectiveName.MAX_MIN)
         require(self, "protect", "nothing: models know no promises", not self.protect)
         seconds(self.time_budget)
-        price = self.model == "price"
-        require(self, "learner", "direct with --model price", not price or self.learner == "direct")
+        is_price = self.model == "price"
+        require(self, "learner", "direct with --model price", not is_price or self.learner == "direct")
         for field in ("width", "layers", "form"):
-            require(self, field, "--model flow beside it", not (price and getattr(self, field)))
+            require(self, field, "--model flow beside it", not (is_price and getattr(self, field)))
             is_free = self.from_ == "none" or not getattr(self, field)
             require(self, field, "--from none beside it: the shapes are those of the model to start from", is_free)
         require(self, "sample", "a whole number of at least -1", self.sample >= -1)

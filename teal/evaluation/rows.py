@@ -103,19 +103,24 @@ class Row(Figures):
         """Whether there is an allocation that may be installed."""
         return Status(self.status).usable
 
+    @property
+    def was_run(self) -> bool:
+        """Whether the scheme was run on this case; not after the time limit."""
+        return not self.note.startswith(LEFT_OUT)
+
     def counted(self, measure: str) -> float:
-        """What a mean counts for this row; NaN for nothing.
+        """The number that a mean takes for this row; NaN if it takes none.
 
         Where a scheme failed, it carries nothing: satisfied demand and value are 0 (a value that should be small is
-        infinite), and gaps 1.  So a scheme does not gain by failing on hard cases.  Cases that it was not run on, since
-        it takes too long, count as nothing.
+        infinite), and gaps 1.  So a scheme does not gain by failing on hard cases.  A case that it was not run on is in
+        no mean.
 
         Args:
             measure: name of a column with numbers.
         """
         if self.usable:
             return float(getattr(self, measure))
-        if self.note.startswith(LEFT_OUT):
+        if not self.was_run:
             return math.nan
         nothing = 0.0 if Objective(self.objective).rules.sense > 0 else math.inf
         return {"satisfied_demand": 0.0, "value": nothing, "gap": 1.0, "gap_known": 1.0}.get(measure, math.nan)

@@ -168,7 +168,7 @@ class SchemeRunner:
 
 
 def _model_alone(problem: Problem, scheme: Scheme) -> CutOnly | None:
-    """What the model of a scheme carries without any repair; not timed.  None where there is no such model.
+    """Figures of a scheme's model without any repair, not timed; None where there is no such model.
 
     A scheme of somebody else may have a method of this name that means something else.
     """

@@ -1,4 +1,4 @@
-"""What differs between the models that are trained on one network: the first weights, the losses, the checkpoint."""
+"""Kinds of models that are trained on one network: their first weights, their losses, their checkpoints."""
 
 from __future__ import annotations
 
@@ -33,21 +33,23 @@ class TrainTask(Protocol):
     """One kind of model on one network.
 
     Attributes:
+        kind: of the checkpoint, which the models that it starts from have too.
         loss_names: of :meth:`losses`.
         max_gradient_norm: longer gradients are shortened to it; infinite for no limit.
     """
 
+    kind: str
     loss_names: tuple[str, ...]
     max_gradient_norm: float
 
     @property
     def model(self) -> nn.Module:
-        """What is trained."""
+        """The model that is trained."""
         ...
 
     @property
     def shapes(self) -> FlowGnnConfig | PriceGnnConfig:
-        """Of the model."""
+        """Shapes of the model."""
         ...
 
     def numbers_per_matrix(self, demands: int, paths: int) -> int:
@@ -76,6 +78,7 @@ class TrainTask(Protocol):
 class _FlowTask:
     """Trains a FlowGNN with its policy."""
 
+    kind = checkpoint.FLOW_GNN_KIND
     loss_names: tuple[str, ...] = ("policy", "bound")
     max_gradient_norm = float("inf")
 
@@ -109,6 +112,7 @@ class _FlowTask:
 class _PriceTask:
     """Trains a PriceGNN, which goes on serving every network and objective."""
 
+    kind = checkpoint.PRICE_GNN_KIND
     loss_names: tuple[str, ...] = ("allocation", "bound")
     max_gradient_norm = pretrain_price_gnn.PriceGnnTask.max_gradient_norm
 
@@ -146,6 +150,9 @@ class _PriceTask:
         checkpoint.save_price_gnn(out, self.model, dataclasses.replace(self._card, **progress))
 
 
+_TASKS: dict[str, type[_FlowTask] | type[_PriceTask]] = {"flow": _FlowTask, "price": _PriceTask}  # by --model
+
+
 def check_names(config: TrainConfig) -> None:
     """Refuse a name that nobody knows before anything is computed.
 
@@ -155,7 +162,7 @@ def check_names(config: TrainConfig) -> None:
     _ = LEARNERS[config.learner]
     FlowGnnConfig(form=config.form or UNIVERSAL, width=config.width or _UNIVERSAL_WIDTH)
     if config.start != "none":
-        kind = {"flow": checkpoint.FLOW_GNN_KIND, "price": checkpoint.PRICE_GNN_KIND}[config.model]
+        kind = _TASKS[config.model].kind
         found = checkpoint.kind_of(model_folder(Path(config.start)))
         if found != kind:
             raise InputError("--from", config.start, f"a {kind}, which --model {config.model} trains", found)
@@ -173,8 +180,7 @@ def train_task(config: TrainConfig, problem: Problem, training: dict[str, Any]) 
         InputError: no model to start from, or one of another kind, objective or number of paths.
     """
     torch.manual_seed(config.seed)
-    tasks: dict[str, type[_FlowTask] | type[_PriceTask]] = {"flow": _FlowTask, "price": _PriceTask}
-    return tasks[config.model](config, problem, training)
+    return _TASKS[config.model](config, problem, training)
 
 
 def _first_flow_model(config: TrainConfig, problem: Problem) -> FlowModel:

@@ -99,8 +99,7 @@ def summarise(rows: list[Row]) -> list[Summary]:
     for scheme in dict.fromkeys(row.scheme for row in rows):
         all_rows = [row for row in rows if row.scheme == scheme]
         usable = [row for row in all_rows if not math.isnan(row.value)]
-        counted = all_rows if usable else []  # a scheme that never worked has no mean
-        counted = [row for row in counted if row.usable or not math.isnan(row.counted("value"))]  # else it was not run
+        counted = [row for row in all_rows if row.was_run] if usable else []  # a scheme that never worked has no mean
         ratios = [row.counted("value") / optimum[_case(row)] for row in counted if optimum.get(_case(row), 0.0) > 0]
         worst = (min if Objective(all_rows[0].objective).rules.sense > 0 else max)(ratios, default=math.nan)
         counts = Counter(row.status for row in all_rows)

@@ -124,5 +124,5 @@ def make(spec: Spec, model: Path | None) -> PriceGnnScheme:
             raise InputError(spec.text, option, "a number >= 0", getattr(config, option))
     folder = model_folder(Path(named or model or DEFAULT_CHECKPOINT))
     check_kind(folder, PRICE_GNN_KIND, spec.name)
-    model_of, card = load_price_gnn(folder)
-    return PriceGnnScheme(weights_of(spec.text, weights, seed, model_of, lambda: PriceGNN(card.model)), config)
+    trained, card = load_price_gnn(folder)
+    return PriceGnnScheme(weights_of(spec.text, weights, seed, trained, lambda: PriceGNN(card.model)), config)

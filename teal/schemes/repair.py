@@ -1,4 +1,4 @@
-"""What the schemes with a model share: the problems that a model knows, its weights, and the repair."""
+"""Shared by the schemes with a model: the problems that a model knows, its weights, and the repair."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from teal.solvers.projection import project
 
 
 class CutOnly(NamedTuple):
-    """Of B matrices, float64.
+    """Figures of B matrices, float64.
 
     Attributes:
         satisfied_demand: (B,) share of the demand that is carried; 1 where there is none.

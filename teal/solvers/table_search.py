@@ -218,13 +218,11 @@ def in_tables(problem: Problem, splits: Tensor, entries: int) -> Tensor:
     """
     rounded = admit(problem, splits, entries)
     is_plain = problem.classes is None and problem.steps is None and not problem.conditions
-    objective = problem.objective
-    is_plain = is_plain and objective.may_shed and not objective.rules.is_sequence
-    if problem.demand_set.carries_all or not is_plain or splits.is_cuda:
+    is_single = problem.objective.may_shed and not problem.objective.rules.is_sequence
+    if problem.demand_set.carries_all or not (is_plain and is_single) or splits.is_cuda:
         return rounded
     coarse = pdhg.solve(problem.to(torch.float64), gap=_PRICE_GAP, max_iterations=_MAX_PRICE_ITERATIONS)
-    prices = coarse.prices
-    return improved(problem, rounded, prices, entries)
+    return improved(problem, rounded, coarse.prices, entries)
 
 
 def installable(problem: Problem, splits: Tensor, min_split: float, entries: int) -> Tensor:

@@ -65,5 +65,5 @@ def _measured(config: TrainConfig, instance: Instance, problem: Problem, state: 
     if not (config.out / MODEL_CARD).is_file():  # no validation had a finite score
         return state
     rows = validation_rows(config, problem, instance.split)
-    state.reached = dataclasses.asdict(measure_reached(config.out, rows, problem_of))
+    state.reached = dataclasses.asdict(measure_reached(config.out, config.scheme, rows, problem_of))
     return state

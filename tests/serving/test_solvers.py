@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -16,8 +17,10 @@ from teal.client import AsyncClient, InvalidRequest
 from teal.problem import Problem
 from teal.schemes import models
 from teal.schemes.models import load_model
+from teal.serving.engine.requests import Options
 from teal.serving.engine.responses import AllocationAnswer, RecentAllocations
 from teal.serving.engine.solver import Solver
+from teal.serving.engine.solvers import SOLVERS
 from tests.explicit import explicit_paths
 from tests.serving.service import b4_service, rates_of, run, service
 
@@ -42,6 +45,10 @@ def _most_flow(problem: Problem, rates: np.ndarray) -> float:
 async def _put(client: AsyncClient) -> None:
     await client.put_network("b4", "b4", num_paths=4)
     await client.wait_ready("b4")
+
+
+def test_requests_take_the_solvers_that_there_are() -> None:
+    assert get_args(Options.model_fields["solver"].annotation) == SOLVERS
 
 
 def test_the_model_alone_answers_with_its_own_splits_and_a_bound_that_holds(tmp_path: Path) -> None:

@@ -370,7 +370,7 @@ class Registry:
 
 
 def in_use(name: str, network: Hosted) -> Served:
-    """What serves a network.
+    """The served form of a network.
 
     Raises:
         ServiceError: it is not ready, or cannot be used.

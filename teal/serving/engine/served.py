@@ -160,7 +160,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solved:
-    """What the engine found for a job, and which solver it is from (:mod:`teal.serving.engine.solvers`)."""
+    """The engine's result for a job, and which solver it is from (:mod:`teal.serving.engine.solvers`)."""
 
     wanted: Wanted
     problem: Problem

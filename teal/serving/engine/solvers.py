@@ -1,4 +1,4 @@
-"""What computes an allocation: the model alone, the model and then PDHG, or PDHG alone.
+"""Solvers of an allocation: the model alone, the model and then PDHG, or PDHG alone.
 
 - ``model``: splits and prices of the model, cut to fit and refilled by one projection; the prices certify the gap.
 - ``model-pdhg``: PDHG from splits and prices of the model, until gap or deadline.

@@ -61,8 +61,8 @@ class Wanted:
     def kind(self) -> tuple[Any, ...]:
         """Requests that want the same kind take about the same time on a network."""
         name = self.objective if Objective(self.objective).rules.is_sequence else ""
-        by = "" if self.solver == AUTO else self.solver
-        return len(self.limits), name, by, *(condition.name for condition in self.conditions)
+        solver = "" if self.solver == AUTO else self.solver
+        return len(self.limits), name, solver, *(condition.name for condition in self.conditions)
 
     @cached_property
     def assumed_work(self) -> float:
