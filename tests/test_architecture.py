@@ -20,7 +20,7 @@ TIERS = (
     ("pathops", "objectives", "web"),
     ("formats", "config"),
     ("problem",),
-    ("solvers", "nn"),
+    ("solvers", "nn", "proofs"),
     ("schemes",),
     ("testing", "client", "learning"),
     ("evaluation",),

@@ -13,6 +13,7 @@ from teal.config import (
     BenchMakeConfig,
     BenchRankConfig,
     BenchRunConfig,
+    CertifyConfig,
     CheckConfig,
     EstimateConfig,
     EvaluateConfig,
@@ -68,6 +69,7 @@ _ALLOCATE, _LEARN, _COMPARE, _INPUT = "allocate", "learn", "compare and plan", "
 COMMANDS = {
     "solve": Command(SolveConfig, routing_runners.solve, _ALLOCATE, uses_kernels=False),  # a small one needs none
     "allocate": Command(AllocateConfig, runners.allocate, _ALLOCATE),
+    "certify": Command(CertifyConfig, runners.certify, _ALLOCATE, uses_kernels=False),  # not for prices that are given
     "export": Command(ExportConfig, runners.export, _ALLOCATE, uses_kernels=False),
     "update": Command(UpdateConfig, runners.update, _ALLOCATE, uses_kernels=False),
     "serve": Command(ServeConfig, runners.serve, _ALLOCATE, uses_all_kernels=True),

@@ -17,6 +17,7 @@ from rich.console import Console
 from teal.config import (
     AllocateConfig,
     AuditConfig,
+    CertifyConfig,
     EvaluateConfig,
     ExportConfig,
     ImproveConfig,
@@ -266,6 +267,18 @@ def audit(config: AuditConfig, notify: Notify) -> int:
         f"{last.optimum:.6g} Gbit/s); on the matrices given, within the limits, {100 * first.loss:.2f}%"
     )
     print(", ".join(str(config.out / name) for name in FILES))
+    return EXIT_OK
+
+
+def certify(config: CertifyConfig, notify: Notify) -> int:
+    from teal.studies.certify import run_certify
+
+    proof = run_certify(config, notify)
+    if config.json:
+        print_json({"folder": str(proof.folder), "files": proof.files, "proved": proof.sentences})
+        return EXIT_OK
+    print("\n".join(proof.sentences))
+    print(f"{proof.folder}: check it without Teal: {proof.command}")
     return EXIT_OK
 
 

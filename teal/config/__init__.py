@@ -7,6 +7,7 @@ from teal.config.allocate import AllocateConfig
 from teal.config.audit import AuditConfig
 from teal.config.base import CandidateConfig, InstanceConfig, PathConfig, ProgramConfig, assignments, seconds
 from teal.config.bench import BenchMakeConfig, BenchRankConfig, BenchRunConfig
+from teal.config.certify import CertifyConfig
 from teal.config.counters import CheckConfig, EstimateConfig
 from teal.config.evaluate import EvaluateConfig
 from teal.config.export import ExportConfig
@@ -34,6 +35,7 @@ __all__ = [
     "BenchRankConfig",
     "BenchRunConfig",
     "CandidateConfig",
+    "CertifyConfig",
     "CheckConfig",
     "EstimateConfig",
     "EvaluateConfig",

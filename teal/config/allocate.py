@@ -24,7 +24,18 @@ class AllocateConfig(InstanceConfig):
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "when to stop": ("gap", "max_iterations"),
         "history": ("limit", "part", "workers", "max_churn"),
-        "output": ("out", "each", "prefer", "entries", "min_split", "figures_only", "json", "resume", "overwrite"),
+        "output": (
+            "out",
+            "each",
+            "prove",
+            "prefer",
+            "entries",
+            "min_split",
+            "figures_only",
+            "json",
+            "resume",
+            "overwrite",
+        ),
         "for experts": ("model", "epsilon", "device"),
     }
 
@@ -40,6 +51,8 @@ class AllocateConfig(InstanceConfig):
     each: Each = "none"
     """Also write every matrix to a file of its own in OUT/matrices, as `teal solve --out` writes it; json says for each
     ingress router what to install, and is what `teal export` reads."""
+    prove: bool = False
+    """Also write a proof of value and bound of every matrix to a folder of its own in OUT/proofs, with the checker."""
     figures_only: bool = False
     """Write value, bound, gap and the other figures of each matrix, but no splits."""
     part: int = 96
@@ -66,6 +79,7 @@ class AllocateConfig(InstanceConfig):
             for field in ("entries", "min_split"):
                 require(self, field, expected, not getattr(self, field))
         require_exact_splits(self, self.entries, self.min_split)
+        require(self, "prove", "nothing with --max-churn", not self.prove or self.max_churn is None)
         require(self, "each", "none with --figures-only", self.each == "none" or not self.figures_only)
         for field in ("max_iterations", "limit"):
             require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)

@@ -33,7 +33,7 @@ class SolveConfig(IgpConfig, InstanceConfig):
         "calm": ("previous", "max_churn", "keep_within"),
         "when to stop": ("gap", "over_all_paths", "deadline", "max_iterations"),
         "large networks": ("carrying", "shards", "workers"),
-        "output": ("out", "prefer", "entries", "min_split", "json", "overwrite"),
+        "output": ("out", "prove", "prefer", "entries", "min_split", "json", "overwrite"),
         "for experts": ("model", "epsilon", "device"),
     }
 
@@ -88,6 +88,8 @@ class SolveConfig(IgpConfig, InstanceConfig):
     out: Path | None = None
     """Write the allocation to this file: .json, for each ingress router what to install; .parquet or .csv, a row for
     each path.  With --shards or --workers to Parquet files in this folder."""
+    prove: Path | None = None
+    """Write a proof of value and bound to this folder, with a checker of 200 lines that needs nothing but Python."""
     prefer: Annotated[Literal["latency", "hops", "none"], PREFER] = "latency"
     entries: Annotated[int, ENTRIES] = 0
     min_split: Annotated[float, MIN_SPLIT] = 0.0
@@ -104,6 +106,7 @@ class SolveConfig(IgpConfig, InstanceConfig):
         is_calm = self.max_churn is not None or self.keep_within > 0
         require(self, "keep_within", "a number in [0, 1]", 0 <= self.keep_within <= 1)
         require(self, "previous", "together with --max-churn or --keep-within", (self.previous is not None) == is_calm)
+        require(self, "prove", "nothing with --max-churn", self.prove is None or self.max_churn is None)
         require(self, "max_churn", "nothing with --protect", self.max_churn is None or not self.protect)
         require(self, "keep_within", "0 with --protect", not (self.keep_within and self.protect))
         if self.over_all_paths:
@@ -124,6 +127,7 @@ class SolveConfig(IgpConfig, InstanceConfig):
             require(self, "calibrate", "nothing with --shards and --workers", self.calibrate is None)
             require(self, "paths", "nothing with --shards and --workers, which find their own", self.paths is None)
             require(self, "model", "none with --shards and --workers", self.model in ("auto", "none"))
+            require(self, "prove", "nothing with --shards and --workers", self.prove is None)
             require(self, "device", "cpu with --shards and --workers", self.device in ("auto", "cpu"))
         if self.deadline:
             seconds(self.deadline, "--deadline")
@@ -155,6 +159,7 @@ class SolveConfig(IgpConfig, InstanceConfig):
             "over_all_paths",
             "paths",
             "protect",
+            "prove",
         ):
             require(self, field, f"nothing {where}", not getattr(self, field))
         for field in ("class_shares", "latency_limits", "is_sharded"):

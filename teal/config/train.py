@@ -79,7 +79,7 @@ class TrainConfig(InstanceConfig):
     decay_after: int = 8
     """Number of validations without improvement after which the learning rate is halved."""
     workers: int = 0
-    """Number of processes that share every batch, through Ray Train, on this machine or the cluster of RAY_ADDRESS; all
+    """Number of processes that share every batch, through Ray, on this machine or the cluster of RAY_ADDRESS; all
     of its machines need OUT and the inputs under the same paths.  0: this process alone, without Ray."""
     json: bool = False
     """Print one JSON object instead of text."""

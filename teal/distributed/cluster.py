@@ -82,5 +82,4 @@ def cause(error: BaseException, text: str) -> TealError:
         if isinstance(inner, TealError):
             return inner
         inner = getattr(inner, "cause", None) or inner.__cause__
-    failures = list(getattr(error, "worker_failures", {}).values())  # only errors of Ray Train have them
-    return SolverError(f"{text}: {(failures or [error])[-1]}")
+    return SolverError(f"{text}: {error}")

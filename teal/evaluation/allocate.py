@@ -17,6 +17,7 @@ from teal.formats.allocations import MatrixFile, finite_only, write_allocation
 from teal.objectives import Objective
 from teal.problem import Allocation, Figures, Problem, assess
 from teal.problem.churn import share_moved
+from teal.proofs.write import write_proof
 from teal.runtime.arrays import AnyArray
 from teal.runtime.storage import atomic_file
 from teal.schemes.models import named_model, starter_for
@@ -27,6 +28,7 @@ from teal.solvers.split_table import table_weights
 from teal.solvers.table_search import installable
 
 MATRICES = "matrices"  # subfolder of OUT for the files of single matrices
+PROOFS = "proofs"  # subfolder of OUT for a folder of each matrix with its proof
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -125,7 +127,14 @@ class HistoryAllocator:
         short = result.splits if previous is not None else preferred(problem, result.splits, config.prefer)
         splits = installable(problem, short, config.min_split, config.entries)
         solve_s = time.perf_counter() - begin
-        assessment = assess(problem, Allocation.of_batch(splits, result.prices, solve_s, result.program_prices))
+        allocation = Allocation.of_batch(splits, result.prices, solve_s, result.program_prices)
+        assessment = assess(problem, allocation)
+        if config.prove:
+            for place, row in enumerate(rows):
+                one = slice(place, place + 1)
+                write_proof(
+                    config.out / PROOFS / f"{row:06d}", problem.row(place), allocation.rows(one), compressed=True
+                )
         movement = torch.full((len(rows),), math.nan)
         if previous is not None:
             movement = share_moved(problem.program, splits.to(problem.demand), previous)

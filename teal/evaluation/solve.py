@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from teal.config import SolveConfig, seconds
+from teal.config import CertifyConfig, SolveConfig, seconds
 from teal.errors import InputError
 from teal.evaluation.instance import Instance, failed_links, load_instance
 from teal.evaluation.latency import LatencyFigures, latency_figures
@@ -162,10 +162,12 @@ class SolveReport(SolveFigures):
     Attributes:
         problem: the problem, B = 1.
         splits: (D, K).
+        allocation: the splits with the prices that prove the bound.
     """
 
     problem: Problem
     splits: Tensor
+    allocation: Allocation
 
 
 def solve_matrix(
@@ -262,7 +264,8 @@ def _solved(config: SolveConfig, instance: Instance, notify: Callable[[str], Non
             splits = steady
         moved_share = float(share_moved(problem.program, splits.to(problem.demand), in_force)[0])
         changed = int(changes(problem, splits, in_force).sum())
-    assessment = assess(problem, Allocation.of_batch(splits, result.prices, solve_s, result.program_prices))
+    allocation = Allocation.of_batch(splits, result.prices, solve_s, result.program_prices)
+    assessment = assess(problem, allocation)
     begin, gap_all_paths = time.perf_counter(), math.nan
     if bound_all_paths is None and not problem.objective.rules.is_sequence and not problem.conditions:
         bound_all_paths = all_paths_bound(problem, result.prices)
@@ -276,6 +279,7 @@ def _solved(config: SolveConfig, instance: Instance, notify: Callable[[str], Non
         problem=problem,
         objective=problem.objective,
         splits=splits[0],
+        allocation=allocation,
         gap_all_paths=proven(gap_all_paths),
         iterations=result.iterations,
         build_s=build_s,
@@ -328,7 +332,7 @@ class SolveProgress:
             self._last = time.perf_counter()
 
 
-def traffic_up_to_index(config: SolveConfig) -> str:
+def traffic_up_to_index(config: SolveConfig | CertifyConfig) -> str:
     """The traffic as specified; a generator without a count makes only the matrices up to the requested one."""
     if config.traffic.partition(":")[0] != "gravity" or config.calibrate is not None:
         return config.traffic

@@ -149,7 +149,7 @@ def _by_router(
     for start, end in itertools.pairwise([*first_rows.tolist(), len(source)]):
         rows = by_source[start:end]
         demand_index, k = np.nonzero(carries[rows])
-        along = _along(topology, paths, rows[demand_index], k)
+        along = links_along(topology, paths, rows[demand_index], k)
         nodes, links = node_names[along.nodes].tolist(), link_names[along.links].tolist()
         node_starts, link_starts = along.node_starts.tolist(), along.link_starts.tolist()
         split = splits[rows[demand_index], k]
@@ -351,7 +351,7 @@ def _path_columns(
     import pyarrow as pa
 
     names, link_names = pa.array(topology.node_names), pa.array(topology.link_names())
-    ends, along = paths.pairs[demand_index], _along(topology, paths, demand_index, k)
+    ends, along = paths.pairs[demand_index], links_along(topology, paths, demand_index, k)
 
     def lists(starts: Int64Array, values: Any) -> Any:
         return pa.ListArray.from_arrays(pa.array(starts.astype(np.int32)), values)
@@ -365,7 +365,7 @@ def _path_columns(
     }
 
 
-class _Along(NamedTuple):
+class PathLinks(NamedTuple):
     """Numbers of nodes and links along R paths: those of path i from ``starts[i]`` to ``starts[i + 1]``."""
 
     node_starts: Int64Array
@@ -374,8 +374,11 @@ class _Along(NamedTuple):
     links: IntArray
 
 
-def _along(topology: Topology, paths: PathSet, demand_index: npt.NDArray[Any], k: npt.NDArray[Any]) -> _Along:
-    # Nodes and links along each path are filled in from its end; the first node is the source.
+def links_along(topology: Topology, paths: PathSet, demand_index: npt.NDArray[Any], k: npt.NDArray[Any]) -> PathLinks:
+    """Nodes and links along the paths ``k[i]`` of the demands ``demand_index[i]``.
+
+    They are filled in from the end of each path; its first node is the source.
+    """
     node, length = paths.leaf[demand_index, k].astype(np.int64), paths.hops[demand_index, k].astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(length + 1)])
     link_offsets = np.concatenate([[0], np.cumsum(length)])
@@ -388,4 +391,4 @@ def _along(topology: Topology, paths: PathSet, demand_index: npt.NDArray[Any], k
         node, place, link_place = paths.trie.parent[node].astype(np.int64), place - 1, link_place - 1
         is_inside = node >= 0
         node, place, link_place = node[is_inside], place[is_inside], link_place[is_inside]
-    return _Along(offsets, path_nodes, link_offsets, path_links)
+    return PathLinks(offsets, path_nodes, link_offsets, path_links)

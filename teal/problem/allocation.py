@@ -161,6 +161,19 @@ class Allocation:
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise InputError(str(file), "", "an allocation that was saved", error) from None
 
+    def rows(self, rows: slice) -> Allocation:
+        """The allocations of some of the matrices."""
+        return dataclasses.replace(
+            self,
+            splits=self.splits[rows],
+            prices=None if self.prices is None else self.prices[rows],
+            status=self.status[rows],
+            build_s=self.build_s[rows],
+            solve_s=self.solve_s[rows],
+            parallel_s=self.parallel_s[rows],
+            program_prices=None if self.program_prices is None else self.program_prices.rows(rows),
+        )
+
     @classmethod
     def of_batch(
         cls, splits: Tensor, prices: Tensor | None, seconds: float, program_prices: ProgramPrices | None = None

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from teal.config import AllocateConfig
 from teal.errors import InputError
-from teal.evaluation.allocate import MATRICES, AllocatedMatrix, HistoryAllocator
+from teal.evaluation.allocate import MATRICES, PROOFS, AllocatedMatrix, HistoryAllocator
 from teal.formats.allocations import write_candidates
 from teal.formats.rows import from_text, write_csv
 from teal.reports.manifest import write_manifest
@@ -30,7 +30,7 @@ def run_allocate(config: AllocateConfig, notify: Callable[[str], None]) -> list[
         InputError: a fault in the settings, or results in OUT that must not be replaced.
     """
     out = config.out
-    of_earlier_run = (*out.glob("part-*.parquet"), *out.glob(f"{MATRICES}/*"))
+    of_earlier_run = (*out.glob("part-*.parquet"), *out.glob(f"{MATRICES}/*"), *out.glob(f"{PROOFS}/*/*"))
     files = (JOURNAL, PATHS, FIGURES_FILE, MANIFEST, *(str(path.relative_to(out)) for path in of_earlier_run))
     if not config.resume:
         check_out_folder(out, files, overwrite=config.overwrite, hint=RESUME_HINT)

@@ -12,6 +12,7 @@ from teal.evaluation.solve import SolveFigures, solve_matrix
 from teal.formats.allocations import ALLOCATION_SUFFIXES, write_allocation
 from teal.runtime.storage import check_out_file, check_out_folder, remove_files
 from teal.solvers.split_table import table_weights
+from teal.studies.certify import prove
 from teal.studies.warm_up import compile_first
 
 
@@ -37,6 +38,12 @@ def run_solve(config: SolveConfig, notify: Callable[[str], None]) -> SolveFigure
             config.out, problem.topology, problem.paths, demand, splits, weights, report.to_json(), problem.classes
         )  # fmt: skip
         notify(f"{config.out}: {rows:,} paths that carry traffic")
+    if config.prove:
+        proof = prove(
+            config.prove, report.problem, report.allocation, config.over_all_paths, compressed=False,
+            overwrite=config.overwrite,
+        )  # fmt: skip
+        notify("\n".join([*proof.sentences, f"{proof.folder}: check it without Teal: {proof.command}"]))
     return report
 
 

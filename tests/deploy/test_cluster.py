@@ -23,7 +23,7 @@ from tests.gate import PATIENCE_S, wait_until
 from tests.processes import running
 from tests.serving.service import TOKEN, free_port
 
-pytestmark = [pytest.mark.system, pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("ray-a")]
 
 ROOT = Path(__file__).parents[2]
 _LATER_MS = 60_000  # a deadline that even a busy machine keeps

@@ -19,6 +19,7 @@ from teal.cli import main
 from teal.config import AllocateConfig
 from teal.errors import InputError
 from teal.evaluation.allocate import HistoryAllocator
+from teal.proofs.check import check
 from teal.studies.allocate import run_allocate
 from tests.gate import Gate
 from tests.processes import descendants, kill, run, running
@@ -177,8 +178,19 @@ def test_existing_parts_are_not_replaced_without_overwrite(tmp_path: Path, monke
     assert len(_figures(tmp_path)) == 50, "a wrong setting deletes nothing"
 
 
+def test_every_matrix_has_a_proof(tmp_path: Path) -> None:
+    results = run_allocate(_config(tmp_path, prove=True, limit=3, part=2), print)
+    folders = sorted((tmp_path / "proofs").iterdir())
+    assert [folder.name for folder in folders] == ["000000", "000001", "000002"]
+    for folder, matrix in zip(folders, results, strict=True):
+        (sentence,) = check(*(str(folder / name) for name in ("network.csv", "matrix.csv", "proof.txt.gz")))
+        assert f"from {matrix.value:.4f}" in sentence
+    run_allocate(_config(tmp_path, limit=1, overwrite=True), print)
+    assert not any((tmp_path / "proofs").glob("*/*"))
+
+
 @pytest.mark.system
-@pytest.mark.xdist_group("ray")
+@pytest.mark.xdist_group("ray-a")
 def test_a_killed_worker_and_a_killed_run_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ray.data", reason="needs Ray: pip install '.[ray]'")
     alone, killed = tmp_path / "alone", tmp_path / "killed"

@@ -29,7 +29,7 @@ def _splits(allocated: Allocated) -> np.ndarray:
 
 
 @pytest.mark.system
-@pytest.mark.xdist_group("ray")
+@pytest.mark.xdist_group("ray-a")
 def test_workers_find_what_one_process_finds_even_if_one_is_killed() -> None:
     """In a process of its own: what Teal sets for Ray counts only if Ray is imported after it."""
     if importlib.util.find_spec("ray") is None:

@@ -1,4 +1,4 @@
-"""Training in several processes through Ray Train, against training in one."""
+"""Training in several processes through Ray, against training in one."""
 
 from __future__ import annotations
 
@@ -11,26 +11,29 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-pytest.importorskip("ray.train", reason="needs Ray: pip install '.[ray]'")
+pytest.importorskip("ray", reason="needs Ray: pip install '.[ray]'")
 
 from teal.cli import main
 from teal.learning.run_state import RUN, load_run
 from tests.gate import PATIENCE_S, Gate
 from tests.processes import run, running
 
-pytestmark = [pytest.mark.system, pytest.mark.xdist_group("ray")]  # one cluster at a time
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.xdist_group("ray-b"),
+]  # two of the groups at a time are enough for two cores
 
 SETTINGS = ["--topology", "b4", "--traffic", "gravity:seed=0,count=40,load=3", "--learner", "coma"]
 SETTINGS += ["--batch-size", "9", "--from", "none", "--layers", "2"]
-SETTINGS += ["--validation-matrices", "4", "--validate-every", "5"]
+SETTINGS += ["--validation-matrices", "4", "--validate-every", "2"]
 # Of weights up to 3, for sums in another order.  More steps would enlarge the difference at kinks of the loss, by how
 # much depends on the processor.
 TOLERANCE = 1e-5
-FEW_STEPS = 3
+STEPS = 6
 
 
-def _command(out: Path, *more: str, steps: int = 16) -> list[str]:
-    return [sys.executable, "-m", "teal", "train", *SETTINGS, "--max-steps", str(steps), "--out", str(out), *more]
+def _command(out: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "teal", "train", *SETTINGS, "--max-steps", str(STEPS), "--out", str(out), *more]
 
 
 def _assert_same_weights(one: Path, other: Path, tolerance: float) -> None:
@@ -47,38 +50,42 @@ def _assert_same_weights(one: Path, other: Path, tolerance: float) -> None:
     assert apart <= (1e-3 * weights if tolerance else 0)
 
 
-def test_two_workers_take_the_steps_of_one_process(tmp_path: Path) -> None:
-    alone, together = tmp_path / "alone", tmp_path / "together"
-    assert main(_command(alone, steps=FEW_STEPS)[3:]) == 0
-    done = run(_command(together, "--workers", "2", steps=FEW_STEPS))
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of two workers that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("training") / "together"
+    done = run(_command(folder, "--workers", "2"))
     assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_two_workers_take_the_steps_of_one_process(tmp_path: Path, together: Path) -> None:
+    alone = tmp_path / "alone"
+    assert main(_command(alone)[3:]) == 0
     _assert_same_weights(together, alone, TOLERANCE)
     assert sorted(path.name for path in together.iterdir()) == sorted(path.name for path in alone.iterdir())
 
 
-def test_a_killed_worker_and_an_interruption_change_no_weight(tmp_path: Path) -> None:
+def test_a_killed_worker_and_an_interruption_change_no_weight(tmp_path: Path, together: Path) -> None:
     """Two workers, one killed on the way, then Ctrl-C, then --resume: exactly the weights of two left alone."""
-    whole, together = tmp_path / "whole", tmp_path / "together"
-    uninterrupted = run(_command(whole, "--workers", "2"))
-    assert uninterrupted.returncode == 0, uninterrupted.stderr
-
-    # Each process stops before its ninth step: with the step of the last validation, steps 9 and then 14.
-    gate = Gate(tmp_path / "gate", "teal.learning.train", "Trainer", "one_step", 8)
-    with running(_command(together, "--workers", "2"), gate.environment) as process:
+    disturbed = tmp_path / "disturbed"
+    # Each process stops before its fourth step: step 4, and after the restart from the validation at step 2, step 6.
+    gate = Gate(tmp_path / "gate", "teal.learning.train", "Trainer", "one_step", 3)
+    with running(_command(disturbed, "--workers", "2"), gate.environment) as process:
         first = gate.wait_for(2, process)
         psutil.Process(min(first)).kill()
         gate.wait_for(2, process, earlier=first)
-        assert load_run(together)[1]["state"]["step"] == 10
+        assert load_run(disturbed)[1]["state"]["step"] == 4
         process.send_signal(signal.SIGINT)
         printed, errors = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 130, (printed, errors)
         assert "--resume" in errors
         assert not psutil.pid_exists(min(first))
 
-    resumed = run(_command(together, "--workers", "2", "--resume"))
+    resumed = run(_command(disturbed, "--workers", "2", "--resume"))
     assert resumed.returncode == 0, resumed.stderr
-    assert load_run(together)[1]["state"]["step"] == 16
-    _assert_same_weights(together, whole, 0.0)
+    assert load_run(disturbed)[1]["state"]["step"] == STEPS
+    _assert_same_weights(disturbed, together, 0.0)
 
 
 def test_a_fault_of_the_user_is_said_once_and_files_may_be_relative(tmp_path: Path) -> None:
@@ -90,7 +97,7 @@ def test_a_fault_of_the_user_is_said_once_and_files_may_be_relative(tmp_path: Pa
     ended = run(command, tmp_path)
     assert ended.returncode == 2, ended.stderr
     assert "a finite loss; try a lower --learning-rate" in ended.stderr
-    assert not (tmp_path / "run" / "fault.json").exists()
+    assert ended.stderr.count("a finite loss") == 1
 
 
 def test_more_workers_than_cpus_are_refused(tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ from tests.gate import OPEN, Gate, wait_until
 from tests.processes import descendants, running
 from tests.serving.service import TOKEN, Asking, assert_answered_before_the_end, free_port
 
-# One worker of pytest-xdist runs them all: each would start a Ray of its own.
-pytestmark = [pytest.mark.system, pytest.mark.xdist_group("ray")]
+# One worker of pytest-xdist runs the tests of a group: each would start the service anew.
+pytestmark = [pytest.mark.system, pytest.mark.xdist_group("ray-b")]
 
 
 class Running(NamedTuple):

@@ -1,0 +1,216 @@
+"""Read the flows of anybody's solution: of Teal, of a solver's model over paths or over links, of a script.
+
+A table (.csv or .parquet) has a row for each path, ``source, target, links, flow``, or a row for each link of each
+demand, ``source, target, link, flow``; flows are Gbit/s, links have the names of Teal's files (``A->B``, and
+``A->B#1`` for a parallel one) or are numbers counted from 0; several links are a JSON list, or have semicolons between
+them.  A .json file is what ``teal solve --out`` writes.
+
+Flows on links are decomposed into paths.  A decomposition exists where flow is conserved at every other node; flow in
+cycles carries nothing and is dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from teal.errors import InputError
+from teal.formats.allocations import demands_of, read_allocation
+from teal.network import DemandClasses, PathSet, Topology
+from teal.network.extension import with_more_paths
+from teal.runtime.arrays import FloatArray
+
+_SUFFIXES = (".json", ".csv", ".parquet")
+_ROUNDING = 1e-9  # share of a demand's flow up to which missing conservation is rounding; solvers allow 1e-9 to 1e-6
+PathFlows = dict[tuple[int, ...], float]  # Gbit/s by the numbers of the links along a path
+Demand = tuple[int, int, str]  # numbers of source and target, and the class, "" without classes
+
+
+def read_flows(file: Path, topology: Topology) -> dict[Demand, PathFlows]:
+    """Gbit/s of each demand on each of its paths.
+
+    Raises:
+        InputError: another format; a node or link that the network does not have; links that are no path; a flow below
+            0; flow over links that is not conserved at a node.
+    """
+    if file.suffix.lower() not in _SUFFIXES:
+        raise InputError(str(file), "", f"a file that ends with {', '.join(_SUFFIXES)}", repr(file.name))
+    if file.suffix.lower() == ".json":
+        return _of_allocation(file, topology)
+    flows: dict[Demand, PathFlows] = defaultdict(dict)
+    on_links: dict[Demand, dict[int, float]] = defaultdict(dict)
+    node, link = topology.node_index(), {name: number for number, name in enumerate(topology.link_names())}
+    for line, row in enumerate(_rows(file), 2):
+        where = f"{file}, row {line}"
+        ends = [node.get(str(row.get(name)), -1) for name in ("source", "target")]
+        if min(ends) < 0:
+            raise InputError(
+                where, "source and target", f"nodes of {topology.name}", f"{row.get('source')}, {row.get('target')}"
+            )
+        demand = ends[0], ends[1], str(row.get("class") or "")
+        amount = _number(row.get("flow"), where)
+        names = _links(row.get("links") if "links" in row else row.get("link"), where)
+        numbers = [link.get(name, int(name) if name.isdigit() else -1) for name in names]
+        unknown = [name for name, number in zip(names, numbers, strict=True) if not 0 <= number < topology.num_links]
+        if unknown or not numbers:
+            raise InputError(where, "links", f"links of {topology.name}", unknown[0] if unknown else "none")
+        if "links" in row:
+            path = _checked(tuple(numbers), topology, demand, where)
+            flows[demand][path] = flows[demand].get(path, 0.0) + amount
+        else:
+            on_links[demand][numbers[0]] = on_links[demand].get(numbers[0], 0.0) + amount
+    for demand, of_demand in on_links.items():
+        for path, amount in _decomposed(of_demand, topology, demand, str(file)).items():
+            flows[demand][path] = flows[demand].get(path, 0.0) + amount
+    return dict(flows)
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    """The rows of a table that has the columns of the module."""
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    try:
+        if file.suffix.lower() == ".csv":
+            as_text = {name: pa.string() for name in ("source", "target", "links", "link", "flow", "class")}
+            table = pa.csv.read_csv(file, convert_options=pa.csv.ConvertOptions(column_types=as_text))
+        else:
+            table = pa.parquet.read_table(file)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise InputError(str(file), "", "a table of flows", error) from None
+    columns = set(table.column_names)
+    if not ({"source", "target", "flow"} <= columns and columns & {"links", "link"}):
+        raise InputError(str(file), "columns", "source, target, flow, and links or link", ", ".join(table.column_names))
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
+def _number(value: Any, where: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise InputError(where, "flow", "a number of at least 0, Gbit/s", repr(value))
+    return number
+
+
+def _links(value: Any, where: str) -> list[str]:
+    """Names of links, from a list, a JSON list, or text with semicolons."""
+    if isinstance(value, list):
+        return [str(one) for one in value]
+    text = str(value if value is not None else "").strip()
+    if text.startswith("["):
+        try:
+            return [str(one) for one in json.loads(text)]
+        except ValueError as error:
+            raise InputError(where, "links", "a JSON list", error) from None
+    return [part.strip() for part in text.split(";") if part.strip()]
+
+
+def _checked(path: tuple[int, ...], topology: Topology, demand: Demand, where: str) -> tuple[int, ...]:
+    """The links, if they lead from source to target."""
+    nodes = [int(topology.link_source[path[0]]), *(int(topology.link_target[link]) for link in path)]
+    leads = all(int(topology.link_source[link]) == node for link, node in zip(path, nodes, strict=False))
+    if not leads or (nodes[0], nodes[-1]) != demand[:2]:
+        names = topology.node_names
+        along = ", ".join(topology.link_name(link) for link in path)
+        raise InputError(where, "links", f"a path from {names[demand[0]]} to {names[demand[1]]}", along)
+    return path
+
+
+def _of_allocation(file: Path, topology: Topology) -> dict[Demand, PathFlows]:
+    node, flows = topology.node_index(), dict[Demand, PathFlows]()
+    for router, demand, paths in demands_of(read_allocation(file), topology):
+        where = f"{file}, {router} to {demand['target']}"
+        key = node.get(router, -1), node.get(demand["target"], -1), str(demand.get("class", ""))
+        flows[key] = {
+            _checked(tuple(path["numbers"]), topology, key, where): _number(path.get("rate"), where) for path in paths
+        }
+    return flows
+
+
+def _decomposed(on_links: dict[int, float], topology: Topology, demand: Demand, where: str) -> PathFlows:
+    """Paths whose flows add up to those of the links, less cycles."""
+    source, target, _ = demand
+    names = topology.node_names
+    balance: dict[int, float] = defaultdict(float)
+    for link, amount in on_links.items():
+        balance[int(topology.link_source[link])] += amount
+        balance[int(topology.link_target[link])] -= amount
+    total = max(balance[source], 0.0)
+    for node, surplus in balance.items():
+        if node not in (source, target) and abs(surplus) > _ROUNDING * max(total, max(on_links.values())):
+            expected = f"flow from {names[source]} to {names[target]} that is conserved at {names[node]}"
+            raise InputError(where, "link, flow", expected, f"{surplus:+.9g} Gbit/s")
+    left, paths = dict(on_links), PathFlows()
+    while path := _path(left, topology, source, target):
+        amount = min(left[link] for link in path)
+        for link in path:
+            left[link] -= amount
+        left = {link: flow for link, flow in left.items() if flow > _ROUNDING * total}
+        paths[path] = paths.get(path, 0.0) + amount
+    return paths
+
+
+def _path(flows: dict[int, float], topology: Topology, source: int, target: int) -> tuple[int, ...]:
+    """A path with the fewest links that have flow; empty where there is none."""
+    leaving: dict[int, list[int]] = defaultdict(list)
+    for link in flows:
+        leaving[int(topology.link_source[link])].append(link)
+    reached: dict[int, tuple[int, ...]] = {source: ()}
+    queue = [source]
+    for node in queue:
+        for link in leaving[node]:
+            head = int(topology.link_target[link])
+            if head not in reached:
+                reached[head] = (*reached[node], link)
+                queue.append(head)
+    return reached.get(target, ())
+
+
+def splits_over(
+    flows: dict[Demand, PathFlows], paths: PathSet, demand: FloatArray, classes: DemandClasses | None, where: str
+) -> tuple[PathSet, FloatArray]:
+    """Candidate paths with those of the flows that are none of them yet, and (D, K) shares of the demands on them.
+
+    Args:
+        flows: of :func:`read_flows`.
+        paths: candidate paths.
+        demand: (D,) Gbit/s.
+        classes: of the demands; None for none.
+        where: name of the file, for messages.
+
+    Raises:
+        InputError: flow of a demand that the matrix does not have.
+    """
+    names = [""] * len(demand) if classes is None else [classes.names[c] for c in classes.of_demand]
+    number = {(int(s), int(t), name): d for d, ((s, t), name) in enumerate(zip(paths.pairs, names, strict=True))}
+    own = {number[key]: of_demand for key, of_demand in flows.items() if key in number}
+    for key, of_demand in flows.items():
+        if sum(of_demand.values()) > 0 and (key not in number or demand[number[key]] <= 0):
+            raise InputError(
+                where, "source and target", "demands of the matrix", f"flow between the nodes {key[0]} and {key[1]}"
+            )
+    added = {d: list(of_demand.keys() - _candidates(paths, d).keys()) for d, of_demand in own.items()}
+    while any(added.values()):  # one path of each demand at a time
+        new = [added[d].pop() if added.get(d) else () for d in range(len(demand))]
+        ptr = np.cumsum([0, *map(len, new)])
+        paths = with_more_paths(paths, ptr, np.array([link for path in new for link in path], dtype=np.int32))
+    splits = np.zeros(paths.leaf.shape)
+    for d, of_demand in own.items():
+        column = _candidates(paths, d)
+        for path, amount in of_demand.items():
+            splits[d, column[path]] = amount / demand[d] if amount else 0.0
+    return paths, splits
+
+
+def _candidates(paths: PathSet, d: int) -> dict[tuple[int, ...], int]:
+    """Column of each candidate path of a demand, by its links."""
+    return {tuple(paths.links_of(d, k)): k for k in range(paths.num_paths) if paths.leaf[d, k] >= 0}

@@ -1,0 +1,391 @@
+r"""Write the proof of an allocation, with network and matrix, as files that :mod:`teal.proofs.check` checks.
+
+Flows x[d, k] of a matrix become whole numbers of 2^-60 Gbit/s.  They are multiplied with 1 - 2^-s first, where s is 40.
+Rounded sums, and the difference between a number and its shortest decimal, then stay below capacities and rates.  Where
+all demand must be carried, what rounding left out goes to the largest path.  Prices are rounded down to multiples of
+2^-60, since any prices prove a bound.  Claims leave twice as much room as the flows: they cost 2e-12 of the value.  If
+the checker refuses the files, s is lowered; an error says where no s is enough.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import gzip
+import hashlib
+import io
+import math
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import torch
+from torch import Tensor
+
+from teal.errors import InputError, SolverError
+from teal.formats.allocations import links_along
+from teal.objectives import Rules
+from teal.problem import Allocation, Problem
+from teal.problem.bounds import all_paths_bound, finite_prices, usable_prices
+from teal.problem.fair_levels import growth_from
+from teal.problem.feasibility import TOLERANCE
+from teal.problem.protection import Protection
+from teal.proofs import check
+from teal.proofs.bundle_prices import group_multipliers
+from teal.runtime.arrays import AnyArray, FloatArray
+
+NETWORK, MATRIX, PROOF, GROUPS, CHECKER = "network.csv", "matrix.csv", "proof.txt", "groups.csv", "check.py"
+FILES = (NETWORK, MATRIX, PROOF, f"{PROOF}.gz", GROUPS, CHECKER)
+_UNIT = float(1 << check.BITS)
+_ROUNDINGS = (40, 34, 28, 22)  # s, one after the other
+_LEVEL_ROUNDING = 1e-9  # share by which a level of rates is lowered, so that the demands of the level are members
+_LARGEST_PRICE = 2.0**40  # of programs whose prices have no unit; 2^-60 is then 8e-31 of it
+_PRICE_MULTIPLES = torch.logspace(-2, 1, 13, base=2.0, dtype=torch.float64)  # 1/4 to 2, as of scaled_dual_bound
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Claim:
+    """One program of a proof.
+
+    Attributes:
+        kind: of the program, see :mod:`teal.proofs.check`.
+        prices: (E,) y.
+        value: reached by the flows.
+        bound: proved by the prices.
+        terms: sum of the magnitudes of the terms of the bound, of which rounding is a share; 1 for a ratio.
+        name: class, or level.
+        multiplier: of each class that keeps its flow.
+    """
+
+    kind: str
+    prices: FloatArray
+    value: float
+    bound: float
+    terms: float = 1.0
+    name: str = ""
+    multiplier: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def lines(self, rounding: int) -> Iterator[str]:
+        """The lines of the proof, with claims that leave 2^-``rounding`` of room."""
+        room = 2.0 ** (1 - rounding)  # the flows take half of it
+        if self.kind == "utilisation":
+            value, bound = self.value * (1 + room), max(0.0, self.bound * (1 - room))
+        else:
+            value = 1.0 if self.kind == "level" else max(0.0, self.value * (1 - room))
+            bound = self.bound + room * self.terms
+        yield f"program {self.kind} {self.name or '-'} {_units(value)} {_units(bound)}"
+        prices = [int(y) for y in (self.prices * _UNIT).tolist()]
+        yield " ".join(["prices", *(f"{link}:{y}" for link, y in enumerate(prices) if y)])
+        for name, multiplier in self.multiplier.items():
+            yield f"multiplier {name} {int(multiplier * _UNIT)}"
+
+
+def _units(number: float) -> int:
+    """A number in the unit of claims, rounded down."""
+    above, below = number.as_integer_ratio()
+    return (above << 2 * check.BITS) // below
+
+
+def write_proof(
+    folder: Path, problem: Problem, allocation: Allocation, *, over_all: bool = False, compressed: bool = False
+) -> list[str]:
+    """Write network, matrix, proof and checker, and check them.
+
+    Args:
+        folder: an empty folder, made where there is none.
+        problem: B = 1.
+        allocation: of the problem, with prices.
+        over_all: whether the bound is to hold over all paths of the network; without, over the candidate paths.
+        compressed: whether the proof, the largest file, is written with gzip.
+
+    Returns:
+        the sentences that the checker prints.
+
+    Raises:
+        InputError: an allocation that breaks a rule, which is named with its link or demand; a program of which there
+            is no proof.
+        SolverError: the checker refuses the files.
+    """
+    problem = problem.to(torch.float64)
+    if allocation.paths is not None:
+        problem = problem.with_paths(allocation.paths)
+    splits = torch.where(problem.path_mask, allocation.splits.to(problem.demand).clamp(min=0), 0)
+    _require_provable(problem, over_all)
+    sent = _sent(problem, splits)
+    claims = claims_of(problem, splits, allocation, over_all=over_all)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / NETWORK, folder / MATRIX, folder / (f"{PROOF}.gz" if compressed else PROOF)]
+    _write_table(files[0], _network(problem))
+    _write_table(files[1], _matrix(problem))
+    shutil.copy(check.__file__, folder / CHECKER)
+    protection = problem.condition(Protection)
+    multipliers: Sequence[Sequence[str]] | None = None
+    if protection is not None:
+        files.append(folder / GROUPS)
+        groups = [
+            {"group": str(number), "link": link} for number, links in enumerate(protection.groups) for link in links
+        ]
+        _write_table(files[3], groups)
+        multipliers, costs = group_multipliers(problem, protection, claims[0].prices, check.BITS)
+        room = float(problem.capacity_value(torch.from_numpy(claims[0].prices)[None])[0])
+        profit = (problem.demand_value - torch.from_numpy(costs)).clamp(min=0)
+        bound = room + float((problem.demand[0] * profit).sum())
+        claims = [dataclasses.replace(claims[0], bound=bound, terms=bound + room)]
+    carries_all = claims[0].kind == "utilisation"
+    for rounding in _ROUNDINGS:
+        _write_flows(files[2], files[:2], problem, sent[0], claims, rounding, carries_all, over_all, multipliers)
+        try:
+            return check.check(*map(str, files))
+        except ValueError as refused:
+            reason = refused
+    raise SolverError(f"{files[2]}: the checker refuses the proof: {reason}")
+
+
+def _require_provable(problem: Problem, over_all: bool) -> None:
+    """Raise InputError for a program of which there is no proof."""
+    rules, others = problem.objective.rules, [c.name for c in problem.conditions if not isinstance(c, Protection)]
+    is_linear = rules.is_sequence or rules.carries_all or type(rules).value is Rules.value
+    if not is_linear or problem.steps is not None:
+        raise InputError("proof", "objective", "an objective whose program is linear", problem.objective.name)
+    if others:
+        raise InputError("proof", "condition", "no side condition but promises", ", ".join(others))
+    if problem.conditions and (over_all or rules.is_sequence):
+        raise InputError("proof", "", "one program over the candidate paths, for promises", problem.objective.name)
+    if over_all and rules.carries_all and (d := _first_without_candidate(problem)) is not None:
+        expected = "a candidate path, since the network connects it and all demand must be carried"
+        raise InputError("proof", _name_of(problem, d), expected, "none")
+    if over_all and rules.is_sequence:
+        raise InputError("proof", "", "candidate paths, for classes and levels", problem.objective.name)
+
+
+def _first_without_candidate(problem: Problem) -> int | None:
+    """A demand without a live candidate path between nodes that live links connect; None if there is none."""
+    without = ((problem.demand[0] > 0) & ~problem.routable[0]).nonzero()[:, 0].tolist()
+    live = (problem.capacity[0] > 0).cpu().numpy()
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(problem.topology.num_nodes))
+    ends = problem.topology.link_source[live].tolist(), problem.topology.link_target[live].tolist()
+    graph.add_edges_from(zip(*ends, strict=True))
+    return next((d for d in without if nx.has_path(graph, *problem.paths.pairs[d].tolist())), None)
+
+
+def _name_of(problem: Problem, d: int) -> str:
+    return "demand from " + " to ".join(problem.topology.node_names[node] for node in problem.paths.pairs[d])
+
+
+def _sent(problem: Problem, splits: Tensor) -> Tensor:
+    """(1, D, K) Gbit/s on each path, within rates and capacities; raises InputError for what breaks a rule by more."""
+    protection = problem.condition(Protection)
+    flows = problem.flows(splits if protection is None else protection.reserved(splits))
+    excess = flows.sum(-1) / problem.demand.clamp(min=1e-300) - 1
+    if protection is None and bool((excess > TOLERANCE).any()):
+        raise _broken_demand(problem, flows, int(excess.argmax()), "at most ")
+    if not problem.objective.may_shed:
+        missing = torch.where(problem.routable & (problem.demand > 0), -excess, 0)
+        if bool((missing > TOLERANCE).any()):
+            raise _broken_demand(problem, flows, int(missing.argmax()), "")
+        return flows
+    load = problem.ops.link_sum(flows)
+    over = problem.program.overload(load)
+    if bool((over > TOLERANCE).any()):
+        link = int(over.argmax())
+        expected = f"at most {float(problem.capacity[0, link])!r} Gbit/s"
+        raise InputError("proof", f"link {problem.topology.link_name(link)}", expected, float(load[0, link]))
+    return flows / problem.ops.path_max(1 + over.clamp(min=0))[0].clamp(min=1)
+
+
+def _broken_demand(problem: Problem, flows: Tensor, d: int, at_most: str) -> InputError:
+    expected = f"{at_most}{float(problem.demand[0, d])!r} Gbit/s"
+    return InputError("proof", _name_of(problem, d), expected, float(flows[0, d].sum()))
+
+
+def claims_of(problem: Problem, splits: Tensor, allocation: Allocation, *, over_all: bool) -> list[Claim]:
+    """The claims about an allocation, by the kind of its program."""
+    given = torch.zeros_like(problem.capacity) if allocation.prices is None else allocation.prices
+    rules, name = problem.objective.rules, problem.objective.name
+    if rules.is_sequence:
+        of_programs = allocation.program_prices
+        if problem.classes is not None:
+            return _class_claims(problem, splits, given if of_programs is None else of_programs.prices[0])
+        return [] if of_programs is None else _level_claims(problem, splits, allocation)
+    value = float(problem.value(splits)[0])
+    if rules.carries_all:
+        kind = "utilisation" if name == problem.solved.objective.name else "concurrent"
+        prices = finite_prices(given)
+        prices = prices * (_LARGEST_PRICE / prices.amax().clamp(min=1e-300))
+        bound = float(_bound(problem, prices, over_all=over_all)[0])
+        return [Claim(kind, _row(prices), value, bound if math.isfinite(bound) else 0.0)]
+    prices = usable_prices(problem, given)
+    if not over_all:
+        program = problem.rewritten.program
+        best = program.bounds_along(prices, _PRICE_MULTIPLES)[:, 0].argmin()
+        prices = prices * _PRICE_MULTIPLES[best]
+    bound = float(_bound(problem, prices, over_all=over_all)[0])
+    terms = bound + float(problem.capacity_value(prices)[0])
+    return [Claim("promise" if problem.conditions else "value", _row(prices), value, bound, terms)]
+
+
+def _bound(problem: Problem, prices: Tensor, *, over_all: bool) -> Tensor:
+    if over_all:
+        return all_paths_bound(problem, prices)
+    program = problem.rewritten.program
+    return problem.objective.rules.from_score(program.bound(prices))
+
+
+def _row(prices: Tensor) -> FloatArray:
+    row: FloatArray = prices.reshape(-1).cpu().numpy().astype(np.float64)
+    return row
+
+
+def _class_claims(problem: Problem, splits: Tensor, prices: Tensor) -> list[Claim]:
+    """A claim a class: the multiplier of a higher class is the price of the dearest demand that it must carry."""
+    assert problem.classes is not None
+    carried, claims = problem.flows(splits).sum(-1)[0], list[Claim]()
+    names = _class_names(problem)
+    for number, name in enumerate(names):
+        own = finite_prices(prices[min(number, len(prices) - 1)][None])
+        price = problem.cheapest_path_cost(problem.ops.path_sum(own), unroutable=math.inf)[0]
+        room = float(problem.capacity_value(own)[0])
+        rows = problem.classes.rows(number)
+        value, profit = (
+            float(carried[rows].sum()),
+            float((problem.demand[0, rows] * (1 - price[rows]).clamp(min=0)).sum()),
+        )
+        bound, terms, multipliers = room + profit, room + profit, {}
+        for upper in range(number):
+            rows = problem.classes.rows(upper)
+            demand, paid, kept = problem.demand[0, rows], price[rows], float(carried[rows].sum())
+            order = paid.argsort()
+            needed = int((demand[order].cumsum(0) < kept).sum())
+            multiplier = float(paid[order[min(needed, len(order) - 1)]]) if kept else 0.0
+            multiplier = int(multiplier * _UNIT) / _UNIT if math.isfinite(multiplier) else 0.0
+            given = float((demand * (multiplier - paid).clamp(min=0)).sum())
+            bound, terms = bound + given - multiplier * kept, terms + given + multiplier * kept
+            multipliers[names[upper]] = multiplier
+        claims.append(Claim("class", _row(own), value, max(bound, value), terms, name, multipliers))
+    return claims
+
+
+def _level_claims(problem: Problem, splits: Tensor, allocation: Allocation) -> list[Claim]:
+    """A claim for each level of rates whose growth the prices of its program bound."""
+    assert allocation.program_prices is not None
+    rate, weight, claims = problem.flows(splits).sum(-1)[0], problem.demand_value, list[Claim]()
+    for level, prices in allocation.program_prices.of_row(0):
+        level *= 1 - _LEVEL_ROUNDING
+        own = finite_prices(prices[None]).to(problem.capacity)
+        own = own * (_LARGEST_PRICE / own.amax().clamp(min=1e-300))
+        price = problem.cheapest_path_cost(problem.ops.path_sum(own))[0]
+        grows = rate >= level * weight
+        value = float(problem.capacity_value(own)[0])
+        growth = growth_from(price, value, rate, grows, level * weight, problem.demand[0])
+        if math.isfinite(growth) and level > 0:
+            claims.append(
+                Claim("level", _row(own), 1.0, growth, max(1.0, growth) * 2**10, np.format_float_positional(level))
+            )
+    return claims
+
+
+def _class_names(problem: Problem) -> list[str]:
+    """Names of the classes without spaces, which separate words in a proof."""
+    return [] if problem.classes is None else [name.replace(" ", "_") for name in problem.classes.names]
+
+
+def _network(problem: Problem) -> list[dict[str, object]]:
+    topology, names = problem.topology, problem.topology.node_names
+    rows: list[dict[str, object]] = [
+        {"source": names[s], "target": names[t], "capacity": repr(c)}
+        for s, t, c in zip(topology.link_source, topology.link_target, problem.capacity[0].tolist(), strict=True)
+    ]
+    if bool((problem.link_cost > 0).any()):
+        rows = [{**row, "cost": repr(cost)} for row, cost in zip(rows, problem.link_cost.tolist(), strict=True)]
+    return rows
+
+
+def _matrix(problem: Problem) -> list[dict[str, object]]:
+    names, rules = problem.topology.node_names, problem.objective.rules
+    rows: list[dict[str, object]] = [
+        {"source": names[s], "target": names[t], "rate": repr(rate)}
+        for (s, t), rate in zip(problem.paths.pairs.tolist(), problem.demand[0].tolist(), strict=True)
+    ]
+    is_weighted = problem.classes is None and not rules.carries_all and bool((problem.demand_value != 1).any())
+    if is_weighted:
+        rows = [{**row, "weight": repr(w)} for row, w in zip(rows, problem.demand_value.tolist(), strict=True)]
+    if problem.classes is not None:
+        of_demand = np.array(_class_names(problem), dtype=object)[problem.classes.of_demand]
+        rows = [{**row, "class": name} for row, name in zip(rows, of_demand, strict=True)]
+    return rows
+
+
+def _write_table(file: Path, rows: Sequence[dict[str, object]]) -> None:
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _write_flows(
+    file: Path,
+    inputs: Sequence[Path],
+    problem: Problem,
+    sent: Tensor,
+    claims: Sequence[Claim],
+    rounding: int,
+    carries_all: bool,
+    over_all: bool,
+    multipliers: Sequence[Sequence[str]] | None,
+) -> None:
+    """Write the proof; arguments as of :func:`write_proof`, with (D, K) Gbit/s ``sent``."""
+    body, digest = io.StringIO(), hashlib.sha256()
+    for line, path_list in _demand_lines(
+        problem, sent, 0 if carries_all else rounding, carries_all, over_all, multipliers
+    ):
+        body.write(line)
+        digest.update(path_list)
+    hashes = [hashlib.sha256(one.read_bytes()).hexdigest() for one in inputs]
+    head = ["teal-proof 1", f"network {hashes[0]}", f"matrix {hashes[1]}"]
+    head.append("paths all" if over_all else f"paths listed {digest.hexdigest()}")
+    for claim in claims:
+        head += claim.lines(rounding)
+    opener = gzip.open if file.suffix == ".gz" else open
+    with opener(file, "wt", encoding="utf-8", newline="\n") as stream:
+        stream.write("\n".join([*head, "flows", ""]))
+        stream.write(body.getvalue())
+        stream.write("end\n")
+
+
+def _demand_lines(
+    problem: Problem,
+    sent: Tensor,
+    rounding: int,
+    carries_all: bool,
+    over_all: bool,
+    multipliers: Sequence[Sequence[str]] | None,
+) -> Iterator[tuple[str, bytes]]:
+    """The line of each demand, and its line in the list of paths."""
+    mask = problem.path_mask[0].cpu().numpy()
+    if over_all:
+        mask = mask & (sent.cpu().numpy() > 0)
+    demand_index, k = np.nonzero(mask)
+    along = links_along(problem.topology, problem.paths, demand_index, k)
+    numbers, starts, links = (
+        [str(i) for i in range(problem.topology.num_links)],
+        along.link_starts.tolist(),
+        along.links,
+    )
+    factor = (1 - 2.0**-rounding if rounding else 1.0) * _UNIT
+    units = [int(x) for x in (sent.cpu().numpy()[demand_index, k] * factor).tolist()]
+    ptr = np.searchsorted(demand_index, np.arange(len(mask) + 1)).tolist()
+    wanted: AnyArray = problem.demand[0].cpu().numpy() * _UNIT
+    for d, rate in enumerate(wanted.tolist()):
+        first, last = ptr[d], ptr[d + 1]
+        flows = units[first:last]
+        if carries_all and flows:
+            # One unit in 2^52 more than the float: at least the decimal that stands for it.
+            missing = int(rate) + (int(rate) >> 52) + 1 - sum(flows)
+            flows[flows.index(max(flows))] += max(0, missing)
+        paths = [",".join([numbers[i] for i in links[starts[j] : starts[j + 1]].tolist()]) for j in range(first, last)]
+        words = [f"{flow}:{path}" for flow, path in zip(flows, paths, strict=True)]
+        first_words = multipliers[d] if multipliers is not None else ()
+        yield " ".join([str(d), *first_words, *words]) + "\n", (" ".join([str(d), *paths]) + "\n").encode()

@@ -1,0 +1,72 @@
+"""Small random networks, one for each kind of proof."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from teal.network import all_pairs, compute_paths
+from teal.objectives import ObjectiveName
+from teal.problem import Problem
+from teal.problem.priority import priority_problem
+from teal.proofs.write import write_proof
+from teal.solvers.pdhg.solver import solve
+from teal.testing import cabled_topology, random_problem, random_topology
+
+
+class Case(NamedTuple):
+    """A kind of proof.
+
+    Attributes:
+        objective: of the program.
+        over_all: whether the bound is over all paths.
+        protected: whether flows are promises.
+    """
+
+    objective: ObjectiveName
+    over_all: bool = False
+    protected: bool = False
+
+
+CASES = (
+    Case(ObjectiveName.TOTAL_FLOW),
+    Case(ObjectiveName.TOTAL_FLOW, over_all=True),
+    Case(ObjectiveName.WEIGHTED_FLOW),
+    Case(ObjectiveName.LATENCY_PENALISED_FLOW),
+    Case(ObjectiveName.LATENCY_PENALISED_FLOW, over_all=True),
+    Case(ObjectiveName.MAX_LINK_UTILISATION),
+    Case(ObjectiveName.MAX_LINK_UTILISATION, over_all=True),
+    Case(ObjectiveName.MAX_CONCURRENT_FLOW),
+    Case(ObjectiveName.PRIORITY),
+    Case(ObjectiveName.MAX_MIN),
+    Case(ObjectiveName.WEIGHTED_FLOW, protected=True),
+)
+
+
+def problem_of(case: Case, seed: int) -> Problem:
+    """A problem of the kind with one matrix; demands exceed the capacities."""
+    if case.objective == ObjectiveName.PRIORITY:
+        topology = random_topology(seed)
+        paths = compute_paths(topology, all_pairs(topology), num_paths=3, cache=False)
+        rng = np.random.default_rng(seed)
+        demand = {name: rng.lognormal(0, 1.5, (1, paths.num_demands)) for name in ("gold", "silver", "bronze")}
+        return priority_problem(topology, paths, demand)
+    if case.protected:
+        topology = cabled_topology(seed)
+        paths = compute_paths(topology, all_pairs(topology), num_paths=3, cache=False)
+        rng = np.random.default_rng(seed)
+        problem = Problem.create(
+            topology, paths, case.objective, rng.lognormal(0, 1.5, (1, paths.num_demands)),
+            weight=rng.choice([1.0, 2.0, 4.0], paths.num_demands),
+        )  # fmt: skip
+        return problem.with_protection()
+    return random_problem(seed, objective=case.objective, batch=1, failed=0 if case.over_all else seed % 3)
+
+
+def write_case(case: Case, folder: Path, seed: int) -> list[str]:
+    """Write the proof of a solve."""
+    problem = problem_of(case, seed)
+    result = solve(problem, gap=1e-4)
+    return write_proof(folder, problem, result.allocation, over_all=case.over_all)

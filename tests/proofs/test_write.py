@@ -1,0 +1,116 @@
+"""Proofs of Teal's allocations say what the assessment says, and refuse what breaks a rule."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from teal.errors import InputError
+from teal.network import all_pairs, compute_paths
+from teal.objectives import ObjectiveName
+from teal.problem import Allocation, Problem
+from teal.problem.assessment import assess
+from teal.proofs import check
+from teal.proofs.write import GROUPS, MATRIX, NETWORK, PROOF, claims_of, write_proof
+from teal.solvers.pdhg.solver import solve
+from teal.testing import make_topology, random_problem
+from tests.proofs.cases import CASES, Case, problem_of
+
+_ROUNDING = 1e-11  # of claims: 2^-39 of the value
+
+
+def _numbers(sentence: str) -> tuple[float, float]:
+    low, _, rest = sentence.partition("from ")[2].partition(" to ")
+    return float(low), float(rest.partition(",")[0])
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("seed", range(6))
+def test_a_proof_says_what_the_assessment_says(case: Case, seed: int, tmp_path: Path) -> None:
+    problem = problem_of(case, seed)
+    result = solve(problem, gap=1e-3)
+    sentences = write_proof(tmp_path, problem, result.allocation, over_all=case.over_all)
+    assessment = assess(problem, result.allocation)
+    if case.objective == ObjectiveName.MAX_MIN:
+        assert all(_numbers(sentence)[0] == 1 <= _numbers(sentence)[1] for sentence in sentences)
+        return
+    if assessment.lines is not None:
+        expected = [(line.value, line.bound) for line in assessment.lines.lines(0)]
+    else:
+        expected = [(float(assessment.value[0]), float(assessment.bound[0]))]
+    assert len(sentences) == len(expected)
+    for sentence, (value, bound) in zip(sentences, expected, strict=True):
+        low, high = _numbers(sentence)
+        reached, proved = (high, low) if case.objective == ObjectiveName.MAX_LINK_UTILISATION else (low, high)
+        assert reached == pytest.approx(value, rel=_ROUNDING, abs=2e-9)
+        sense = problem.objective.rules.sense
+        if case.over_all:
+            assert sense * proved >= sense * value - 1e-6 * abs(value)
+        else:  # the assessment tries multiples of the prices too; under priority its bound is at least the value
+            assert proved == pytest.approx(bound, rel=1e-6, abs=1e-6)
+
+
+def test_the_claim_costs_two_times_1e_12_of_the_value(tmp_path: Path) -> None:
+    problem = random_problem(4, batch=1)
+    result = solve(problem, gap=1e-6)
+    (sentence,) = write_proof(tmp_path, problem, result.allocation)
+    assert _numbers(sentence)[0] >= float(result.value[0]) * (1 - 4e-12) - 1e-9
+
+
+def test_what_breaks_a_rule_is_named_with_its_link_or_demand(tmp_path: Path) -> None:
+    topology = make_topology([(0, 1, 2.0), (1, 2, 1.0)])
+    paths = compute_paths(topology, all_pairs(topology), num_paths=2, cache=False)
+    problem = Problem.create(topology, paths, "total_flow", torch.full((1, paths.num_demands), 1.5).numpy())
+    full = torch.where(problem.path_mask, 1.0, 0.0).to(torch.float64)
+    prices = torch.zeros_like(problem.capacity)
+    with pytest.raises(InputError, match=r"link n1->n2.*at most 1.0 Gbit/s"):
+        write_proof(tmp_path, problem, Allocation.of_batch(full, prices, 0.0))
+    with pytest.raises(InputError, match=r"demand from n0 to n1.*at most 1.5 Gbit/s"):
+        write_proof(tmp_path, problem, Allocation.of_batch(1.1 * full, prices, 0.0))
+    balanced = Problem.create(topology, paths, "max_link_utilisation", problem.demand.numpy())
+    with pytest.raises(InputError, match=r"demand from .*: expected 1.5 Gbit/s"):
+        write_proof(tmp_path, balanced, Allocation.of_batch(0.9 * full, prices, 0.0))
+
+
+def test_what_cannot_be_proved_says_so(tmp_path: Path) -> None:
+    problem = random_problem(2, batch=1)
+    result = solve(problem, gap=1e-2)
+    calm = problem.with_churn_limit(result.splits[0], 0.5)
+    with pytest.raises(InputError, match="no side condition but promises"):
+        write_proof(tmp_path, calm, result.allocation)
+    problem = problem_of(Case(ObjectiveName.MAX_MIN), 0)
+    with pytest.raises(InputError, match="candidate paths, for classes and levels"):
+        write_proof(tmp_path, problem, solve(problem, gap=1e-2).allocation, over_all=True)
+
+
+def test_without_prices_the_bound_is_all_routable_demand(tmp_path: Path) -> None:
+    problem = random_problem(7, batch=1)
+    nothing = Allocation.of_batch(torch.zeros_like(problem.even_splits), None, 0.0)
+    (sentence,) = write_proof(tmp_path, problem, nothing)
+    low, high = _numbers(sentence)
+    assert low == 0
+    assert high == pytest.approx(float(problem.routable_demand.sum()), rel=1e-9)
+
+
+def test_a_compressed_proof_is_the_same(tmp_path: Path) -> None:
+    problem = random_problem(8, batch=1)
+    result = solve(problem, gap=1e-3)
+    plain = write_proof(tmp_path / "plain", problem, result.allocation)
+    packed = write_proof(tmp_path / "packed", problem, result.allocation, compressed=True)
+    assert plain == packed
+    assert (tmp_path / "packed" / f"{PROOF}.gz").exists()
+    assert not (tmp_path / "packed" / GROUPS).exists()
+    assert check.check(*(str(tmp_path / "packed" / name) for name in (NETWORK, MATRIX, f"{PROOF}.gz"))) == packed
+
+
+def test_prices_that_were_multiplied_prove_as_much() -> None:
+    problem = random_problem(9, batch=1)
+    result = solve(problem, gap=1e-4)
+    halved = dataclasses.replace(result.allocation, prices=result.prices / 2)
+    own, other = (
+        claims_of(problem, result.splits, allocation, over_all=False)[0] for allocation in (result.allocation, halved)
+    )
+    assert other.bound == pytest.approx(own.bound, rel=1e-6)
