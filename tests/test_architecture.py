@@ -42,7 +42,7 @@ ORDERS = {
         "next_interval", "igp", "simulate", "segments", "over_lists", "metrics", "counters", "static_lists",
     ),
 }  # fmt: skip
-MAX_TOP_LEVEL_ENTRIES = 26
+MAX_TOP_LEVEL_ENTRIES = 27  # one more than before for each capability that gets a room, and for nothing else
 MAX_LINES = 700  # of a file, which holds one concept whole; longer ones are hard to hold in one's head
 MAX_DRAWING_LINES = 50
 
