@@ -9,6 +9,8 @@ With flows x[d, k] >= 0, capacities c[e] and load[e] the sum of x over the paths
   load[e] <= c[e].  Scaling all flows alike shows that alpha = min(1, 1 / theta), so that both are
   solved as one program; capacity that is left over is given to demands that can use it.
 
+- proportional_fair, alpha_fair: max sum W[d] u(share of d that is carried), a concave utility; value and bound are
+  equivalent common shares, see :mod:`teal.problem.curves`.
 - max_min: the rates f[d] = sum_k x[d, k] are max-min fair: no f[d] / w[d], with w[d] the demand's weight, can be raised
   without lowering another one that is not larger.  Value and bound are flows, see :mod:`teal.problem.fair_levels`.
   Schemes without a method for it maximise the sum of w[d] f[d].
@@ -26,7 +28,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -34,7 +37,7 @@ import numpy as np
 
 from teal.errors import InputError
 from teal.runtime.arrays import AnyArray, FloatArray
-from teal.spec import Registry
+from teal.spec import Registry, parse_spec
 
 
 class ObjectiveName(StrEnum):
@@ -45,6 +48,8 @@ class ObjectiveName(StrEnum):
     LATENCY_PENALISED_FLOW = "latency_penalised_flow"
     MAX_LINK_UTILISATION = "max_link_utilisation"
     MAX_CONCURRENT_FLOW = "max_concurrent_flow"
+    PROPORTIONAL_FAIR = "proportional_fair"
+    ALPHA_FAIR = "alpha_fair"
     PRIORITY = "priority"
     MAX_MIN = "max_min"
 
@@ -72,7 +77,19 @@ class Rules:
         unit: of its value, as printed after a number.
         measure_label: what tables and plots show of its value; None where they show the satisfied demand, in per cent.
         loss_label: what tables call a share of the value that is lost.
+        alpha: of the utility of a demand's share (see :mod:`teal.problem.curves`); None where value is linear in flow.
+        weight_by: weight of a utility: demand (each Gbit/s alike), 1 (each demand alike), or given (by a weight of it).
     """
+
+    def with_options(self, options: Mapping[str, str]) -> Rules:
+        """The rules with the options of an objective, ``alpha_fair:alpha=2``.
+
+        Raises:
+            InputError: an option that it does not have, or another value.
+        """
+        if options:
+            raise InputError("objective", next(iter(options)), "an objective with options, alpha_fair", "this one")
+        return self
 
     carries_all: bool = False
     solved_as: ObjectiveName | None = None
@@ -85,6 +102,8 @@ class Rules:
     unit: str = " Gbit/s"
     measure_label: str | None = None
     loss_label: str = "lost"
+    alpha: float | None = None
+    weight_by: str = "demand"
 
     def demand_value(self, weight: FloatArray | None, demands: int) -> FloatArray:
         """(D,) value of one Gbit/s of each demand.
@@ -121,10 +140,14 @@ class Rules:
         """
         return sum(values)
 
-    def from_score(self, score: Any) -> Any:
+    def from_score(self, problem: Any, score: Any) -> Any:
         """(B,) values or bounds, of those of the program as a maximum; tensors.
 
         Where all demand is carried that program is max -theta, with theta the largest link utilisation.
+
+        Args:
+            problem: a :class:`teal.Problem`.
+            score: (B,).
         """
         return score
 
@@ -168,7 +191,7 @@ class _Utilisation(Rules):
     def value_of_parts(self, values: list[float], largest_utilisation: float) -> float:
         return largest_utilisation
 
-    def from_score(self, score: Any) -> Any:
+    def from_score(self, problem: Any, score: Any) -> Any:
         return (-score).clamp(min=0)
 
 
@@ -182,10 +205,50 @@ class _Concurrent(_Utilisation):
     def value_of_parts(self, values: list[float], largest_utilisation: float) -> float:
         return min([1.0, *values])
 
-    def from_score(self, score: Any) -> Any:
+    def from_score(self, problem: Any, score: Any) -> Any:
         return 1 / (-score).clamp(min=1)
 
 
+_WEIGHTS = ("demand", "1", "given")  # of Rules.weight_by
+_MAX_ALPHA = 64.0  # above which powers of shares leave the range of float64 soon
+
+
+class _Fair(Rules):
+    """proportional_fair and alpha_fair: value and bound are equivalent common shares (:mod:`teal.problem.curves`)."""
+
+    def with_options(self, options: Mapping[str, str]) -> Rules:
+        allowed = ("weight",) if self.measure_label == _MEAN_OF_LOGS else ("alpha", "weight")
+        if unknown := [key for key in options if key not in allowed]:
+            raise InputError("objective", unknown[0], " or ".join(allowed), repr(unknown[0]))
+        weight_by = options.get("weight", self.weight_by)
+        if weight_by not in _WEIGHTS:
+            raise InputError("objective", "weight", ", ".join(_WEIGHTS), repr(weight_by))
+        try:
+            alpha = float(options.get("alpha", str(self.alpha)))
+        except ValueError:
+            alpha = math.nan
+        if not 0 <= alpha <= _MAX_ALPHA:
+            raise InputError("objective", "alpha", f"a number from 0 to {_MAX_ALPHA:g}", repr(options["alpha"]))
+        return dataclasses.replace(self, alpha=alpha, weight_by=weight_by, needs_weight=weight_by == "given")
+
+    def demand_value(self, weight: FloatArray | None, demands: int) -> FloatArray:
+        if self.weight_by != "given" or weight is None:
+            return np.ones(demands)
+        if not np.all(weight > 0):
+            raise InputError("objective", "weight", "above 0", float(np.min(weight)))
+        return weight
+
+    def value(self, problem: Any, splits: Any) -> Any:
+        return problem.utility.equivalent(problem.utility.score(splits.sum(-1)))
+
+    def value_of_parts(self, values: list[float], largest_utilisation: float) -> float:
+        raise NotImplementedError("the equivalent share of parts depends on their weights")
+
+    def from_score(self, problem: Any, score: Any) -> Any:
+        return problem.utility.equivalent(score)
+
+
+_MEAN_OF_LOGS = "geometric mean share"
 _BUILT_IN: dict[str, Rules] = {
     ObjectiveName.TOTAL_FLOW: Rules(allows_protection=True),
     ObjectiveName.WEIGHTED_FLOW: _Weighted(needs_weight=True, allows_protection=True),
@@ -201,11 +264,20 @@ _BUILT_IN: dict[str, Rules] = {
     ObjectiveName.MAX_CONCURRENT_FLOW: _Concurrent(
         carries_all=True, solved_as=ObjectiveName.MAX_LINK_UTILISATION, unit="", measure_label="least share carried"
     ),
+    ObjectiveName.PROPORTIONAL_FAIR: _Fair(
+        alpha=1.0, paths_for=ObjectiveName.TOTAL_FLOW, unit="", measure_label=_MEAN_OF_LOGS
+    ),
+    ObjectiveName.ALPHA_FAIR: _Fair(
+        alpha=2.0, paths_for=ObjectiveName.TOTAL_FLOW, unit="", measure_label="equivalent common share"
+    ),
     ObjectiveName.PRIORITY: _Weighted(is_sequence=True, needs_weight=True, allows_protection=True),
     ObjectiveName.MAX_MIN: _MaxMin(is_sequence=True, paths_for=ObjectiveName.MAX_LINK_UTILISATION),
 }
 _RULES: Registry[Rules] = Registry("objective", "teal.objectives", _BUILT_IN)
-SINGLE_PROGRAMS = tuple(name for name in ObjectiveName if not _BUILT_IN[name].is_sequence)
+# Those whose value is linear in flow.
+SINGLE_PROGRAMS = tuple(
+    name for name in ObjectiveName if not _BUILT_IN[name].is_sequence and _BUILT_IN[name].alpha is None
+)
 
 
 def register_objective(name: str, rules: Rules, *, replace: bool = False) -> None:
@@ -224,23 +296,30 @@ class Objective:
     """One of the programs above, or one that was registered.
 
     Attributes:
-        name: which program.
+        name: which program; at first perhaps with options, ``alpha_fair:alpha=2,weight=1``.
         epsilon: for latency_penalised_flow, in [0, 1): share of its value that the path of largest latency loses.
+        options: what was given after the name.
 
     Raises:
-        InputError: an unknown name, or ``epsilon`` out of range.
+        InputError: an unknown name or option, or ``epsilon`` out of range.
     """
 
     name: str = ObjectiveName.TOTAL_FLOW
     epsilon: float = 0.5
+    options: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
+        if ":" in self.name and self.name not in _RULES:
+            spec = parse_spec(self.name)
+            object.__setattr__(self, "name", spec.name)
+            object.__setattr__(self, "options", tuple(sorted(spec.options.items())))
         if self.name not in _RULES:
             raise InputError("objective", "name", ", ".join(_RULES.names()), repr(self.name))
         with contextlib.suppress(ValueError):  # a plain string is accepted too
             object.__setattr__(self, "name", ObjectiveName(self.name))
         if not 0 <= self.epsilon < 1:
             raise InputError("objective", "epsilon", "a number in [0, 1)", self.epsilon)
+        _ = self.rules  # which refuse options
 
     @classmethod
     def of(cls, value: Objective | str) -> Objective:
@@ -258,13 +337,22 @@ class Objective:
     @property
     def rules(self) -> Rules:
         """What distinguishes it from other objectives."""
-        return _RULES[self.name]
+        rules = _RULES[self.name]
+        return rules.with_options(dict(self.options)) if self.options else rules
+
+    @property
+    def spec(self) -> str:
+        """The name with its options, as commands take it."""
+        if not self.options:
+            return self.name
+        return f"{self.name}:{','.join(f'{key}={value}' for key, value in self.options)}"
 
     @property
     def for_paths(self) -> Objective:
         """The single program for which candidate paths are chosen; see :attr:`Rules.paths_for`."""
         usual = ObjectiveName.TOTAL_FLOW if self.rules.is_sequence else self.name
-        return dataclasses.replace(self, name=self.rules.paths_for or usual)
+        name = self.rules.paths_for or usual
+        return dataclasses.replace(self, name=name, options=self.options if name == self.name else ())
 
     @property
     def maximises_value(self) -> bool:

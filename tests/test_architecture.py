@@ -32,7 +32,7 @@ TIERS = (
 # Rooms whose modules have an order of their own: each imports only from those before it.
 ORDERS = {
     "problem": (
-        "checks", "steps", "prox", "tangents", "demand_sets", "price_sets", "program", "condition", "churn",
+        "checks", "steps", "prox", "tangents", "demand_sets", "curves", "price_sets", "program", "condition", "churn",
         "protection", "offers", "usable", "problem", "scale", "allocation", "feasibility", "bounds", "lines",
         "priority", "fair_levels", "assessment",
     ),

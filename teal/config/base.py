@@ -87,7 +87,7 @@ class ProgramConfig(CandidateConfig):
     def __post_init__(self) -> None:
         """Raise InputError for an objective that nobody knows."""
         super().__post_init__()
-        object.__setattr__(self, "objective", Objective(self.objective).name)
+        object.__setattr__(self, "objective", Objective(self.objective).spec)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -203,13 +203,15 @@ def given_weights(
     config: InstanceConfig, topology: Topology, traffic: TrafficMatrices, notify: Callable[[str], None]
 ) -> FloatArray | None:
     """(D,) weights of the demands under weighted_flow and, where there are any, max_min; else None."""
-    if config.objective not in (ObjectiveName.WEIGHTED_FLOW, ObjectiveName.MAX_MIN):
+    objective = Objective(config.objective)
+    takes_weights = objective.rules.needs_weight or objective.name in (ObjectiveName.WEIGHTED_FLOW, ObjectiveName.MAX_MIN)
+    if not takes_weights or objective.name == ObjectiveName.PRIORITY:
         if config.class_weights:
             raise InputError("--class-weights", "", "the objective weighted_flow or max_min", config.objective)
         return None
     if config.class_weights:
         return _weights_of_classes(config, traffic)
-    text = config.weights or (_USUAL_WEIGHTS if config.objective == ObjectiveName.WEIGHTED_FLOW else "")
+    text = config.weights or (_USUAL_WEIGHTS if objective.rules.needs_weight else "")
     if not text:
         return None
     notify(f"weights: {text}")

@@ -71,6 +71,8 @@ def usable_prices(problem: Problem, prices: Tensor, most: float = 1e6) -> Tensor
         most: see :meth:`teal.problem.price_sets.PriceSet.usable`.
     """
     prices = finite_prices(prices)
+    if problem.utility is not None:  # a share next to 0 is worth any price
+        return prices
     largest = torch.cat([problem.demand_value, problem.demand_value.new_zeros(1)]).amax().to(prices)
     return problem.price_set.usable(prices, largest, most)
 
@@ -103,8 +105,8 @@ def all_paths_bound(problem: Problem, prices: Tensor) -> Tensor:
     program, row_value = problem.program, problem.capacity_value(prices)
     scale = program.price_set.scale(row_value)
     demand = problem.routable_demand if program.demand_set.carries_all else problem.demand
-    rows = zip(link_weights(problem, scale[:, None] * prices), demand, strict=True)
-    profits = [_all_paths_profit(problem, *row) for row in rows]
+    weights = link_weights(problem, scale[:, None] * prices)
+    profits = [_all_paths_profit(problem.row(row), weights[row], demand[row]) for row in range(problem.batch)]
     bound = program.price_set.support(row_value) + row_value.new_tensor(profits)
     return from_score(problem, torch.where(bound.isfinite(), bound, torch.inf))
 
@@ -126,23 +128,22 @@ def _all_paths_profit(problem: Problem, weight: Tensor, demand: Tensor) -> float
     sources, source_row = np.unique(paths.pairs[:, 0], return_inverse=True)
     order = np.argsort(source_row, kind="stable")  # demands of classes are sorted class by class
     source_row, targets = source_row[order], paths.pairs[order, 1]
-    value, link_weight, of_best = problem.demand_value.cpu()[order], weight.cpu().numpy(), problem.demand_set.of_best
-    total, demand = 0.0, demand.cpu()[order]
+    link_weight, distances = weight.cpu().numpy(), np.empty(len(order))
     for first in range(0, len(sources), _SOURCES_AT_A_TIME):
         chunk = slice(*np.searchsorted(source_row, [first, first + _SOURCES_AT_A_TIME]))  # demands of these sources
         distance, _ = shortest_trees(
             topology.num_nodes, topology.link_source, topology.link_target, link_weight,
             sources[first : first + _SOURCES_AT_A_TIME],
         )  # fmt: skip
-        least = torch.from_numpy(distance[source_row[chunk] - first, targets[chunk]])
-        profit = torch.where(least.isfinite(), value[chunk] - least, 0)
-        total += float((demand[chunk] * of_best(profit)).sum())
-    return total
+        distances[order[chunk]] = distance[source_row[chunk] - first, targets[chunk]]
+    least = torch.from_numpy(distances).to(demand)
+    profit = torch.where(least.isfinite(), problem.demand_value - least, 0)
+    return float((demand * problem.demand_set.of_best(profit[None])[0]).sum())
 
 
 def from_score(problem: Problem, score: Tensor) -> Tensor:
     """(B,) values or bounds of the objective, of those of its program as a maximum."""
-    return problem.objective.rules.from_score(score)
+    return problem.objective.rules.from_score(problem, score)
 
 
 def gap(problem: Problem, value: Tensor, bound: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ class DemandSet(Protocol):
         ...
 
 
-class _ByBestColumn:
+class ByBestColumn:
     """A set whose support depends on the best column alone."""
 
     uses_best_column, carries_all = True, False
@@ -83,7 +83,7 @@ class _ByBestColumn:
         return self.of_best(torch.where(has_column, best, 0))
 
 
-class AtMostOne(_ByBestColumn):
+class AtMostOne(ByBestColumn):
     """{w >= 0, sum w <= 1}: a demand may be carried in part."""
 
     def of_best(self, best: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class AtMostOne(_ByBestColumn):
         return project_splits(point, live, carries_all=False, slope=slope)
 
 
-class ExactlyOne(_ByBestColumn):
+class ExactlyOne(ByBestColumn):
     """{w >= 0, sum w = 1}: a demand with a live column is carried whole."""
 
     carries_all = True
@@ -110,7 +110,7 @@ class ExactlyOne(_ByBestColumn):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Stepped(_ByBestColumn):
+class Stepped(ByBestColumn):
     """{w >= 0, sum w <= 1}, with a value that falls in steps (:mod:`teal.problem.steps`).
 
     Attributes:

@@ -18,9 +18,10 @@ from teal.pathops import PathOps, make_path_ops
 from teal.problem.checks import arrays
 from teal.problem.churn import ChurnLimit
 from teal.problem.condition import Condition, Rewritten, together
+from teal.problem.curves import Concave, Curve
 from teal.problem.demand_sets import AtMostOne, Capped, DemandSet, ExactlyOne, Stepped
 from teal.problem.price_sets import NonNegative, PriceSet, Simplex
-from teal.problem.program import Program
+from teal.problem.program import Program, live_columns
 from teal.problem.protection import Protection
 from teal.problem.steps import ValueSteps
 from teal.problem.usable import usable_part
@@ -181,6 +182,8 @@ class Problem:
         """See :attr:`usable`; None stands for itself: a cycle of references would keep large tensors alive."""
         if self.price_set.on_simplex or self.largest_share is not None or not self.ops.counts_once:
             return None
+        if self.utility is not None:  # of shares of the whole demand
+            return None
         demand, capacity = usable_part(
             self.demand, self.capacity, carried=lambda: self.bottleneck.sum(-1), routable=lambda: self.routable_demand,
             all_have_paths=bool((self.ops.path_count > 0).all()),
@@ -300,6 +303,9 @@ class Problem:
 
     def under(self, condition: Condition) -> Problem:
         """The same matrices under one more side condition; raises InputError where it does not go with the rest."""
+        if self.utility is not None:
+            expected = "an objective whose value is linear in flow"
+            raise InputError(condition.name, "objective", expected, self.objective.name)
         if self.steps is not None:
             raise InputError(condition.name, "steps", "a problem without steps of value", "one with steps")
         return dataclasses.replace(self, conditions=together(self.objective, self.conditions, condition))
@@ -330,9 +336,25 @@ class Problem:
         """The condition of a class, None if there is none."""
         return next((one for one in self.conditions if isinstance(one, kind)), None)
 
+    @cached_property
+    def utility(self) -> Concave | None:
+        """The concave utility of the demands; None where value is linear in flow, or falls in steps."""
+        rules = self.objective.rules
+        if rules.alpha is None:
+            return None
+        has_weight = (self.demand > 0) & live_columns(self.ops, self.capacity).any(-1)
+        demand = torch.where(has_weight, self.demand, 0)
+        weight = {"demand": demand, "1": torch.ones_like(demand), "given": self.demand_value.expand_as(demand)}
+        own = torch.where(has_weight, weight[rules.weight_by], 0)
+        scale = demand.sum(1, keepdim=True) / own.sum(1, keepdim=True).clamp(min=1e-300)
+        worth = torch.where(has_weight, own * scale / torch.where(has_weight, demand, 1), 0)
+        return Concave(Curve(rules.alpha), worth, self.demand, self.demand_value)
+
     @property
     def demand_set(self) -> DemandSet:
         """What a demand may do."""
+        if self.utility is not None:
+            return self.utility
         if self.objective.rules.carries_all:
             return ExactlyOne()
         if self.largest_share is not None:

@@ -58,11 +58,7 @@ class Program:
     @cached_property
     def live(self) -> Bool[Tensor, "B D J"]:
         """(B, D, J) columns that exist and are on no row without a limit above 0."""
-        exists = self.columns.mask.expand(len(self.demand), -1, -1)
-        closed = self.limit <= 0
-        if not bool(closed.any()):
-            return exists
-        return exists & (self.columns.path_max(closed.to(self.limit.dtype))[0] == 0)
+        return live_columns(self.columns, self.limit)
 
     @cached_property
     def has_one_value(self) -> bool:
@@ -162,6 +158,15 @@ class Program:
         unit = torch.where(largest > 0, largest, 1)
         columns = AddedRowOps(self.columns, coefficient / unit)
         return dataclasses.replace(self, columns=columns, limit=torch.cat([self.limit, (limit / unit)[:, None]], 1))
+
+
+def live_columns(columns: PathOps, limit: Tensor) -> Tensor:
+    """(B, D, J) columns that exist and are on no row whose limit (B, R) is 0."""
+    exists = columns.mask.expand(len(limit), -1, -1)
+    closed = limit <= 0
+    if not bool(closed.any()):
+        return exists
+    return exists & (columns.path_max(closed.to(limit.dtype))[0] == 0)
 
 
 def _proven(bound: Tensor) -> Tensor:

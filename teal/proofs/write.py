@@ -231,7 +231,7 @@ def _bound(problem: Problem, prices: Tensor, *, over_all: bool) -> Tensor:
     if over_all:
         return all_paths_bound(problem, prices)
     program = problem.rewritten.program
-    return problem.objective.rules.from_score(program.bound(prices))
+    return problem.objective.rules.from_score(problem, program.bound(prices))
 
 
 def _row(prices: Tensor) -> FloatArray:

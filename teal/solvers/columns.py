@@ -121,7 +121,9 @@ def _with_best_paths(problem: Problem, result: PdhgResult, target: float) -> Pat
     paths = problem.paths
     for row in range(problem.batch):
         target_value = float(result.bound[row]) * target
-        if problem.solved is not problem:
+        if problem.utility is not None:
+            target_value = target * float(problem.utility.total[row])
+        elif problem.solved is not problem:
             target_value = target / max(float(result.bound[row]), 1e-12)  # in utilisations: theta = 1 / bound
         paths = _add_for_matrix(problem.row(row), result.prices[row : row + 1], target_value, paths)
     return paths
@@ -149,6 +151,8 @@ def _add_for_matrix(problem: Problem, prices: Tensor, target_value: float, paths
     shortest = distance[source_row, pairs[:, 1]]
     demand = problem.demand[0].cpu().numpy()
     limit = np.minimum(cheapest, value.cpu().numpy())  # a new path must cost less than this
+    if problem.utility is not None:
+        limit = cheapest
     if problem.demand_set.carries_all:
         limit = np.where(problem.routable[0].cpu().numpy(), cheapest, -np.inf)
         demand = demand / max(float(problem.capacity_value(prices)[0]), 1e-300)

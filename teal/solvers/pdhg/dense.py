@@ -13,6 +13,7 @@ from torch import Tensor
 
 from teal.network import PathSet
 from teal.problem import Problem, dual_bound
+from teal.problem.bounds import from_score
 from teal.solvers.pdhg.engine import guess_dual, initial_primal_weight
 from teal.solvers.projection import project, scaled_to_one
 from teal.solvers.result import PdhgState
@@ -142,7 +143,7 @@ class DenseEngine:
 
     def trivial_bound(self) -> Tensor:
         """See PdhgEngine."""
-        return total_value(self._exact).cpu()
+        return from_score(self._exact, total_value(self._exact)).cpu()
 
     def certify(self) -> Tensor:
         """See PdhgEngine."""

@@ -69,7 +69,8 @@ class Reduction:
             demand_unit = _unit(usable.demand.amax(1))[:, None]
         closing = (usable.capacity > 0) & (usable.capacity < _CLOSED_CAPACITY_RATIO * largest[:, None])
         # In a balanced program such a link may be the only way of a demand, and then decides the optimum.
-        self._closed = closing & (not usable.demand_set.carries_all)
+        # Under a utility every demand with a path must have a share.
+        self._closed = closing & (not usable.demand_set.carries_all and usable.utility is None)
         if (
             bool((self._unit != 1).any())
             or bool((demand_unit != 1).any())

@@ -69,7 +69,8 @@ def is_solved_without_kernels(problem: Problem, engine: str) -> bool:
     """Whether HiGHS solves a small program because the engine's kernels have not been compiled on this machine."""
     if not is_interpreting() or engine != "auto" or problem.ops.device.type != "cpu":
         return False
-    return problem.steps is None and problem.batch * int(problem.ops.mask.sum()) <= _EXACT_COLUMNS
+    is_linear = problem.steps is None and problem.utility is None
+    return is_linear and problem.batch * int(problem.ops.mask.sum()) <= _EXACT_COLUMNS
 
 
 def solving_single(
@@ -161,10 +162,11 @@ def _solving_reduced(
     may_span_decades: bool = True,
 ) -> Steps[PdhgResult]:
     """Solve each matrix by the engine that suits it, then those that stalled by another one."""
-    real = iteration_dtype(options.gap, dtype)
+    # Float32 would round shares next to 0 to 0, of which there is no utility.
+    real = iteration_dtype(options.gap, torch.float64 if problem.utility is not None else dtype)
     if engine != "auto":
         return (yield from _solving_parts(problem, state, options, engine, real))
-    is_small = problem.paths.scan_size <= LARGE_WORK and problem.steps is None
+    is_small = problem.paths.scan_size <= LARGE_WORK and problem.steps is None and problem.utility is None
     # The equilibrated engine takes long above that size, and knows no steps; a stall of float32 may still be mended.
     fallback = "equilibrated" if is_small else "auto" if real is torch.float32 and dtype is None else ""
     is_wide = (
@@ -253,5 +255,6 @@ def starts_from_samples(problem: Problem, gap: float, engine: str) -> bool:
         gap: target.
         engine: as of :func:`teal.solvers.pdhg.solve`.
     """
-    takes_samples = engine == "auto" and problem.largest_share is None and FusedEngine.accepts(problem)
+    takes_samples = engine == "auto" and problem.largest_share is None and problem.utility is None
+    takes_samples = takes_samples and FusedEngine.accepts(problem)
     return takes_samples and is_faster(problem.paths, gap)

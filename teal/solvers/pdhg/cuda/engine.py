@@ -123,7 +123,9 @@ class CudaEngine(DenseEngine):
 
     @staticmethod
     def accepts(problem: Problem) -> bool:
-        """Whether the kernels can solve the program: paths without caps, on a GPU with numba-cuda."""
+        """Whether the kernels can solve the program: paths without caps or utilities, on a GPU with numba-cuda."""
+        if problem.utility is not None:
+            return False
         return problem.ops.is_over_paths and problem.largest_share is None and problem.ops.backend.name == "cuda"
 
     def __init__(self, problem: Problem, state: PdhgState | None, dtype: torch.dtype) -> None:

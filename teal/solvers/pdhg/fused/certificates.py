@@ -21,6 +21,7 @@ from teal.network.packed import MAX_PATHS, PathScan
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.lanes import fill, larger, load, narrow, store, where_above, widen
 from teal.runtime.parallel import as_int64, inner_kernel, parallel_kernel, prange
+from teal.solvers.pdhg.fused.curves import curve_profit, curve_value
 from teal.solvers.pdhg.fused.demand_value import DemandValue, capped_profit, value_lost, value_profit
 from teal.solvers.pdhg.fused.kernels import FAILED_PRICE, flows_up, prices_down
 from teal.solvers.pdhg.fused.simplex import Lanes
@@ -59,7 +60,8 @@ def _measure_block(  # type: ignore[no-untyped-def]
 ):
     width, h_per_matrix = len(lanes), len(h_lanes) > 1
     several_values, has_steps = len(demand_value.first) > 1, len(demand_value.drop) > 1
-    drop, end = demand_value.drop, demand_value.end
+    drop, end, worth, alpha = demand_value.drop, demand_value.end, demand_value.worth, demand_value.alpha[0]
+    of_lanes, ones = np.empty(width), np.ones(width)
     inverse_sum, path_cost = np.zeros(max_slots * width), np.zeros(max_slots * width)
     full_flow, trial_flow = np.empty(max_slots * width), np.empty(max_slots * width)
     one = fill(1.0, lanes)
@@ -88,6 +90,10 @@ def _measure_block(  # type: ignore[no-untyped-def]
                 out.inverse_capacity_sum[d] = largest if largest > 0 else 1.0
             carried = where_above(live_paths, zero, load(demand, d, lanes), zero)
             store(out.live_demand, d, carried)
+            if len(worth) > 0:
+                store(of_lanes, 0, best_profit)
+                curve_profit(of_lanes, worth, alpha, ones, demand_value.first[d if several_values else 0], d, lanes)
+                best_profit = load(of_lanes, 0, lanes)
             if has_steps:
                 best_profit = value_profit(drop, end, d, best_profit, value, lanes)
             total = total + carried * best_profit
@@ -148,15 +154,17 @@ def _certify_block(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     width, several_values, has_steps = len(lanes), len(demand_value.first) > 1, len(demand_value.drop) > 1
     drop, end, cap, has_caps = demand_value.drop, demand_value.end, demand_value.cap, len(demand_value.cap) > 0
-    path_profit, is_used, of_lanes = (
+    path_profit, is_used, of_lanes, ones = (
         np.empty(MAX_PATHS * width if has_caps else 0), np.empty(MAX_PATHS if has_caps else 0, np.bool_),
-        np.empty(width),
+        np.empty(width), np.ones(width),
     )  # fmt: skip
+    worth, alpha, has_curve = demand_value.worth, demand_value.alpha[0], len(demand_value.worth) > 0
     path_price, flow = np.zeros(max_slots * width), np.empty(max_slots * width)
     one = fill(1.0, lanes)
     zero, live_profit, tiny = one - one, fill(_LIVE_PROFIT, lanes), fill(MIN_SPLIT_SUM, lanes)
-    # In a balanced program below every live profit, so that a demand without a live path adds nothing.
-    floor = fill(2 * _LIVE_PROFIT if carries_all else 0.0, lanes)
+    # In a balanced program below every live profit, so that a demand without a live path adds nothing; under a utility
+    # any price is worth paying for a share next to 0.
+    floor = fill(2 * _LIVE_PROFIT if carries_all or has_curve else 0.0, lanes)
     profit_sum = zero
     for s in range(block_ptr[block], block_ptr[block + 1]):
         first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
@@ -181,6 +189,10 @@ def _certify_block(  # type: ignore[no-untyped-def]
                 best_profit = load(of_lanes, 0, lanes)
             if has_steps:
                 best_profit = value_profit(drop, end, d, best_profit, value, lanes)
+            if has_curve:
+                store(of_lanes, 0, best_profit)
+                curve_profit(of_lanes, worth, alpha, ones, demand_value.first[d if several_values else 0], d, lanes)
+                best_profit = load(of_lanes, 0, lanes)
             profit_sum = profit_sum + where_above(best_profit, live_profit, rate * best_profit, zero)
             # A demand is carried at most once; a balanced program carries all of it, evenly if it has no splits.
             scale = one / larger(total, one)
@@ -255,6 +267,9 @@ def _project_block(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     width, several_values, has_steps = len(lanes), len(demand_value.first) > 1, len(demand_value.drop) > 1
     drop, end, cap, has_caps = demand_value.drop, demand_value.end, demand_value.cap, len(demand_value.cap) > 0
+    worth, alpha, has_curve, of_lanes = (
+        demand_value.worth, demand_value.alpha[0], len(demand_value.worth) > 0, np.empty(width)
+    )  # fmt: skip
     path_ratio, path_unused = np.zeros(max_slots * width), np.empty(max_slots * width)
     flow, requested_flow = np.empty(max_slots * width), np.empty(max_slots * width)
     one = fill(1.0, lanes)
@@ -292,7 +307,12 @@ def _project_block(  # type: ignore[no-untyped-def]
             valued = total
             if has_steps:
                 valued = total - value_lost(drop, end, d, total, load(demand, d, lanes), lanes)
-            value = value + valued * fill(demand_value.first[d if several_values else 0], lanes)
+            if has_curve:
+                store(of_lanes, 0, total)
+                curve_value(of_lanes, demand, worth, alpha, d, lanes)
+                value = value + load(of_lanes, 0, lanes)
+            else:
+                value = value + valued * fill(demand_value.first[d if several_values else 0], lanes)
             if not is_last:
                 unserved = larger(load(demand, d, lanes) - total, zero)
                 share = unserved / larger(demand_unused, tiny)

@@ -224,7 +224,7 @@ class FusedEngine:
             self._has_advanced = True
         self._passes.iterate(count, self._program, self._dual, self._control)
         self._is_certified = False
-        return self._of_batch(self._control.bound)
+        return self._as_value(self._of_batch(self._control.bound))
 
     def _of_links(self, lanes: FloatArray) -> FloatArray:
         """(L,) as (E * L,)."""
@@ -233,6 +233,11 @@ class FusedEngine:
     def _of_batch(self, lanes: FloatArray) -> Tensor:
         """(L,) as (B,)."""
         return torch.from_numpy(lanes[: self._problem.batch].copy())
+
+    def _as_value(self, score: Tensor) -> Tensor:
+        """(B,) figures of the objective, of those of its program as a maximum: equivalent shares under a utility."""
+        utility = self._problem.utility
+        return score if utility is None else utility.equivalent(score)
 
     def _prices(self) -> FloatArray:
         """(E * L,) prices of the last step, value per Gbit/s."""
@@ -250,7 +255,7 @@ class FusedEngine:
 
     def trivial_bound(self) -> Tensor:
         """See PdhgEngine."""
-        return self._of_batch(self._routable_value)
+        return self._as_value(self._of_batch(self._routable_value))
 
     def certify(self) -> Tensor:
         """See PdhgEngine."""
@@ -261,7 +266,7 @@ class FusedEngine:
         if self._on_simplex:
             has_prices = capacity_value > 0
             return self._of_batch(np.where(has_prices, -self._profit / np.where(has_prices, capacity_value, 1), 0.0))
-        return self._of_batch(capacity_value + self._profit)
+        return self._as_value(self._of_batch(capacity_value + self._profit))
 
     def check(self, refill: int = 0, enough: float = math.inf) -> tuple[Tensor, Tensor]:
         """See PdhgEngine."""
@@ -292,7 +297,7 @@ class FusedEngine:
             load_ratio = np.where(requested > 0, requested / np.maximum(residual, 1e-300), 0.0)
             unused = np.maximum(residual - requested, 0)
             cost = (self._cost * self._load).reshape(-1, len(self._lanes)).sum(0)
-            yield self._of_batch(flow_value - cost)
+            yield self._as_value(self._of_batch(flow_value - cost))
 
     def shed(self, refill: int) -> None:
         """Project the flows that were kept: for max_concurrent_flow, after the search."""

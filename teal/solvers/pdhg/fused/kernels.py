@@ -25,6 +25,7 @@ from teal.solvers.pdhg.engine import (
     RESTART_NECESSARY,
     RESTART_SUFFICIENT,
 )
+from teal.solvers.pdhg.fused.curves import curve_profit, curve_shift
 from teal.solvers.pdhg.fused.demand_value import (
     DemandValue,
     capped_profit,
@@ -66,7 +67,8 @@ def _iterate_block(  # type: ignore[no-untyped-def]
     real = scratch.price.dtype.type
     width, h_per_matrix = len(lanes), len(h_lanes) > 1
     several_values, has_steps, has_caps = len(value.first) > 1, len(value.drop) > 1, len(value.cap) > 0
-    cap = value.cap
+    cap, worth, alpha, scales = value.cap, value.worth, value.alpha[0], inverse_scale
+    has_curve, of_steps = len(worth) > 0, np.empty(width, scratch.price.dtype)
     # Locals: Numba counts a reference to each array that is read from a tuple inside a loop, and threads share counts.
     point, anchor, stepped = primal.current, primal.anchor, primal.stepped
     rates, inverse_sums, first_value, drop, end = (
@@ -116,6 +118,18 @@ def _iterate_block(  # type: ignore[no-untyped-def]
                 best_profit = load(of_lanes, 0, lanes)
                 capped_shift(moved_splits, cap, p, n, lanes, of_lanes)
                 shift = load(of_lanes, 0, lanes)
+            elif has_curve:
+                best_profit = fill(real(LOWEST), lanes)
+                for k in range(n):
+                    g = scaled_value - load(path_price, end_node[p + k], lanes)
+                    best_profit = larger(g, best_profit)
+                    store(moved_splits, k, load(point, p + k, lanes) + primal_step * g)
+                unit_value = first_value[d if several_values else 0]
+                store(of_lanes, 0, best_profit)
+                store(of_steps, 0, primal_step)
+                curve_profit(of_lanes, worth, alpha, scales, unit_value, d, lanes)
+                curve_shift(moved_splits, n, worth, alpha, scales, of_steps, unit_value, d, lanes)
+                best_profit, shift = load(of_lanes, 0, lanes), load(of_steps, 0, lanes)
             elif n == 1:
                 g = scaled_value - load(path_price, end_node[p], lanes)
                 x = load(point, p, lanes) + primal_step * g

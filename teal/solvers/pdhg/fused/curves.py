@@ -1,0 +1,136 @@
+"""Concave utilities of demands (:mod:`teal.problem.curves`) for the kernels: a number for each lane, in plain loops.
+
+The roots and powers are those of :func:`teal.problem.curves.project_concave` and ``Concave.of_best``, which are the
+reference.
+"""
+
+# mypy cannot see through Numba's types.
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,misc"
+
+from __future__ import annotations
+
+import numpy as np
+
+from teal.runtime.parallel import inner_kernel, kernel
+from teal.solvers.pdhg.fused.simplex import LOWEST
+
+_NEWTON_STEPS = 60  # at most; each comes from below, 3 to 8 are taken
+_ROUNDING = 1e-15  # relative step that counts as none
+_LEAST = 1e-300  # instead of 0 as a divisor
+
+
+@inner_kernel
+def _utility(share, alpha):
+    """u(s) + 1."""
+    share = max(share, _LEAST)
+    if alpha == 1.0:
+        return np.log(share) + 1.0
+    return np.expm1((1.0 - alpha) * np.log(share)) / (1.0 - alpha) + 1.0
+
+
+@inner_kernel
+def _sum_of(total, strength, alpha):
+    """The root z > 0 of z = Y + a z^-alpha."""
+    if alpha == 0.0:
+        return total + strength
+    if alpha == 1.0:
+        root = np.sqrt(total * total + 4.0 * strength)
+        # Of a negative Y the difference would lose all digits.
+        return (total + root) / 2.0 if total >= 0 else 2.0 * strength / max(root - total, _LEAST)
+    size = max(strength, _LEAST) ** (1.0 / (1.0 + alpha))
+    if total >= 0:
+        z = max(total, size)
+    else:
+        z = min(max(strength / max(size - total, _LEAST), _LEAST) ** (1.0 / alpha), size)
+    z = max(z, _LEAST)
+    for _ in range(_NEWTON_STEPS):
+        pull = strength * z**-alpha
+        step = -(z - total - pull) / (1.0 + alpha * pull / z)
+        if not (step > _ROUNDING * z and step < np.inf):
+            break
+        z += step
+    return z
+
+
+@kernel
+def curve_profit(best, worth, alpha, scale, first, d, lanes):
+    """Part of demand ``d`` in the dual bound, for each Gbit/s of demand, in the place of its best profits.
+
+    Args:
+        best: (L,) profit of the best path, in units of 1 / ``scale``; in place.
+        worth: (D, L) value of a Gbit/s at the share 1.
+        alpha: of the utility.
+        scale: (L,) by which values are multiplied.
+        first: value of a Gbit/s in profits.
+        d: number of the demand.
+        lanes: of length L.
+    """
+    width = len(lanes)
+    for lane in range(width):
+        own, price = worth[d * width + lane] * scale[lane], max(first * scale[lane] - best[lane], 0.0)
+        if own <= 0:
+            best[lane] = 0.0
+        elif price <= own:
+            best[lane] = own - price
+        elif alpha == 1.0:
+            best[lane] = -own * np.log(price / own)
+        elif alpha == 0.0:
+            best[lane] = 0.0
+        else:
+            share = (price / own) ** (-1.0 / alpha)
+            best[lane] = own * _utility(share, alpha) - price * share
+
+
+@kernel
+def curve_shift(moved, n, worth, alpha, scale, step, first, d, lanes):
+    """The t for which max(0, moved - t) are the new splits, in the place of the step sizes.
+
+    Args:
+        moved: (K, L) splits of its n paths after a gradient step with the value ``first``.
+        n: number of paths.
+        worth, alpha, scale, first, d, lanes: as of :func:`curve_profit`.
+        step: (L,) step sizes; receives t.
+    """
+    width, count = len(lanes), np.int64(n)
+    for lane in range(width):
+        unit = scale[lane] * step[lane]
+        base, strength = first * unit, worth[d * width + lane] * unit
+        whole, shift, before, active = LOWEST, LOWEST, np.int64(-1), np.int64(0)
+        for _ in range(count):  # rows that sum to 1: those below the mean excess are dropped (Michelot 1986)
+            total, active = -1.0, np.int64(0)
+            for k in range(count):
+                if moved[k * width + lane] > whole:
+                    total += moved[k * width + lane]
+                    active += 1
+            if active == before or active == 0:
+                break
+            whole, before = total / active, active
+        before = np.int64(-1)
+        for _ in range(count):  # the same for the utility, whose pull falls as the sum rises
+            total, active = 0.0, np.int64(0)
+            for k in range(count):
+                if moved[k * width + lane] > shift:
+                    total += moved[k * width + lane]
+                    active += 1
+            if active == before or active == 0:
+                break
+            z = _sum_of(total - active * base, active * strength, alpha)
+            z = max(z, _LEAST)
+            shift, before = base - (strength / z if alpha == 1.0 else strength * z**-alpha), active  # a power takes long
+        step[lane] = max(whole, shift)
+
+
+@kernel
+def curve_value(carried, demand, worth, alpha, d, lanes):
+    """Value W (u(s) + 1) of demand ``d``, in the place of the Gbit/s that are carried.
+
+    Args:
+        carried: (L,) Gbit/s; in place.
+        demand: (D, L) Gbit/s.
+        worth, alpha, d, lanes: as of :func:`curve_profit`.
+    """
+    width = len(lanes)
+    for lane in range(width):
+        rate, own = demand[d * width + lane], worth[d * width + lane]
+        share = min(carried[lane] / rate, 1.0) if rate > 0 else 1.0
+        carried[lane] = rate * own * _utility(share, alpha) if rate > 0 and own > 0 else 0.0
