@@ -131,6 +131,15 @@ class Rules:
             return value
         return value - (problem.demand * problem.demand_value * problem.steps.lost(splits.sum(-1))).sum(1)
 
+    def loss_gap(self, value: float, bound: float) -> float | None:
+        """The gap as a part of what is lost against demands that are carried whole; None where the value is no share.
+
+        Args:
+            value: of an allocation.
+            bound: on the optimum.
+        """
+        return None
+
     def value_of_parts(self, values: list[float], largest_utilisation: float) -> float:
         """Value of an allocation whose demands are divided into parts.
 
@@ -240,6 +249,19 @@ class _Fair(Rules):
 
     def value(self, problem: Any, splits: Any) -> Any:
         return problem.utility.equivalent(problem.utility.score(splits.sum(-1)))
+
+    def loss_gap(self, value: float, bound: float) -> float | None:
+        """See Rules; of equivalent shares M it is (u(bound) - u(value)) / -u(value), of alpha = 1 by logarithms."""
+        if not (value > 0 and bound > 0):
+            return math.nan
+        if value >= 1:
+            return 0.0
+        power = 1 - (self.alpha or 0.0)
+        own, best = (
+            math.log(min(x, 1.0)) if power == 0 else math.expm1(power * math.log(min(x, 1.0))) / power
+            for x in (value, bound)
+        )
+        return (best - own) / -own
 
     def value_of_parts(self, values: list[float], largest_utilisation: float) -> float:
         raise NotImplementedError("the equivalent share of parts depends on their weights")

@@ -160,7 +160,7 @@ class HistoryAllocator:
         instance, entries = self.instance, self.config.entries
         weights = table_weights(splits, entries).cpu().numpy() if entries else None
         for place, matrix in enumerate(matrices):
-            figures = {"objective": str(instance.objective.name), **finite_only(dataclasses.asdict(matrix))}
+            figures = {"objective": str(instance.objective.spec), **finite_only(dataclasses.asdict(matrix))}
             write_allocation(
                 self.config.out / MATRICES / f"{matrix.index:06d}.{self.config.each}",
                 instance.topology, instance.paths, instance.traffic.read([matrix.index])[0],

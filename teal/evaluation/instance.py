@@ -204,7 +204,10 @@ def given_weights(
 ) -> FloatArray | None:
     """(D,) weights of the demands under weighted_flow and, where there are any, max_min; else None."""
     objective = Objective(config.objective)
-    takes_weights = objective.rules.needs_weight or objective.name in (ObjectiveName.WEIGHTED_FLOW, ObjectiveName.MAX_MIN)
+    takes_weights = objective.rules.needs_weight or objective.name in (
+        ObjectiveName.WEIGHTED_FLOW,
+        ObjectiveName.MAX_MIN,
+    )
     if not takes_weights or objective.name == ObjectiveName.PRIORITY:
         if config.class_weights:
             raise InputError("--class-weights", "", "the objective weighted_flow or max_min", config.objective)

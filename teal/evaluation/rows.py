@@ -166,7 +166,7 @@ def make_rows(instance: Instance, case: Case, problem: Problem, results: Mapping
                 draw=case.draw,
                 index=case.index,
                 timestamp=str(instance.traffic.timestamps[case.index]),
-                objective=str(problem.objective.name),
+                objective=str(problem.objective.spec),
                 gap_known=own_gaps.get(name, float(gap(problem, result.assessment.value, bound)[0])),
                 build_s=result.allocation.build_s[0],
                 solve_s=result.allocation.solve_s[0],

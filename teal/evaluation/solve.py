@@ -104,9 +104,11 @@ class SolveFigures(Figures):
             parts = {**self.lines.counts(0), self.lines.parts: records(self.lines, 0)}
         figures = finite_only({name: getattr(self, name) for name in names})
         moved = {} if self.moved_share is None else {"moved_share": self.moved_share, "changed": self.changed}
+        loss_gap = self.objective.rules.loss_gap(self.value, self.bound)
+        loss = {} if loss_gap is None else finite_only({"loss_gap": loss_gap})
         names = ("latency_mean", "latency_99", "largest_stretch")
         latency = {} if self.latency is None else finite_only(dict(zip(names, self.latency, strict=True)))
-        return {"objective": self.objective.name, **figures, **latency, **parts, **moved}
+        return {"objective": self.objective.spec, **figures, **loss, **latency, **parts, **moved}
 
     def unit_hint(self) -> str:
         """What to check if demand and capacity seem to be in different units; ``""`` if they do not."""
@@ -121,7 +123,7 @@ class SolveFigures(Figures):
         """The same in a few lines of text."""
         unit = self.objective.rules.unit
         lines = [
-            f"{self.objective.name}: {self.value:.6g}{unit}, bound {self.bound:.6g}{unit}, gap {100 * self.gap:.3f}%"
+            f"{self.objective.spec}: {self.value:.6g}{unit}, bound {self.bound:.6g}{unit}, gap {100 * self.gap:.3f}%"
             + (
                 " (Gbit/s less what latency costs)"
                 if self.objective.name == ObjectiveName.LATENCY_PENALISED_FLOW
@@ -137,12 +139,16 @@ class SolveFigures(Figures):
 
     def _further_lines(self) -> list[str]:
         lines = []
+        loss_gap = self.objective.rules.loss_gap(self.value, self.bound)
+        if loss_gap is not None:
+            label = self.objective.rules.measure_label
+            lines.append(f"{label} {100 * self.value:.4f}%; the gap is {100 * loss_gap:.3f}% of what is lost")
         if self.moved_share is not None:
             changed = f"the splits of {self.changed:,} demands change"
             lines.append(f"{100 * self.moved_share:.2f}% of the volume moves; {changed}")
         if self.lines is not None:
             lines += texts(self.lines, 0)
-        elif not lines:
+        elif self.moved_share is None:
             unknown = " (--over-all-paths finds prices that do)" if math.isnan(self.gap_all_paths) else ""
             lines.append(describe_gap_over_all_paths(self.gap_all_paths) + unknown)
         return lines

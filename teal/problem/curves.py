@@ -26,7 +26,6 @@ of all routable demand.  Demands of 0 and those without a live path have no weig
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import torch
 from torch import Tensor
@@ -70,13 +69,6 @@ class Curve:
         if self.alpha == 0:
             return (price <= 1).to(price)
         return price.clamp(min=1) ** (-1 / self.alpha)
-
-    def loss_gap(self, value: float, bound: float) -> float:
-        """The gap as a part of what is lost, (u(bound) - u(value)) / -u(value), of equivalent shares; 0 without loss."""
-        best, own = (float(self.utility(torch.tensor(min(x, 1.0), dtype=torch.float64))) for x in (bound, value))
-        if own == 0:
-            return 0.0
-        return (best - own) / -own if math.isfinite(own) else 1.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

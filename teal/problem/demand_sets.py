@@ -74,6 +74,7 @@ class ByBestColumn:
     uses_best_column, carries_all = True, False
 
     def of_best(self, best: Tensor) -> Tensor:
+        """See DemandSet."""
         raise NotImplementedError
 
     def support(self, profit: Tensor, live: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
+    AfterValidator,
     AliasChoices,
     AwareDatetime,
     BaseModel,
@@ -18,13 +19,39 @@ from pydantic import (
 )
 
 from teal.config.option import ENTRIES, GAP, MAX_PATHS, Option
+from teal.errors import InputError
 from teal.network.path_options import FIRST_PATHS, USUAL_MOST_PATHS, PathMethod, PathWeight
-from teal.objectives import ObjectiveName
+from teal.objectives import Objective, ObjectiveName
 from teal.problem.offers import OFFERS
 from teal.serving.engine.errors import invalid
 
 _MOST_CLASSES = 16  # of the demands of a request
-_Objective = Literal["total_flow", "latency_penalised_flow", "max_link_utilisation", "max_concurrent_flow", "max_min"]
+_OBJECTIVES = (
+    "total_flow", "latency_penalised_flow", "max_link_utilisation", "max_concurrent_flow", "proportional_fair",
+    "alpha_fair", "max_min",
+)  # fmt: skip
+
+
+def _objective(text: str) -> str:
+    """An objective as a request names it; raises ValueError for another one, or for options that it does not take."""
+    try:
+        objective = Objective(text)
+    except InputError as error:
+        raise ValueError(str(error)[:300]) from None
+    if objective.name not in _OBJECTIVES or objective.rules.needs_weight:
+        raise ValueError(f"one of {', '.join(_OBJECTIVES)}, without weights of demands")
+    return objective.spec
+
+
+_Objective = Annotated[
+    str,
+    Field(
+        max_length=100,
+        description=f"{', '.join(_OBJECTIVES)}; fair ones with options, such as alpha_fair:alpha=2,weight=1.",
+        json_schema_extra={"pattern": f"^({'|'.join(_OBJECTIVES)})(:.*)?$"},
+    ),
+    AfterValidator(_objective),
+]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 _Scalar = Annotated[str, Field(max_length=200)] | int | _Finite | bool | None
 _NodeId = Annotated[
@@ -238,9 +265,9 @@ class Options(_Conditions):  # type: ignore[valid-type,misc]
             raise ValueError("classes: they are the objective; no other one")
         return self
 
-    def objective_name(self, usual: str) -> ObjectiveName:
-        """The objective of this request."""
-        return ObjectiveName.PRIORITY if self.classes else ObjectiveName(self.objective or usual)
+    def objective_name(self, usual: str) -> str:
+        """The objective of this request, with its options."""
+        return ObjectiveName.PRIORITY if self.classes else self.objective or usual
 
 
 class _Matrices(_Strict):

@@ -40,7 +40,7 @@ class Wanted:
         solver: one of :data:`teal.serving.engine.solvers.SOLVERS`.
     """
 
-    objective: ObjectiveName
+    objective: str
     limits: tuple[float, ...] = ()
     conditions: tuple[Condition, ...] = ()
     words: tuple[tuple[str, str], ...] = ()
@@ -166,8 +166,7 @@ def single_program(objective: str) -> Wanted:
 
     For answers about the next interval, whose demands max_min would need; and to measure the unit of work.
     """
-    name = ObjectiveName(objective)
-    return Wanted(ObjectiveName.TOTAL_FLOW if Objective(name).rules.is_sequence else name)
+    return Wanted(ObjectiveName.TOTAL_FLOW if Objective(objective).rules.is_sequence else objective)
 
 
 def groups_of(topology: Topology, spec: NetworkSpec) -> list[list[int]]:

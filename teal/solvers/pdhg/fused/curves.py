@@ -116,7 +116,10 @@ def curve_shift(moved, n, worth, alpha, scale, step, first, d, lanes):
                 break
             z = _sum_of(total - active * base, active * strength, alpha)
             z = max(z, _LEAST)
-            shift, before = base - (strength / z if alpha == 1.0 else strength * z**-alpha), active  # a power takes long
+            shift, before = (
+                base - (strength / z if alpha == 1.0 else strength * z**-alpha),
+                active,
+            )  # a power takes long
         step[lane] = max(whole, shift)
 
 

@@ -1,0 +1,160 @@
+"""Concave utilities: the curve, its conjugate and projection against plain searches, and certificates on networks."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+
+from teal.errors import InputError
+from teal.network import all_pairs, compute_paths
+from teal.objectives import Objective
+from teal.problem import Problem, dual_bound
+from teal.problem.bounds import all_paths_bound
+from teal.problem.curves import Concave, Curve, project_concave
+from teal.testing import make_topology, random_problem
+
+ALPHAS = [0.0, 0.5, 1.0, 2.0, 4.0, 16.0]
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_the_share_of_a_utility_is_its_inverse_and_the_slope_at_1_is_1(alpha: float) -> None:
+    curve, share = Curve(alpha), torch.tensor([1e-3, 0.1, 0.5, 0.999, 1.0], dtype=torch.float64)
+    torch.testing.assert_close(curve.share_of(curve.utility(share)), share, rtol=1e-9, atol=0)
+    assert float(curve.utility(share)[-1]) == 0
+    slope = (0 - float(curve.utility(torch.tensor(1 - 1e-7, dtype=torch.float64)))) / 1e-7
+    assert slope == pytest.approx(1, rel=1e-5)
+
+
+@given(
+    alpha=st.sampled_from(ALPHAS),
+    points=st.lists(st.floats(-3, 3), min_size=1, max_size=4),
+    strength=st.floats(1e-6, 10),
+    closed=st.integers(0, 3),
+)
+def test_the_projection_is_the_minimum(alpha: float, points: list[float], strength: float, closed: int) -> None:
+    """By the sum z of the shares, of which the nearest point is a projection onto a simplex, and a search for z."""
+    live = torch.ones(len(points), dtype=torch.bool)
+    if len(points) > 1:
+        live[closed % len(points)] = False
+    point = torch.tensor(points, dtype=torch.float64)
+    found = project_concave(
+        point[None, None], live[None, None], torch.tensor([[[strength]]], dtype=torch.float64), alpha
+    )[0, 0]
+    assert bool((found >= 0).all())
+    assert bool((found[~live] == 0).all())
+    assert float(found.sum()) <= 1 + 1e-12
+    own = point[live].numpy()
+
+    def at(total: float) -> float:
+        order = np.sort(own)[::-1]
+        shift = max((order[: j + 1].sum() - total) / (j + 1) for j in range(len(order)))
+        return cost(np.maximum(own - shift, 0))
+
+    def cost(shares: np.ndarray) -> float:
+        total = max(float(shares.sum()), 1e-300)
+        utility = math.log(total) if alpha == 1 else (total ** (1 - alpha) - 1) / (1 - alpha)
+        return float(((shares - own) ** 2).sum() / 2 - strength * utility)
+
+    best = min(minimize_scalar(at, bounds=(1e-9, 1), method="bounded", options={"xatol": 1e-12}).fun, at(1.0))
+    assert cost(found[live].numpy()) <= best + 1e-7 * (1 + abs(best))
+
+
+@given(alpha=st.sampled_from(ALPHAS), price=st.floats(0, 100), worth=st.floats(0.01, 10))
+def test_the_support_is_the_largest_profit_of_a_share(alpha: float, price: float, worth: float) -> None:
+    one = torch.ones(1, 1, dtype=torch.float64)
+    concave = Concave(Curve(alpha), worth * one, one, one[0])
+    share = np.concatenate([np.linspace(1e-6, 1, 20_001), np.geomspace(1e-12, 1, 2001)])
+    utility = np.log(share) if alpha == 1 else (share ** (1 - alpha) - 1) / (1 - alpha)
+    expected = float((worth * (utility + 1) - price * share).max())
+    if alpha == 0:
+        expected = max(expected, 0.0)
+    assert float(concave.of_best(1 - price * one)) == pytest.approx(expected, rel=1e-5, abs=1e-5 * worth)
+
+
+def test_a_network_solved_by_hand() -> None:
+    """Two demands of 2 and 4 over a link of 3: log by demand gives both half, log alike 0.75 and 0.375."""
+    topology = make_topology([(0, 1, 3.0), (2, 0, 9.0)])
+    paths = compute_paths(topology, np.array([[0, 1], [2, 1]]), num_paths=1, cache=False)
+    for spec, shares in (("proportional_fair", [0.5, 0.5]), ("proportional_fair:weight=1", [0.75, 0.375])):
+        problem = Problem.create(topology, paths, spec, np.array([[2.0, 4.0]]))
+        best = torch.tensor(shares, dtype=torch.float64)[None, :, None]
+        weight = (
+            torch.tensor([2.0, 4.0], dtype=torch.float64) / 6
+            if spec == "proportional_fair"
+            else torch.tensor([0.5, 0.5])
+        )
+        expected = math.exp(sum(w * math.log(s) for w, s in zip(weight.tolist(), shares, strict=True)))
+        assert float(problem.value(best)) == pytest.approx(expected, rel=1e-12)
+        # At the optimum the price of the link is w / share of every demand: the bound meets the value.
+        assert problem.utility is not None
+        price = problem.utility.worth[0, 0] / shares[0]
+        prices = torch.tensor([[float(price), 0.0]], dtype=torch.float64)
+        assert float(dual_bound(problem, prices)) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("spec", ["proportional_fair", "alpha_fair:alpha=0.5,weight=1", "alpha_fair:alpha=4"])
+def test_any_prices_bound_any_allocation(seed: int, spec: str) -> None:
+    base = random_problem(seed, batch=3, failed=seed)
+    problem = Problem.create(base.topology, base.paths, spec, base.demand.numpy(), capacity=base.capacity.numpy())
+    rng = np.random.default_rng(seed)
+    splits = torch.from_numpy(rng.dirichlet(np.ones(problem.paths.num_paths), problem.demand.shape))
+    splits = torch.where(problem.path_mask, splits, 0)
+    splits = splits / problem.utilisation(splits).amax(1).clamp(min=1)[:, None, None]
+    value = problem.value(splits)
+    assert bool(((value >= 0) & (value <= 1)).all())
+    for scale in (0.0, 0.1, 1.0, 30.0):
+        prices = torch.from_numpy(rng.exponential(scale, problem.capacity.shape))
+        assert bool((dual_bound(problem, prices) >= value * (1 - 1e-12)).all())
+        assert bool((all_paths_bound(problem, prices) >= dual_bound(problem, prices) * (1 - 1e-12)).all())
+
+
+def test_alpha_0_is_total_flow() -> None:
+    fair = random_problem(3, batch=2, idle=0.0)
+    problem = Problem.create(fair.topology, fair.paths, "alpha_fair:alpha=0", fair.demand.numpy())
+    splits = problem.first_path_splits * 0.1
+    routable = problem.routable_demand.sum(1)
+    torch.testing.assert_close(problem.value(splits), problem.flows(splits).sum((1, 2)) / routable)
+
+
+def test_demands_without_weight_count_for_nothing() -> None:
+    topology = make_topology([(0, 1, 3.0), (1, 0, 3.0)], min_nodes=3)
+    paths = compute_paths(topology, all_pairs(topology), num_paths=1, cache=False)
+    demand = np.zeros((1, paths.num_demands))
+    demand[0, [0, 1]] = 1.0  # from node 0 to 1, which has a path, and to 2, which has none
+    problem = Problem.create(topology, paths, "proportional_fair:weight=1", demand)
+    assert float(problem.value(problem.even_splits)) == 1
+    nothing = Problem.create(topology, paths, "proportional_fair", np.zeros_like(demand))
+    assert float(nothing.value(nothing.even_splits)) == 1
+    assert float(dual_bound(nothing, torch.zeros_like(nothing.capacity))) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["alpha_fair:alpha=-1", "alpha_fair:alpha=65", "alpha_fair:alpha=x", "alpha_fair:weight=2", "alpha_fair:beta=1",
+     "proportional_fair:alpha=2", "total_flow:alpha=2"],
+)  # fmt: skip
+def test_wrong_options_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="objective"):
+        Objective(text)
+
+
+def test_the_gap_of_the_loss() -> None:
+    rules = Objective("alpha_fair:alpha=2").rules
+    assert rules.loss_gap(0.5, 0.75) == pytest.approx((1 - 1 / 0.75 + 1) / 1, rel=1e-12)  # u = 1 - 1 / s
+    assert Objective("proportional_fair").rules.loss_gap(0.5, 1.0) == 1
+    assert Objective("proportional_fair").rules.loss_gap(1.0, 1.0) == 0
+    assert Objective().rules.loss_gap(1.0, 2.0) is None
+
+
+def test_a_condition_is_refused() -> None:
+    base = random_problem(1, batch=1)
+    problem = Problem.create(base.topology, base.paths, "proportional_fair", base.demand.numpy())
+    with pytest.raises(InputError, match="linear in flow"):
+        problem.with_churn_limit(problem.even_splits[0], 0.5)
