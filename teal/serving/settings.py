@@ -73,7 +73,7 @@ def _register(config: ServeConfig, folder: Path) -> None:
         spec = NetworkSpec(
             topology=config.topology if is_named(config.topology) else topology_to_node_link(topology),  # type: ignore[arg-type]
             num_paths=config.num_paths,
-            objective=config.objective,  # type: ignore[arg-type]
+            objective=config.objective,
         )
     except ValueError as error:
         raise InputError("teal serve", "", "settings of a network", " ".join(str(error).split())) from None

@@ -78,10 +78,10 @@ def rates_of(count: int = 1, seed: int = 0, size: float = 1500.0) -> np.ndarray:
     return np.random.default_rng(seed).lognormal(0, 1, (count, 132)) * size / 10
 
 
-def problem_of(rates: np.ndarray) -> teal.Problem:
+def problem_of(rates: np.ndarray, objective: str = "total_flow") -> teal.Problem:
     topology = teal.load_topology("b4")
     paths = teal.compute_paths(topology, all_pairs(topology), cache=False)
-    return teal.Problem.create(topology, paths, teal.Objective(), rates)
+    return teal.Problem.create(topology, paths, objective, rates)
 
 
 def b4_served() -> Served:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("fastapi", reason="needs the service's packages: pip install '.[serve]'")
 
@@ -101,6 +102,26 @@ def test_json_responses_equal_arrow_responses(tmp_path: Path) -> None:
                 assert len(allocation["splits"]) == 132
                 assert len(allocation["utilisation"]) == 38
             assert as_square.value == pytest.approx(arrow.value, rel=1e-5)
+
+    run(work)
+
+
+def test_fair_shares_are_certified_and_other_objectives_are_refused(tmp_path: Path) -> None:
+    rates = rates_of()
+
+    async def work() -> None:
+        async with b4_service(tmp_path) as client:
+            for spec in ("proportional_fair", "alpha_fair:alpha=2,weight=1"):
+                allocation = await client.allocate("b4", rates, objective=spec, gap=1e-3)
+                problem = problem_of(rates, spec)
+                splits = torch.from_numpy(np.array(allocation.splits)).to(torch.float64)
+                np.testing.assert_allclose(problem.value(splits), allocation.value, rtol=1e-5)
+                assert max(allocation.gap) <= 1e-3
+                again = await client.allocate("b4", rates, objective=spec, gap=1e-3)
+                assert max(again.gap) <= 1e-3
+            for wrong in ("alpha_fair:alpha=-1", "proportional_fair:weight=given", "weighted_flow", "fame"):
+                with pytest.raises(InvalidRequest, match="objective"):
+                    await client.allocate("b4", rates, objective=wrong)
 
     run(work)
 

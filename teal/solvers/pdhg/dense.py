@@ -71,6 +71,8 @@ def scaling(problem: Problem) -> Scaling:
     """Compute the constants."""
     on_simplex = problem.price_set.on_simplex
     total = problem.utilisation(problem.even_splits).amax(1) if on_simplex else total_value(problem)
+    if problem.utility is not None:
+        total = total * problem.utility.value_scale(problem.utilisation(problem.first_path_splits).amax(1))
     objective_scale = torch.where(total > 0, total, 1)[:, None]
     load_scale = objective_scale if on_simplex else torch.ones_like(objective_scale)
     full = problem.full_path_utilisation / load_scale

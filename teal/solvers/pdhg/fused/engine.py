@@ -114,6 +114,11 @@ class FusedEngine:
             (measured.trial_load * inverse).reshape(-1, width).max(0) if self._on_simplex else measured.demand_value_sum
         )
         self._routable_value = np.zeros(width) if self._on_simplex else scale  # (L,) value of all routable demand
+        if self._problem.utility is not None:
+            batch = self._problem.batch  # lanes past it hold no demands
+            utilisation = (measured.trial_load * inverse).reshape(-1, width).max(0)[:batch]
+            scale = scale.copy()
+            scale[:batch] *= self._problem.utility.value_scale(torch.from_numpy(utilisation)).numpy()
         scale = self._scale = np.where(scale > 0, scale, 1.0)  # (L,) S
         link_scale = self._of_links(scale)
         load_factor = inverse
