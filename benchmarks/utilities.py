@@ -24,6 +24,7 @@ from teal.network import compute_paths
 from teal.problem import Problem, assess
 from teal.runtime.parallel import limit_threads
 from teal.solvers.pdhg.solver import solve
+from teal.solvers.projection import project
 
 _PROGRAMS = (
     "proportional_fair", "proportional_fair:weight=1", "alpha_fair:alpha=0.5", "alpha_fair:alpha=2",
@@ -33,6 +34,7 @@ _ALPHAS = (0, 0.5, 1, 2, 4, 8, 16)
 _MAX_CLARABEL_DEMANDS = 500
 _MAX_ITERATIONS = 5000
 _LOSS_GAP = 0.01
+_REFILL_ROUNDS = 20
 
 
 def _solved(problem: Problem, gap: float) -> tuple[Any, float]:
@@ -88,7 +90,8 @@ def price_of_fairness(name: str, load: float, out: Any) -> None:
     for alpha in _ALPHAS:
         problem = Problem.create(topology, paths, f"alpha_fair:alpha={alpha:g}", matrix)
         result = solve(problem, gap=1e-4, max_iterations=_MAX_ITERATIONS)
-        share = result.splits.sum(-1)
+        # Beyond the least shares a large alpha does not care: what is left over is handed out.
+        share = project(problem, result.splits, refill=_REFILL_ROUNDS).sum(-1)
         routable = problem.routable & (problem.demand > 0)
         total = float((share * problem.demand).sum() / problem.demand.sum())
         least = float(share[routable].min())
@@ -98,11 +101,54 @@ def price_of_fairness(name: str, load: float, out: Any) -> None:
         print(*row, flush=True)
 
 
+def _write_programs(file: Path, networks: list[tuple[str, float]]) -> None:
+    with file.open("w", newline="") as stream:
+        out = csv.writer(stream)
+        out.writerow(["network", "load", "program", "demands", "iterations_1", "cpu_s_1", "iterations_01", "cpu_s_01",
+                      "iterations_loss", "cpu_s_loss", "clarabel_cpu_s", "value_less_clarabel",
+                      "bound_less_clarabel"])  # fmt: skip
+        for name, load in networks:
+            measure(name, load, out)
+
+
+def draw(table: Path, picture: Path) -> None:
+    """Total share against least share, a curve a network."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    with table.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    networks = list(dict.fromkeys(row["network"] for row in rows))
+    figure, axes = pyplot.subplots(1, len(networks), figsize=(4 * len(networks), 3.4), squeeze=False)
+    for name, axis in zip(networks, axes[0], strict=True):
+        own = [row for row in rows if row["network"] == name]
+        least, total = ([100 * float(row[key]) for row in own] for key in ("least_share", "total_share"))
+        axis.plot(least, total, "o-", color="tab:blue", label="alpha-fair")
+        for row, x, y in zip(own, least, total, strict=True):
+            if float(row["alpha"]) in (0, 0.5, 1, 2):
+                axis.annotate(f"alpha {row['alpha']}", (x, y), textcoords="offset points", xytext=(6, 4), fontsize=8)
+        largest = 100 * float(own[0]["largest_least_share"])
+        axis.axvline(largest, color="tab:grey", linestyle="--", label="largest least share")
+        axis.set(
+            title=f"{name}, load {float(own[0]['load']):g}",
+            xlabel="least share of a demand, %",
+            xlim=(-1, 1.35 * largest),
+        )
+        axis.margins(y=0.15)
+    axes[0][0].set_ylabel("share of all demand that is carried, %")
+    axes[0][0].legend(loc="lower left", fontsize=8)
+    figure.tight_layout()
+    figure.savefig(picture, dpi=110)
+
+
 def main() -> None:
     """Write programs.csv and fairness.csv."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--data", type=Path, help="folder with UsCarrier.json and Kdl.json")
+    parser.add_argument("--fairness-only", action="store_true", help="write fairness.csv and the picture alone")
     parser.add_argument("--networks", nargs="*", help="files or names, each NAME or NAME@LOAD")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -112,19 +158,15 @@ def main() -> None:
     if options.data is not None and not options.networks:
         networks += [f"{options.data / name}@6" for name in ("UsCarrier.json", "Kdl.json")]
     parsed = [(name, float(np.float64(load or 6))) for name, _, load in (text.partition("@") for text in networks)]
-    with (options.out / "programs.csv").open("w", newline="") as stream:
-        out = csv.writer(stream)
-        out.writerow(["network", "load", "program", "demands", "iterations_1", "cpu_s_1", "iterations_01", "cpu_s_01",
-                      "iterations_loss", "cpu_s_loss", "clarabel_cpu_s", "value_less_clarabel",
-                      "bound_less_clarabel"])  # fmt: skip
-        for name, load in parsed:
-            measure(name, load, out)
+    if not options.fairness_only:
+        _write_programs(options.out / "programs.csv", parsed)
     with (options.out / "fairness.csv").open("w", newline="") as stream:
         out = csv.writer(stream)
         out.writerow(["network", "load", "alpha", "total_share", "least_share", "largest_least_share", "gap"])
         for name, load in parsed:
             if "Kdl" not in name:
                 price_of_fairness(name, load, out)
+    draw(options.out / "fairness.csv", options.out / "fairness.png")
 
 
 if __name__ == "__main__":

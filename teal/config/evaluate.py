@@ -37,7 +37,7 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
             "fail", "failures", "noise", "spatial", "scale", "churn", "draws", "seed", "online", "interval",
         ),
         "other protocols": ("race", "next_interval", "known", "lead", "lookback"),
-        "output": ("out", "wide", "json", "resume", "overwrite"),
+        "output": ("out", "prove", "wide", "json", "resume", "overwrite"),
         "for experts": ("epsilon", "device"),
     }  # fmt: skip
 
@@ -74,6 +74,8 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
     """For --online: time from one matrix to the next, such as 5m.  Default: that of the traffic, or 5m."""
     time_limit: str = "10m"
     """Stop running a scheme on a network once it has taken longer for one matrix; its rows say so."""
+    prove: bool = False
+    """Prove every allocation in whole numbers (as teal certify does), and write the proved gap to each row."""
     race: bool = False
     """Measure time to certified gaps instead, of PDHG from nothing and from the matrix before, of each scheme, and of
     PDHG from each model; for the next interval, a flash crowd, failed links, and no earlier state.  --limit 0: 3."""

@@ -29,6 +29,7 @@ class SchemeResult:
         note: why the scheme failed; ``""`` if it did not.
         wall_s: seconds by the clock of the evaluation; NaN if the scheme failed.
         model_alone: of a scheme with a model, what its splits carry when they are cut to fit; None of all others.
+        proved_gap: that the checker of proofs found; NaN where no proof was asked for.
     """
 
     allocation: Allocation
@@ -36,6 +37,7 @@ class SchemeResult:
     note: str = ""
     wall_s: float = float("nan")
     model_alone: CutOnly | None = None
+    proved_gap: float = float("nan")
 
 
 def best_bounds(problem: Problem, results: Mapping[str, SchemeResult]) -> tuple[Tensor, Tensor]:

@@ -39,6 +39,7 @@ class Evaluation:
         schemes: by the names that rows have.
         time_limit: seconds for one matrix.
         interval_s: seconds of an interval of the online protocol, which needs consecutive matrices; 0 without it.
+        is_proving: whether every allocation is proved in whole numbers.
         strict: whether to raise the InputError if every scheme fails with one on its first case.
         notify: called with each failure.
         already_excluded: why schemes were excluded before an interrupted run was resumed, by name.
@@ -48,6 +49,7 @@ class Evaluation:
     schemes: Mapping[str, Scheme]
     time_limit: float = math.inf
     interval_s: float = 0.0
+    is_proving: bool = False
     strict: bool = True
     notify: Callable[[str], None] = lambda _: None
     already_excluded: dataclasses.InitVar[Mapping[str, str] | None] = None
@@ -66,6 +68,7 @@ class Evaluation:
                 where=self.instance.topology.name,
                 time_limit=self.time_limit,
                 interval_s=self.interval_s,
+                is_proving=self.is_proving,
                 excluded=(already_excluded or {}).get(name, ""),
             )
             for name, scheme in self.schemes.items()

@@ -61,6 +61,8 @@ class Row(Figures):
             neither refilled nor repaired; NaN of all others.
         cut_gap: certified gap of those, by the prices of the model; under priority that of the weighted sum, where
             ``gap`` is the widest of a class.
+        proved_gap: with --prove, the gap that a proof in whole numbers has shown (see :mod:`teal.proofs`), the widest
+            of several programs; NaN without one, and of the online protocol.
         wall_s: seconds that the scheme took by the clock of the evaluation; NaN if it failed, and in files that were
             written before it was measured.
     """
@@ -89,12 +91,13 @@ class Row(Figures):
     wall_s: float = float("nan")
     cut_demand: float = float("nan")
     cut_gap: float = float("nan")
+    proved_gap: float = float("nan")
 
     COLUMNS: ClassVar[tuple[str, ...]] = (
         "scheme", "topology", "traffic", "protocol", "level", "draw", "index", "timestamp", "objective", "value",
         "satisfied_demand", "bound", "gap", "gap_known", "max_link_utilisation", "max_violation", "build_s", "solve_s",
         "parallel_s", "status", "note", "classes", "levels", "fairness", "latency_mean", "latency_99",
-        "largest_stretch", "wall_s", "cut_demand", "cut_gap",
+        "largest_stretch", "wall_s", "cut_demand", "cut_gap", "proved_gap",
     )  # fmt: skip
     """Columns of a file of rows, in this order."""
 
@@ -182,6 +185,7 @@ def make_rows(instance: Instance, case: Case, problem: Problem, results: Mapping
                 wall_s=result.wall_s,
                 cut_demand=math.nan if result.model_alone is None else float(result.model_alone.satisfied_demand[0]),
                 cut_gap=math.nan if result.model_alone is None else float(result.model_alone.gap[0]),
+                proved_gap=result.proved_gap,
                 **vars(result.assessment.figures(0)),
             )
         )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 
@@ -14,7 +16,8 @@ from teal.evaluation.cases import Case, Protocol
 from teal.evaluation.comparison import SchemeResult
 from teal.evaluation.online import LazyAllocation, Timeline, carried_over
 from teal.evaluation.rows import LEFT_OUT, Row, failed_allocation, gap_of, weighted_mean
-from teal.problem import Allocation, Problem, Status, assess
+from teal.problem import Allocation, Assessment, Problem, Status, assess
+from teal.proofs.write import proved_gap, write_proof
 from teal.runtime.kernel_cache import num_compiled
 from teal.schemes import Follower, Scheme
 from teal.solvers.cut_only import CutOnly, cut_only
@@ -39,6 +42,7 @@ class SchemeRunner:
         where: name of the network, for messages.
         time_limit: seconds for one matrix; a scheme that takes longer is not run any more.
         interval_s: seconds of an interval of the online protocol; 0 without it.
+        is_proving: whether every allocation is proved in whole numbers.
         excluded: why the scheme is not run any more; ``""`` while it is run.
     """
 
@@ -49,6 +53,7 @@ class SchemeRunner:
     where: str
     time_limit: float = math.inf
     interval_s: float = 0.0
+    is_proving: bool = False
     excluded: str = ""
 
     def __post_init__(self) -> None:
@@ -87,14 +92,26 @@ class SchemeRunner:
                 allocation = self._warm_up_result or self._solve(problem, case)
                 self._warm_up_result = None
                 assessment = assess(problem, allocation)
+                note, proved_gap = self._prove(problem, allocation, assessment)
                 return SchemeResult(
-                    allocation, assessment, wall_s=self._busy_s, model_alone=_model_alone(problem, self.scheme)
-                )
+                    allocation, assessment, note, wall_s=self._busy_s,
+                    model_alone=_model_alone(problem, self.scheme), proved_gap=proved_gap,
+                )  # fmt: skip
             except Exception as error:
                 note = one_line(error)
                 self.notify(f"{self.name} on {self.where}, matrix {case.index}: {note}")
         failed = failed_allocation(problem)
         return SchemeResult(failed, assess(problem, failed), note)
+
+    def _prove(self, problem: Problem, allocation: Allocation, assessment: Assessment) -> tuple[str, float]:
+        """Why there is no proof, "" where there is one or none was asked for, and the gap that it shows."""
+        if not self.is_proving or not assessment.status[0].usable:
+            return "", math.nan
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                return "", proved_gap(write_proof(Path(folder), problem, allocation))
+        except (InputError, SolverError) as error:
+            return f"not proved: {one_line(error)}", math.nan
 
     def check_time_limit(self, row: Row) -> None:
         """Exclude the scheme if its last case took longer than the limit."""
@@ -163,6 +180,7 @@ class SchemeRunner:
             max_violation=max(float(part.max_violation[0]) for part in parts),
             cut_demand=math.nan,
             cut_gap=math.nan,
+            proved_gap=math.nan,
             status=Status.FEASIBLE.value if all(part.status[0].usable for part in parts) else row.status,
         )
 

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from teal.errors import InputError, SolverError
 from teal.formats.allocations import links_along
+from teal.network import PathSet
 from teal.objectives import Rules
 from teal.problem import Allocation, Problem
 from teal.problem.bounds import all_paths_bound, finite_prices, usable_prices
@@ -143,10 +144,17 @@ def write_proof(
     raise SolverError(f"{files[2]}: the checker refuses the proof: {reason}")
 
 
+def proved_gap(sentences: Sequence[str]) -> float:
+    """The widest gap in the sentences of the checker; NaN of none."""
+    return max((float(one.rpartition("gap ")[2].partition("%")[0]) / 100 for one in sentences), default=math.nan)
+
+
 def _require_provable(problem: Problem, over_all: bool) -> None:
     """Raise InputError for a program of which there is no proof."""
     rules, others = problem.objective.rules, [c.name for c in problem.conditions if not isinstance(c, Protection)]
     is_linear = rules.is_sequence or rules.carries_all or type(rules).value is Rules.value
+    if not isinstance(problem.paths, PathSet):
+        raise InputError("proof", "paths", "an allocation over paths of links", "one over segment lists")
     if not is_linear or problem.steps is not None:
         raise InputError("proof", "objective", "an objective whose program is linear", problem.objective.name)
     if others:

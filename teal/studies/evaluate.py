@@ -137,6 +137,7 @@ class EvaluationStudy:
             schemes,
             time_limit=seconds(self._config.time_limit, "--time-limit"),
             interval_s=self._interval_s(instance),
+            is_proving=self._config.prove,
             strict=len(self._config.topology) == 1,
             notify=self._notify,
             already_excluded=dict(excluded),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import subprocess
 import sys
@@ -73,14 +74,29 @@ def test_the_checker_is_one_short_file_that_needs_nothing(tmp_path: Path) -> Non
     assert refused.stderr.startswith("NOT PROVED: the proof is not of these files")
 
 
+def test_costs_of_links_are_those_of_the_value_alone(tmp_path: Path) -> None:
+    """The flow of a class has no costs: 2 Gbit/s fit, so that a bound of 0 is wrong, whatever a link costs."""
+    (tmp_path / NETWORK).write_text("source,target,capacity,cost\na,b,3,5\n")
+    (tmp_path / MATRIX).write_text("source,target,rate,class\na,b,2,gold\n")
+    hashes = [hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in (NETWORK, MATRIX)]
+    listing = hashlib.sha256(b"0 0\n").hexdigest()
+    head = ["teal-proof 1", f"network {hashes[0]}", f"matrix {hashes[1]}", f"paths listed {listing}"]
+    files = [str(tmp_path / name) for name in (NETWORK, MATRIX, PROOF)]
+    for bound, is_proved in ((0, False), (2 * 2**120, True)):
+        (tmp_path / PROOF).write_text("\n".join([*head, f"program class gold 0 {bound}", "flows", "0 0:0", "end", ""]))
+        if is_proved:
+            assert "class gold: the optimum is from 0.000000000 to 2.000000000" in check.check(*files)[0]
+        else:
+            with pytest.raises(ValueError, match="no such bound"):
+                check.check(*files)
+
+
 def test_a_network_solved_by_hand(tmp_path: Path) -> None:
     """Two demands over one link of 3 Gbit/s: 2 of 2 and 1 of 4 Gbit/s are optimal at the price 1 of the link."""
     (tmp_path / NETWORK).write_text("source,target,capacity\na,b,3\nb,a,0.1\n")
     (tmp_path / MATRIX).write_text("source,target,rate\na,b,2\na,b,4\n")
 
     def proof(first: float, second: float, value: float, bound: float, price: float = 1) -> str:
-        import hashlib
-
         one, claim = 2**60, 2**120
         hashes = [hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in (NETWORK, MATRIX)]
         listing = hashlib.sha256(b"0 0\n1 0\n").hexdigest()

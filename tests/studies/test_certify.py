@@ -15,7 +15,7 @@ from scipy.optimize import linprog
 from teal.cli import main
 from teal.formats import load_topology, load_traffic
 
-_NETWORK = ["--topology", "b4", "--traffic", "gravity:seed=0,load=6"]
+_NETWORK = ["--topology", "b4", "--traffic", "gravity:seed=0,load=6,count=1"]
 
 
 def _checked(folder: Path) -> str:
@@ -141,3 +141,18 @@ def test_wrong_settings_are_refused(
     traffic = ["--topology", "b4", "--traffic", "gravity:seed=0,load=6,count=2"]
     assert main(["certify", *traffic, *more, "--out", "proof"]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_every_row_of_an_evaluation_is_proved(tmp_path: Path) -> None:
+    command = ["evaluate", *_NETWORK, "--split", "all", "--limit", "1", "--scheme", "pdhg", "--scheme", "shortest-path"]
+    assert main([*command, "--scheme", "ecmp", "--scheme", "lp-all", "--prove", "--out", str(tmp_path)]) == 0
+    with (tmp_path / "results.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [row["scheme"] for row in rows] == ["pdhg", "shortest-path", "ecmp", "lp-all"]
+    assert (
+        rows[2]["note"]
+        == "not proved: proof: paths: expected an allocation over paths of links, found one over segment lists"
+    )
+    for row in (rows[0], rows[1], rows[3]):
+        assert not row["note"]
+        assert float(row["proved_gap"]) == pytest.approx(float(row["gap"]), rel=1e-4, abs=2e-8)
