@@ -208,7 +208,7 @@ def _improved_row(problem: Problem, splits: Tensor, prices: Tensor, entries: int
 def in_tables(problem: Problem, splits: Tensor, entries: int) -> Tensor:
     """A feasible allocation (B, D, K) in the ratios of tables: rounded splits, improved by the search where it applies.
 
-    It applies to single programs that maximise value without classes, steps of value and side conditions, on the CPU.
+    It applies to single programs that maximise a value linear in flow, without classes and side conditions, on the CPU.
     Its prices are those of a short run of PDHG, from nothing.
 
     Args:
@@ -217,7 +217,7 @@ def in_tables(problem: Problem, splits: Tensor, entries: int) -> Tensor:
         entries: N, of a demand's table.
     """
     rounded = admit(problem, splits, entries)
-    is_plain = problem.classes is None and problem.steps is None and not problem.conditions
+    is_plain = problem.classes is None and problem.steps is None and problem.utility is None and not problem.conditions
     is_single = problem.objective.may_shed and not problem.objective.rules.is_sequence
     if problem.demand_set.carries_all or not (is_plain and is_single) or splits.is_cuda:
         return rounded

@@ -153,7 +153,7 @@ def _settings(kind: type[_Config], topology: Any, traffic: Any, settings: dict[s
             raise InputError(kind.__name__, name, "one of " + ", ".join(sorted(names)), repr(value))
         try:
             # An objective may also be one that was registered.
-            values[name] = Objective(value).name if name == "objective" else typed(hints[name], value)
+            values[name] = Objective(value).spec if name == "objective" else typed(hints[name], value)
         except (TypeError, ValueError) as error:
             raise InputError(f"--{name.replace('_', '-')}", "", "a value of this setting", str(error)) from None
     make: Callable[..., _Config] = kind

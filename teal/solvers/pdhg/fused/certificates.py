@@ -21,7 +21,7 @@ from teal.network.packed import MAX_PATHS, PathScan
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.lanes import fill, larger, load, narrow, store, where_above, widen
 from teal.runtime.parallel import as_int64, inner_kernel, parallel_kernel, prange
-from teal.solvers.pdhg.fused.curves import curve_profit, curve_value
+from teal.solvers.pdhg.fused.curves import CurveRows, curve_profit, curve_value
 from teal.solvers.pdhg.fused.demand_value import DemandValue, capped_profit, value_lost, value_profit
 from teal.solvers.pdhg.fused.kernels import FAILED_PRICE, flows_up, prices_down
 from teal.solvers.pdhg.fused.simplex import Lanes
@@ -56,11 +56,11 @@ class Measurements(NamedTuple):
 
 @inner_kernel
 def _measure_block(  # type: ignore[no-untyped-def]
-    block, scan, block_ptr, max_slots, demand, inverse_capacity, cost, demand_value, is_even, out, lanes, h_lanes
+    block, scan, block_ptr, max_slots, demand, inverse_capacity, cost, demand_value, curve, is_even, out, lanes, h_lanes
 ):
     width, h_per_matrix = len(lanes), len(h_lanes) > 1
     several_values, has_steps = len(demand_value.first) > 1, len(demand_value.drop) > 1
-    drop, end, worth, alpha = demand_value.drop, demand_value.end, demand_value.worth, demand_value.alpha[0]
+    drop, end = demand_value.drop, demand_value.end
     of_lanes, ones = np.empty(width), np.ones(width)
     inverse_sum, path_cost = np.zeros(max_slots * width), np.zeros(max_slots * width)
     full_flow, trial_flow = np.empty(max_slots * width), np.empty(max_slots * width)
@@ -90,9 +90,17 @@ def _measure_block(  # type: ignore[no-untyped-def]
                 out.inverse_capacity_sum[d] = largest if largest > 0 else 1.0
             carried = where_above(live_paths, zero, load(demand, d, lanes), zero)
             store(out.live_demand, d, carried)
-            if len(worth) > 0:
+            if curve is not None:
                 store(of_lanes, 0, best_profit)
-                curve_profit(of_lanes, worth, alpha, ones, demand_value.first[d if several_values else 0], d, lanes)
+                curve_profit(
+                    of_lanes,
+                    curve.worth,
+                    curve.alpha[0],
+                    ones,
+                    demand_value.first[d if several_values else 0],
+                    d,
+                    lanes,
+                )
                 best_profit = load(of_lanes, 0, lanes)
             if has_steps:
                 best_profit = value_profit(drop, end, d, best_profit, value, lanes)
@@ -121,6 +129,7 @@ def measure(
     inverse_capacity: FloatArray,
     cost: FloatArray,
     demand_value: DemandValue,
+    curve: CurveRows | None,
     is_even: bool,
     out: Measurements,
     lanes: Lanes,
@@ -134,6 +143,7 @@ def measure(
         inverse_capacity: (E, L) 1 / c, 0 for a failed link.
         cost: (E, L) cost of each link, value per Gbit/s; ``FAILED_PRICE`` for a failed link.
         demand_value: of the demands, in float64.
+        curve: utility of the demands; None for none.
         is_even: true for a trial routing that spreads each demand evenly over its live paths; false for one that uses
             its first path, and nothing if that has failed.
         out: receives the results; ``full_load`` and ``trial_load`` must be 0 before the call.
@@ -142,14 +152,15 @@ def measure(
     """
     for b in prange(len(block_ptr) - 1):
         _measure_block(
-            as_int64(b), scan, block_ptr, max_slots, demand, inverse_capacity, cost, demand_value, is_even, out, lanes,
+            as_int64(b), scan, block_ptr, max_slots, demand, inverse_capacity, cost, demand_value, curve, is_even,
+            out, lanes,
             h_lanes,
         )  # fmt: skip
 
 
 @inner_kernel
 def _certify_block(  # type: ignore[no-untyped-def]
-    block, scan, block_ptr, max_slots, demand, demand_value, price_plus_cost, carries_all, is_repairing, splits,
+    block, scan, block_ptr, max_slots, demand, demand_value, curve, price_plus_cost, carries_all, is_repairing, splits,
     flows, loads, profits, lanes,
 ):  # fmt: skip
     width, several_values, has_steps = len(lanes), len(demand_value.first) > 1, len(demand_value.drop) > 1
@@ -158,13 +169,14 @@ def _certify_block(  # type: ignore[no-untyped-def]
         np.empty(MAX_PATHS * width if has_caps else 0), np.empty(MAX_PATHS if has_caps else 0, np.bool_),
         np.empty(width), np.ones(width),
     )  # fmt: skip
-    worth, alpha, has_curve = demand_value.worth, demand_value.alpha[0], len(demand_value.worth) > 0
     path_price, flow = np.zeros(max_slots * width), np.empty(max_slots * width)
     one = fill(1.0, lanes)
     zero, live_profit, tiny = one - one, fill(_LIVE_PROFIT, lanes), fill(MIN_SPLIT_SUM, lanes)
     # In a balanced program below every live profit, so that a demand without a live path adds nothing; under a utility
     # any price is worth paying for a share next to 0.
-    floor = fill(2 * _LIVE_PROFIT if carries_all or has_curve else 0.0, lanes)
+    floor = fill(2 * _LIVE_PROFIT if carries_all else 0.0, lanes)
+    if curve is not None:
+        floor = fill(2 * _LIVE_PROFIT, lanes)
     profit_sum = zero
     for s in range(block_ptr[block], block_ptr[block + 1]):
         first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
@@ -189,9 +201,17 @@ def _certify_block(  # type: ignore[no-untyped-def]
                 best_profit = load(of_lanes, 0, lanes)
             if has_steps:
                 best_profit = value_profit(drop, end, d, best_profit, value, lanes)
-            if has_curve:
+            if curve is not None:
                 store(of_lanes, 0, best_profit)
-                curve_profit(of_lanes, worth, alpha, ones, demand_value.first[d if several_values else 0], d, lanes)
+                curve_profit(
+                    of_lanes,
+                    curve.worth,
+                    curve.alpha[0],
+                    ones,
+                    demand_value.first[d if several_values else 0],
+                    d,
+                    lanes,
+                )
                 best_profit = load(of_lanes, 0, lanes)
             profit_sum = profit_sum + where_above(best_profit, live_profit, rate * best_profit, zero)
             # A demand is carried at most once; a balanced program carries all of it, evenly if it has no splits.
@@ -225,6 +245,7 @@ def certify(
     max_slots: int,
     demand: FloatArray,
     demand_value: DemandValue,
+    curve: CurveRows | None,
     price_plus_cost: FloatArray,
     carries_all: bool,
     is_repairing: bool,
@@ -243,6 +264,7 @@ def certify(
         scan, block_ptr, max_slots, lanes: as of :func:`teal.solvers.pdhg.fused.kernels.iterate`.
         demand: (D, L) Gbit/s, 0 where no path is live.
         demand_value: of the demands, in float64.
+        curve: utility of the demands; None for none.
         price_plus_cost: (E, L) value per Gbit/s; ``FAILED_PRICE`` for a failed link.
         carries_all: whether all demand must be carried.
         is_repairing: whether to overwrite ``splits`` with the repaired splits.
@@ -255,21 +277,21 @@ def certify(
     for b in prange(len(block_ptr) - 1):
         loads[b] = 0
         _certify_block(
-            as_int64(b), scan, block_ptr, max_slots, demand, demand_value, price_plus_cost, carries_all, is_repairing,
+            as_int64(b), scan, block_ptr, max_slots, demand, demand_value, curve, price_plus_cost, carries_all,
+            is_repairing,
             splits, flows, loads, profits, lanes,
         )  # fmt: skip
 
 
 @inner_kernel
 def _project_block(  # type: ignore[no-untyped-def]
-    block, scan, block_ptr, max_slots, demand, demand_value, load_ratio, unused, is_first, is_last, flows, requests,
+    block, scan, block_ptr, max_slots, demand, demand_value, curve, load_ratio, unused, is_first, is_last, flows,
+    requests,
     loads, requested_loads, values, lanes,
 ):  # fmt: skip
     width, several_values, has_steps = len(lanes), len(demand_value.first) > 1, len(demand_value.drop) > 1
     drop, end, cap, has_caps = demand_value.drop, demand_value.end, demand_value.cap, len(demand_value.cap) > 0
-    worth, alpha, has_curve, of_lanes = (
-        demand_value.worth, demand_value.alpha[0], len(demand_value.worth) > 0, np.empty(width)
-    )  # fmt: skip
+    of_lanes = np.empty(width)
     path_ratio, path_unused = np.zeros(max_slots * width), np.empty(max_slots * width)
     flow, requested_flow = np.empty(max_slots * width), np.empty(max_slots * width)
     one = fill(1.0, lanes)
@@ -307,9 +329,9 @@ def _project_block(  # type: ignore[no-untyped-def]
             valued = total
             if has_steps:
                 valued = total - value_lost(drop, end, d, total, load(demand, d, lanes), lanes)
-            if has_curve:
+            if curve is not None:
                 store(of_lanes, 0, total)
-                curve_value(of_lanes, demand, worth, alpha, d, lanes)
+                curve_value(of_lanes, demand, curve.worth, curve.alpha[0], d, lanes)
                 value = value + load(of_lanes, 0, lanes)
             else:
                 value = value + valued * fill(demand_value.first[d if several_values else 0], lanes)
@@ -339,6 +361,7 @@ def project_round(
     max_slots: int,
     demand: FloatArray,
     demand_value: DemandValue,
+    curve: CurveRows | None,
     load_ratio: FloatArray,
     unused: FloatArray,
     is_first: bool,
@@ -359,6 +382,7 @@ def project_round(
         scan, block_ptr, max_slots, lanes: as of :func:`teal.solvers.pdhg.fused.kernels.iterate`.
         demand: (D, L) Gbit/s, 0 where no path is live.
         demand_value: of the demands, in float64.
+        curve: utility of the demands; None for none.
         load_ratio: (E, L) load of ``flows`` over capacity in the first round, load of ``requests`` over residual
             capacity in the others; 0 on links without load.  A path is divided by the largest ratio on it, if above 1.
         unused: (E, L) capacity that may still be requested, Gbit/s; 0 on failed links.
@@ -374,8 +398,8 @@ def project_round(
         loads[b] = 0
         requested_loads[b] = 0
         _project_block(
-            as_int64(b), scan, block_ptr, max_slots, demand, demand_value, load_ratio, unused, is_first, is_last, flows,
-            requests, loads, requested_loads, values, lanes,
+            as_int64(b), scan, block_ptr, max_slots, demand, demand_value, curve, load_ratio, unused, is_first,
+            is_last, flows, requests, loads, requested_loads, values, lanes,
         )  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """Concave utilities of demands (:mod:`teal.problem.curves`) for the kernels: a number for each lane, in plain loops.
 
 The roots and powers are those of :func:`teal.problem.curves.project_concave` and ``Concave.of_best``, which are the
-reference.
+reference.  Kernels get the utility as an argument of its own, None where there is none: Numba then compiles nothing of
+it.
 """
 
 # mypy cannot see through Numba's types.
@@ -9,14 +10,38 @@ reference.
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable
+from typing import NamedTuple
 
+import numpy as np
+from torch import Tensor
+
+from teal.problem import Problem
+from teal.runtime.arrays import FloatArray
 from teal.runtime.parallel import inner_kernel, kernel
 from teal.solvers.pdhg.fused.simplex import LOWEST
 
 _NEWTON_STEPS = 60  # at most; each comes from below, 3 to 8 are taken
 _ROUNDING = 1e-15  # relative step that counts as none
 _LEAST = 1e-300  # instead of 0 as a divisor
+
+
+class CurveRows(NamedTuple):
+    """The utility of D demands of L matrices.
+
+    Attributes:
+        worth: (D, L) value of a Gbit/s at the share 1; 0 of demands without a weight.
+        alpha: (1,) of the utility.
+    """
+
+    worth: FloatArray
+    alpha: FloatArray
+
+
+def curve_rows(problem: Problem, rows_of: Callable[[Tensor], FloatArray]) -> CurveRows | None:
+    """The utility in a problem; ``rows_of`` makes flat rows of lanes, (n * L,), of (B, n)."""
+    utility = problem.utility
+    return None if utility is None else CurveRows(rows_of(utility.worth), np.array([utility.curve.alpha]))
 
 
 @inner_kernel

@@ -29,16 +29,12 @@ class DemandValue(NamedTuple):
         drop: (C,) 1 - level: by which a Gbit/s is worth less in a step, as a share of ``first``.
         end: (D, C, L) share of the demand at which each step ends; (0,) for one step.
         cap: (P, L) largest share of its demand on each path; (0,) where each path may carry all of it.
-        worth: (D, L) of a concave utility, value of a Gbit/s at the share 1; (0,) where there is none.
-        alpha: (1,) of that utility.
     """
 
     first: AnyArray
     drop: AnyArray
     end: AnyArray
     cap: AnyArray
-    worth: AnyArray
-    alpha: AnyArray
 
     def astype(self, real: Any) -> DemandValue:
         """The same in another type."""
@@ -47,7 +43,7 @@ class DemandValue(NamedTuple):
 
 def one_step(value: FloatArray) -> DemandValue:
     """Values (D,) or (1,) that do not fall."""
-    return DemandValue(value, np.zeros(1), np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(1))
+    return DemandValue(value, np.zeros(1), np.zeros(0), np.zeros(0))
 
 
 def of_problem(problem: Problem, rows_of: Callable[[Tensor], FloatArray]) -> DemandValue:
@@ -55,10 +51,7 @@ def of_problem(problem: Problem, rows_of: Callable[[Tensor], FloatArray]) -> Dem
     value = problem.demand_value.numpy()
     # One entry if all demands have the same value: the kernels then read no value for each demand.
     value = value[:1] if len(value) and (value == value[0]).all() else value
-    steps, utility = problem.steps, problem.utility
-    if utility is not None:
-        alpha = np.array([utility.curve.alpha])
-        return one_step(value)._replace(worth=rows_of(utility.worth), alpha=alpha)
+    steps = problem.steps
     if steps is None:
         return one_step(value)
     drop, end = 1 - steps.level.numpy().astype(np.float64), rows_of(steps.end.flatten(1))

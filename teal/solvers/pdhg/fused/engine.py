@@ -16,6 +16,7 @@ from teal.problem import Problem
 from teal.runtime.arrays import AnyArray, FloatArray
 from teal.solvers.pdhg.engine import guess_dual, initial_primal_weight
 from teal.solvers.pdhg.fused import kernels
+from teal.solvers.pdhg.fused.curves import curve_rows
 from teal.solvers.pdhg.fused.demand_value import DemandValue, of_problem
 from teal.solvers.pdhg.fused.passes import InMemory, Passes, PathPasses
 from teal.solvers.pdhg.fused.state import Control, Dual, ScaledProgram
@@ -78,7 +79,7 @@ class FusedEngine:
         passes = PathPasses(
             problem.paths.packed, problem.paths.num_paths, problem.batch, self._lanes,
             (0,) if same_capacity else self._lanes, self._demand_value(), problem.demand_set.carries_all,
-            _NUMPY_DTYPE[dtype], InMemory(),
+            _NUMPY_DTYPE[dtype], InMemory(), curve=curve_rows(problem, self._rows_of),
         )  # fmt: skip
         passes.put_demand(problem.demand.numpy())
         return passes

@@ -25,7 +25,7 @@ from teal.solvers.pdhg.engine import (
     RESTART_NECESSARY,
     RESTART_SUFFICIENT,
 )
-from teal.solvers.pdhg.fused.curves import curve_profit, curve_shift
+from teal.solvers.pdhg.fused.curves import CurveRows, curve_profit, curve_shift
 from teal.solvers.pdhg.fused.demand_value import (
     DemandValue,
     capped_profit,
@@ -60,15 +60,14 @@ def flows_up(first, nodes, parent, link, flow, loads, lanes):  # type: ignore[no
 
 @inner_kernel
 def _iterate_block(  # type: ignore[no-untyped-def]
-    block, scan, block_ptr, max_slots, demands, value, primal, scratch, loads, sums, inverse_scale, floor,
+    block, scan, block_ptr, max_slots, demands, value, curve, primal, scratch, loads, sums, inverse_scale, floor,
     is_restarting, is_storing, lanes, h_lanes,
 ):  # fmt: skip
     """The primal step and Halpern's average for the demands of one block of sources; arguments as of ``step``."""
     real = scratch.price.dtype.type
     width, h_per_matrix = len(lanes), len(h_lanes) > 1
     several_values, has_steps, has_caps = len(value.first) > 1, len(value.drop) > 1, len(value.cap) > 0
-    cap, worth, alpha, scales = value.cap, value.worth, value.alpha[0], inverse_scale
-    has_curve, of_steps = len(worth) > 0, np.empty(width, scratch.price.dtype)
+    cap, scales, of_steps = value.cap, inverse_scale, np.empty(width, scratch.price.dtype)
     # Locals: Numba counts a reference to each array that is read from a tuple inside a loop, and threads share counts.
     point, anchor, stepped = primal.current, primal.anchor, primal.stepped
     rates, inverse_sums, first_value, drop, end = (
@@ -118,7 +117,7 @@ def _iterate_block(  # type: ignore[no-untyped-def]
                 best_profit = load(of_lanes, 0, lanes)
                 capped_shift(moved_splits, cap, p, n, lanes, of_lanes)
                 shift = load(of_lanes, 0, lanes)
-            elif has_curve:
+            elif curve is not None:
                 best_profit = fill(real(LOWEST), lanes)
                 for k in range(n):
                     g = scaled_value - load(path_price, end_node[p + k], lanes)
@@ -127,8 +126,8 @@ def _iterate_block(  # type: ignore[no-untyped-def]
                 unit_value = first_value[d if several_values else 0]
                 store(of_lanes, 0, best_profit)
                 store(of_steps, 0, primal_step)
-                curve_profit(of_lanes, worth, alpha, scales, unit_value, d, lanes)
-                curve_shift(moved_splits, n, worth, alpha, scales, of_steps, unit_value, d, lanes)
+                curve_profit(of_lanes, curve.worth, curve.alpha[0], scales, unit_value, d, lanes)
+                curve_shift(moved_splits, n, curve.worth, curve.alpha[0], scales, of_steps, unit_value, d, lanes)
                 best_profit, shift = load(of_lanes, 0, lanes), load(of_steps, 0, lanes)
             elif n == 1:
                 g = scaled_value - load(path_price, end_node[p], lanes)
@@ -307,6 +306,7 @@ def step(
     max_slots: int,
     demands: DemandRows,
     value: DemandValue,
+    curve: CurveRows | None,
     primal: Primal,
     scratch: Scratch,
     inverse_scale: AnyArray,
@@ -319,7 +319,7 @@ def step(
     """The paths' part of one iteration: new splits for the prices and weights in ``scratch``, and their loads.
 
     Args:
-        scan, block_ptr, max_slots, demands, worth, primal, lanes, h_lanes: as of :func:`iterate`.
+        scan, block_ptr, max_slots, demands, value, curve, primal, lanes, h_lanes: as of :func:`iterate`.
         scratch: prices and weights; ``block_load`` and ``block_sums`` receive the results.
         inverse_scale: (L,) 1 / S in the type of the splits; 0 for a balanced program, whose demands have no value.
         carries_all: as in the program.
@@ -333,7 +333,8 @@ def step(
     for b in prange(len(block_ptr) - 1):
         block_load[b] = 0
         _iterate_block(
-            as_int64(b), scan, block_ptr, max_slots, demands, value, primal, scratch, block_load[b], block_sums[b],
+            as_int64(b), scan, block_ptr, max_slots, demands, value, curve, primal, scratch, block_load[b],
+            block_sums[b],
             inverse_scale, floor, is_restarting, is_storing, lanes, h_lanes,
         )  # fmt: skip
 
@@ -351,13 +352,13 @@ _step_on_all, _step_alone = step.dispatchers  # type: ignore[attr-defined]
 
 @kernel
 def _iterate_on_all(  # type: ignore[no-untyped-def]
-    count, scan, block_ptr, max_slots, program, demands, value, primal, dual, control, scratch, lanes, h_lanes
+    count, scan, block_ptr, max_slots, program, demands, value, curve, primal, dual, control, scratch, lanes, h_lanes
 ):
     inverse_scale = value_scale(program, scratch)
     for i in range(count):
         is_restarting = before(program, dual, control, scratch, as_int64(len(lanes)))
         _step_on_all(
-            scan, block_ptr, max_slots, demands, value, primal, scratch, inverse_scale, program.carries_all,
+            scan, block_ptr, max_slots, demands, value, curve, primal, scratch, inverse_scale, program.carries_all,
             is_restarting, i == count - 1, lanes, h_lanes,
         )  # fmt: skip
         after(program, dual, control, scratch, as_int64(len(lanes)))
@@ -365,13 +366,13 @@ def _iterate_on_all(  # type: ignore[no-untyped-def]
 
 @kernel
 def _iterate_alone(  # type: ignore[no-untyped-def]
-    count, scan, block_ptr, max_slots, program, demands, value, primal, dual, control, scratch, lanes, h_lanes
+    count, scan, block_ptr, max_slots, program, demands, value, curve, primal, dual, control, scratch, lanes, h_lanes
 ):
     inverse_scale = value_scale(program, scratch)
     for i in range(count):
         is_restarting = before(program, dual, control, scratch, as_int64(len(lanes)))
         _step_alone(
-            scan, block_ptr, max_slots, demands, value, primal, scratch, inverse_scale, program.carries_all,
+            scan, block_ptr, max_slots, demands, value, curve, primal, scratch, inverse_scale, program.carries_all,
             is_restarting, i == count - 1, lanes, h_lanes,
         )  # fmt: skip
         after(program, dual, control, scratch, as_int64(len(lanes)))
@@ -385,6 +386,7 @@ def iterate(
     program: ScaledProgram,
     demands: DemandRows,
     value: DemandValue,
+    curve: CurveRows | None,
     primal: Primal,
     dual: Dual,
     control: Control,
@@ -402,6 +404,7 @@ def iterate(
         program: the scaled program.
         demands: its demands.
         value: their values, in the type of the splits.
+        curve: their utility; None for none.
         primal: splits, in place.
         dual: dual variables and loads, in place.
         control: state of each matrix, in place.
@@ -410,5 +413,18 @@ def iterate(
         h_lanes: a tuple as long as h has columns, 1 or L.
     """
     (_iterate_alone if is_alone() else _iterate_on_all)(
-        count, scan, block_ptr, max_slots, program, demands, value, primal, dual, control, scratch, lanes, h_lanes
+        count,
+        scan,
+        block_ptr,
+        max_slots,
+        program,
+        demands,
+        value,
+        curve,
+        primal,
+        dual,
+        control,
+        scratch,
+        lanes,
+        h_lanes,
     )

@@ -16,6 +16,7 @@ from teal.network.packed import PackedPaths
 from teal.runtime.arrays import AnyArray, Float32Array, FloatArray, Int64Array
 from teal.runtime.parallel import threads_for
 from teal.solvers.pdhg.fused import certificates, kernels
+from teal.solvers.pdhg.fused.curves import CurveRows
 from teal.solvers.pdhg.fused.demand_value import DemandValue, one_step
 from teal.solvers.pdhg.fused.simplex import Lanes
 from teal.solvers.pdhg.fused.state import Control, DemandRows, Dual, Primal, ScaledProgram, Scratch
@@ -153,15 +154,17 @@ class PathPasses:
         real: NumPy type of the iteration.
         arrays: where all that has the size of the paths or demands is kept.
         best: number, 0 or 1, of the flows that were kept by an earlier object with the same ``arrays``; -1 for none.
+        curve: utility of the demands, for an iteration in float64; None for none.
     """
 
     def __init__(
         self, packed: PackedPaths, num_paths: int, batch: int, lanes: Lanes, h_lanes: Lanes, demand_value: DemandValue,
-        carries_all: bool, real: Any, arrays: Arrays, best: int = -1,
+        carries_all: bool, real: Any, arrays: Arrays, best: int = -1, curve: CurveRows | None = None,
     ) -> None:  # fmt: skip
         self._scan, self._max_slots = packed.scan, packed.max_slots
         self._num_paths, self._batch, self._lanes, self._h_lanes = num_paths, batch, lanes, h_lanes
         self._value, self._carries_all, self._arrays, self.best = demand_value, carries_all, arrays, best
+        self._curve = curve
         self._block_ptr = packed.blocks(MIN_BLOCK_WORK, MAX_BLOCKS)
         width, blocks, demands = len(lanes), len(self._block_ptr) - 1, len(packed.scan.path_count)
         self._operations = operations(packed, width)
@@ -197,7 +200,8 @@ class PathPasses:
         nothing = program.inverse_capacity
         with threads_for(self._operations):
             certificates.project_round(
-                self._scan, self._block_ptr[:1], self._max_slots, self._live_demand, self._value, nothing, nothing,
+                self._scan, self._block_ptr[:1], self._max_slots, self._live_demand, self._value, self._curve,
+                nothing, nothing,
                 True, True, self._flows, self._requests, self._block_loads, self._block_requested, self._block_sums,
                 self._lanes,
             )  # fmt: skip
@@ -216,7 +220,7 @@ class PathPasses:
         with threads_for(self._operations):
             certificates.measure(
                 self._scan, self._block_ptr, self._max_slots, self._live_demand, inverse_capacity, cost, self._value,
-                self._carries_all, out, self._lanes, self._h_lanes,
+                self._curve, self._carries_all, out, self._lanes, self._h_lanes,
             )  # fmt: skip
         self._demands.demand[:] = self._live_demand
         self._demands.inverse_capacity_sum[:] = out.inverse_capacity_sum
@@ -261,7 +265,7 @@ class PathPasses:
         with threads_for(self._operations):
             kernels.iterate(
                 count, self._scan, self._block_ptr, self._max_slots, program, self._demands, self._iteration_value,
-                self._primal, dual, control, self.scratch(), self._lanes, self._h_lanes,
+                self._curve, self._primal, dual, control, self.scratch(), self._lanes, self._h_lanes,
             )  # fmt: skip
 
     def step(self, price: AnyArray, halpern: AnyArray, inverse_weight: AnyArray, inverse_scale: AnyArray,
@@ -275,7 +279,8 @@ class PathPasses:
         scratch = Scratch(price, halpern, inverse_weight, memory.block_load, memory.block_sums)
         with threads_for(self._operations):
             kernels.step(
-                self._scan, self._block_ptr, self._max_slots, self._demands, self._iteration_value, self._primal,
+                self._scan, self._block_ptr, self._max_slots, self._demands, self._iteration_value, self._curve,
+                self._primal,
                 scratch, inverse_scale, self._carries_all, is_restarting, is_storing, self._lanes, self._h_lanes,
             )  # fmt: skip
         return memory.block_load.sum(0, dtype=np.float64), memory.block_sums.sum(0, dtype=np.float64)
@@ -284,7 +289,8 @@ class PathPasses:
         """See Passes."""
         with threads_for(self._operations):
             certificates.certify(
-                self._scan, self._block_ptr, self._max_slots, self._live_demand, self._value, price_plus_cost,
+                self._scan, self._block_ptr, self._max_slots, self._live_demand, self._value, self._curve,
+                price_plus_cost,
                 self._carries_all, is_repairing, self._primal.stepped, self._flows, self._block_loads,
                 self._block_sums, self._lanes,
             )  # fmt: skip
@@ -296,7 +302,8 @@ class PathPasses:
         """See Passes."""
         with threads_for(self._operations):
             certificates.project_round(
-                self._scan, self._block_ptr, self._max_slots, self._live_demand, self._value, load_ratio, unused,
+                self._scan, self._block_ptr, self._max_slots, self._live_demand, self._value, self._curve,
+                load_ratio, unused,
                 is_first, is_last, self._flows, self._requests, self._block_loads, self._block_requested,
                 self._block_sums, self._lanes,
             )  # fmt: skip

@@ -69,7 +69,7 @@ class ScenarioPasses:
             with threads_for(self._operations // groups):
                 certificates.measure(
                     self._scan, self._block_ptr, self._max_slots, of_group, inverse, path_cost, one_step(np.zeros(1)),
-                    True, out, lanes, (0,),
+                    None, True, out, lanes, (0,),
                 )  # fmt: skip
             full[g], trial[g] = out.full_load.sum(0), out.trial_load.sum(0)
         total = rate.reshape(groups, demands, width).sum((0, 2))
