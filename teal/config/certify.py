@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from teal.config.base import InstanceConfig, require, require_one_program, seconds
+from teal.config.base import InstanceConfig, require, require_one_program, require_provable, seconds
 from teal.config.option import GAP, OVERWRITE
 
 
@@ -61,6 +61,7 @@ class CertifyConfig(InstanceConfig):
         if self.over_all_paths:
             require_one_program(self, "with --over-all-paths")
             require(self, "over_all_paths", "no --latency-limits", not self.latency_limits)
+        require_provable(self)
         require(self, "prices", "one program, without classes and levels", self.prices is None or self._is_one_program)
 
     @property

@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from teal.config.base import InstanceConfig, require, require_exact_splits, require_one_program, seconds, share
+from teal.config.base import (
+    InstanceConfig,
+    require,
+    require_exact_splits,
+    require_one_program,
+    require_provable,
+    seconds,
+    share,
+)
 from teal.config.igp import IgpConfig
 from teal.config.option import ENTRIES, GAP, MAX_ITERATIONS, MIN_SPLIT, OVERWRITE, PREFER
 
@@ -107,6 +115,8 @@ class SolveConfig(IgpConfig, InstanceConfig):
         require(self, "keep_within", "a number in [0, 1]", 0 <= self.keep_within <= 1)
         require(self, "previous", "together with --max-churn or --keep-within", (self.previous is not None) == is_calm)
         require(self, "prove", "nothing with --max-churn", self.prove is None or self.max_churn is None)
+        if self.prove is not None:
+            require_provable(self)
         require(self, "max_churn", "nothing with --protect", self.max_churn is None or not self.protect)
         require(self, "keep_within", "0 with --protect", not (self.keep_within and self.protect))
         if self.over_all_paths:
