@@ -31,7 +31,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -88,8 +88,13 @@ class Rules:
             InputError: an option that it does not have, or another value.
         """
         if options:
-            raise InputError("objective", next(iter(options)), "an objective with options, alpha_fair", "this one")
+            raise InputError("objective", "", "no options after the name of this objective", ", ".join(options))
         return self
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether value, or that of each program of a sequence, is linear in flow."""
+        return self.alpha is None
 
     carries_all: bool = False
     solved_as: ObjectiveName | None = None
@@ -225,8 +230,10 @@ _MAX_ALPHA = 64.0  # above which powers of shares leave the range of float64 soo
 class _Fair(Rules):
     """proportional_fair and alpha_fair: value and bound are equivalent common shares (:mod:`teal.problem.curves`)."""
 
+    OPTIONS: ClassVar[tuple[str, ...]] = ("alpha", "weight")
+
     def with_options(self, options: Mapping[str, str]) -> Rules:
-        allowed = ("weight",) if self.measure_label == _MEAN_OF_LOGS else ("alpha", "weight")
+        allowed = self.OPTIONS
         if unknown := [key for key in options if key not in allowed]:
             raise InputError("objective", unknown[0], " or ".join(allowed), repr(unknown[0]))
         weight_by = options.get("weight", self.weight_by)
@@ -251,7 +258,7 @@ class _Fair(Rules):
         return problem.utility.equivalent(problem.utility.score(splits.sum(-1)))
 
     def loss_gap(self, value: float, bound: float) -> float | None:
-        """See Rules; of equivalent shares M it is (u(bound) - u(value)) / -u(value), of alpha = 1 by logarithms."""
+        """(u(bound) - u(value)) / -u(value) of equivalent shares, by logarithms for alpha = 1; see Rules."""
         if not (value > 0 and bound > 0):
             return math.nan
         if value >= 1:
@@ -270,7 +277,12 @@ class _Fair(Rules):
         return problem.utility.equivalent(score)
 
 
-_MEAN_OF_LOGS = "geometric mean share"
+class _Proportional(_Fair):
+    """proportional_fair is alpha_fair with alpha = 1."""
+
+    OPTIONS = ("weight",)
+
+
 _BUILT_IN: dict[str, Rules] = {
     ObjectiveName.TOTAL_FLOW: Rules(allows_protection=True),
     ObjectiveName.WEIGHTED_FLOW: _Weighted(needs_weight=True, allows_protection=True),
@@ -286,8 +298,8 @@ _BUILT_IN: dict[str, Rules] = {
     ObjectiveName.MAX_CONCURRENT_FLOW: _Concurrent(
         carries_all=True, solved_as=ObjectiveName.MAX_LINK_UTILISATION, unit="", measure_label="least share carried"
     ),
-    ObjectiveName.PROPORTIONAL_FAIR: _Fair(
-        alpha=1.0, paths_for=ObjectiveName.TOTAL_FLOW, unit="", measure_label=_MEAN_OF_LOGS
+    ObjectiveName.PROPORTIONAL_FAIR: _Proportional(
+        alpha=1.0, paths_for=ObjectiveName.TOTAL_FLOW, unit="", measure_label="geometric mean share"
     ),
     ObjectiveName.ALPHA_FAIR: _Fair(
         alpha=2.0, paths_for=ObjectiveName.TOTAL_FLOW, unit="", measure_label="equivalent common share"
@@ -297,9 +309,7 @@ _BUILT_IN: dict[str, Rules] = {
 }
 _RULES: Registry[Rules] = Registry("objective", "teal.objectives", _BUILT_IN)
 # Those whose value is linear in flow.
-SINGLE_PROGRAMS = tuple(
-    name for name in ObjectiveName if not _BUILT_IN[name].is_sequence and _BUILT_IN[name].alpha is None
-)
+SINGLE_PROGRAMS = tuple(name for name in ObjectiveName if not _BUILT_IN[name].is_sequence and _BUILT_IN[name].is_linear)
 
 
 def register_objective(name: str, rules: Rules, *, replace: bool = False) -> None:

@@ -161,5 +161,6 @@ def with_random_steps(problem: Problem, seed: int) -> Problem:
     parts = rng.random((*problem.demand.shape, count)) * (rng.random((*problem.demand.shape, count)) < 0.7)
     end = parts.cumsum(-1)
     end = np.where(end[..., -1:] > 0, end / np.maximum(end[..., -1:], 1e-300), 1.0)
-    level = np.concatenate([[1.0], np.sort(rng.random(count - 1))[::-1]])
+    rows = int(rng.choice([1, problem.demand.shape[1]]))
+    level = np.concatenate([np.ones((rows, 1)), -np.sort(-rng.random((rows, count - 1)))], axis=1)
     return dataclasses.replace(problem, steps=ValueSteps(torch.from_numpy(level), torch.from_numpy(end)))

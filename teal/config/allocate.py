@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from teal.config.base import InstanceConfig, require, require_exact_splits, require_provable
+from teal.config.base import InstanceConfig, require, require_exact_splits, require_linear
 from teal.config.option import ENTRIES, GAP, MAX_ITERATIONS, MIN_SPLIT, OVERWRITE, PREFER, RESUME
 
 Each = Literal["none", "json", "parquet", "csv"]  # suffixes of a file of one matrix
@@ -81,7 +81,7 @@ class AllocateConfig(InstanceConfig):
         require_exact_splits(self, self.entries, self.min_split)
         require(self, "prove", "nothing with --max-churn", not self.prove or self.max_churn is None)
         if self.prove:
-            require_provable(self)
+            require_linear(self, "with --prove")
         require(self, "each", "none with --figures-only", self.each == "none" or not self.figures_only)
         for field in ("max_iterations", "limit"):
             require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)

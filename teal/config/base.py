@@ -179,10 +179,15 @@ def require_one_program(config: ProgramConfig, where: str) -> None:
     require(config, "protect", f"nothing {where}", not config.protect)
 
 
-def require_provable(config: ProgramConfig) -> None:
-    """Raise InputError for an objective of which there is no proof in whole numbers, before anything is solved."""
-    is_linear = Objective(config.objective).rules.alpha is None
-    require(config, "objective", "one whose value is linear in flow, with --prove", is_linear)
+def require_linear(config: ProgramConfig, where: str) -> None:
+    """Raise InputError for a concave utility of shares.
+
+    Args:
+        config: the settings.
+        where: it is not taken, for the message.
+    """
+    is_linear = Objective(config.objective).rules.is_linear
+    require(config, "objective", f"one whose value is linear in flow, {where}", is_linear)
 
 
 def require_exact_splits(config: ProgramConfig, entries: int, min_split: float) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from teal.config.base import InstanceConfig, require, require_one_program, require_provable, seconds
+from teal.config.base import InstanceConfig, require, require_linear, require_one_program, seconds
 from teal.config.option import GAP, OVERWRITE
+from teal.objectives import Objective
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,9 +62,6 @@ class CertifyConfig(InstanceConfig):
         if self.over_all_paths:
             require_one_program(self, "with --over-all-paths")
             require(self, "over_all_paths", "no --latency-limits", not self.latency_limits)
-        require_provable(self)
-        require(self, "prices", "one program, without classes and levels", self.prices is None or self._is_one_program)
-
-    @property
-    def _is_one_program(self) -> bool:
-        return self.objective not in ("priority", "max_min")
+        require_linear(self, "for a proof")
+        is_sequence = Objective(self.objective).rules.is_sequence
+        require(self, "prices", "one program, without classes and levels", self.prices is None or not is_sequence)

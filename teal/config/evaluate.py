@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from teal.config.base import InstanceConfig, ProgramConfig, TrafficFileConfig, require, require_one_program, seconds
+from teal.config.base import (
+    InstanceConfig,
+    ProgramConfig,
+    TrafficFileConfig,
+    require,
+    require_linear,
+    require_one_program,
+    seconds,
+)
 from teal.config.option import OVERWRITE, RESUME
 
 
@@ -132,6 +140,8 @@ class EvaluateConfig(ProgramConfig, NetworksConfig):
         for mode in ("race", "next_interval"):
             if getattr(self, mode):
                 require_one_program(self, f"with --{mode.replace('_', '-')}")
+        if self.next_interval:
+            require_linear(self, "with --next-interval: what arrives is measured as satisfied demand")
         require(self, "next_interval", "not together with --race", not (self.race and self.next_interval))
 
     def instances(self) -> list[InstanceConfig]:

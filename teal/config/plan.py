@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from teal.config.base import InstanceConfig, require
+from teal.config.base import InstanceConfig, require, require_linear
 from teal.config.option import GAP, OVERWRITE, RESUME
 
 
@@ -57,6 +57,7 @@ class PlanConfig(InstanceConfig):
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
         super().__post_init__()
+        require_linear(self, "for a plan: demands that a failure cuts off would leave the utility")
         require(self, "max_pairs", "a whole number of at least 0", self.max_pairs >= 0)
         has_cables = not self.failures or "cables" in self.failures
         require(self, "pairs", "--failures cables, which say which pairs cost most", not self.pairs or has_cables)

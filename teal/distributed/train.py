@@ -70,8 +70,13 @@ def _train_with_restarts(ray: Any, config: TrainConfig) -> TrainState:
         except ray.exceptions.RayError as error:
             restarts += 1
             told = cause(error, f"training on Ray ended after {_MAX_RESTARTS} restarts")
-            if restarts > _MAX_RESTARTS or isinstance(getattr(error, "cause", None), TealError):
+            if restarts > _MAX_RESTARTS or _is_of_user(error):
                 raise told from None
+
+
+def _is_of_user(error: Exception) -> bool:
+    """Whether what failed in a process is the user's, so that a restart would fail again."""
+    return isinstance(getattr(error, "cause", None), TealError)
 
 
 def _train_together(ray: Any, config: TrainConfig) -> TrainState:
@@ -116,7 +121,7 @@ def _error_of(ray: Any, ended: Sequence[Any], running: Sequence[Any]) -> Excepti
     found = errors(ended)
     if found:
         found += errors(ray.wait(running, num_returns=len(running), timeout=_MAX_WAIT_FOR_CAUSE_S)[0])
-    of_user = [error for error in found if isinstance(getattr(error, "cause", None), TealError)]
+    of_user = [error for error in found if _is_of_user(error)]
     return next(iter(of_user or found), None)
 
 

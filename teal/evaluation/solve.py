@@ -315,7 +315,9 @@ def _cost_of(problem: Problem, before: Tensor, after: Tensor, options: str) -> s
     return f"{options}: {old:.6g}{unit} become {new:.6g}{unit} ({signed_percent(change)})"
 
 
-def capacity_in_force(config: SolveConfig, topology: Topology, notify: Callable[[str], None]) -> FloatArray | None:
+def capacity_in_force(
+    config: SolveConfig | CertifyConfig, topology: Topology, notify: Callable[[str], None]
+) -> FloatArray | None:
     """(E,) capacities without the failed links; None if there are none."""
     if not config.fail:
         return None
@@ -347,8 +349,8 @@ def traffic_up_to_index(config: SolveConfig | CertifyConfig) -> str:
     return f"{config.traffic}{',' if ':' in config.traffic else ':'}count={config.index + 1}"
 
 
-def selected(config: SolveConfig, traffic: TrafficMatrices) -> TrafficMatrices:
+def selected(config: SolveConfig | CertifyConfig, traffic: TrafficMatrices) -> TrafficMatrices:
     """The traffic with the requested matrix, and with its demands alone if ``config`` says so."""
     if config.index >= traffic.num_matrices:
         raise InputError("--index", "", f"a matrix from 0 to {traffic.num_matrices - 1}", config.index)
-    return traffic.carrying(config.index) if config.carrying else traffic
+    return traffic.carrying(config.index) if isinstance(config, SolveConfig) and config.carrying else traffic

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from teal.network import PathMethod, PathWeight, all_pairs, compute_paths
+from teal.objectives import ObjectiveName
 from teal.problem import Allocation, all_paths_bound, assess
 from teal.runtime.kernel_cache import folder, interpreting, machine
 from teal.runtime.parallel import on_all_threads
@@ -46,13 +47,13 @@ def _task(function: Callable[[], None]) -> Callable[[], None]:
 @_task
 def _engine() -> None:
     rehearse(1, torch.float32)
-    problem = three_nodes(carries_all=False, batch=1)
+    problem = three_nodes()
     all_paths_bound(problem, torch.ones_like(problem.capacity))
 
 
 @_task
 def _paths() -> None:
-    problem = three_nodes(carries_all=False, batch=1)
+    problem = three_nodes()
     rehearse_checks(problem)
     columns.rehearse()
     preferred(problem, problem.even_splits, "latency")
@@ -101,6 +102,16 @@ def _engine_in_double_precision_for_large_networks() -> None:
 
 
 @_task
+def _engine_for_fair_shares() -> None:
+    rehearse(1, torch.float64, ObjectiveName.PROPORTIONAL_FAIR)
+
+
+@_task
+def _engine_for_fair_shares_of_large_networks() -> None:
+    rehearse(1, torch.float64, ObjectiveName.PROPORTIONAL_FAIR, on_all=True)
+
+
+@_task
 def _paths_for_large_networks() -> None:
     with on_all_threads():
         _paths()
@@ -108,7 +119,7 @@ def _paths_for_large_networks() -> None:
 
 @_task
 def _paths_by_weight() -> None:
-    topology = three_nodes(carries_all=False, batch=1).topology
+    topology = three_nodes().topology
     for on_all in (False, True):
         with on_all_threads(on_all):
             compute_paths(topology, weight=PathWeight.LATENCY, cache=False)
@@ -120,7 +131,9 @@ def _scenarios() -> None:
     for on_all in (False, True):
         for count in LANES:
             with on_all_threads(on_all):
-                solve_scenarios(three_nodes(carries_all=True, batch=count), gap=1e-9, max_iterations=8)
+                solve_scenarios(
+                    three_nodes(ObjectiveName.MAX_LINK_UTILISATION, batch=count), gap=1e-9, max_iterations=8
+                )
 
 
 @_task
@@ -146,7 +159,7 @@ def _flow_gnn_for_large_networks() -> None:
 def _solve_by(scheme: str, *, on_all: bool) -> None:
     from teal.schemes import make_scheme
 
-    problem = three_nodes(carries_all=False, batch=1)
+    problem = three_nodes()
     with on_all_threads(on_all):
         make_scheme(scheme).solve(problem)
 

@@ -32,7 +32,7 @@ import numpy.typing as npt
 from teal.errors import InputError
 from teal.formats.rows import columns_of
 from teal.network import DemandClasses, PathSet, Topology
-from teal.network.extension import with_more_paths
+from teal.network.extension import with_listed_paths
 from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.storage import atomic_file
 
@@ -243,17 +243,11 @@ def with_stored_paths(
 
     Paths over links that the network does not have are left out.
     """
-    missing: dict[int, list[tuple[int, ...]]] = {}
+    more: dict[int, list[tuple[int, ...]]] = {}
     for d, stored in _stored_paths(allocation, topology, paths, where, classes):
         candidates = {tuple(paths.links_of(d, k)) for k in range(paths.num_paths)}
-        if new := [links for links in stored if links not in candidates and min(links, default=-1) >= 0]:
-            missing[d] = new
-    while missing:  # one path of each demand at a time
-        added = [missing[d].pop() if d in missing else () for d in range(paths.num_demands)]
-        missing = {d: left for d, left in missing.items() if left}
-        ptr = np.cumsum([0, *map(len, added)])
-        paths = with_more_paths(paths, ptr, np.array([link for links in added for link in links], dtype=np.int32))
-    return paths
+        more[d] = [links for links in stored if links not in candidates and min(links, default=-1) >= 0]
+    return with_listed_paths(paths, more)
 
 
 def _stored_paths(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from teal.network.packed import MAX_PATHS
@@ -38,6 +41,20 @@ def with_more_paths(paths: PathSet, ptr: Int64Array, links: IntArray) -> PathSet
     leaf = np.ascontiguousarray(leaf[:, : max(used_columns, paths.num_paths)])
     new_trie = Trie(parent[: new_ptr[-1]].copy(), link[: new_ptr[-1]].copy(), new_ptr.astype(np.int32))
     return _path_set(paths, leaf, new_trie)
+
+
+def with_listed_paths(paths: PathSet, more: Mapping[int, Sequence[Sequence[int]]]) -> PathSet:
+    """``paths`` with several more paths of some demands; those that a demand has already are left out.
+
+    Args:
+        paths: of D demands.
+        more: links of the paths, from source to target, by the number of their demand.
+    """
+    for place in range(max(map(len, more.values()), default=0)):
+        new = [more[d][place] if place < len(more.get(d, ())) else () for d in range(paths.num_demands)]
+        ptr = np.concatenate([[0], np.cumsum([len(links) for links in new])]).astype(np.int64)
+        paths = with_more_paths(paths, ptr, np.fromiter(itertools.chain.from_iterable(new), np.int32, int(ptr[-1])))
+    return paths
 
 
 def with_columns(paths: PathSet, columns: IntArray) -> PathSet:

@@ -32,7 +32,7 @@ from teal.runtime.arrays import FloatArray
 _SOURCES_AT_A_TIME = 512  # sources whose shortest paths to all nodes are in memory at once
 _MAX_ROUNDING = 1e-9  # share by which rounding of sums of up to millions of terms may put a value beyond its bound
 # Multiples of the prices that scaled_dual_bound tries: 13 from 1/4 to 2, evenly spaced in the logarithm.
-_PRICE_SCALES = torch.logspace(-2, 1, 13, base=2.0, dtype=torch.float64)
+PRICE_SCALES = torch.logspace(-2, 1, 13, base=2.0, dtype=torch.float64)
 
 
 def dual_bound(problem: Problem, prices: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ def dual_bound(problem: Problem, prices: Tensor) -> Tensor:
         problem: B matrices.
         prices: (B, E), value per Gbit/s.  Negative and NaN entries count as 0.
     """
-    return _bounds(problem, prices, _PRICE_SCALES.new_ones(1))
+    return _bounds(problem, prices, PRICE_SCALES.new_ones(1))
 
 
 def scaled_dual_bound(problem: Problem, prices: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ def scaled_dual_bound(problem: Problem, prices: Tensor) -> Tensor:
     One path_sum serves all multiples.  The multiple 0 gives the total value of all routable demand, so the bound is
     never worse than that.  Bounds from prices on the simplex do not depend on the scale.
     """
-    scales = torch.cat([_PRICE_SCALES.new_zeros(1), _PRICE_SCALES])
+    scales = torch.cat([PRICE_SCALES.new_zeros(1), PRICE_SCALES])
     return _bounds(problem, prices, scales.new_ones(1) if problem.program.price_set.on_simplex else scales)
 
 

@@ -336,6 +336,11 @@ class Problem:
         """The condition of a class, None if there is none."""
         return next((one for one in self.conditions if isinstance(one, kind)), None)
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether each demand's value is linear in its flow: neither a concave utility nor one that falls in steps."""
+        return self.steps is None and self.utility is None
+
     @cached_property
     def utility(self) -> Concave | None:
         """The concave utility of the demands; None where value is linear in flow, or falls in steps."""

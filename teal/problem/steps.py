@@ -2,15 +2,15 @@
 
 With C steps, a demand d of which the share z is carried has the value
 
-    demand[d] demand_value[d] sum over c of level[c] (min(z, end[d, c]) - min(z, end[d, c - 1])),    end[d, -1] = 0,
+    demand[d] demand_value[d] sum over c of level[d, c] (min(z, end[d, c]) - min(z, end[d, c - 1])),    end[d, -1] = 0,
 
 which is concave, since levels fall.  If the best path of d has the profit g for each Gbit/s in the first step (value
 less prices), then the part of d in weak duality is, for each Gbit/s of demand,
 
-    sum over c of (end[d, c] - end[d, c - 1]) max(0, g - demand_value[d] (1 - level[c])).
+    sum over c of (end[d, c] - end[d, c - 1]) max(0, g - demand_value[d] (1 - level[d, c])).
 
 Classes of a pair of nodes that may use the same paths are such steps of one demand: to serve the highest class first is
-never worse.
+never worse.  So are bandwidth functions, one for each demand (:mod:`teal.problem.bandwidth_functions`).
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ class ValueSteps:
     """C steps of the value of D demands in B matrices.
 
     Attributes:
-        level: (C,) value of a Gbit/s in each step over that in the first one: 1 first, and falling.
+        level: (D, C) value of a Gbit/s in each step over that in the first one: 1 first, and falling; (1, C) if it is
+            the same for all demands.
         end: (B, D, C) share of the demand at which each step ends, not falling; 1 for the last step.
     """
 
-    level: Float[Tensor, " C"]
+    level: Float[Tensor, "D C"]
     end: Float[Tensor, "B D C"]
 
     def profit(self, best: Tensor, demand_value: Tensor) -> Tensor:
@@ -43,7 +44,7 @@ class ValueSteps:
             demand_value: (D,) value of a Gbit/s in the first step.
         """
         total, start = torch.zeros_like(best), torch.zeros_like(best)
-        for c, level in enumerate(self.level.to(best)):
+        for c, level in enumerate(self.level.to(best).T):
             end = self.end[..., c].to(best)
             total = total + (end - start) * (best - demand_value * (1 - level)).clamp(min=0)
             start = end
@@ -53,8 +54,8 @@ class ValueSteps:
         """(B, D) share of the first step's value that is lost, since some of ``share`` (B, D) lies in later steps."""
         level = self.level.to(share)
         total = torch.zeros_like(share)
-        for c in range(1, len(level)):
-            total = total + (level[c - 1] - level[c]) * (share - self.end[..., c - 1].to(share)).clamp(min=0)
+        for c in range(1, level.shape[-1]):
+            total = total + (level[:, c - 1] - level[:, c]) * (share - self.end[..., c - 1].to(share)).clamp(min=0)
         return total
 
     def of_part(self, share: Tensor) -> ValueSteps:
@@ -68,7 +69,8 @@ class ValueSteps:
 
     def last_level(self) -> Tensor:
         """(B, D) value of the last Gbit/s of each demand over that of its first one."""
-        return self.level[(self.end[..., :-1] < 1).sum(-1)]
+        step = (self.end[..., :-1] < 1).sum(-1, keepdim=True)
+        return self.level.expand_as(self.end).gather(-1, step)[..., 0]
 
     def rows(self, rows: slice | Tensor) -> ValueSteps:
         """The steps in some of the matrices."""
@@ -76,4 +78,4 @@ class ValueSteps:
 
     def demands(self, demands: slice | Tensor) -> ValueSteps:
         """The steps of some of the demands."""
-        return ValueSteps(self.level, self.end[:, demands])
+        return ValueSteps(self.level if len(self.level) == 1 else self.level[demands], self.end[:, demands])

@@ -39,10 +39,8 @@ def group_multipliers(
         SolverError: the linear program was not solved.
     """
     live = problem.path_mask[0].cpu().numpy()
-    with_cost = (
-        torch.from_numpy(np.floor(prices * 2.0**bits) / 2.0**bits)[None].to(problem.link_cost) + problem.link_cost
-    )
-    price = problem.ops.path_sum(with_cost)[0].cpu().numpy()
+    rounded = torch.from_numpy(np.floor(prices * 2.0**bits) / 2.0**bits)
+    price = problem.ops.path_sum(rounded[None].to(problem.capacity))[0].cpu().numpy()
     names, survives = _groups_of_sets(problem, protection)
     survives &= live[:, None]
     d, m = np.nonzero(survives.any(-1))

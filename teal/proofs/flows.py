@@ -11,6 +11,7 @@ cycles carries nothing and is dropped.
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from collections import defaultdict
@@ -22,7 +23,7 @@ import numpy as np
 from teal.errors import InputError
 from teal.formats.allocations import demands_of, read_allocation
 from teal.network import DemandClasses, PathSet, Topology
-from teal.network.extension import with_more_paths
+from teal.network.extension import with_listed_paths
 from teal.runtime.arrays import FloatArray
 
 _SUFFIXES = (".json", ".csv", ".parquet")
@@ -44,7 +45,7 @@ def read_flows(file: Path, topology: Topology) -> dict[Demand, PathFlows]:
         return _of_allocation(file, topology)
     flows: dict[Demand, PathFlows] = defaultdict(dict)
     on_links: dict[Demand, dict[int, float]] = defaultdict(dict)
-    node, link = topology.node_index(), {name: number for number, name in enumerate(topology.link_names())}
+    node, link = topology.node_index(), _link_numbers(topology)
     for line, row in enumerate(_rows(file), 2):
         where = f"{file}, row {line}"
         ends = [node.get(str(row.get(name)), -1) for name in ("source", "target")]
@@ -55,10 +56,10 @@ def read_flows(file: Path, topology: Topology) -> dict[Demand, PathFlows]:
         demand = ends[0], ends[1], str(row.get("class") or "")
         amount = _number(row.get("flow"), where)
         names = _links(row.get("links") if "links" in row else row.get("link"), where)
-        numbers = [link.get(name, int(name) if name.isdigit() else -1) for name in names]
-        unknown = [name for name, number in zip(names, numbers, strict=True) if not 0 <= number < topology.num_links]
-        if unknown or not numbers:
+        unknown = [name for name in names if name not in link]
+        if unknown or not names:
             raise InputError(where, "links", f"links of {topology.name}", unknown[0] if unknown else "none")
+        numbers = [link[name] for name in names]
         if "links" in row:
             path = _checked(tuple(numbers), topology, demand, where)
             flows[demand][path] = flows[demand].get(path, 0.0) + amount
@@ -68,6 +69,32 @@ def read_flows(file: Path, topology: Topology) -> dict[Demand, PathFlows]:
         for path, amount in _decomposed(of_demand, topology, demand, str(file)).items():
             flows[demand][path] = flows[demand].get(path, 0.0) + amount
     return dict(flows)
+
+
+def read_prices(file: Path, topology: Topology) -> FloatArray:
+    """(E,) prices of a table with the columns link and price; 0 for links that it does not have.
+
+    Raises:
+        InputError: no such file or columns; an unknown link; no number of at least 0.
+    """
+    number, prices = _link_numbers(topology), np.zeros(topology.num_links)
+    try:
+        with file.open(newline="", encoding="utf-8") as stream:
+            rows = list(csv.DictReader(stream))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(str(file), "", "a CSV file of link prices", error) from None
+    for line, row in enumerate(rows, 2):
+        where, name = f"{file}, line {line}", row.get("link") or ""
+        if name not in number:
+            raise InputError(where, "link", f"a link of {topology.name}", repr(name))
+        prices[number[name]] = _number(row.get("price"), where, "price", "a number of at least 0")
+    return prices
+
+
+def _link_numbers(topology: Topology) -> dict[str, int]:
+    """Number of each link by its name, and by its number as text unless a link has that name."""
+    numbers = {str(link): link for link in range(topology.num_links)}
+    return numbers | {name: link for link, name in enumerate(topology.link_names())}
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
@@ -91,13 +118,13 @@ def _rows(file: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _number(value: Any, where: str) -> float:
+def _number(value: Any, where: str, field: str = "flow", expected: str = "a number of at least 0, Gbit/s") -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
         number = math.nan
     if not 0 <= number < math.inf:
-        raise InputError(where, "flow", "a number of at least 0, Gbit/s", repr(value))
+        raise InputError(where, field, expected, repr(value))
     return number
 
 
@@ -176,12 +203,18 @@ def _path(flows: dict[int, float], topology: Topology, source: int, target: int)
 
 
 def splits_over(
-    flows: dict[Demand, PathFlows], paths: PathSet, demand: FloatArray, classes: DemandClasses | None, where: str
+    flows: dict[Demand, PathFlows],
+    topology: Topology,
+    paths: PathSet,
+    demand: FloatArray,
+    classes: DemandClasses | None,
+    where: str,
 ) -> tuple[PathSet, FloatArray]:
     """Candidate paths with those of the flows that are none of them yet, and (D, K) shares of the demands on them.
 
     Args:
         flows: of :func:`read_flows`.
+        topology: gives the names of nodes.
         paths: candidate paths.
         demand: (D,) Gbit/s.
         classes: of the demands; None for none.
@@ -195,14 +228,11 @@ def splits_over(
     own = {number[key]: of_demand for key, of_demand in flows.items() if key in number}
     for key, of_demand in flows.items():
         if sum(of_demand.values()) > 0 and (key not in number or demand[number[key]] <= 0):
-            raise InputError(
-                where, "source and target", "demands of the matrix", f"flow between the nodes {key[0]} and {key[1]}"
-            )
-    added = {d: list(of_demand.keys() - _candidates(paths, d).keys()) for d, of_demand in own.items()}
-    while any(added.values()):  # one path of each demand at a time
-        new = [added[d].pop() if added.get(d) else () for d in range(len(demand))]
-        ptr = np.cumsum([0, *map(len, new)])
-        paths = with_more_paths(paths, ptr, np.array([link for path in new for link in path], dtype=np.int32))
+            names_of = topology.node_names
+            flow = f"flow from {names_of[key[0]]} to {names_of[key[1]]}" + (f" of class {key[2]}" if key[2] else "")
+            raise InputError(where, "source and target", "demands of the matrix", flow)
+    more = {d: list(of_demand.keys() - _candidates(paths, d).keys()) for d, of_demand in own.items()}
+    paths = with_listed_paths(paths, more)
     splits = np.zeros(paths.leaf.shape)
     for d, of_demand in own.items():
         column = _candidates(paths, d)

@@ -29,7 +29,7 @@ from teal.formats.allocations import links_along
 from teal.network import PathSet
 from teal.objectives import Rules
 from teal.problem import Allocation, Problem
-from teal.problem.bounds import all_paths_bound, finite_prices, usable_prices
+from teal.problem.bounds import PRICE_SCALES, all_paths_bound, finite_prices, usable_prices
 from teal.problem.fair_levels import growth_from
 from teal.problem.feasibility import TOLERANCE
 from teal.problem.protection import Protection
@@ -43,7 +43,7 @@ _UNIT = float(1 << check.BITS)
 _ROUNDINGS = (40, 34, 28, 22)  # s, one after the other
 _LEVEL_ROUNDING = 1e-9  # share by which a level of rates is lowered, so that the demands of the level are members
 _LARGEST_PRICE = 2.0**40  # of programs whose prices have no unit; 2^-60 is then 8e-31 of it
-_PRICE_MULTIPLES = torch.logspace(-2, 1, 13, base=2.0, dtype=torch.float64)  # 1/4 to 2, as of scaled_dual_bound
+_MOST_TERMS = 2.0**10  # of a level: its bound is a quotient of sums, of which rounding is a larger share
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class Claim:
     """One program of a proof.
 
     Attributes:
-        kind: of the program, see :mod:`teal.proofs.check`.
+        kind: of the program; see :mod:`teal.proofs.check`.
         prices: (E,) y.
         value: reached by the flows.
         bound: proved by the prices.
@@ -112,8 +112,8 @@ def write_proof(
     problem = problem.to(torch.float64)
     if allocation.paths is not None:
         problem = problem.with_paths(allocation.paths)
-    splits = torch.where(problem.path_mask, allocation.splits.to(problem.demand).clamp(min=0), 0)
     _require_provable(problem, over_all)
+    splits = _live_splits(problem, allocation.splits.to(problem.demand))
     sent = _sent(problem, splits)
     claims = claims_of(problem, splits, allocation, over_all=over_all)
     folder.mkdir(parents=True, exist_ok=True)
@@ -183,6 +183,25 @@ def _name_of(problem: Problem, d: int) -> str:
     return "demand from " + " to ".join(problem.topology.node_names[node] for node in problem.paths.pairs[d])
 
 
+def _live_splits(problem: Problem, splits: Tensor) -> Tensor:
+    """(1, D, K) splits of at least 0 on live paths; raises InputError for others, which are named."""
+    carries = splits.abs() > TOLERANCE
+    if bool((carries & ~problem.path_mask).any()):
+        d, k = (carries & ~problem.path_mask)[0].nonzero()[0].tolist()
+        if not problem.paths.mask[d, k]:
+            raise InputError("proof", _name_of(problem, d), "splits on candidate paths", f"one on path {k}")
+        link = next(e for e in problem.paths.links_of(d, k) if problem.capacity[0, e] <= 0)
+        flow = float(problem.flows(splits)[0, d, k])
+        name = f"link {problem.topology.link_name(link)}"
+        raise InputError(
+            "proof", name, "no flow: its capacity is 0", f"{flow:.9g} Gbit/s of the {_name_of(problem, d)}"
+        )
+    if bool((carries & (splits < 0)).any()):
+        d, k = (carries & (splits < 0))[0].nonzero()[0].tolist()
+        raise InputError("proof", _name_of(problem, d), "flows of at least 0", float(problem.flows(splits)[0, d, k]))
+    return torch.where(problem.path_mask, splits.clamp(min=0), 0)
+
+
 def _sent(problem: Problem, splits: Tensor) -> Tensor:
     """(1, D, K) Gbit/s on each path, within rates and capacities; raises InputError for what breaks a rule by more."""
     protection = problem.condition(Protection)
@@ -217,7 +236,13 @@ def claims_of(problem: Problem, splits: Tensor, allocation: Allocation, *, over_
         of_programs = allocation.program_prices
         if problem.classes is not None:
             return _class_claims(problem, splits, given if of_programs is None else of_programs.prices[0])
-        return [] if of_programs is None else _level_claims(problem, splits, allocation)
+        levels = [] if of_programs is None else _level_claims(problem, splits, allocation)
+        if levels:
+            return levels
+        # No level that links limit is known: the flow is bounded by the rates alone.
+        flow, most = problem.flows(splits).sum(-1)[0], problem.routable_demand[0]
+        value, bound = (float((problem.demand_value * rate).sum()) for rate in (flow, most))
+        return [Claim("value", np.zeros(problem.capacity.shape[1]), value, bound, bound)]
     value = float(problem.value(splits)[0])
     if rules.carries_all:
         kind = "utilisation" if name == problem.solved.objective.name else "concurrent"
@@ -228,8 +253,8 @@ def claims_of(problem: Problem, splits: Tensor, allocation: Allocation, *, over_
     prices = usable_prices(problem, given)
     if not over_all:
         program = problem.rewritten.program
-        best = program.bounds_along(prices, _PRICE_MULTIPLES)[:, 0].argmin()
-        prices = prices * _PRICE_MULTIPLES[best]
+        best = program.bounds_along(prices, PRICE_SCALES)[:, 0].argmin()
+        prices = prices * PRICE_SCALES[best]
     bound = float(_bound(problem, prices, over_all=over_all)[0])
     terms = bound + float(problem.capacity_value(prices)[0])
     return [Claim("promise" if problem.conditions else "value", _row(prices), value, bound, terms)]
@@ -289,9 +314,8 @@ def _level_claims(problem: Problem, splits: Tensor, allocation: Allocation) -> l
         value = float(problem.capacity_value(own)[0])
         growth = growth_from(price, value, rate, grows, level * weight, problem.demand[0])
         if math.isfinite(growth) and level > 0:
-            claims.append(
-                Claim("level", _row(own), 1.0, growth, max(1.0, growth) * 2**10, np.format_float_positional(level))
-            )
+            terms, name = _MOST_TERMS * max(1.0, growth), np.format_float_positional(level)
+            claims.append(Claim("level", _row(own), 1.0, growth, terms, name))
     return claims
 
 

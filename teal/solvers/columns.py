@@ -167,7 +167,7 @@ def _add_for_matrix(problem: Problem, prices: Tensor, target_value: float, paths
 
 def rehearse() -> None:
     """Call the kernels of a round on three nodes, but those of the engine."""
-    problem = three_nodes(carries_all=False, batch=1)
+    problem = three_nodes()
     direct = problem.with_paths(first_columns(problem.paths, 1))
     prices = torch.zeros_like(problem.capacity)
     prices[:, 0] = 1.0  # so that the path over the third node is worth adding

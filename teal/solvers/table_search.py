@@ -217,7 +217,7 @@ def in_tables(problem: Problem, splits: Tensor, entries: int) -> Tensor:
         entries: N, of a demand's table.
     """
     rounded = admit(problem, splits, entries)
-    is_plain = problem.classes is None and problem.steps is None and problem.utility is None and not problem.conditions
+    is_plain = problem.classes is None and problem.is_linear and not problem.conditions
     is_single = problem.objective.may_shed and not problem.objective.rules.is_sequence
     if problem.demand_set.carries_all or not (is_plain and is_single) or splits.is_cuda:
         return rounded

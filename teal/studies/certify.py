@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +14,11 @@ from torch import Tensor
 
 from teal.config import CertifyConfig, seconds
 from teal.errors import InputError
-from teal.evaluation.instance import failed_links, load_instance
-from teal.evaluation.solve import traffic_up_to_index
-from teal.network import Topology
+from teal.evaluation.instance import load_instance
+from teal.evaluation.solve import capacity_in_force, selected, traffic_up_to_index
 from teal.problem import Allocation, Problem
-from teal.proofs.flows import read_flows, splits_over
+from teal.proofs.flows import read_flows, read_prices, splits_over
 from teal.proofs.write import CHECKER, FILES, write_proof
-from teal.runtime.arrays import FloatArray
 from teal.runtime.interruptible import Deadline, complete
 from teal.runtime.storage import check_out_folder, remove_files
 from teal.solvers.columns import improving
@@ -33,7 +31,7 @@ _MAX_ROUNDS = 30  # of column generation for prices that prove a bound over all 
 
 @dataclasses.dataclass(frozen=True)
 class Certified:
-    """What was proved.
+    """A proof that was written and checked.
 
     Attributes:
         folder: with the files.
@@ -61,14 +59,13 @@ def run_certify(config: CertifyConfig, notify: Callable[[str], None]) -> Certifi
     if not config.allocation.is_file():
         raise InputError("--allocation", "", "a file", str(config.allocation))
     config = dataclasses.replace(config, traffic=traffic_up_to_index(config))
-    instance = load_instance(config, notify, on_topology=lambda _: compile_first(notify))
-    if config.index >= instance.traffic.num_matrices:
-        raise InputError("--index", "", f"a matrix from 0 to {instance.traffic.num_matrices - 1}", config.index)
+    instance = load_instance(config, notify, partial(selected, config), lambda _: compile_first(notify))
     topology, demand = instance.topology, instance.traffic.read([config.index])
-    flows = read_flows(config.allocation, topology)
-    classes = instance.traffic.classes
-    paths, splits = splits_over(flows, instance.paths, demand[0], classes, str(config.allocation))
-    capacity = topology.with_failed_links(failed_links(topology, config.fail)).capacity if config.fail else None
+    capacity = capacity_in_force(config, topology, notify)
+    if capacity is not None:
+        instance = instance.surviving([np.flatnonzero(capacity == 0).tolist()], notify)
+    flows, classes, where = read_flows(config.allocation, topology), instance.traffic.classes, str(config.allocation)
+    paths, splits = splits_over(flows, topology, instance.paths, demand[0], classes, where)
     problem = dataclasses.replace(instance, paths=paths).problem(demand, capacity=capacity)
     shares = torch.from_numpy(splits)[None].to(problem.demand)
     if config.repair:
@@ -90,7 +87,7 @@ def prove(
 def _with_prices(config: CertifyConfig, problem: Problem, shares: Tensor, notify: Callable[[str], None]) -> Allocation:
     """The allocation with prices: those that were given, or PDHG's for the same matrix."""
     if config.prices is not None:
-        prices = torch.from_numpy(_read_prices(config.prices, problem.topology))[None].to(problem.demand)
+        prices = torch.from_numpy(read_prices(config.prices, problem.topology))[None].to(problem.demand)
         return Allocation.of_batch(shares, prices, 0.0)
     deadline = seconds(config.deadline, "--deadline") if config.deadline else math.inf
     if config.over_all_paths:
@@ -102,29 +99,3 @@ def _with_prices(config: CertifyConfig, problem: Problem, shares: Tensor, notify
     result = solve(problem, gap=config.gap, deadline=deadline)
     notify(f"prices: PDHG's own allocation has the certified gap {100 * float(result.gap[0]):.3g}%")
     return Allocation.of_batch(shares, result.prices, 0.0, result.program_prices)
-
-
-def _read_prices(file: Path, topology: Topology) -> FloatArray:
-    """(E,) prices of a table with the columns link and price; 0 for links that it does not have.
-
-    Raises:
-        InputError: no such file or columns; an unknown link; no number of at least 0.
-    """
-    number, prices = {name: link for link, name in enumerate(topology.link_names())}, np.zeros(topology.num_links)
-    try:
-        with file.open(newline="", encoding="utf-8") as stream:
-            rows = list(csv.DictReader(stream))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(str(file), "", "a CSV file of link prices", error) from None
-    for line, row in enumerate(rows, 2):
-        name, text = row.get("link") or "", row.get("price") or ""
-        link = number.get(name, int(name) if name.isdigit() else -1)
-        if not 0 <= link < topology.num_links:
-            raise InputError(f"{file}, line {line}", "link", f"a link of {topology.name}", repr(name))
-        try:
-            prices[link] = float(text)
-        except ValueError:
-            raise InputError(f"{file}, line {line}", "price", "a number of at least 0", repr(text)) from None
-        if not 0 <= prices[link] < math.inf:
-            raise InputError(f"{file}, line {line}", "price", "a number of at least 0", repr(text))
-    return prices

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
+from teal.cli import main
 from teal.errors import InputError
 from teal.network import all_pairs, compute_paths
 from teal.objectives import Objective
@@ -158,3 +159,11 @@ def test_a_condition_is_refused() -> None:
     problem = Problem.create(base.topology, base.paths, "proportional_fair", base.demand.numpy())
     with pytest.raises(InputError, match="linear in flow"):
         problem.with_churn_limit(problem.even_splits[0], 0.5)
+
+
+@pytest.mark.parametrize("command", ["plan", "evaluate --next-interval", "certify --allocation x.csv"])
+def test_commands_that_measure_flow_refuse_shares(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = command.split()
+    network = ["--topology", "b4", "--traffic", "gravity:seed=0,count=4", "--out", "x"]
+    assert main([*words, *network, "--objective", "alpha_fair:alpha=2"]) == 2
+    assert "expected one whose value is linear in flow" in capsys.readouterr().err

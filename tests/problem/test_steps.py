@@ -20,7 +20,7 @@ from teal.testing import random_problem, with_random_steps
 def _unrolled(problem: Problem) -> Problem:
     """A row for each demand and step."""
     assert problem.steps is not None
-    level, end = problem.steps.level, problem.steps.end
+    level, end = problem.steps.level.T, problem.steps.end
     width = torch.diff(end, dim=-1, prepend=torch.zeros_like(end[..., :1]))
     paths = joined([problem.paths] * len(level))
     return dataclasses.replace(

@@ -106,9 +106,9 @@ def test_paths_that_are_no_candidates_are_added(tmp_path: Path) -> None:
     paths = compute_paths(_DIAMOND, all_pairs(_DIAMOND), num_paths=1, cache=False)
     demand = np.full(paths.num_demands, 4.0)
     flows: dict[Demand, PathFlows] = {(0, 3, ""): {(0, 1): 1.0, (0, 2): 1.0, (3, 4): 2.0}}
-    more, splits = splits_over(flows, paths, demand, None, "x.csv")
+    more, splits = splits_over(flows, _DIAMOND, paths, demand, None, "x.csv")
     d = next(d for d, pair in enumerate(more.pairs.tolist()) if pair == [0, 3])
     found = {tuple(more.links_of(d, k)): splits[d, k] for k in range(more.num_paths) if more.leaf[d, k] >= 0}
     assert {links: share for links, share in found.items() if share} == {(0, 1): 0.25, (0, 2): 0.25, (3, 4): 0.5}
-    with pytest.raises(InputError, match="demands of the matrix"):
-        splits_over({(0, 3, "gold"): {(0, 1): 1.0}}, paths, demand, None, "x.csv")
+    with pytest.raises(InputError, match="demands of the matrix, found flow from n0 to n3 of class gold"):
+        splits_over({(0, 3, "gold"): {(0, 1): 1.0}}, _DIAMOND, paths, demand, None, "x.csv")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -73,6 +74,31 @@ def test_what_breaks_a_rule_is_named_with_its_link_or_demand(tmp_path: Path) -> 
     balanced = Problem.create(topology, paths, "max_link_utilisation", problem.demand.numpy())
     with pytest.raises(InputError, match=r"demand from .*: expected 1.5 Gbit/s"):
         write_proof(tmp_path, balanced, Allocation.of_batch(0.9 * full, prices, 0.0))
+
+
+def test_flow_on_a_failed_link_is_refused_with_its_link(tmp_path: Path) -> None:
+    topology = make_topology([(0, 1, 2.0), (1, 2, 1.0)])
+    paths = compute_paths(topology, all_pairs(topology), num_paths=2, cache=False)
+    problem = Problem.create(topology, paths, "total_flow", torch.full((1, paths.num_demands), 0.5).numpy())
+    failed = problem.with_capacity(topology.with_failed_links(topology.find_links("n1", "n2")).capacity)
+    full = torch.where(problem.path_mask, 0.5, 0.0).to(torch.float64)
+    with pytest.raises(InputError, match=r"link n.->n.: expected no flow: its capacity is 0, found 0.25 Gbit/s of the"):
+        write_proof(tmp_path, failed, Allocation.of_batch(full, torch.zeros_like(problem.capacity), 0.0))
+    with pytest.raises(InputError, match=r"demand from n0 to n1: expected flows of at least 0, found -0.25"):
+        write_proof(tmp_path, problem, Allocation.of_batch(-full, torch.zeros_like(problem.capacity), 0.0))
+
+
+@pytest.mark.parametrize("weight", [None, 3.0])
+def test_max_min_without_a_level_that_links_limit_is_proved_by_the_rates(weight: float | None, tmp_path: Path) -> None:
+    topology = make_topology([(0, 1, 2.0), (1, 2, 1.0)])
+    paths = compute_paths(topology, all_pairs(topology), num_paths=2, cache=False)
+    demand = np.full((1, paths.num_demands), 1e-3)
+    weights = None if weight is None else np.full(paths.num_demands, weight)
+    problem = Problem.create(topology, paths, "max_min", demand, weight=weights)
+    (sentence,) = write_proof(tmp_path, problem, solve(problem, gap=1e-3).allocation)
+    routable = (weight or 1.0) * float(problem.routable_demand.sum())
+    assert "value" in sentence
+    assert list(_numbers(sentence)) == pytest.approx([routable, routable], rel=1e-9)
 
 
 def test_what_cannot_be_proved_says_so(tmp_path: Path) -> None:

@@ -119,6 +119,13 @@ def test_fair_shares_are_certified_and_other_objectives_are_refused(tmp_path: Pa
                 assert max(allocation.gap) <= 1e-3
                 again = await client.allocate("b4", rates, objective=spec, gap=1e-3)
                 assert max(again.gap) <= 1e-3
+            fair = {"topology": "b4", "objective": "alpha_fair:alpha=2,weight=1"}
+            await client.put_network("fair", fair["topology"], objective=fair["objective"])
+            await client.wait_ready("fair")
+            allocation = await client.allocate("fair", rates, gap=1e-3)
+            problem = problem_of(rates, fair["objective"])
+            splits = torch.from_numpy(np.array(allocation.splits)).to(torch.float64)
+            np.testing.assert_allclose(problem.value(splits), allocation.value, rtol=1e-5)
             for wrong in ("alpha_fair:alpha=-1", "proportional_fair:weight=given", "weighted_flow", "fame"):
                 with pytest.raises(InvalidRequest, match="objective"):
                     await client.allocate("b4", rates, objective=wrong)

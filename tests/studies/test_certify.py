@@ -130,7 +130,7 @@ def test_an_overload_is_named_and_repaired_where_that_is_asked_for(
         (["--allocation", "flows.csv", "--prices", "prices.csv"], "prices.csv, line 2: link"),
         (["--allocation", "flows.csv", "--prices", "flows.csv", "--objective", "max_min"], "--prices"),
         (["--allocation", "flows.csv", "--objective", "max_min", "--over-all-paths"], "over-all-paths"),
-        (["--allocation", "flows.csv", "--objective", "alpha_fair:alpha=2"], "linear in flow, with --prove"),
+        (["--allocation", "flows.csv", "--objective", "alpha_fair:alpha=2"], "linear in flow, for a proof"),
     ],
 )
 def test_wrong_settings_are_refused(

@@ -16,7 +16,7 @@ from teal.evaluation.instance import Instance, load_instance
 from teal.evaluation.upgrade.inputs import Offer, failures_of, offer
 from teal.evaluation.upgrade.result import Purchase
 from teal.network import PathSet, Topology, TrafficMatrices, compute_paths
-from teal.network.extension import with_more_paths
+from teal.network.extension import with_listed_paths
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline
@@ -123,12 +123,10 @@ def _with_candidate_paths(config: UpgradeConfig, paths: PathSet, topology: Topol
         cache=False,
     )  # fmt: skip
     paths = dataclasses.replace(paths, num_links=topology.num_links, topology_key=topology.graph_key())
-    for k in range(found.num_paths):
-        nothing = np.zeros(0, dtype=np.int32)
-        links = [found.links_of(d, k) if found.mask[d, k] else nothing for d in range(len(found.pairs))]
-        ptr = np.concatenate([[0], np.cumsum([len(one) for one in links])])
-        paths = with_more_paths(paths, ptr.astype(np.int64), np.concatenate(links).astype(np.int32))
-    return paths
+    more = {
+        d: [found.links_of(d, k) for k in range(found.num_paths) if found.mask[d, k]] for d in range(found.num_demands)
+    }
+    return with_listed_paths(paths, more)
 
 
 def planned_matrices(traffic: TrafficMatrices, config: UpgradeConfig) -> int:

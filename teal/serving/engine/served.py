@@ -48,7 +48,6 @@ from teal.serving.engine.wanted import (
 from teal.solvers import pdhg
 from teal.solvers.pdhg import Starter
 from teal.solvers.pdhg.fused.rehearsal import rehearse as rehearse_kernels
-from teal.solvers.pdhg.fused.rehearsal import rehearse_for
 from teal.solvers.short_paths import shortened
 from teal.solvers.split_table import table_weights
 from teal.solvers.table_search import in_tables
@@ -59,6 +58,8 @@ _MAX_BATCH_TIMED_S = 0.5  # seconds that a full batch may take, by the time of o
 _MOST_PROGRAMS = 8  # whose rows, paths and last allocations are kept
 _MOST_ROUTES = 100_000  # paths whose names are kept for answers by name
 _REHEARSED_GAP = 1e-2  # target of the calls that compile kernels
+# Objectives whose kernels every service loads; those of fair shares are loaded for a network that is registered so.
+_USUAL_KERNELS = (ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION)
 
 
 def topology_of(name: str, spec: NetworkSpec) -> Topology:
@@ -121,7 +122,7 @@ def prove(model: Starter) -> None:
 
 
 @functools.cache
-def rehearse(objective: ObjectiveName) -> None:
+def rehearse(objective: str) -> None:
     """Solve three nodes with as many matrices as each of the engine's kernels takes, cold and warm.
 
     A kernel is compiled when it is first called, which takes seconds on a machine that never did: better before a
@@ -135,10 +136,10 @@ def rehearse(objective: ObjectiveName) -> None:
 
 def rehearse_all() -> None:
     """Call every kernel that a request may ask for, so that none is loaded from disk while others wait: a second."""
-    for width, dtype, carries_all, on_all in itertools.product(
-        pdhg.LANES, (torch.float32, torch.float64), (False, True), (False, True)
+    for width, dtype, objective, on_all in itertools.product(
+        pdhg.LANES, (torch.float32, torch.float64), _USUAL_KERNELS, (False, True)
     ):
-        rehearse_kernels(width, dtype, carries_all=carries_all, on_all=on_all)
+        rehearse_kernels(width, dtype, objective, on_all=on_all)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,8 +238,8 @@ class Served:
             raise wrong(str(error)) from None
         served = cls(topology, paths)
         served.stored_paths = stored
-        rehearse(ObjectiveName(spec.objective))
-        served.warm_up(ObjectiveName(spec.objective))
+        rehearse(spec.objective)
+        served.warm_up(spec.objective)
         served.prepare_conditions(groups)
         return served
 
@@ -265,13 +266,12 @@ class Served:
         """
         self._ready = prepare_conditions(self.network(Wanted(ObjectiveName.TOTAL_FLOW)), groups)
 
-    def warm_up(self, objective: ObjectiveName) -> None:
+    def warm_up(self, objective: str) -> None:
         """Solve a matrix that nobody asked for: packs the trie, and measures the least work of an answer."""
-        for count in pdhg.LANES:  # the forms of the kernels for a network of this size
-            carries_all = Objective(objective).rules.carries_all
-            rehearse_for(self.paths, count, _REHEARSED_GAP, torch.float32, carries_all=carries_all)
-        shape = 1, self.paths.num_demands
-        pdhg.solve(self.problem(Wanted(objective), np.full(shape, 1e-6)), gap=0.1, max_iterations=8)
+        problems = [self.problem(Wanted(objective), np.full((n, self.paths.num_demands), 1e-6)) for n in pdhg.LANES]
+        for problem in problems:  # the forms of the kernels for a network of this size
+            pdhg.prepare(problem, gap=_REHEARSED_GAP)
+        pdhg.solve(problems[0], gap=0.1, max_iterations=8)
         wanted = single_program(objective)
         self._timed_answer(wanted, 1)
         one = min(self._timed_answer(wanted, 1) for _ in range(_TIMED_ANSWERS))

@@ -69,8 +69,7 @@ def is_solved_without_kernels(problem: Problem, engine: str) -> bool:
     """Whether HiGHS solves a small program because the engine's kernels have not been compiled on this machine."""
     if not is_interpreting() or engine != "auto" or problem.ops.device.type != "cpu":
         return False
-    is_linear = problem.steps is None and problem.utility is None
-    return is_linear and problem.batch * int(problem.ops.mask.sum()) <= _EXACT_COLUMNS
+    return problem.is_linear and problem.batch * int(problem.ops.mask.sum()) <= _EXACT_COLUMNS
 
 
 def solving_single(
@@ -147,8 +146,10 @@ def _solving_exactly(problem: Problem, options: SearchOptions) -> Steps[PdhgResu
     )  # fmt: skip
 
 
-def iteration_dtype(gap: float, dtype: torch.dtype | None) -> torch.dtype:
+def iteration_dtype(problem: Problem, gap: float, dtype: torch.dtype | None) -> torch.dtype:
     """The type of the splits in the iteration."""
+    if problem.utility is not None:  # float32 would round shares next to 0 to 0, of which there is no utility
+        return torch.float64
     return dtype or (torch.float64 if gap < _FLOAT64_BELOW_GAP else torch.float32)
 
 
@@ -162,11 +163,10 @@ def _solving_reduced(
     may_span_decades: bool = True,
 ) -> Steps[PdhgResult]:
     """Solve each matrix by the engine that suits it, then those that stalled by another one."""
-    # Float32 would round shares next to 0 to 0, of which there is no utility.
-    real = iteration_dtype(options.gap, torch.float64 if problem.utility is not None else dtype)
+    real = iteration_dtype(problem, options.gap, dtype)
     if engine != "auto":
         return (yield from _solving_parts(problem, state, options, engine, real))
-    is_small = problem.paths.scan_size <= LARGE_WORK and problem.steps is None and problem.utility is None
+    is_small = problem.paths.scan_size <= LARGE_WORK and problem.is_linear
     # The equilibrated engine takes long above that size, and knows no steps; a stall of float32 may still be mended.
     fallback = "equilibrated" if is_small else "auto" if real is torch.float32 and dtype is None else ""
     is_wide = (

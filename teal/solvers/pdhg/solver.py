@@ -234,11 +234,7 @@ def prepare(problem: Problem, *, gap: float = 1e-2, engine: str = "auto", dtype:
         first = over.largest_share[:1, :1]
         project_box(torch.zeros_like(first), first, torch.ones_like(first))
     if problem.batch and engine in ("auto", "fused") and FusedEngine.accepts(over):
-        rehearse_for(
-            over.paths, over.batch, gap, iteration_dtype(gap, dtype),
-            carries_all=over.objective.rules.carries_all or over.objective.name == ObjectiveName.MAX_MIN,
-            same_capacity=bool((over.capacity == over.capacity[:1]).all()),
-        )  # fmt: skip
+        rehearse_for(over, gap, iteration_dtype(over, gap, dtype))
 
 
 def _knows_steps(problem: Problem, engine: str) -> bool:

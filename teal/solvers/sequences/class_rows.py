@@ -163,7 +163,7 @@ class ClassRows:
         if number:
             end = self._amounts(number).cumsum(1)
             end = torch.where(end[:, -1:] > 0, end / end[:, -1:], 1)  # the last one is 1 exactly
-            steps = ValueSteps(weight / weight[0], end.transpose(1, 2).contiguous())
+            steps = ValueSteps((weight / weight[0])[None], end.transpose(1, 2).contiguous())
         return dataclasses.replace(program, demand_value=weight[0].repeat(program.demand.shape[1]), steps=steps)
 
     def splits(self, splits: Tensor) -> Tensor:

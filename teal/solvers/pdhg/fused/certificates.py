@@ -21,7 +21,7 @@ from teal.network.packed import MAX_PATHS, PathScan
 from teal.runtime.arrays import AnyArray, FloatArray, Int64Array
 from teal.runtime.lanes import fill, larger, load, narrow, store, where_above, widen
 from teal.runtime.parallel import as_int64, inner_kernel, parallel_kernel, prange
-from teal.solvers.pdhg.fused.curves import CurveRows, curve_profit, curve_value
+from teal.solvers.pdhg.fused.curves import CurveRows, best_of_curve, curve_value
 from teal.solvers.pdhg.fused.demand_value import DemandValue, capped_profit, value_lost, value_profit
 from teal.solvers.pdhg.fused.kernels import FAILED_PRICE, flows_up, prices_down
 from teal.solvers.pdhg.fused.simplex import Lanes
@@ -59,7 +59,7 @@ def _measure_block(  # type: ignore[no-untyped-def]
     block, scan, block_ptr, max_slots, demand, inverse_capacity, cost, demand_value, curve, is_even, out, lanes, h_lanes
 ):
     width, h_per_matrix = len(lanes), len(h_lanes) > 1
-    several_values, has_steps = len(demand_value.first) > 1, len(demand_value.drop) > 1
+    several_values, has_steps = len(demand_value.first) > 1, demand_value.drop.shape[1] > 1
     drop, end = demand_value.drop, demand_value.end
     of_lanes, ones = np.empty(width), np.ones(width)
     inverse_sum, path_cost = np.zeros(max_slots * width), np.zeros(max_slots * width)
@@ -91,17 +91,8 @@ def _measure_block(  # type: ignore[no-untyped-def]
             carried = where_above(live_paths, zero, load(demand, d, lanes), zero)
             store(out.live_demand, d, carried)
             if curve is not None:
-                store(of_lanes, 0, best_profit)
-                curve_profit(
-                    of_lanes,
-                    curve.worth,
-                    curve.alpha[0],
-                    ones,
-                    demand_value.first[d if several_values else 0],
-                    d,
-                    lanes,
-                )
-                best_profit = load(of_lanes, 0, lanes)
+                unit_value = demand_value.first[d if several_values else 0]
+                best_profit = best_of_curve(best_profit, of_lanes, curve, ones, unit_value, d, lanes)
             if has_steps:
                 best_profit = value_profit(drop, end, d, best_profit, value, lanes)
             total = total + carried * best_profit
@@ -163,7 +154,7 @@ def _certify_block(  # type: ignore[no-untyped-def]
     block, scan, block_ptr, max_slots, demand, demand_value, curve, price_plus_cost, carries_all, is_repairing, splits,
     flows, loads, profits, lanes,
 ):  # fmt: skip
-    width, several_values, has_steps = len(lanes), len(demand_value.first) > 1, len(demand_value.drop) > 1
+    width, several_values, has_steps = len(lanes), len(demand_value.first) > 1, demand_value.drop.shape[1] > 1
     drop, end, cap, has_caps = demand_value.drop, demand_value.end, demand_value.cap, len(demand_value.cap) > 0
     path_profit, is_used, of_lanes, ones = (
         np.empty(MAX_PATHS * width if has_caps else 0), np.empty(MAX_PATHS if has_caps else 0, np.bool_),
@@ -202,17 +193,8 @@ def _certify_block(  # type: ignore[no-untyped-def]
             if has_steps:
                 best_profit = value_profit(drop, end, d, best_profit, value, lanes)
             if curve is not None:
-                store(of_lanes, 0, best_profit)
-                curve_profit(
-                    of_lanes,
-                    curve.worth,
-                    curve.alpha[0],
-                    ones,
-                    demand_value.first[d if several_values else 0],
-                    d,
-                    lanes,
-                )
-                best_profit = load(of_lanes, 0, lanes)
+                unit_value = demand_value.first[d if several_values else 0]
+                best_profit = best_of_curve(best_profit, of_lanes, curve, ones, unit_value, d, lanes)
             profit_sum = profit_sum + where_above(best_profit, live_profit, rate * best_profit, zero)
             # A demand is carried at most once; a balanced program carries all of it, evenly if it has no splits.
             scale = one / larger(total, one)
@@ -289,7 +271,7 @@ def _project_block(  # type: ignore[no-untyped-def]
     requests,
     loads, requested_loads, values, lanes,
 ):  # fmt: skip
-    width, several_values, has_steps = len(lanes), len(demand_value.first) > 1, len(demand_value.drop) > 1
+    width, several_values, has_steps = len(lanes), len(demand_value.first) > 1, demand_value.drop.shape[1] > 1
     drop, end, cap, has_caps = demand_value.drop, demand_value.end, demand_value.cap, len(demand_value.cap) > 0
     of_lanes = np.empty(width)
     path_ratio, path_unused = np.zeros(max_slots * width), np.empty(max_slots * width)

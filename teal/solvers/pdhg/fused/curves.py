@@ -18,7 +18,8 @@ from torch import Tensor
 
 from teal.problem import Problem
 from teal.runtime.arrays import FloatArray
-from teal.runtime.parallel import inner_kernel, kernel
+from teal.runtime.lanes import load, store
+from teal.runtime.parallel import inlined_kernel, inner_kernel, kernel
 from teal.solvers.pdhg.fused.simplex import LOWEST
 
 _NEWTON_STEPS = 60  # at most; each comes from below, 3 to 8 are taken
@@ -77,6 +78,21 @@ def _sum_of(total, strength, alpha):
     return z
 
 
+@inlined_kernel
+def best_of_curve(profit, of_lanes, curve, scale, first, d, lanes):
+    """:func:`curve_profit` of a number for each lane.
+
+    Args:
+        profit: of the best path, in units of 1 / ``scale``.
+        of_lanes: (L,) memory.
+        curve: utility of the demands.
+        scale, first, d, lanes: as of :func:`curve_profit`.
+    """
+    store(of_lanes, 0, profit)
+    curve_profit(of_lanes, curve.worth, curve.alpha[0], scale, first, d, lanes)
+    return load(of_lanes, 0, lanes)
+
+
 @kernel
 def curve_profit(best, worth, alpha, scale, first, d, lanes):
     """Part of demand ``d`` in the dual bound, for each Gbit/s of demand, in the place of its best profits.
@@ -120,32 +136,32 @@ def curve_shift(moved, n, worth, alpha, scale, step, first, d, lanes):
     for lane in range(width):
         unit = scale[lane] * step[lane]
         base, strength = first * unit, worth[d * width + lane] * unit
-        whole, shift, before, active = LOWEST, LOWEST, np.int64(-1), np.int64(0)
+        whole, shift, before = LOWEST, LOWEST, np.int64(-1)
         for _ in range(count):  # rows that sum to 1: those below the mean excess are dropped (Michelot 1986)
-            total, active = -1.0, np.int64(0)
-            for k in range(count):
-                if moved[k * width + lane] > whole:
-                    total += moved[k * width + lane]
-                    active += 1
+            total, active = _sum_above(moved, count, whole, width, lane)
             if active == before or active == 0:
                 break
-            whole, before = total / active, active
+            whole, before = (total - 1.0) / active, active
         before = np.int64(-1)
         for _ in range(count):  # the same for the utility, whose pull falls as the sum rises
-            total, active = 0.0, np.int64(0)
-            for k in range(count):
-                if moved[k * width + lane] > shift:
-                    total += moved[k * width + lane]
-                    active += 1
+            total, active = _sum_above(moved, count, shift, width, lane)
             if active == before or active == 0:
                 break
-            z = _sum_of(total - active * base, active * strength, alpha)
-            z = max(z, _LEAST)
-            shift, before = (
-                base - (strength / z if alpha == 1.0 else strength * z**-alpha),
-                active,
-            )  # a power takes long
+            z = max(_sum_of(total - active * base, active * strength, alpha), _LEAST)
+            pull = strength / z if alpha == 1.0 else strength * z**-alpha  # a power takes long
+            shift, before = base - pull, active
         step[lane] = max(whole, shift)
+
+
+@inner_kernel
+def _sum_above(moved, count, shift, width, lane):
+    """Sum and number of the rows of one lane that are above ``shift``."""
+    total, active = 0.0, np.int64(0)
+    for k in range(count):
+        if moved[k * width + lane] > shift:
+            total += moved[k * width + lane]
+            active += 1
+    return total, active
 
 
 @kernel

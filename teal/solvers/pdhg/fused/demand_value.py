@@ -26,7 +26,8 @@ class DemandValue(NamedTuple):
 
     Attributes:
         first: (D,) value of a Gbit/s of each demand in the first step, or (1,) if it is the same for all.
-        drop: (C,) 1 - level: by which a Gbit/s is worth less in a step, as a share of ``first``.
+        drop: (D, C) 1 - level, or (1, C) if it is the same for all: by which a Gbit/s is worth less in a step, as a
+            share of ``first``.
         end: (D, C, L) share of the demand at which each step ends; (0,) for one step.
         cap: (P, L) largest share of its demand on each path; (0,) where each path may carry all of it.
     """
@@ -43,7 +44,7 @@ class DemandValue(NamedTuple):
 
 def one_step(value: FloatArray) -> DemandValue:
     """Values (D,) or (1,) that do not fall."""
-    return DemandValue(value, np.zeros(1), np.zeros(0), np.zeros(0))
+    return DemandValue(value, np.zeros((1, 1)), np.zeros(0), np.zeros(0))
 
 
 def of_problem(problem: Problem, rows_of: Callable[[Tensor], FloatArray]) -> DemandValue:
@@ -70,12 +71,12 @@ def value_profit(drop, end, d, best, value, lanes):
         value: of the first step, in the units of ``best``.
         lanes: of length L.
     """
-    count = len(drop)
+    count, row = drop.shape[1], d if drop.shape[0] > 1 else 0
     total = start = value - value
     zero = start
     for c in range(count):
         stop = load(end, d * count + c, lanes)
-        total = total + (stop - start) * larger(best - value * fill(drop[c], lanes), zero)
+        total = total + (stop - start) * larger(best - value * fill(drop[row, c], lanes), zero)
         start = stop
     return total
 
@@ -91,11 +92,11 @@ def value_lost(drop, end, d, carried, demand, lanes):
         demand: Gbit/s.
         lanes: of length L.
     """
-    count = len(drop)
+    count, row = drop.shape[1], d if drop.shape[0] > 1 else 0
     total = zero = demand - demand
     for c in range(1, count):
         beyond = larger(carried - load(end, d * count + c - 1, lanes) * demand, zero)
-        total = total + fill(drop[c] - drop[c - 1], lanes) * beyond
+        total = total + fill(drop[row, c] - drop[row, c - 1], lanes) * beyond
     return total
 
 
@@ -111,10 +112,11 @@ def step_shift(drop, end, d, moved, n, value, lanes):
         value: of the first step times the step size.
         lanes: of length L.
     """
-    count, shift = len(drop), fill(moved.dtype.type(-LOWEST), lanes)
+    count, row = drop.shape[1], d if drop.shape[0] > 1 else 0
+    shift = fill(moved.dtype.type(-LOWEST), lanes)
     for c in range(count):
         of_step = simplex_shift(moved, n, load(end, d * count + c, lanes), lanes)
-        of_step = larger(of_step, value * fill(drop[c], lanes))
+        of_step = larger(of_step, value * fill(drop[row, c], lanes))
         shift = where_above(shift, of_step, of_step, shift)
     return shift
 
@@ -130,12 +132,12 @@ def step_shift_of_two(drop, end, d, x, y, value, lanes):
         value: of the first step times the step size.
         lanes: of length L.
     """
-    count, half = len(drop), fill(drop.dtype.type(0.5), lanes)
+    count, row, half = drop.shape[1], d if drop.shape[0] > 1 else 0, fill(drop.dtype.type(0.5), lanes)
     most, mean = larger(x, y), half * (x + y)
     shift = fill(drop.dtype.type(-LOWEST), lanes)
     for c in range(count):
         stop = load(end, d * count + c, lanes)
-        of_step = larger(larger(mean - half * stop, most - stop), value * fill(drop[c], lanes))
+        of_step = larger(larger(mean - half * stop, most - stop), value * fill(drop[row, c], lanes))
         shift = where_above(shift, of_step, of_step, shift)
     return shift
 

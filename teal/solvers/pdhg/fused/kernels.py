@@ -25,7 +25,7 @@ from teal.solvers.pdhg.engine import (
     RESTART_NECESSARY,
     RESTART_SUFFICIENT,
 )
-from teal.solvers.pdhg.fused.curves import CurveRows, curve_profit, curve_shift
+from teal.solvers.pdhg.fused.curves import CurveRows, best_of_curve, curve_shift
 from teal.solvers.pdhg.fused.demand_value import (
     DemandValue,
     capped_profit,
@@ -66,7 +66,7 @@ def _iterate_block(  # type: ignore[no-untyped-def]
     """The primal step and Halpern's average for the demands of one block of sources; arguments as of ``step``."""
     real = scratch.price.dtype.type
     width, h_per_matrix = len(lanes), len(h_lanes) > 1
-    several_values, has_steps, has_caps = len(value.first) > 1, len(value.drop) > 1, len(value.cap) > 0
+    several_values, has_steps, has_caps = len(value.first) > 1, value.drop.shape[1] > 1, len(value.cap) > 0
     cap, scales, of_steps = value.cap, inverse_scale, np.empty(width, scratch.price.dtype)
     # Locals: Numba counts a reference to each array that is read from a tuple inside a loop, and threads share counts.
     point, anchor, stepped = primal.current, primal.anchor, primal.stepped
@@ -124,11 +124,10 @@ def _iterate_block(  # type: ignore[no-untyped-def]
                     best_profit = larger(g, best_profit)
                     store(moved_splits, k, load(point, p + k, lanes) + primal_step * g)
                 unit_value = first_value[d if several_values else 0]
-                store(of_lanes, 0, best_profit)
+                best_profit = best_of_curve(best_profit, of_lanes, curve, scales, unit_value, d, lanes)
                 store(of_steps, 0, primal_step)
-                curve_profit(of_lanes, curve.worth, curve.alpha[0], scales, unit_value, d, lanes)
                 curve_shift(moved_splits, n, curve.worth, curve.alpha[0], scales, of_steps, unit_value, d, lanes)
-                best_profit, shift = load(of_lanes, 0, lanes), load(of_steps, 0, lanes)
+                shift = load(of_steps, 0, lanes)
             elif n == 1:
                 g = scaled_value - load(path_price, end_node[p], lanes)
                 x = load(point, p, lanes) + primal_step * g

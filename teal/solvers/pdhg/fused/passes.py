@@ -241,7 +241,7 @@ class PathPasses:
         """See Passes."""
         scan, width = self._scan, len(self._lanes)
         sums = np.zeros((len(self._block_ptr) - 1, 2 * self._links if is_summing else 0), np.float32)
-        max_shares = np.diff(scan.path_ptr + len(self._value.drop) * scan.demand_ptr).max(initial=0)
+        max_shares = np.diff(scan.path_ptr + self._value.drop.shape[1] * scan.demand_ptr).max(initial=0)
         with threads_for(self._operations):
             sample.respond(
                 scan, self._block_ptr, self._max_slots, int(max_shares),

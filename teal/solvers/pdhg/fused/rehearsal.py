@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from teal.network import PathSet, Topology, Trie, all_pairs
-from teal.objectives import Objective, ObjectiveName
+from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.runtime.interruptible import Deadline, complete
 from teal.runtime.parallel import is_large, on_all_threads
@@ -28,32 +28,39 @@ _REHEARSED_ITERATIONS = 8  # enough for a gap check, a restart and a refill
 _ANY_SIZE = 1_000_000_000  # demands that a sample may be drawn from
 
 
-def rehearse_for(
-    paths: PathSet, batch: int, gap: float, dtype: torch.dtype, *, carries_all: bool, same_capacity: bool = True
-) -> None:
-    """Call what the CPU engine calls for matrices on a network, unless this process has done so before.
+def rehearse_for(problem: Problem, gap: float, dtype: torch.dtype) -> None:
+    """Call what the CPU engine calls for a problem, unless this process has done so before.
 
     Args:
-        paths: candidate paths.
-        batch: number of matrices.
+        problem: B matrices.
         gap: target.
-        dtype, carries_all, same_capacity: as of :func:`rehearse`.
+        dtype: of the splits in the iteration.
     """
+    paths, batch = problem.paths, problem.batch
+    same_capacity = bool((problem.capacity == problem.capacity[:1]).all())
     sizes = {min(batch, MAX_LANES), batch % MAX_LANES} - {0}
     for width in sorted({next(lanes for lanes in LANES if lanes >= size) for size in sizes}):
         on_all = is_large(operations(paths.packed, width))
         rehearse(
-            width, dtype, carries_all=carries_all, same_capacity=same_capacity, on_all=on_all,
-            is_sampled=is_faster(paths, gap),
+            width, dtype, _of_same_kernels(problem), same_capacity=same_capacity, on_all=on_all,
+            is_sampled=problem.utility is None and is_faster(paths, gap),
         )  # fmt: skip
+
+
+def _of_same_kernels(problem: Problem) -> ObjectiveName:
+    """The objective of :func:`rehearse` that runs the kernels which a problem runs."""
+    if problem.utility is not None:
+        return ObjectiveName.PROPORTIONAL_FAIR
+    carries_all = problem.objective.rules.carries_all or problem.objective.name == ObjectiveName.MAX_MIN
+    return ObjectiveName.MAX_LINK_UTILISATION if carries_all else ObjectiveName.TOTAL_FLOW
 
 
 @functools.cache
 def rehearse(
     width: int,
     dtype: torch.dtype,
+    objective: ObjectiveName = ObjectiveName.TOTAL_FLOW,
     *,
-    carries_all: bool = False,
     same_capacity: bool = True,
     on_all: bool = False,
     is_sampled: bool = False,
@@ -63,12 +70,12 @@ def rehearse(
     Args:
         width: lanes.
         dtype: of the splits in the iteration.
-        carries_all: whether all demand must be carried.
+        objective: total_flow, max_link_utilisation or proportional_fair.
         same_capacity: whether all matrices have the same capacities.
         on_all: whether kernels run on all threads.
         is_sampled: whether the engine starts from samples.
     """
-    problem = three_nodes(carries_all=carries_all, batch=width, same_capacity=same_capacity)
+    problem = three_nodes(objective, batch=width, same_capacity=same_capacity)
     with on_all_threads(on_all):
         state = None
         for _ in ("cold", "warm"):
@@ -126,16 +133,17 @@ def _paths_of_triangle(topology: Topology) -> PathSet:
     return PathSet(all_pairs(topology), np.array(leaf, np.int32), trie, demand_ptr, topology.num_links, key, key)
 
 
-def three_nodes(*, carries_all: bool, batch: int, same_capacity: bool = True) -> Problem:
+def three_nodes(
+    objective: ObjectiveName = ObjectiveName.TOTAL_FLOW, *, batch: int = 1, same_capacity: bool = True
+) -> Problem:
     """A triangle with more demand than it can carry; see :func:`rehearse`."""
     source, target = np.array([0, 1, 2, 1, 2, 0], np.int32), np.array([1, 2, 0, 0, 1, 2], np.int32)
     topology = Topology(
         "rehearsal", ("a", "b", "c"), source, target, np.full(6, 2.0), np.ones(6), np.full((3, 2), np.nan)
     )  # fmt: skip
     paths = _paths_of_triangle(topology)
-    name = ObjectiveName.MAX_LINK_UTILISATION if carries_all else ObjectiveName.TOTAL_FLOW
     demand = np.random.default_rng(0).uniform(0.5, 3, (batch, len(paths.pairs)))
     capacity = np.full((batch, 6), 2.0)
     if not same_capacity:
         capacity[-1, 0] = 1.0
-    return Problem.create(topology, paths, Objective(name), demand, capacity=capacity)
+    return Problem.create(topology, paths, objective, demand, capacity=capacity)

@@ -242,7 +242,7 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
     kept_ptr, kept_splits, demand, out, sums, lane, width, pair,
 ):  # fmt: skip
     """The part of :func:`respond` that one block of sources takes."""
-    is_summing, steps = sums.shape[1] > 0, len(demand_value.drop)
+    is_summing, steps = sums.shape[1] > 0, demand_value.drop.shape[1]
     cost = np.zeros(max_slots, dtype=np.float32)  # of the path to each node
     share, bits = np.empty(max_shares, dtype=np.float32), np.empty(max_shares, dtype=np.int32)
     flow = np.empty(2 * max_slots, dtype=np.float32)  # of each node: load, elasticity
@@ -264,8 +264,9 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
             for k in range(n):
                 share[place + steps + k] -= largest
             share[place] = -largest if may_reject else np.float32(-100)  # exponentials below -80 are 0
+            row = d if demand_value.drop.shape[0] > 1 else 0
             for c in range(1, steps):
-                rejected = sharpness * value * np.float32(demand_value.drop[c]) - largest
+                rejected = sharpness * value * np.float32(demand_value.drop[row, c]) - largest
                 share[place + c] = min(rejected, _REJECTED)
             place += n + steps
             path += n

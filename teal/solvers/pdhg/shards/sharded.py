@@ -100,7 +100,7 @@ class ShardedProblem:
         if num_shards < 1:
             raise InputError("shards", "num_shards", "a whole number of at least 1", num_shards)
         self.topology, self.objective = topology, Objective.of(objective or Objective())
-        if self.objective.rules.is_sequence or self.objective.rules.alpha is not None:
+        if self.objective.rules.is_sequence or not self.objective.rules.is_linear:
             expected = "one that is a single program, of values linear in flow"
             raise InputError("shards", "objective", expected, self.objective.name)
         self._demand, self._search = demand, search or PathSearch()

@@ -16,12 +16,12 @@ from teal.objectives import ObjectiveName
 from teal.problem import Problem
 from teal.runtime import parallel
 from teal.solvers.pdhg import prepare, solve
-from teal.solvers.pdhg.fused import certificates, kernels
+from teal.solvers.pdhg.fused import certificates, curves, kernels
 from teal.solvers.pdhg.fused.rehearsal import three_nodes
 from teal.solvers.pdhg.samples import sample
 from teal.testing import random_problem
 
-MODULES = (kernels, certificates, sample)
+MODULES = (kernels, certificates, curves, sample)
 
 
 def _compiled() -> dict[str, int]:
@@ -35,7 +35,10 @@ def _compiled() -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("objective", [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION])
+@pytest.mark.parametrize(
+    "objective",
+    [ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION, ObjectiveName.PROPORTIONAL_FAIR],
+)
 @pytest.mark.parametrize("batch", [1, 3, 17])
 @pytest.mark.parametrize("gap", [1e-2, 1e-6])
 @pytest.mark.parametrize("failed", [0, 2])
@@ -55,7 +58,7 @@ def test_a_solve_compiles_nothing_that_was_not_rehearsed(
 
 
 def test_the_paths_of_the_triangle_are_those_that_a_search_finds() -> None:
-    problem = three_nodes(carries_all=False, batch=1)
+    problem = three_nodes()
     found = compute_paths(problem.topology, num_paths=2, cache=False)
     np.testing.assert_array_equal(problem.paths.pairs, found.pairs)
     for demand in range(6):

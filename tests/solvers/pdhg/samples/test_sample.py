@@ -53,7 +53,7 @@ def _response(problem: Problem, prices: torch.Tensor, sharpness: float) -> torch
     exponents = torch.where(problem.path_mask[0], -sharpness * cost, -torch.inf)
     if problem.objective.maximises_value and problem.steps is not None:
         total, start = torch.zeros_like(exponents), torch.zeros_like(exponents[:, 0])
-        for level, end in zip(problem.steps.level, problem.steps.end[0].unbind(-1), strict=True):
+        for level, end in zip(problem.steps.level.T, problem.steps.end[0].unbind(-1), strict=True):
             rejected = sharpness * problem.demand_value * (1 - level)
             own = torch.cat([rejected[:, None], exponents], 1).softmax(1)[:, 1:]
             total, start = total + (end - start)[:, None] * own, end
