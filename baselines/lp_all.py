@@ -6,7 +6,7 @@ Value maximisation: max sum v x  s.t.  sum_k x[d, k] <= demand[d],  load[e] <= c
 max_link_utilisation: min theta  s.t.  sum_k x[d, k] = demand[d],  load[e] <= theta c[e],  x >= 0; theta may exceed 1,
 so an overloaded matrix has an optimum too.
 Under side conditions: see :mod:`baselines.conditions_lp`.
-proportional_fair, alpha_fair: see :mod:`baselines.fair_program`.
+proportional_fair, alpha_fair, bandwidth_functions: see :mod:`baselines.concave_program`.
 priority, max_min: sequences of programs, see :mod:`baselines.lp_priority` and :mod:`baselines.max_min_lp`.
 max_concurrent_flow: max alpha  s.t.  alpha demand[d] <= sum_k x[d, k] <= demand[d],  load[e] <= c[e],  alpha <= 1,
 x >= 0.
@@ -29,8 +29,8 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
+from baselines.concave_program import solve_concave
 from baselines.conditions_lp import solve_under_conditions
-from baselines.fair_program import solve_fair
 from baselines.linear_program import SOLVERS as LP_SOLVERS
 from baselines.linear_program import LpSettings, solve_program
 from baselines.lp_priority import solve_in_order
@@ -77,8 +77,8 @@ class LpAll:
             SolverError: the solver is not installed, or its licence does not cover the program.
         """
         problem, is_plain = problem.to(torch.float64), not (problem.objective.rules.is_sequence or problem.conditions)
-        if problem.utility is not None:
-            return solve_fair(_import_cvxpy(), problem, self.time_limit)
+        if not problem.is_linear:
+            return solve_concave(_import_cvxpy(), problem, self.time_limit)
         if self.solver in LP_SOLVERS:
             settings = LpSettings(self.solver, self.method, self.time_limit, self.threads)
             if is_plain:

@@ -11,6 +11,8 @@ With flows x[d, k] >= 0, capacities c[e] and load[e] the sum of x over the paths
 
 - proportional_fair, alpha_fair: max sum W[d] u(share of d that is carried), a concave utility; value and bound are
   equivalent common shares, see :mod:`teal.problem.curves`.
+- bandwidth_functions: max sum of a piecewise linear, concave function of each demand's rate; see
+  :mod:`teal.problem.bandwidth_functions`.
 - max_min: the rates f[d] = sum_k x[d, k] are max-min fair: no f[d] / w[d], with w[d] the demand's weight, can be raised
   without lowering another one that is not larger.  Value and bound are flows, see :mod:`teal.problem.fair_levels`.
   Schemes without a method for it maximise the sum of w[d] f[d].
@@ -50,6 +52,7 @@ class ObjectiveName(StrEnum):
     MAX_CONCURRENT_FLOW = "max_concurrent_flow"
     PROPORTIONAL_FAIR = "proportional_fair"
     ALPHA_FAIR = "alpha_fair"
+    BANDWIDTH_FUNCTIONS = "bandwidth_functions"
     PRIORITY = "priority"
     MAX_MIN = "max_min"
 
@@ -73,6 +76,7 @@ class Rules:
         paths_for: the single program for which candidate paths are chosen; None for the objective itself, or total_flow
             for a sequence of programs.
         needs_weight: whether every demand must have a weight.
+        needs_functions: whether every demand must have a bandwidth function.
         allows_protection: whether its flows may be promises that survive failures.
         unit: of its value, as printed after a number.
         measure_label: what tables and plots show of its value; None where they show the satisfied demand, in per cent.
@@ -94,7 +98,7 @@ class Rules:
     @property
     def is_linear(self) -> bool:
         """Whether value, or that of each program of a sequence, is linear in flow."""
-        return self.alpha is None
+        return self.alpha is None and not self.needs_functions
 
     carries_all: bool = False
     solved_as: ObjectiveName | None = None
@@ -103,6 +107,7 @@ class Rules:
     is_sequence: bool = False
     paths_for: ObjectiveName | None = None
     needs_weight: bool = False
+    needs_functions: bool = False
     allows_protection: bool = False
     unit: str = " Gbit/s"
     measure_label: str | None = None
@@ -303,6 +308,9 @@ _BUILT_IN: dict[str, Rules] = {
     ),
     ObjectiveName.ALPHA_FAIR: _Fair(
         alpha=2.0, paths_for=ObjectiveName.TOTAL_FLOW, unit="", measure_label="equivalent common share"
+    ),
+    ObjectiveName.BANDWIDTH_FUNCTIONS: _Weighted(
+        needs_functions=True, paths_for=ObjectiveName.TOTAL_FLOW, unit="", measure_label="value of the functions"
     ),
     ObjectiveName.PRIORITY: _Weighted(is_sequence=True, needs_weight=True, allows_protection=True),
     ObjectiveName.MAX_MIN: _MaxMin(is_sequence=True, paths_for=ObjectiveName.MAX_LINK_UTILISATION),

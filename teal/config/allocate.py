@@ -81,7 +81,7 @@ class AllocateConfig(InstanceConfig):
         require_exact_splits(self, self.entries, self.min_split)
         require(self, "prove", "nothing with --max-churn", not self.prove or self.max_churn is None)
         if self.prove:
-            require_linear(self, "with --prove")
+            require_linear(self, "with --prove", or_in_pieces=True)
         require(self, "each", "none with --figures-only", self.each == "none" or not self.figures_only)
         for field in ("max_iterations", "limit"):
             require(self, field, "a whole number of at least 0", getattr(self, field) >= 0)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from teal.config.base import InstanceConfig, require, seconds
+from teal.config.base import InstanceConfig, require, require_linear, seconds
 from teal.config.option import OVERWRITE
 
 
@@ -50,6 +50,7 @@ class AuditConfig(InstanceConfig):
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
         super().__post_init__()
+        require_linear(self, "for an audit, which measures flow")
         require(self, "box", "a number of at least 0", self.box >= 0)
         require(self, "scheme", "at least one", bool(self.scheme))
         require(self, "up_to", "a number of at least 0", self.up_to >= 0)

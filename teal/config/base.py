@@ -57,14 +57,19 @@ class ProgramConfig(CandidateConfig):
 
     objective: str = ObjectiveName.TOTAL_FLOW
     """total_flow, weighted_flow, latency_penalised_flow, max_link_utilisation, max_concurrent_flow, priority (the flow
-    of the highest class first, then that of the next one), or max_min (fair: no demand's rate can be raised without
-    lowering another one that is not larger), or one that was registered."""
+    of the highest class first, then that of the next one), max_min (fair: no demand's rate can be raised without
+    lowering another one that is not larger), proportional_fair, alpha_fair:alpha=2,weight=demand|1|given (a concave
+    utility of each demand's share), bandwidth_functions (--functions), or one that was registered."""
     epsilon: float = 0.5
     """For latency_penalised_flow, in [0, 1): a Gbit/s on a path has the value 1 - EPSILON * latency / largest latency
     of all candidate paths."""
     weights: str = ""
     """For weighted_flow and max_min: a CSV file with columns source,target,weight, or random:seed=N (each demand's
     weight is drawn from 1, 2 and 4).  Default: random:seed=0 for weighted_flow, 1 each for max_min."""
+    functions: Path | None = None
+    """For bandwidth_functions: the value of each demand as a piecewise linear, concave function of its rate.  A .csv
+    file with a row for each point (source and target, or class; rate in Gbit/s, or share of the demand; value), or
+    .json."""
     class_weights: str = ""
     """For weighted_flow and max_min, in place of --weights: a weight for each class of demands, gold=4,bronze=1."""
     protect: str = ""
@@ -88,6 +93,9 @@ class ProgramConfig(CandidateConfig):
         """Raise InputError for an objective that nobody knows."""
         super().__post_init__()
         object.__setattr__(self, "objective", Objective(self.objective).spec)
+        needed = Objective(self.objective).rules.needs_functions
+        expected = "a file, for bandwidth_functions" if needed else "nothing, but for bandwidth_functions"
+        require(self, "functions", expected, needed == (self.functions is not None))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -179,15 +187,17 @@ def require_one_program(config: ProgramConfig, where: str) -> None:
     require(config, "protect", f"nothing {where}", not config.protect)
 
 
-def require_linear(config: ProgramConfig, where: str) -> None:
-    """Raise InputError for a concave utility of shares.
+def require_linear(config: ProgramConfig, where: str, *, or_in_pieces: bool = False) -> None:
+    """Raise InputError for a concave utility of shares, and for bandwidth functions.
 
     Args:
         config: the settings.
         where: it is not taken, for the message.
+        or_in_pieces: whether bandwidth functions, which are linear in pieces, are taken.
     """
-    is_linear = Objective(config.objective).rules.is_linear
-    require(config, "objective", f"one whose value is linear in flow, {where}", is_linear)
+    rules = Objective(config.objective).rules
+    is_taken = rules.is_linear or (or_in_pieces and rules.needs_functions)
+    require(config, "objective", f"one whose value is linear in flow, {where}", is_taken)
 
 
 def require_exact_splits(config: ProgramConfig, entries: int, min_split: float) -> None:

@@ -62,6 +62,6 @@ class CertifyConfig(InstanceConfig):
         if self.over_all_paths:
             require_one_program(self, "with --over-all-paths")
             require(self, "over_all_paths", "no --latency-limits", not self.latency_limits)
-        require_linear(self, "for a proof")
+        require_linear(self, "for a proof", or_in_pieces=True)
         is_sequence = Objective(self.objective).rules.is_sequence
         require(self, "prices", "one program, without classes and levels", self.prices is None or not is_sequence)

@@ -116,7 +116,7 @@ class SolveConfig(IgpConfig, InstanceConfig):
         require(self, "previous", "together with --max-churn or --keep-within", (self.previous is not None) == is_calm)
         require(self, "prove", "nothing with --max-churn", self.prove is None or self.max_churn is None)
         if self.prove is not None:
-            require_linear(self, "with --prove")
+            require_linear(self, "with --prove", or_in_pieces=True)
         require(self, "max_churn", "nothing with --protect", self.max_churn is None or not self.protect)
         require(self, "keep_within", "0 with --protect", not (self.keep_within and self.protect))
         if self.over_all_paths:

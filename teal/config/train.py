@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from teal.config.base import InstanceConfig, require, seconds
+from teal.config.base import InstanceConfig, require, require_linear, seconds
 from teal.config.option import OVERWRITE, RESUME
 from teal.objectives import ObjectiveName
 
@@ -105,6 +105,7 @@ class TrainConfig(InstanceConfig):
         """Raise InputError for a number out of its range."""
         super().__post_init__()
         require(self, "objective", "one that a model can learn", self.objective != ObjectiveName.MAX_MIN)
+        require_linear(self, "for a model to learn")
         require(self, "protect", "nothing: models know no promises", not self.protect)
         seconds(self.time_budget)
         is_price = self.model == "price"

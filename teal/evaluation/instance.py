@@ -19,12 +19,14 @@ from teal.errors import InputError
 from teal.evaluation.calibration import calibration_factor
 from teal.evaluation.path_sets import candidate_paths, chosen_paths, of_classes
 from teal.formats import load_traffic, topology_of
+from teal.formats.bandwidth_functions import read_bandwidth_functions
 from teal.formats.groups import failing_links
 from teal.network import PathSet, Split, Topology, TrafficMatrices
 from teal.network.classes import latency_limits
 from teal.network.reachability import with_surviving_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
+from teal.problem.bandwidth_functions import BandwidthFunctions
 from teal.problem.protection import Protection
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.device import pick_device
@@ -51,6 +53,7 @@ class Instance:
         device: where tensors live.
         protection: of the flows; None for none.
         paths_s: seconds to compute the paths or to read them from the cache.
+        functions: bandwidth functions of the demands; None for none.
         max_latency: (D,) ms that a path of each demand may take, infinite for no limit; None for no limits.
     """
 
@@ -63,13 +66,15 @@ class Instance:
     device: torch.device
     paths_s: float = 0.0
     protection: Protection | None = None
+    functions: BandwidthFunctions | None = None
     max_latency: FloatArray | None = None
 
     def problem(self, demand: FloatArray, *, capacity: FloatArray | None = None) -> Problem:
         """The problem of matrices (B, D) Gbit/s, in float64, under ``capacity`` (E,) or the topology's."""
         problem = Problem.create(
             self.topology, self.paths, self.objective, demand,
-            capacity=capacity, weight=self.weight, classes=self.traffic.classes, device=self.device,
+            capacity=capacity, weight=self.weight, functions=self.functions, classes=self.traffic.classes,
+            device=self.device,
         )  # fmt: skip
         return problem if self.protection is None else problem.under(self.protection)
 
@@ -128,6 +133,9 @@ def load_instance(
         notify(f"demands x {factor:.6g}: the optimum satisfies {config.calibrate:g} of the median training matrix")
         traffic = traffic.scaled(factor)
     weight = given_weights(config, topology, traffic, notify)
+    functions = None
+    if config.functions is not None:
+        functions = read_bandwidth_functions(config.functions, topology, traffic.pairs, traffic.classes)
     begin = time.perf_counter()
     if config.paths is None:
         first = chosen_paths(config, topology, traffic, first, objective, weight, notify)
@@ -136,7 +144,7 @@ def load_instance(
     path_count = paths.mask.sum(1)
     without = int((path_count == 0).sum())
     notify(f"{int(path_count.sum()):,} paths, {paths.trie.num_nodes:,} trie nodes, {without} demands without a path")
-    instance = Instance(topology, traffic, paths, objective, weight, split, device, paths_s)
+    instance = Instance(topology, traffic, paths, objective, weight, split, device, paths_s, functions=functions)
     instance = dataclasses.replace(instance, max_latency=_latency_limits(config, traffic)).surviving([()], notify)
     return with_protection(instance, config.protect, notify) if config.protect else instance
 

@@ -21,6 +21,8 @@ where price(d) is the shortest path under the prices, the same formulas bound th
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -95,7 +97,8 @@ def _bounds(problem: Problem, prices: Tensor, scales: Tensor) -> Tensor:
 def all_paths_bound(problem: Problem, prices: Tensor) -> Tensor:
     """(B,) bound on the optimum over all paths of the network, float64: one run of Dijkstra a source and matrix.
 
-    The balanced programs include the demands that have a live candidate path, as the allocation does.
+    The balanced programs include the demands that have a live candidate path, as the allocation does.  Of fair shares
+    the bound is 1 while the network connects a demand without one: its weight is not known before it has a path.
 
     Args:
         problem: B matrices.
@@ -137,6 +140,8 @@ def _all_paths_profit(problem: Problem, weight: Tensor, demand: Tensor) -> float
         )  # fmt: skip
         distances[order[chunk]] = distance[source_row[chunk] - first, targets[chunk]]
     least = torch.from_numpy(distances).to(demand)
+    if problem.utility is not None and bool((least.isfinite() & (demand > 0) & ~problem.routable[0]).any()):
+        return math.inf
     profit = torch.where(least.isfinite(), problem.demand_value - least, 0)
     return float((demand * problem.demand_set.of_best(profit[None])[0]).sum())
 

@@ -15,6 +15,7 @@ from teal.network import AnyPaths, DemandClasses, ProblemPaths, Topology
 from teal.network.subset import first_demands
 from teal.objectives import Objective, ObjectiveName
 from teal.pathops import PathOps, make_path_ops
+from teal.problem.bandwidth_functions import BandwidthFunctions
 from teal.problem.checks import arrays
 from teal.problem.churn import ChurnLimit
 from teal.problem.condition import Condition, Rewritten, together
@@ -51,6 +52,7 @@ class Problem:
         steps: in which the value of a demand falls (see :mod:`teal.problem.steps`), where ``demand_value`` is that of
             the first step; None for one step.  Of the solvers, only PDHG's fused and plain engines know steps.
         conditions: side conditions (see :mod:`teal.problem.condition`), in the order in which they rewrite the program.
+        functions: bandwidth functions of the demands, of which ``steps`` are made; None for none.
         largest_share: (B, D, K) of its demand that each path may carry, for the torch engines of PDHG; None for 1.
     """
 
@@ -65,6 +67,7 @@ class Problem:
     classes: DemandClasses | None = None
     steps: ValueSteps | None = None
     conditions: tuple[Condition, ...] = ()
+    functions: BandwidthFunctions | None = None
     largest_share: Float[Tensor, "B D K"] | None = None
 
     @classmethod
@@ -77,6 +80,7 @@ class Problem:
         *,
         capacity: AnyArray | None = None,
         weight: AnyArray | None = None,
+        functions: BandwidthFunctions | None = None,
         classes: DemandClasses | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float64,
@@ -91,6 +95,7 @@ class Problem:
             demand: (B, D) or (D,) Gbit/s.
             capacity: (B, E) or (E,) Gbit/s; None for the topology's.
             weight: (D,) of each demand, for weighted_flow (value of a Gbit/s) and max_min; None for 1 each.
+            functions: of the demands, for bandwidth_functions.
             classes: of the demands, which priority needs; :func:`teal.problem.priority.priority_problem` makes them.
             device: where the tensors live.
             dtype: float32 or float64.
@@ -100,21 +105,29 @@ class Problem:
             InputError: paths of another network, a wrong shape, entry or objective, priority without classes.
         """
         objective = Objective.of(objective)
+        if functions is not None:
+            weight = functions.weight
+        if objective.rules.needs_functions != (functions is not None):
+            expected, found = ("one for each demand", "none") if functions is None else ("none", "some")
+            raise InputError(f"objective {objective.name}", "functions", expected, found)
         demand, capacity, weight = arrays(topology, paths, objective, demand, capacity, weight, classes)
         ops = make_path_ops(paths, device, backend)
         latency = torch.as_tensor(topology.latency[None], device=ops.device)
         value = objective.demand_value(weight, paths.num_demands)
         cost = objective.link_cost(topology.latency, lambda: float(ops.path_sum(latency).max()))
+        rates = torch.tensor(demand, dtype=dtype, device=ops.device)
         return cls(
             topology,
             cast(ProblemPaths, paths),
             objective,
-            torch.tensor(demand, dtype=dtype, device=ops.device),
+            rates,
             torch.tensor(capacity, dtype=dtype, device=ops.device),
             torch.tensor(value, dtype=dtype, device=ops.device),
             torch.tensor(cost, dtype=dtype, device=ops.device),
             ops,
             classes,
+            None if functions is None else functions.steps(rates),
+            functions=functions,
         )
 
     def __repr__(self) -> str:
@@ -260,12 +273,13 @@ class Problem:
         Raises:
             InputError: splits in force that differ between matrices; values in steps, which are shares of the demands.
         """
-        if self.steps is not None:
+        if self.steps is not None and self.functions is None:
             raise InputError("with_demand", "steps", "a problem without steps of value", "one with steps")
         conditions = tuple(condition.for_batch(len(demand)) for condition in self.conditions)
         capacity = self.capacity[:1].expand(len(demand), -1)
         demand = torch.as_tensor(demand).to(self.demand)
-        return dataclasses.replace(self, demand=demand, capacity=capacity, conditions=conditions)
+        steps = None if self.functions is None else self.functions.steps(demand)
+        return dataclasses.replace(self, demand=demand, capacity=capacity, conditions=conditions, steps=steps)
 
     def balanced(self, name: ObjectiveName, demand: Tensor) -> Problem:
         """Matrices (B, D) under a balanced objective, where neither demands nor links have values."""

@@ -14,6 +14,7 @@ import heapq
 import pathlib
 import re
 import sys
+from urllib.parse import quote
 
 BITS, ONE, SQUARE = 60, 1 << 60, 1 << 120  # binary digits after the point of every number; claims have twice as many
 CLOSED = 1 << 4000  # price of a closed link: more than prices of 100 digits and costs of 60 digits and 10^999 sum to
@@ -26,6 +27,11 @@ def need(condition, reason):
         raise ValueError(reason)
 
 
+def whole(text):
+    need(text.isascii() and text.isdigit() and len(text) <= 100, f"{text[:40]!r} is no whole number of at least 0")
+    return int(text)
+
+
 def decimal(text, where):
     """A decimal number in units of 2^-60, rounded down, and rounded up."""
     match = DECIMAL.fullmatch(text or "")
@@ -35,16 +41,13 @@ def decimal(text, where):
     return above // below, -(-above // below)
 
 
-def whole(text):
-    need(text.isascii() and text.isdigit() and len(text) <= 100, f"{text[:40]!r} is no whole number of at least 0")
-    return int(text)
-
-
 def table(file, *names):
     with open(file, encoding="utf-8", newline="") as stream:
         rows = csv.DictReader(stream)
         need(set(names) <= set(rows.fieldnames or ()), f"{file}: expected the columns {', '.join(names)}")
-        yield from rows
+        for row in rows:
+            need(None not in row and None not in row.values(), f"{file}: a row has more or fewer fields than columns")
+            yield row
 
 
 def distances(source, outgoing, length):
@@ -62,11 +65,11 @@ class Program:
     """A claim: ``total`` sums the demands' part of its inequality, ``reached`` its value."""
 
     def __init__(self, links, kind, name, value, bound):
-        need(kind in (*LINEAR, "level", "utilisation", "concurrent"), f"{kind[:40]!r} is no kind of program")
-        self.kind, self.name, self.price, self.multiplier = kind, name, [0] * links, {}
-        self.value, self.bound = whole(value), whole(bound)
+        known = ("value -", "promise -", "utilisation -", "concurrent -")
+        need(kind in ("class", "level") or f"{kind} {name}" in known, f"{kind[:40]!r} {name[:40]!r} is no program")
+        self.kind, self.name, self.value, self.bound = kind, name, whole(value), whole(bound)
+        self.price, self.multiplier, self.total, self.reached = [0] * links, {}, 0, 0
         self.level = decimal(name, "level") if kind == "level" else None
-        self.total = self.reached = self.left_out = 0
 
     def add(self, d, rate, weight, of_class, flow, paid, dist):
         """Demand ``d``: rate and weight, each rounded down and up; flow or promise, and cost that it pays."""
@@ -77,50 +80,34 @@ class Program:
         if self.kind in LINEAR:
             self.reached += light * flow - (paid if self.kind == "value" else 0)
             self.total += high * max(0, heavy - dist)
-        elif dist >= CLOSED:
-            self.left_out += high > 0
-        elif self.kind == "level":
-            grows = flow * ONE >= self.level[1] * heavy
-            self.total += dist * (min(self.bound * self.level[0] * light // (SQUARE * ONE), low) if grows else flow)
-        else:
-            carries = flow >= high if self.kind == "utilisation" else flow * SQUARE >= self.value * high
-            need(carries, f"demand {d} has a smaller share than is claimed")
+        elif self.kind == "level" and dist < CLOSED:
+            grown = min(self.bound * self.level[0] * light // (SQUARE * ONE), low)
+            grows, may_grow = flow * ONE >= self.level[1] * heavy, flow * ONE >= self.level[0] * light
+            self.total += dist * (grown if grows else min(grown, flow) if may_grow else flow)
+        elif dist < CLOSED:
+            share = self.value if self.kind == "concurrent" else SQUARE
+            need(flow * SQUARE >= share * high, f"demand {d} has a smaller share than is claimed")
             self.total += dist * low
 
-    def conclude(self, capacity, carried):
+    def conclude(self, capacity, carried, left_out):
         """The sentence that is proved; ``carried`` is the flow of each class."""
+        need(self.kind != "class" or {self.name, *self.multiplier} <= set(carried), "no demand has such a class")
         room = sum(y * up for y, (_, up) in zip(self.price, capacity))
-        paid = room + self.total - sum(m * carried.get(name, 0) for name, m in self.multiplier.items())
+        paid = room + self.total - sum(m * carried[name] for name, m in self.multiplier.items())
         need(self.kind not in LINEAR or self.reached >= self.value, f"{self.kind}: the flows do not reach the value")
         proves = {
-            "level": self.total > room and self.value == SQUARE,
-            "utilisation": self.total * SQUARE >= self.bound * room,
-            "concurrent": self.bound >= SQUARE or self.bound * self.total >= SQUARE * room,
+            "level": self.value == SQUARE and self.total > room,
+            "utilisation": self.bound == 0 or self.total * SQUARE >= max(1, self.bound * room),
+            "concurrent": self.bound >= SQUARE or self.bound * self.total >= max(1, SQUARE * room),
         }
         need(proves.get(self.kind, paid <= self.bound), f"{self.kind}: the prices prove no such bound")
-        low, high = sorted([self.value / SQUARE, self.bound / SQUARE])
+        low, high = (self.bound, self.value) if self.kind == "utilisation" else (self.value, self.bound)
+        need(low <= high and (self.kind != "concurrent" or low <= SQUARE), f"{self.kind}: there is no such value")
+        gap = -(-(high - low) * 10**8 // max(1, high)) / 10**6
+        low, high = (f"{n // 10**9}.{n % 10**9:09}" for n in (low * 10**9 // SQUARE, -(-high * 10**9 // SQUARE)))
         kept = f" while {', '.join(sorted(self.multiplier))} keep their flow" if self.multiplier else ""
-        gap = f"gap {100 * (high - low) / high if high else 0:.6f}%, {self.left_out} demands without a path left out"
-        return f"{self.kind} {self.name}".rstrip(" -") + f"{kept}: the optimum is from {low:.9f} to {high:.9f}, {gap}"
-
-
-def header(lines, links):
-    """The programs of a proof, up to the line ``flows``."""
-    programs = []
-    for line in lines:
-        key, *words = line.split(" ")
-        if key == "program" and len(words) == 4:
-            programs.append(Program(links, *words))
-        elif key == "prices" and programs:
-            for link, _, price in (word.partition(":") for word in words):
-                need(whole(link) < links, f"prices: there is no link {link}")
-                programs[-1].price[int(link)] = whole(price)
-        elif key == "multiplier" and programs and len(words) == 2 and words[0] != programs[-1].name:
-            programs[-1].multiplier[words[0]] = whole(words[1])
-        else:
-            need(line == "flows" and programs, f"{line[:60]!r} was not expected before the flows")
-            break
-    return programs
+        kind = f"{self.kind} {self.name}" if self.kind in ("class", "level") else self.kind
+        return f"{kind}{kept}: the optimum is from {low} to {high}, gap {gap:.6f}%, {left_out} demands without a path"
 
 
 def check(network, matrix, proof, groups=None):
@@ -130,25 +117,35 @@ def check(network, matrix, proof, groups=None):
     start, end = [row["source"] for row in links], [row["target"] for row in links]
     capacity = [decimal(row["capacity"], f"capacity of link {i}") for i, row in enumerate(links)]
     cost = [decimal(row.get("cost") or "0", f"cost of link {i}") for i, row in enumerate(links)]
-    number, load, group_of, outgoing = {str(i): i for i in range(len(links))}, [0] * len(links), {}, {}
+    number, load, group_of, outgoing, programs = {str(i): i for i in range(len(links))}, [0] * len(links), {}, {}, []
     for row in table(groups, "group", "link") if groups else ():
         need(row["link"] in number, f"group {row['group']}: there is no link {row['link']}")
         group_of.setdefault(number[row["link"]], set()).add(row["group"])
-    for i, (_, up) in enumerate(capacity):
-        if up:
-            outgoing.setdefault(start[i], []).append((i, end[i]))
+    for i in range(len(links)):
+        outgoing.setdefault(start[i], []).append((i, end[i]))
     with (gzip.open if proof.endswith(".gz") else open)(proof, "rt", encoding="utf-8", newline="\n") as stream:
         lines = (line.rstrip("\n") for line in stream)
-        for expected in ("teal-proof 1", f"network {hashes[0]}", f"matrix {hashes[1]}"):
-            need(next(lines, "") == expected, f"the proof is not of these files: expected {expected!r}")
-        scope, programs = next(lines, ""), header(lines, len(links))
+        head, scope = [next(lines, "") for _ in range(3)], next(lines, "")
+        need(head == ["teal-proof 1", f"network {hashes[0]}", f"matrix {hashes[1]}"], "the proof is not of these files")
+        for key, *words in (line.split(" ") for line in lines):
+            if key == "program" and len(words) == 4:
+                programs.append(Program(len(links), *words))
+            elif key == "prices" and programs:
+                for link, _, price in (word.partition(":") for word in words):
+                    need(link in number, f"prices: there is no link {link[:40]!r}")
+                    programs[-1].price[number[link]] = whole(price)
+            elif key == "multiplier" and programs and programs[-1].kind == "class" and words[:1] != [programs[-1].name]:
+                programs[-1].multiplier.update({of_class: whole(number_of) for of_class, number_of in [words]})
+            else:
+                need([key, *words] == ["flows"] and programs, f"{key[:60]!r} was not expected before the flows")
+                break
         over_all, kinds = scope == "paths all", {program.kind for program in programs}
         need(len(programs) == 1 or not kinds & {"utilisation", "promise"}, "this program must be the only one")
         need("promise" not in kinds or (groups and not over_all), "promises need GROUPS, and listed paths")
         lengths = [[y + c[0] * (p.kind == "value") for y, c in zip(p.price, cost)] for p in programs]
         lengths = [[y if up else CLOSED for y, (_, up) in zip(of, capacity)] for of in lengths]
         length_of, start_of, end_of = [of.__getitem__ for of in lengths], start.__getitem__, end.__getitem__
-        source, carried, digest, has_cost = None, {}, hashlib.sha256(), any(up for _, up in cost)
+        source, carried, left_out, digest, has_cost = None, {}, 0, hashlib.sha256(), any(up for _, up in cost)
         for d, row in enumerate(table(matrix, "source", "target", "rate")):
             name, *paths = next(lines, "").split(" ")
             need(name == str(d), f"expected the flows of demand {d}, found {name[:40]!r}")
@@ -177,24 +174,27 @@ def check(network, matrix, proof, groups=None):
                     need(pays <= sum(lengths[0][i] for i in along), f"demand {d}: multipliers above a path's price")
                     lost.update((group, lost.get(group, 0) + sent) for group in hit)
             digest.update(f"{listed}\n".encode())
-            carried[row.get("class") or ""] = carried.get(row.get("class") or "", 0) + flow
+            of_class = quote(row["class"], safe="") if row.get("class") else ""
+            carried[of_class] = carried.get(of_class, 0) + flow
+            left_out += min(dist) >= CLOSED and rate[1] > 0
             if "promise" in kinds:
                 dist, flow = [sum(multipliers.values())], min(rate[0], flow - max(lost.values(), default=0))
             need("utilisation" in kinds or flow <= rate[0], f"demand {d} from {source} to {target} exceeds its rate")
             weight = decimal(row["weight"], f"weight of demand {d}") if row.get("weight") else (ONE, ONE)
             for program, least in zip(programs, dist):
-                program.add(d, rate, weight, row.get("class") or "", flow, paid, least)
+                program.add(d, rate, weight, of_class, flow, paid, least)
         need(next(lines, "") == "end" and next(lines, None) is None, "the file does not end where it should")
     need(over_all or scope == f"paths listed {digest.hexdigest()}", "the list of paths is another one")
+    most = programs[0].value if "utilisation" in kinds else SQUARE
     for i, (sent, (room, _)) in enumerate(zip(load, capacity)):
-        most = programs[0].value if "utilisation" in kinds else SQUARE
-        need(sent * SQUARE <= most * room, f"link {i}, {start[i]} to {end[i]}: {sent / ONE} of {room / ONE} Gbit/s")
-    which = "all" if over_all else "the listed"
-    return [f"proved over {which} paths: {program.conclude(capacity, carried)}" for program in programs]
+        if sent * SQUARE > most * room:
+            raise ValueError(f"link {i}, {start[i]} to {end[i]}: {sent / ONE} of {room / ONE} Gbit/s")
+    scope = "proved over all paths: " if over_all else "proved over the listed paths: "
+    return [scope + program.conclude(capacity, carried, left_out) for program in programs]
 
 
 if __name__ == "__main__":
     try:
-        print("\n".join(check(*sys.argv[1:])) if len(sys.argv) in (4, 5) else __doc__)
-    except (OSError, ValueError, csv.Error, EOFError) as error:
-        sys.exit(f"NOT PROVED: {error}")
+        print("\n".join(check(*sys.argv[1:])) if len(sys.argv) in (4, 5) else sys.exit(__doc__))
+    except Exception as error:  # whatever fails proves nothing
+        sys.exit(f"NOT PROVED: {ascii(str(error))[1:-1]}")

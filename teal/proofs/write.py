@@ -18,6 +18,7 @@ import math
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 import networkx as nx
 import numpy as np
@@ -27,7 +28,9 @@ from torch import Tensor
 from teal.errors import InputError, SolverError
 from teal.formats.allocations import links_along
 from teal.network import PathSet
-from teal.objectives import Rules
+from teal.network.subset import joined, of_demands
+from teal.objectives import Objective, ObjectiveName, Rules
+from teal.pathops import make_path_ops
 from teal.problem import Allocation, Problem
 from teal.problem.bounds import PRICE_SCALES, all_paths_bound, finite_prices, usable_prices
 from teal.problem.fair_levels import growth_from
@@ -76,6 +79,7 @@ class Claim:
         else:
             value = 1.0 if self.kind == "level" else max(0.0, self.value * (1 - room))
             bound = self.bound + room * self.terms
+            bound = min(1.0, bound) if self.kind == "concurrent" else bound  # a share
         yield f"program {self.kind} {self.name or '-'} {_units(value)} {_units(bound)}"
         prices = [int(y) for y in (self.prices * _UNIT).tolist()]
         yield " ".join(["prices", *(f"{link}:{y}" for link, y in enumerate(prices) if y)])
@@ -114,6 +118,8 @@ def write_proof(
         problem = problem.with_paths(allocation.paths)
     _require_provable(problem, over_all)
     splits = _live_splits(problem, allocation.splits.to(problem.demand))
+    if problem.functions is not None:
+        problem, splits = _by_piece(problem, splits)
     sent = _sent(problem, splits)
     claims = claims_of(problem, splits, allocation, over_all=over_all)
     folder.mkdir(parents=True, exist_ok=True)
@@ -155,7 +161,7 @@ def _require_provable(problem: Problem, over_all: bool) -> None:
     is_linear = rules.is_sequence or rules.carries_all or type(rules).value is Rules.value
     if not isinstance(problem.paths, PathSet):
         raise InputError("proof", "paths", "an allocation over paths of links", "one over segment lists")
-    if not is_linear or problem.steps is not None:
+    if not is_linear or (problem.steps is not None and problem.functions is None):
         raise InputError("proof", "objective", "an objective whose program is linear", problem.objective.name)
     if others:
         raise InputError("proof", "condition", "no side condition but promises", ", ".join(others))
@@ -202,6 +208,36 @@ def _live_splits(problem: Problem, splits: Tensor) -> Tensor:
     return torch.where(problem.path_mask, splits.clamp(min=0), 0)
 
 
+def _by_piece(problem: Problem, splits: Tensor) -> tuple[Problem, Tensor]:
+    """The weighted program with a demand for each piece of a bandwidth function, and its splits: the same optimum.
+
+    Slopes fall, so that to fill the pieces of a demand one after the other is best.
+    """
+    steps = problem.steps
+    assert steps is not None
+    end, level = steps.end[0], steps.level.expand_as(steps.end[0])
+    start = torch.cat([torch.zeros_like(end[:, :1]), end[:, :-1]], 1)
+    total = splits.sum(-1)[0]
+    filled = (total[:, None] - start).clamp(min=0).minimum(end - start)
+    parts, rates, values, shares = list[PathSet](), list[Tensor](), list[Tensor](), list[Tensor]()
+    for c in range(end.shape[1]):
+        rows = torch.ones_like(end[:, c], dtype=torch.bool) if c == 0 else end[:, c] > start[:, c]
+        rows = rows.nonzero()[:, 0]
+        width = (end - start)[rows, c]
+        parts.append(of_demands(problem.paths, rows.cpu().numpy()))
+        rates.append(problem.demand[0, rows] * width)
+        values.append(problem.demand_value[rows] * level[rows, c])
+        of_flow = torch.where(width > 0, filled[rows, c] / width.clamp(min=1e-300), 0) / total[rows].clamp(min=1e-300)
+        shares.append(splits[0, rows] * of_flow[:, None])
+    paths = joined(parts)
+    by_piece = dataclasses.replace(
+        problem, objective=Objective(ObjectiveName.WEIGHTED_FLOW), paths=paths, demand=torch.cat(rates)[None],
+        ops=make_path_ops(paths, problem.ops.device), demand_value=torch.cat(values), steps=None, functions=None,
+        classes=None,
+    )  # fmt: skip
+    return by_piece, torch.cat(shares)[None]
+
+
 def _sent(problem: Problem, splits: Tensor) -> Tensor:
     """(1, D, K) Gbit/s on each path, within rates and capacities; raises InputError for what breaks a rule by more."""
     protection = problem.condition(Protection)
@@ -246,10 +282,10 @@ def claims_of(problem: Problem, splits: Tensor, allocation: Allocation, *, over_
     value = float(problem.value(splits)[0])
     if rules.carries_all:
         kind = "utilisation" if name == problem.solved.objective.name else "concurrent"
-        prices = finite_prices(given)
-        prices = prices * (_LARGEST_PRICE / prices.amax().clamp(min=1e-300))
-        bound = float(_bound(problem, prices, over_all=over_all)[0])
-        return [Claim(kind, _row(prices), value, bound if math.isfinite(bound) else 0.0)]
+        prices = _without_unit(given)
+        bound = float(_bound(problem, prices, over_all=over_all)[0]) if bool(prices.any()) else math.inf
+        trivial = 0.0 if kind == "utilisation" else 1.0
+        return [Claim(kind, _row(prices), value, bound if math.isfinite(bound) else trivial)]
     prices = usable_prices(problem, given)
     if not over_all:
         program = problem.rewritten.program
@@ -258,6 +294,13 @@ def claims_of(problem: Problem, splits: Tensor, allocation: Allocation, *, over_
     bound = float(_bound(problem, prices, over_all=over_all)[0])
     terms = bound + float(problem.capacity_value(prices)[0])
     return [Claim("promise" if problem.conditions else "value", _row(prices), value, bound, terms)]
+
+
+def _without_unit(prices: Tensor) -> Tensor:
+    """Prices of which multiples prove the same, with the largest one at the largest that is written."""
+    prices = finite_prices(prices)
+    largest = prices.amax()
+    return prices * (_LARGEST_PRICE / largest) if largest > 0 else prices
 
 
 def _bound(problem: Problem, prices: Tensor, *, over_all: bool) -> Tensor:
@@ -307,8 +350,7 @@ def _level_claims(problem: Problem, splits: Tensor, allocation: Allocation) -> l
     rate, weight, claims = problem.flows(splits).sum(-1)[0], problem.demand_value, list[Claim]()
     for level, prices in allocation.program_prices.of_row(0):
         level *= 1 - _LEVEL_ROUNDING
-        own = finite_prices(prices[None]).to(problem.capacity)
-        own = own * (_LARGEST_PRICE / own.amax().clamp(min=1e-300))
+        own = _without_unit(prices[None].to(problem.capacity))
         price = problem.cheapest_path_cost(problem.ops.path_sum(own))[0]
         grows = rate >= level * weight
         value = float(problem.capacity_value(own)[0])
@@ -320,14 +362,14 @@ def _level_claims(problem: Problem, splits: Tensor, allocation: Allocation) -> l
 
 
 def _class_names(problem: Problem) -> list[str]:
-    """Names of the classes without spaces, which separate words in a proof."""
-    return [] if problem.classes is None else [name.replace(" ", "_") for name in problem.classes.names]
+    """Names of the classes as a proof has them, where spaces separate words."""
+    return [] if problem.classes is None else [quote(name, safe="") for name in problem.classes.names]
 
 
 def _network(problem: Problem) -> list[dict[str, object]]:
     topology, names = problem.topology, problem.topology.node_names
     rows: list[dict[str, object]] = [
-        {"source": names[s], "target": names[t], "capacity": repr(c)}
+        {"source": names[s], "target": names[t], "capacity": repr(abs(c))}
         for s, t, c in zip(topology.link_source, topology.link_target, problem.capacity[0].tolist(), strict=True)
     ]
     if bool((problem.link_cost > 0).any()):
@@ -338,14 +380,14 @@ def _network(problem: Problem) -> list[dict[str, object]]:
 def _matrix(problem: Problem) -> list[dict[str, object]]:
     names, rules = problem.topology.node_names, problem.objective.rules
     rows: list[dict[str, object]] = [
-        {"source": names[s], "target": names[t], "rate": repr(rate)}
+        {"source": names[s], "target": names[t], "rate": repr(abs(rate))}
         for (s, t), rate in zip(problem.paths.pairs.tolist(), problem.demand[0].tolist(), strict=True)
     ]
     is_weighted = problem.classes is None and not rules.carries_all and bool((problem.demand_value != 1).any())
     if is_weighted:
         rows = [{**row, "weight": repr(w)} for row, w in zip(rows, problem.demand_value.tolist(), strict=True)]
     if problem.classes is not None:
-        of_demand = np.array(_class_names(problem), dtype=object)[problem.classes.of_demand]
+        of_demand = np.array(problem.classes.names, dtype=object)[problem.classes.of_demand]
         rows = [{**row, "class": name} for row, name in zip(rows, of_demand, strict=True)]
     return rows
 
@@ -413,7 +455,7 @@ def _demand_lines(
     for d, rate in enumerate(wanted.tolist()):
         first, last = ptr[d], ptr[d + 1]
         flows = units[first:last]
-        if carries_all and flows:
+        if carries_all and flows and rate > 0:
             # One unit in 2^52 more than the float: at least the decimal that stands for it.
             missing = int(rate) + (int(rate) >> 52) + 1 - sum(flows)
             flows[flows.index(max(flows))] += max(0, missing)

@@ -158,7 +158,10 @@ def _add_for_matrix(problem: Problem, prices: Tensor, target_value: float, paths
         demand = demand / max(float(problem.capacity_value(prices)[0]), 1e-300)
     both_finite = np.isfinite(shortest) & np.isfinite(limit)
     gain = demand * np.subtract(limit, shortest, out=np.zeros_like(shortest), where=both_finite)
-    chosen = np.flatnonzero(gain > _SKIPPED_SHARE * target_value / len(demand))
+    is_worth_adding = gain > _SKIPPED_SHARE * target_value / len(demand)
+    if problem.utility is not None:  # the first path of a demand gives it a weight
+        is_worth_adding |= np.isfinite(shortest) & ~np.isfinite(cheapest) & (demand > 0)
+    chosen = np.flatnonzero(is_worth_adding)
     if not len(chosen):
         return paths
     ptr, links = paths_in_trees(chosen, pairs, source_row, into, tail)

@@ -18,6 +18,8 @@ from teal.objectives import Objective
 from teal.problem import Problem, dual_bound
 from teal.problem.bounds import all_paths_bound
 from teal.problem.curves import Concave, Curve, project_concave
+from teal.solvers.columns import improve
+from teal.solvers.pdhg import solve
 from teal.testing import make_topology, random_problem
 
 ALPHAS = [0.0, 0.5, 1.0, 2.0, 4.0, 16.0]
@@ -167,3 +169,19 @@ def test_commands_that_measure_flow_refuse_shares(command: str, capsys: pytest.C
     network = ["--topology", "b4", "--traffic", "gravity:seed=0,count=4", "--out", "x"]
     assert main([*words, *network, "--objective", "alpha_fair:alpha=2"]) == 2
     assert "expected one whose value is linear in flow" in capsys.readouterr().err
+
+
+def test_a_demand_that_only_the_network_connects_gets_its_first_path() -> None:
+    """Its candidate path has failed: until it has another one, no bound over all paths is below 1."""
+    topology = make_topology([(0, 1, 10.0), (0, 2, 10.0), (2, 1, 10.0)])
+    pairs = np.array([[0, 1], [0, 2]], dtype=np.int32)
+    paths = compute_paths(topology, pairs, num_paths=1, cache=False)
+    capacity = topology.with_failed_links(topology.find_links("n0", "n1")[:1]).capacity
+    problem = Problem.create(topology, paths, "proportional_fair:weight=1", np.array([[5.0, 20.0]]), capacity=capacity)
+    alone = solve(problem, gap=1e-6)
+    assert float(all_paths_bound(problem, alone.prices)[0]) == 1
+    found = improve(problem, target=1e-5)
+    assert int(found.paths.mask.sum()) == 3
+    # Both share 10 Gbit/s: log x + log y is largest at 5 each, which are shares of 1 and 1/4.
+    assert float(found.result.value[0]) == pytest.approx(0.5, rel=1e-4)
+    assert float(found.bound_all_paths[0]) >= 0.5 * (1 - 1e-9)

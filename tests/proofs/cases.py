@@ -10,6 +10,7 @@ import numpy as np
 from teal.network import all_pairs, compute_paths
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
+from teal.problem.bandwidth_functions import BandwidthFunctions
 from teal.problem.priority import priority_problem
 from teal.proofs.write import write_proof
 from teal.solvers.pdhg.solver import solve
@@ -36,6 +37,8 @@ CASES = (
     Case(ObjectiveName.WEIGHTED_FLOW),
     Case(ObjectiveName.LATENCY_PENALISED_FLOW),
     Case(ObjectiveName.LATENCY_PENALISED_FLOW, over_all=True),
+    Case(ObjectiveName.BANDWIDTH_FUNCTIONS),
+    Case(ObjectiveName.BANDWIDTH_FUNCTIONS, over_all=True),
     Case(ObjectiveName.MAX_LINK_UTILISATION),
     Case(ObjectiveName.MAX_LINK_UTILISATION, over_all=True),
     Case(ObjectiveName.MAX_CONCURRENT_FLOW),
@@ -53,6 +56,19 @@ def problem_of(case: Case, seed: int) -> Problem:
         rng = np.random.default_rng(seed)
         demand = {name: rng.lognormal(0, 1.5, (1, paths.num_demands)) for name in ("gold", "silver", "bronze")}
         return priority_problem(topology, paths, demand)
+    if case.objective == ObjectiveName.BANDWIDTH_FUNCTIONS:
+        base = random_problem(seed, batch=1, failed=0 if case.over_all else seed % 3)
+        rng, points = np.random.default_rng(seed), []
+        for _ in range(base.demand.shape[1]):
+            rates, slopes = rng.uniform(0.1, 1.5, 3).cumsum(), -np.sort(-rng.uniform(0.1, 9, 3))
+            points.append(
+                list(zip(rates.tolist(), (slopes * np.diff(rates, prepend=0)).cumsum().tolist(), strict=True))
+            )
+        functions = BandwidthFunctions.of_points(points, range(len(points)))
+        return Problem.create(
+            base.topology, base.paths, case.objective, base.demand.numpy(), capacity=base.capacity.numpy(),
+            functions=functions,
+        )  # fmt: skip
     if case.protected:
         topology = cabled_topology(seed)
         paths = compute_paths(topology, all_pairs(topology), num_paths=3, cache=False)

@@ -6,6 +6,7 @@ import csv
 import hashlib
 from fractions import Fraction
 from pathlib import Path
+from urllib.parse import quote
 
 UNIT = Fraction(1, 2**60)
 
@@ -32,7 +33,7 @@ class Network:
         self.pairs = [(row["source"], row["target"]) for row in demands]
         self.rate = [Fraction(row["rate"]) for row in demands]
         self.weight = [Fraction(row.get("weight") or 1) for row in demands]
-        self.of_class = [row.get("class") or "" for row in demands]
+        self.of_class = [quote(row.get("class") or "", safe="") for row in demands]
 
     def least(self, length: list[Fraction], source: str, target: str) -> Fraction | None:
         """Bellman and Ford over links that are open."""
@@ -103,7 +104,7 @@ def _is_true(network: Path, matrix: Path, proof: Path, groups: Path | None) -> b
     for line in lines[4:]:
         words = line.split(" ")
         if words[0] == "program":
-            if len(words) != 5:
+            if len(words) != 5 or (words[1] not in ("class", "level") and words[2] != "-"):
                 return False
             value, bound = (Fraction(_natural(word), 2**120) for word in words[3:])
             programs.append({"kind": words[1], "name": words[2], "value": value, "bound": bound, "prices": {}, "m": {}})
@@ -113,7 +114,9 @@ def _is_true(network: Path, matrix: Path, proof: Path, groups: Path | None) -> b
                 if _natural(link_text) >= len(net.ends):
                     return False
                 programs[-1]["prices"][int(link_text)] = _natural(price) * UNIT  # type: ignore[index]
-        elif words[0] == "multiplier" and words[1] != programs[-1]["name"] and len(words) == 3:
+        elif words[0] == "multiplier" and len(words) == 3 and words[1] != programs[-1]["name"]:
+            if programs[-1]["kind"] != "class" or words[1] not in net.of_class:
+                return False
             programs[-1]["m"][words[1]] = _natural(words[2]) * UNIT  # type: ignore[index]
         else:
             return False
@@ -165,6 +168,8 @@ def _program_is_true(
         return reached >= value and room + sum(profit(d, net.weight[d]) for d in demands) <= bound
     if kind == "class":
         own_class = [d for d in demands if net.of_class[d] == name]
+        if not own_class:
+            return False
         proved = room + sum((profit(d, Fraction(1)) for d in own_class), Fraction(0))
         for other, multiplier in m.items():
             rows = [d for d in demands if net.of_class[d] == other]
@@ -185,7 +190,9 @@ def _program_is_true(
         share = Fraction(1) if kind == "utilisation" else value
         if any(x[d] < share * net.rate[d] for d in routable):
             return False
-        return bound * room <= total if kind == "utilisation" else bound >= 1 or bound * total >= room
+        if kind == "utilisation":  # with a room of 0 the prices say nothing
+            return bound == 0 or (room > 0 and bound <= value and bound * room <= total)
+        return value <= bound and value <= 1 and (bound >= 1 or (total > 0 and bound * total >= room))
     if kind == "promise":
         if over_all or not hit_by:
             return False

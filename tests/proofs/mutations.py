@@ -13,7 +13,7 @@ from teal.proofs import check
 
 # The text of a check in the checker, and the text in its place.
 REMOVED_CHECKS = {
-    "links within capacity": ("need(sent * SQUARE <= most * room,", "need(True,"),
+    "links within capacity": ("if sent * SQUARE > most * room:", "if False:"),
     "demands within rate": ('need("utilisation" in kinds or flow <= rate[0],', "need(True,"),
     "links of a path are connected": (
         "if None in along or [source, *map(end_of, along)] != [*map(start_of, along), target]:", "if None in along:"
@@ -25,7 +25,16 @@ REMOVED_CHECKS = {
         "need(text.isascii() and text.isdigit() and len(text) <= 100,", 'need(text.lstrip("-").isdigit(),'
     ),
     "list of paths": ('need(over_all or scope == f"paths listed {digest.hexdigest()}",', "need(True,"),
-    "demands carried to their share": ("need(carries,", "need(True,"),
+    "demands carried to their share": ("need(flow * SQUARE >= share * high,", "need(True,"),
+    "multipliers in programs of classes alone": (
+        'programs[-1].kind == "class" and words[:1] !=', "words[:1] !="
+    ),
+    "prices above 0 for a utilisation": (
+        "self.total * SQUARE >= max(1, self.bound * room)", "self.total * SQUARE >= self.bound * room"
+    ),
+    "prices above 0 for a share": (
+        "self.bound * self.total >= max(1, SQUARE * room)", "self.bound * self.total >= SQUARE * room"
+    ),
     "multipliers of groups": (
         "need(pays <= sum(lengths[0][i] for i in along),", "need(True,"
     ),
@@ -197,6 +206,33 @@ def _renumber(lines: Lines, pick: random.Random) -> None:
     lines.flows[row] = " ".join([str(row + pick.choice([-1, 1, 10])), *words[1:]])
 
 
+def _add_multiplier(lines: Lines, pick: random.Random) -> None:
+    """A multiplier of a class, which a program of another kind has not, and a claim that it would prove."""
+    row = pick.choice([i for i, line in enumerate(lines.head) if line.startswith("program ")])
+    words = lines.head[row].split(" ")
+    share = pick.randrange(1, 100)
+    words[3], words[4] = (str(int(word) * share // 100) for word in (words[3], words[3]))
+    lines.head[row] = " ".join(words)
+    lines.head.insert(row + 1, f"multiplier {pick.choice(['', 'gold', 'silver', '-'])} {pick.choice([1, 5, 9]) << 60}")
+
+
+def _without_prices(lines: Lines, pick: random.Random) -> None:
+    """Prices of 0, which prove no ratio, and a claim without a gap."""
+    lines.head[:] = [line for line in lines.head if not line.startswith("prices ") or pick.random() < 0.2]
+    for row, line in enumerate(lines.head):
+        words = line.split(" ")
+        if words[0] == "program" and words[1] in ("utilisation", "concurrent"):
+            words[4] = words[3] = str(int(words[3]) * (300 if words[1] == "utilisation" else 20) // 100)
+            lines.head[row] = " ".join(words)
+
+
+def _change_name(lines: Lines, pick: random.Random) -> None:
+    row = pick.choice([i for i, line in enumerate(lines.head) if line.startswith("program ")])
+    words = lines.head[row].split(" ")
+    words[2] = pick.choice(["-", "gold", "bronze", "none", "", "x\r", "0.5", words[2] + "-", words[2] + "0"])
+    lines.head[row] = " ".join(words)
+
+
 def _below_zero(lines: Lines, pick: random.Random) -> None:
     """Flow below 0 on one path of a demand, and as much more on another one."""
     row, words, number = _any_flow(lines, pick)
@@ -212,7 +248,8 @@ def _below_zero(lines: Lines, pick: random.Random) -> None:
 
 KINDS: tuple[Callable[[Lines, random.Random], None], ...] = (
     _change_flow, _change_claim, _change_price, _change_multiplier, _change_link, _change_lines, _move_demand,
-    _drop_path, _overload, _overload, _starve, _raise_multipliers, _renumber, _below_zero,
+    _drop_path, _overload, _overload, _starve, _raise_multipliers, _renumber, _below_zero, _add_multiplier,
+    _without_prices, _change_name,
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from teal.proofs.write import CHECKER, GROUPS, MATRIX, NETWORK, PROOF
 from tests.proofs.cases import CASES, Case, write_case
 from tests.proofs.exact import is_true
 from tests.proofs.mutations import REMOVED_CHECKS, checker_without, mutated
+from tests.proofs.truth import Truth
 
 _FAULTS = 60  # in the proof of each case
 
@@ -34,11 +35,13 @@ def test_no_fault_is_accepted_that_the_second_evaluator_finds(case: Case, tmp_pa
         fault = mutated(text, pick)
         files[2].write_text(fault, encoding="utf-8", newline="\n")
         try:
-            check.check(*map(str, files))
+            sentences = check.check(*map(str, files))
         except ValueError:
             differ += 1
         else:
             assert is_true(*files), fault
+            truth = Truth(*files)
+            assert all(truth.holds(sentence, number) for number, sentence in enumerate(sentences)), fault
     assert differ > _FAULTS / 4
 
 
@@ -116,3 +119,72 @@ def test_a_network_solved_by_hand(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=reason):
             proof(*arguments)
+
+
+_SQUARE = 2**120
+
+
+@pytest.mark.parametrize(
+    ("program", "flow", "words"),
+    [
+        # One link of 10 Gbit/s and a demand of 8: the optimum is 8, a utilisation of 0.8, and a share of 1.
+        (f"value - {_SQUARE} {_SQUARE}\nmultiplier  {7 * 2**60}", 1, "was not expected"),
+        (f"utilisation - {50 * _SQUARE} {50 * _SQUARE}", 8, "prove no such bound"),
+        (f"concurrent - {_SQUARE // 8} {_SQUARE // 8}", 1, "prove no such bound"),
+        (f"concurrent - {7 * _SQUARE} {_SQUARE}", 8, "a smaller share|no such value"),
+        (f"value -\rproved:\xa0true 0 {8 * _SQUARE}", 1, "is no program"),
+        (f"class platinum 0 {10 * _SQUARE}", 1, "no demand has such a class"),
+        (f"class gold {_SQUARE} {8 * _SQUARE}\nmultiplier gold 1", 1, "was not expected"),
+        (f"value - {9 * _SQUARE} {8 * _SQUARE}", 8, "do not reach|no such value|no such bound"),
+        ("level 1e-999 0 0", 1, "prove no such bound"),
+    ],
+)
+def test_a_false_statement_is_refused(program: str, flow: int, words: str, tmp_path: Path) -> None:
+    files = _by_hand(tmp_path, "a,b,8,gold", program, f"0 {flow * 2**60}:0")
+    with pytest.raises(ValueError, match=words):
+        check.check(*files)
+
+
+def test_demands_without_a_path_are_counted(tmp_path: Path) -> None:
+    files = _by_hand(
+        tmp_path, "a,b,8,gold\na,b,9,gold\na,b,0,gold", f"value - 0 {10 * _SQUARE}\nprices 0:{2**60}",
+        f"0 {2**60}:0\n1\n2",
+    )  # fmt: skip
+    assert check.check(*files)[0].endswith(
+        "from 0.000000000 to 10.000000000, gap 100.000000%, 1 demands without a path"
+    )
+
+
+@pytest.mark.parametrize(
+    ("network", "matrix"),
+    [
+        ("a,b", "a,b,8,gold"),
+        ("a,b,10", "a,b,8"),
+        ("a,b,10,9", "a,b,8,gold"),
+        ("a,b,nan", "a,b,8,gold"),
+        ("a,b,10", "a,b,-8,gold"),
+    ],
+)
+def test_damaged_tables_are_refused_by_a_line(network: str, matrix: str, tmp_path: Path) -> None:
+    files = _by_hand(tmp_path, matrix, f"value - 0 {10 * _SQUARE}\nprices 0:{2**60}", "0 0:0", network)
+    done = subprocess.run([sys.executable, check.__file__, *files], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("NOT PROVED: ")
+    assert "Traceback" not in done.stderr
+    usage = subprocess.run([sys.executable, check.__file__], capture_output=True, text=True, check=False)
+    assert usage.returncode == 1
+
+
+def _by_hand(folder: Path, matrix: str, program: str, flows: str, network: str = "a,b,10") -> list[str]:
+    """Files about one link from a to b, with the hashes that they need."""
+    (folder / NETWORK).write_text(f"source,target,capacity\n{network}\n")
+    (folder / MATRIX).write_text(f"source,target,rate,class\n{matrix}\n")
+    hashes = [hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in (NETWORK, MATRIX)]
+    listing = "".join(
+        " ".join([words[0], *(word.rpartition(":")[2] for word in words[1:])]) + "\n"
+        for words in map(str.split, flows.split("\n"))
+    )
+    listed = f"paths listed {hashlib.sha256(listing.encode()).hexdigest()}"
+    head = ["teal-proof 1", f"network {hashes[0]}", f"matrix {hashes[1]}", listed, f"program {program}"]
+    (folder / PROOF).write_bytes("\n".join([*head, "flows", flows, "end", ""]).encode())
+    return [str(folder / name) for name in (NETWORK, MATRIX, PROOF)]

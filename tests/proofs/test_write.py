@@ -14,6 +14,7 @@ from teal.network import all_pairs, compute_paths
 from teal.objectives import ObjectiveName
 from teal.problem import Allocation, Problem
 from teal.problem.assessment import assess
+from teal.problem.priority import priority_problem
 from teal.proofs import check
 from teal.proofs.write import GROUPS, MATRIX, NETWORK, PROOF, claims_of, write_proof
 from teal.solvers.pdhg.solver import solve
@@ -98,7 +99,7 @@ def test_max_min_without_a_level_that_links_limit_is_proved_by_the_rates(weight:
     (sentence,) = write_proof(tmp_path, problem, solve(problem, gap=1e-3).allocation)
     routable = (weight or 1.0) * float(problem.routable_demand.sum())
     assert "value" in sentence
-    assert list(_numbers(sentence)) == pytest.approx([routable, routable], rel=1e-9)
+    assert list(_numbers(sentence)) == pytest.approx([routable, routable], rel=1e-9, abs=2e-9)
 
 
 def test_what_cannot_be_proved_says_so(tmp_path: Path) -> None:
@@ -140,3 +141,27 @@ def test_prices_that_were_multiplied_prove_as_much() -> None:
         claims_of(problem, result.splits, allocation, over_all=False)[0] for allocation in (result.allocation, halved)
     )
     assert other.bound == pytest.approx(own.bound, rel=1e-6)
+
+
+@pytest.mark.parametrize("objective", ["max_link_utilisation", "max_concurrent_flow", "total_flow"])
+@pytest.mark.parametrize("size", [0.0, 1.0])
+def test_prices_of_0_prove_the_trivial_bound(objective: str, size: float, tmp_path: Path) -> None:
+    problem = random_problem(4, objective=ObjectiveName(objective), batch=1)
+    problem = problem.with_demand(size * problem.demand)
+    allocation = solve(problem, gap=1e-2).allocation
+    allocation = dataclasses.replace(allocation, prices=torch.zeros_like(problem.capacity))
+    (sentence,) = write_proof(tmp_path, problem, allocation)
+    low, high = _numbers(sentence)
+    trivial = {"max_link_utilisation": low == 0, "max_concurrent_flow": high == 1}
+    assert trivial.get(objective, high == pytest.approx(size * float(problem.routable_demand.sum()), abs=2e-9) or size)
+
+
+def test_classes_of_similar_names_are_kept_apart(tmp_path: Path) -> None:
+    topology = make_topology([(0, 1, 2.0), (1, 2, 1.0)])
+    paths = compute_paths(topology, all_pairs(topology), num_paths=2, cache=False)
+    demand = {name: np.full((1, paths.num_demands), 0.7) for name in ("a b", "a_b", "é,\n")}
+    problem = priority_problem(topology, paths, demand)
+    sentences = write_proof(tmp_path, problem, solve(problem, gap=1e-3).allocation)
+    assert [sentence.partition("class ")[2].partition(" ")[0].rstrip(":") for sentence in sentences] == [
+        "a%20b", "a_b", "%C3%A9%2C%0A"
+    ]  # fmt: skip
