@@ -217,8 +217,10 @@ def given_weights(
         ObjectiveName.MAX_MIN,
     )
     if not takes_weights or objective.name == ObjectiveName.PRIORITY:
-        if config.class_weights:
-            raise InputError("--class-weights", "", "the objective weighted_flow or max_min", config.objective)
+        for option, given in (("--class-weights", config.class_weights), ("--weights", config.weights)):
+            if given:
+                expected = "the objective weighted_flow or max_min, or weight=given of a fair one"
+                raise InputError(option, "", expected, config.objective)
         return None
     if config.class_weights:
         return _weights_of_classes(config, traffic)

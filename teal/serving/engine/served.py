@@ -113,7 +113,9 @@ def _rehearsal() -> Served:
 
 def prove(model: Starter) -> None:
     """Raise InputError for a model whose answer PDHG could not start from."""
-    objective = next(name for name in SINGLE_PROGRAMS if serves(model, Objective(name)))
+    objective = next((name for name in SINGLE_PROGRAMS if serves(model, Objective(name))), None)
+    if objective is None:
+        raise InputError("model", "objective", ", ".join(SINGLE_PROGRAMS), "another one")
     problem = _rehearsal().problem(Wanted(objective), np.ones((1, 6)))
     splits, prices = model.start(problem)
     if not (bool(torch.isfinite(splits).all()) and bool(torch.isfinite(prices).all())):

@@ -233,6 +233,8 @@ def _solving_parts(
 def _engine(problem: Problem, name: str, dtype: torch.dtype) -> tuple[Callable[..., PdhgEngine], int]:
     """The engine's class, and how many matrices it solves at once."""
     if name == "equilibrated":
+        if not problem.is_linear:
+            raise InputError("solve", "engine", "auto, fused or plain, for a value that is not linear in flow", name)
         return EquilibratedEngine, MAX_LANES
     if name != "plain":
         if FusedEngine.accepts(problem):

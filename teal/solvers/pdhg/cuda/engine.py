@@ -123,8 +123,8 @@ class CudaEngine(DenseEngine):
 
     @staticmethod
     def accepts(problem: Problem) -> bool:
-        """Whether the kernels can solve the program: paths without caps or utilities, on a GPU with numba-cuda."""
-        if problem.utility is not None:
+        """Whether the kernels can solve the program: linear, over paths without caps, on a GPU with numba-cuda."""
+        if not problem.is_linear:
             return False
         return problem.ops.is_over_paths and problem.largest_share is None and problem.ops.backend.name == "cuda"
 
