@@ -257,6 +257,8 @@ def starts_from_samples(problem: Problem, gap: float, engine: str) -> bool:
         gap: target.
         engine: as of :func:`teal.solvers.pdhg.solve`.
     """
-    takes_samples = engine == "auto" and problem.largest_share is None and problem.utility is None
+    # Drawn in proportion to rates, a sample says little of demands that count alike whatever their rate.
+    is_fair_by_demand = problem.utility is None or problem.objective.rules.weight_by == "demand"
+    takes_samples = engine == "auto" and problem.largest_share is None and is_fair_by_demand
     takes_samples = takes_samples and FusedEngine.accepts(problem)
     return takes_samples and is_faster(problem.paths, gap)

@@ -245,7 +245,8 @@ class PathPasses:
         with threads_for(self._operations):
             sample.respond(
                 scan, self._block_ptr, self._max_slots, int(max_shares),
-                price_plus_cost, one_step(np.zeros(1)) if self._carries_all else self._value, np.float32(sharpness),
+                price_plus_cost, one_step(np.zeros(1)) if self._carries_all else self._value, self._curve,
+                np.float32(sharpness),
                 not self._carries_all, kept, np.searchsorted(kept, scan.demand_ptr), kept_splits, self._live_demand,
                 self._primal.stepped, sums, lane, width, (0, 0),
             )  # fmt: skip

@@ -43,7 +43,7 @@ def rehearse_for(problem: Problem, gap: float, dtype: torch.dtype) -> None:
         on_all = is_large(operations(paths.packed, width))
         rehearse(
             width, dtype, _of_same_kernels(problem), same_capacity=same_capacity, on_all=on_all,
-            is_sampled=problem.utility is None and is_faster(paths, gap),
+            is_sampled=is_faster(paths, gap),
         )  # fmt: skip
 
 

@@ -10,9 +10,10 @@ solved, and every demand responds to its prices: it sends the share
     w[d, k] = exp(q (v[d, k] - price(d, k))) / (1 + sum_j exp(q (v[d, j] - price(d, j))))
 
 over path k (in a balanced program without the 1, which stands for what is rejected; where values fall in steps, the sum
-over the steps of their part of the demand times this share).  Demands that were certain to be
-drawn keep the splits of the sample's solution, since they count too much to be left to an average.  By weak duality the
-sample's prices bound the optimum of the whole program, whatever they are.
+over the steps of their part of the demand times this share; of a concave utility, the share that is best at the price
+of the cheapest path, divided in these proportions).  Demands that were certain to be drawn keep the splits of the
+sample's solution, since they count too much to be left to an average.  By weak duality the sample's prices bound the
+optimum of the whole program, whatever they are.
 
 The response of light demands to prices from few of them leaves some links above capacity and others unused.  Where that
 costs too much, prices take Newton steps, one a link, with the elasticity of all demands that respond:
@@ -42,6 +43,7 @@ from teal.problem import Problem
 from teal.runtime.arrays import AnyArray, BoolArray, Float32Array, FloatArray, Int64Array
 from teal.runtime.lanes import load, store
 from teal.runtime.parallel import as_int64, inner_kernel, kernel, parallel_kernel, prange
+from teal.solvers.pdhg.fused.curves import CurveRows
 from teal.solvers.pdhg.fused.demand_value import DemandValue
 
 _SEED = 20_250_101  # of the random numbers of all draws
@@ -238,7 +240,7 @@ def _select(demand: FloatArray, factor: float, offset: float) -> BoolArray:
 
 @inner_kernel
 def _respond_in_block(  # type: ignore[no-untyped-def]
-    block, scan, block_ptr, max_slots, max_shares, price_plus_cost, demand_value, sharpness, may_reject, kept,
+    block, scan, block_ptr, max_slots, max_shares, price_plus_cost, demand_value, curve, sharpness, may_reject, kept,
     kept_ptr, kept_splits, demand, out, sums, lane, width, pair,
 ):  # fmt: skip
     """The part of :func:`respond` that one block of sources takes."""
@@ -246,7 +248,7 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
     cost = np.zeros(max_slots, dtype=np.float32)  # of the path to each node
     share, bits = np.empty(max_shares, dtype=np.float32), np.empty(max_shares, dtype=np.int32)
     flow = np.empty(2 * max_slots, dtype=np.float32)  # of each node: load, elasticity
-    block_sums = sums[block]
+    block_sums, profits = sums[block], np.empty(max_shares if curve is not None else 0, dtype=np.float32)
     block_sums[:] = 0
     for s in range(block_ptr[block], block_ptr[block + 1]):
         first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
@@ -256,14 +258,18 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
             value = np.float32(demand_value.first[d if len(demand_value.first) > 1 else 0])
             n = scan.path_count[d]
-            largest = np.float32(0) if may_reject else np.float32(-3e38)
+            largest = np.float32(0) if may_reject and curve is None else np.float32(-3e38)
             for k in range(n):
                 x = sharpness * (value - cost[scan.end_node[path + k]])
                 share[place + steps + k] = x
                 largest = max(largest, x)
             for k in range(n):
                 share[place + steps + k] -= largest
-            share[place] = -largest if may_reject else np.float32(-100)  # exponentials below -80 are 0
+            if curve is not None:  # the most profitable path, for the share below
+                profits[d - scan.demand_ptr[s]] = largest
+            share[place] = (
+                -largest if may_reject and curve is None else np.float32(-100)
+            )  # exponentials below -80 are 0
             row = d if demand_value.drop.shape[0] > 1 else 0
             for c in range(1, steps):
                 rejected = sharpness * value * np.float32(demand_value.drop[row, c]) - largest
@@ -289,6 +295,15 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
                 for k in range(n):
                     total += share[place + steps + k]
                 scale = np.float32(1) / max(share[place] + total, np.float32(1e-30))
+                narrowing = np.float32(0)  # elasticity of a demand's share, over its flow
+                if curve is not None:
+                    value = demand_value.first[d if len(demand_value.first) > 1 else 0]
+                    price = value - profits[d - scan.demand_ptr[s]] / sharpness
+                    worth = max(curve.worth[d * width + lane], 1e-300)
+                    if price > worth:
+                        ratio, alpha = worth / price, curve.alpha[0]
+                        scale *= np.float32(ratio if alpha == 1.0 else ratio ** (1.0 / alpha))  # a power takes long
+                        narrowing = np.float32(1.0 / (alpha * price))
                 squared = scale * scale  # sums over the steps: of their part times scale, and times its square
                 if steps > 1:
                     scale, squared, start = np.float32(0), np.float32(0), np.float32(0)
@@ -308,7 +323,10 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
                     if is_summing:
                         node = 2 * np.int64(scan.end_node[path + k])
                         flow[node] = rate * part
-                        flow[node + 1] = sharpness * rate * (part - x * x * squared)
+                        if curve is None:
+                            flow[node + 1] = sharpness * rate * (part - x * x * squared)
+                        else:
+                            flow[node + 1] = rate * part * (sharpness * (1 - x / total) + narrowing)
             place += n + steps
             path += n
         if is_summing:
@@ -328,6 +346,7 @@ def respond(
     max_shares: int,
     price_plus_cost: Float32Array,
     demand_value: DemandValue,
+    curve: CurveRows | None,
     sharpness: np.float32,
     may_reject: bool,
     kept: Int64Array,
@@ -349,6 +368,7 @@ def respond(
         max_shares: paths and steps of demands of the source that has most.
         price_plus_cost: (E,) value per Gbit/s; ``FAILED_PRICE`` on a failed link.
         demand_value: of the demands.
+        curve: utility of the demands; None for none.
         sharpness: q, 1/(value per Gbit/s).
         may_reject: whether a demand may be carried in part.
         kept: (n,) numbers of the demands that take their splits from ``kept_splits``, ascending.
@@ -363,6 +383,6 @@ def respond(
     """
     for block in prange(len(block_ptr) - 1):
         _respond_in_block(
-            as_int64(block), scan, block_ptr, max_slots, max_shares, price_plus_cost, demand_value, sharpness,
+            as_int64(block), scan, block_ptr, max_slots, max_shares, price_plus_cost, demand_value, curve, sharpness,
             may_reject, kept, kept_ptr, kept_splits, demand, out, sums, lane, width, pair,
         )  # fmt: skip

@@ -62,7 +62,8 @@ class SampledStart:
         self._num_demands = problem.paths.num_demands if num_demands is None else num_demands
         self._size = first_size(problem.paths, gap)
         is_useful = gap >= _STARTER_FROM_GAP and self._size >= _STARTER_FROM_SHARE * self._num_demands
-        self._starter = starter if is_useful and not problem.demand_set.carries_all else None
+        may_start = not problem.demand_set.carries_all and problem.utility is None
+        self._starter = starter if is_useful and may_start else None
         self._answers: list[sample.SampleAnswer] = []
 
     def respond(self, unfinished: Tensor, deadline: Deadline) -> Steps[bool]:
@@ -99,7 +100,7 @@ class SampledStart:
     ) -> Steps[sample.SampleAnswer]:
         """Iterate until the deadline at most, from the prices of another sample if there is one."""
         begin = time.perf_counter()
-        engine = FusedEngine(drawn.problem, None, torch.float32)
+        engine = FusedEngine(drawn.problem, None, torch.float32 if drawn.problem.utility is None else torch.float64)
         if start is not None:
             engine.respond([dataclasses.replace(start, kept=start.kept[:0], kept_splits=start.kept_splits[:0])])
         target = SAMPLE_GAP * self._gap
