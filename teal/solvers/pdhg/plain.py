@@ -5,14 +5,18 @@ Symbols are those of the table in :mod:`teal.solvers.pdhg`.
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
 from teal.problem import Problem
 from teal.solvers.pdhg.dense import DenseEngine, Point, Scaling, scaling, start, trial_primal_weight
 from teal.solvers.pdhg.engine import (
+    LEAST_SHARE,
     MAX_WEIGHT_CHANGE,
     MIN_SQUARED_DISTANCE,
+    MOST_CHANGE_OF_SHARE,
     RESTART_ARTIFICIAL,
     RESTART_NECESSARY,
     RESTART_SUFFICIENT,
@@ -56,6 +60,8 @@ class PlainEngine(DenseEngine):
         self._problem = problem = exact.to(dtype)
         self._scale = scale = scaling(problem)
         super().__init__(exact, scale.price_scale)
+        self._first_h = scale.inverse_capacity_sum
+        self._unit = torch.ones_like(self._first_h)  # r, of a utility
         self._begin(start(problem, scale, state), trial_primal_weight(problem, scale))
 
     def _begin(self, point: Point, primal_weight: Tensor) -> None:
@@ -85,9 +91,25 @@ class PlainEngine(DenseEngine):
             self._iterate()
         return self._bound(before.dual)
 
+    def _follow_shares(self, restart: Tensor) -> None:
+        """Step sizes in units of the demands' shares; see :mod:`teal.solvers.pdhg.fused.share_metric`."""
+        problem, old = self._problem, self._unit
+        share = self._current.splits.sum(-1, keepdim=True).clamp(LEAST_SHARE, 1)
+        new = (old * share).sqrt()
+        new = torch.minimum(torch.maximum(new, old / MOST_CHANGE_OF_SHARE), old * MOST_CHANGE_OF_SHARE)
+        self._unit = unit = torch.where(restart[:, None, None], new, old)
+        rates = problem.ops.mask * unit * problem.routable_demand[..., None]  # of failed paths too: m may be larger
+        load = problem.ops.link_sum(rates) * problem.inverse_capacity
+        self._scale = dataclasses.replace(
+            self._scale, inverse_capacity_sum=self._first_h / unit,
+            full_path_utilisation=torch.where(load > 0, load, 1e-30),
+        )  # fmt: skip
+
     def _iterate(self) -> None:
-        current, anchor = self._current, self._anchor
         restart = self._restart_due  # (B,) decided by the iteration before
+        if self._problem.utility is not None and bool(restart.any()):
+            self._follow_shares(restart)
+        current, anchor = self._current, self._anchor
         self._stepped = stepped = self._step(current, self._primal_weight)
         splits, dual, coupling = self._distances(stepped, current)
         error = (self._primal_weight * splits - coupling + dual / self._primal_weight).clamp(min=0).sqrt()

@@ -19,7 +19,7 @@ from teal.solvers.pdhg.fused import kernels
 from teal.solvers.pdhg.fused.curves import curve_rows
 from teal.solvers.pdhg.fused.demand_value import DemandValue, of_problem
 from teal.solvers.pdhg.fused.passes import InMemory, Passes, PathPasses
-from teal.solvers.pdhg.fused.state import Control, Dual, ScaledProgram
+from teal.solvers.pdhg.fused.state import NO_UTILISATION, Control, Dual, ScaledProgram
 from teal.solvers.pdhg.samples.sample import SampleAnswer
 from teal.solvers.result import PdhgState
 
@@ -75,7 +75,8 @@ class FusedEngine:
     def _own_passes(self, dtype: torch.dtype) -> PathPasses:
         """Passes over the paths of the problem, in memory."""
         problem = self._problem
-        same_capacity = bool((problem.capacity == problem.capacity[:1]).all())  # h of all matrices is the same then
+        # H of all matrices is then the same, and stays it.
+        same_capacity = bool((problem.capacity == problem.capacity[:1]).all()) and problem.utility is None
         passes = PathPasses(
             problem.paths.packed, problem.paths.num_paths, problem.batch, self._lanes,
             (0,) if same_capacity else self._lanes, self._demand_value(), problem.demand_set.carries_all,
@@ -142,9 +143,7 @@ class FusedEngine:
             inverse_capacity=inverse,
             load_factor=load_factor,
             live=live.astype(np.float64),
-            full_path_utilisation=np.where(
-                full_utilisation > 0, full_utilisation, 1e-30
-            ),  # never 0: y is divided by it
+            full_path_utilisation=np.where(full_utilisation > 0, full_utilisation, NO_UTILISATION),
             inverse_scale=1 / scale,
             carries_all=self._problem.demand_set.carries_all,
             on_simplex=self._on_simplex,

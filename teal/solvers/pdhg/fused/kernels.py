@@ -361,6 +361,9 @@ def _iterate_on_all(  # type: ignore[no-untyped-def]
             is_restarting, i == count - 1, lanes, h_lanes,
         )  # fmt: skip
         after(program, dual, control, scratch, as_int64(len(lanes)))
+        if curve is not None and i + 1 < count and control.restart_due.max() > 0:
+            return i + 1
+    return count
 
 
 @kernel
@@ -375,6 +378,9 @@ def _iterate_alone(  # type: ignore[no-untyped-def]
             is_restarting, i == count - 1, lanes, h_lanes,
         )  # fmt: skip
         after(program, dual, control, scratch, as_int64(len(lanes)))
+        if curve is not None and i + 1 < count and control.restart_due.max() > 0:
+            return i + 1
+    return count
 
 
 def iterate(
@@ -392,8 +398,11 @@ def iterate(
     scratch: Scratch,
     lanes: Lanes,
     h_lanes: Lanes,
-) -> None:
-    """``count`` iterations of all lanes; the steps of the last one are left in ``primal.stepped`` and ``dual.stepped``.
+) -> int:
+    """At most ``count`` iterations of all lanes; how many there were.
+
+    The steps of the last of ``count`` iterations are left in ``primal.stepped`` and ``dual.stepped``.  Under a utility
+    the loop ends before a matrix restarts, so that its step sizes may follow.
 
     Args:
         count: iterations.
@@ -411,19 +420,8 @@ def iterate(
         lanes: a tuple of length L.
         h_lanes: a tuple as long as h has columns, 1 or L.
     """
-    (_iterate_alone if is_alone() else _iterate_on_all)(
-        count,
-        scan,
-        block_ptr,
-        max_slots,
-        program,
-        demands,
-        value,
-        curve,
-        primal,
-        dual,
-        control,
-        scratch,
-        lanes,
+    done: int = (_iterate_alone if is_alone() else _iterate_on_all)(
+        count, scan, block_ptr, max_slots, program, demands, value, curve, primal, dual, control, scratch, lanes,
         h_lanes,
-    )
+    )  # fmt: skip
+    return done

@@ -18,8 +18,9 @@ from teal.runtime.parallel import threads_for
 from teal.solvers.pdhg.fused import certificates, kernels
 from teal.solvers.pdhg.fused.curves import CurveRows
 from teal.solvers.pdhg.fused.demand_value import DemandValue, one_step
+from teal.solvers.pdhg.fused.share_metric import follow_shares
 from teal.solvers.pdhg.fused.simplex import Lanes
-from teal.solvers.pdhg.fused.state import Control, DemandRows, Dual, Primal, ScaledProgram, Scratch
+from teal.solvers.pdhg.fused.state import NO_UTILISATION, Control, DemandRows, Dual, Primal, ScaledProgram, Scratch
 from teal.solvers.pdhg.samples import sample
 
 # Smallest number of trie nodes and paths in a block of sources, the unit of parallel work: smaller blocks cost more to
@@ -154,7 +155,7 @@ class PathPasses:
         real: NumPy type of the iteration.
         arrays: where all that has the size of the paths or demands is kept.
         best: number, 0 or 1, of the flows that were kept by an earlier object with the same ``arrays``; -1 for none.
-        curve: utility of the demands, for an iteration in float64; None for none.
+        curve: utility of the demands, for an iteration in float64 with ``h_lanes`` as ``lanes``; None for none.
     """
 
     def __init__(
@@ -181,6 +182,9 @@ class PathPasses:
         self._requests = arrays("requests", self._rows, np.float64)
         self._flows = arrays("flows1" if best == 0 else "flows0", self._rows, np.float64)
         self._scratch: Scratch | None = None
+        # Of a utility: h of the first iteration, and r; (D, L).
+        self._first_h: FloatArray | None = None
+        self._unit: FloatArray | None = None
 
     def put_demand(self, demand: FloatArray) -> None:
         """Set the demands (B, D), Gbit/s, before :meth:`measure`."""
@@ -263,11 +267,30 @@ class PathPasses:
 
     def iterate(self, count: int, program: ScaledProgram, dual: Dual, control: Control) -> None:
         """See Passes."""
+        done = 0
         with threads_for(self._operations):
-            kernels.iterate(
-                count, self._scan, self._block_ptr, self._max_slots, program, self._demands, self._iteration_value,
-                self._curve, self._primal, dual, control, self.scratch(), self._lanes, self._h_lanes,
-            )  # fmt: skip
+            while True:  # once at least: without iterations the kernels are compiled
+                if self._curve is not None and control.restart_due.any():
+                    self._follow_shares(program, control.restart_due)
+                done += kernels.iterate(
+                    count - done, self._scan, self._block_ptr, self._max_slots, program, self._demands,
+                    self._iteration_value, self._curve, self._primal, dual, control, self.scratch(), self._lanes,
+                    self._h_lanes,
+                )  # fmt: skip
+                if done >= count:
+                    return
+
+    def _follow_shares(self, program: ScaledProgram, restarts: FloatArray) -> None:
+        """Make the step sizes those of the present shares (:mod:`teal.solvers.pdhg.fused.share_metric`)."""
+        h = self._demands.inverse_capacity_sum
+        if self._unit is None:
+            self._first_h, self._unit = h.copy(), np.ones_like(h)
+        follow_shares(
+            self._scan, self._block_ptr, self._max_slots, self._primal.current, self._live_demand, self._first_h,
+            restarts, self._unit, h, self._block_loads, self._lanes,
+        )  # fmt: skip
+        load = self._block_loads.sum(0) * program.inverse_capacity
+        program.full_path_utilisation[:] = np.where(load > 0, load, NO_UTILISATION)
 
     def step(self, price: AnyArray, halpern: AnyArray, inverse_weight: AnyArray, inverse_scale: AnyArray,
              *, is_restarting: bool, is_storing: bool) -> tuple[FloatArray, FloatArray]:  # fmt: skip

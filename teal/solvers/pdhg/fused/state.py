@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from teal.runtime.arrays import AnyArray, FloatArray
 
+NO_UTILISATION = 1e-30  # m of a link without a path: never 0, since y is divided by it
+
 
 class DemandRows(NamedTuple):
     """What has the size of the demands in the scaled program of L matrices.
