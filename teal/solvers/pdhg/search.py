@@ -39,6 +39,7 @@ _WARM_START_GAP_FACTOR = 3.0  # x target gap: a warm start with a wider gap give
 # costs 7 iterations on Kdl, and without it the value lags 10 iterations behind.
 _ITERATIONS_PER_GAP, _LEAST_ITERATIONS_TO_CHECK, _MOST_ITERATIONS_TO_CHECK = 6, 4, 24
 _SAMPLING_GAP_FACTOR = 3.5  # x target gap: within it, iterations take less time than a larger sample
+_FAIR_SAMPLING_GAP_FACTOR = 1.0  # of a utility, whose programs take more iterations; of Kdl at load 20, 181 or 52
 _SAMPLE_TIME = 0.3  # share of the remaining time that the sample's solution may take
 # A search has stalled if, after at least _STALL_AFTER iterations, a _STALL_SPAN-fold increase of their number has not
 # brought the widest gap below _STALL_GAP times what it was; even PDHG's worst case is proportional to 1 / iterations.
@@ -175,7 +176,8 @@ class Search:
         Returns the seconds of the last sample's gap check; 0 if there was no sample.
         """
         check_s = 0.0
-        while self._sampled is not None and self._is_beyond(_SAMPLING_GAP_FACTOR):
+        factor = _SAMPLING_GAP_FACTOR if self._problem.utility is None else _FAIR_SAMPLING_GAP_FACTOR
+        while self._sampled is not None and self._is_beyond(factor):
             remaining = deadline.left - _LAST_CHECK_COST * check_s
             if remaining <= 0:
                 break

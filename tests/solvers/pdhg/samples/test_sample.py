@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from teal.objectives import SINGLE_PROGRAMS, ObjectiveName
 from teal.problem import Problem
+from teal.solvers.pdhg import solve
 from teal.solvers.pdhg.fused.engine import FusedEngine
 from teal.solvers.pdhg.samples import sample
+from teal.solvers.pdhg.single import starts_from_samples
 from teal.testing import random_problem, with_random_steps
 
 
@@ -95,3 +97,64 @@ def test_the_response_equals_its_formula(
             expected = expected / expected.sum(1, keepdim=True).clamp(min=1e-12)
         is_used = has_demand[lane, :, None] & row.path_mask[0]
         torch.testing.assert_close(actual[lane] * is_used, expected * is_used, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("spec", ["proportional_fair", "alpha_fair:alpha=0.5", "alpha_fair:alpha=4"])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_response_of_a_utility_is_its_best_share_over_the_cheapest_paths(spec: str, seed: int) -> None:
+    base = random_problem(seed, nodes=8, batch=2, failed=seed % 3)
+    problem = Problem.create(base.topology, base.paths, spec, base.demand.numpy(), capacity=base.capacity.numpy())
+    engine = FusedEngine(problem, None, torch.float64)
+    prices, sharpness = np.random.default_rng(seed).exponential(3, (2, problem.topology.num_links)), 3.0
+    nothing = np.zeros(0, np.int64), np.zeros((0, problem.paths.num_paths))
+    engine.respond([sample.SampleAnswer(prices[lane], sharpness, *nothing) for lane in range(2)])
+    assert problem.utility is not None
+    cost = torch.where(problem.path_mask, problem.ops.path_sum(torch.from_numpy(prices)), torch.inf)
+    least = cost.amin(-1)
+    share = problem.utility.curve.best_share(least / problem.utility.worth.clamp(min=1e-300))
+    mix = torch.where(problem.path_mask, -sharpness * (cost - least[..., None]), -torch.inf).softmax(-1)
+    is_used = ((problem.demand > 0) & problem.routable)[..., None] & problem.path_mask
+    actual = torch.where(is_used, engine.state().splits, 0)
+    expected = torch.where(is_used, share[..., None] * mix, 0)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_elasticity_of_a_utility_is_that_of_its_loads() -> None:
+    base = random_problem(4, nodes=8, batch=1, idle=0.0)
+    problem = Problem.create(base.topology, base.paths, "alpha_fair:alpha=2", base.demand.numpy())
+    engine = FusedEngine(problem, None, torch.float64)
+    rng, sharpness, step = np.random.default_rng(4), 0.5, 1e-3
+    prices = 5 + rng.random(problem.topology.num_links)  # every share is below 1
+    nothing = np.zeros(0, np.int64), np.zeros((0, problem.paths.num_paths))
+
+    def load(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return engine._respond(sample.SampleAnswer(at, sharpness, *nothing), 0, is_summing=True)
+
+    # Of each demand the kernel counts the cheapest path's price alone, so that sums over links are near and not equal.
+    _, elasticity = load(prices)
+    for link in range(0, len(prices), 5):
+        moved = np.zeros(len(prices))
+        moved[link] = step
+        measured = (load(prices - moved)[0][link] - load(prices + moved)[0][link]) / (2 * step)
+        assert 0.4 * measured <= elasticity[link] <= 2.5 * measured + 1e-3
+
+
+def test_only_utilities_by_demand_start_from_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = random_problem(4, nodes=8, batch=1)
+    monkeypatch.setattr("teal.solvers.pdhg.single.is_faster", lambda paths, gap: True)
+    for spec, starts in (("proportional_fair", True), ("proportional_fair:weight=1", False), ("total_flow", True)):
+        problem = Problem.create(base.topology, base.paths, spec, base.demand.numpy())
+        assert starts_from_samples(problem, 1e-2, "auto") == starts
+
+
+def test_a_search_from_samples_of_a_utility_reaches_its_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = random_problem(4, nodes=12, batch=1, idle=0.0)
+    problem = Problem.create(base.topology, base.paths, "proportional_fair", 5 * base.demand.numpy())
+    plain = solve(problem, gap=1e-6)
+    monkeypatch.setattr("teal.solvers.pdhg.single.is_faster", lambda paths, gap: True)
+    monkeypatch.setattr("teal.solvers.pdhg.samples.start.MAX_SHARE", 1.0)
+    monkeypatch.setattr("teal.solvers.pdhg.samples.start.first_size", lambda paths, gap: 30)
+    sampled = solve(problem, gap=1e-3)
+    assert float(sampled.gap[0]) <= 1e-3
+    assert float(sampled.value[0]) <= float(plain.bound[0]) * (1 + 1e-9)
+    assert float(sampled.bound[0]) >= float(plain.value[0]) * (1 - 1e-9)
