@@ -3,8 +3,9 @@
     python -m benchmarks.utilities --out DIR [--data FOLDER_OF_TOPOLOGIES]
 
 For each network and program: the iterations to 1% and 0.1% of the equivalent share, and to 0.1% of it and 1% of what
-is lost; CPU seconds of the last solve (a second one, in which nothing is compiled), and of Clarabel where the network
-has at most 500 demands.  A second table has, for each alpha, total and least share and what alpha costs.
+is lost; CPU seconds of the last solve (a second one, in which nothing is compiled), and of Clarabel (of HiGHS for
+bandwidth functions) where the network has at most 500 demands.  A second table has, for each alpha, total and least
+share and what alpha costs.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ from baselines.lp_all import LpAll
 from teal.formats import load_topology, load_traffic
 from teal.network import compute_paths
 from teal.problem import Problem, assess
+from teal.problem.bandwidth_functions import BandwidthFunctions
 from teal.runtime.parallel import limit_threads
 from teal.solvers.pdhg.solver import solve
 from teal.solvers.projection import project
 
 _PROGRAMS = (
     "proportional_fair", "proportional_fair:weight=1", "alpha_fair:alpha=0.5", "alpha_fair:alpha=2",
-    "alpha_fair:alpha=4", "alpha_fair:alpha=2,weight=1",
+    "alpha_fair:alpha=4", "alpha_fair:alpha=2,weight=1", "bandwidth_functions",
 )  # fmt: skip
+_FUNCTION = [(0.25, 2.0), (0.5, 3.0), (1.0, 3.5)]  # of every demand, by its share: 8, 4 and 1 a Gbit/s
 _ALPHAS = (0, 0.5, 1, 2, 4, 8, 16)
 _MAX_CLARABEL_DEMANDS = 500
 _MAX_ITERATIONS = 5000
@@ -50,7 +53,7 @@ def _to_loss_gap(problem: Problem) -> tuple[Any, float]:
     while True:
         result, seconds = _solved(problem, gap)
         loss = problem.objective.rules.loss_gap(float(result.value[0]), float(result.bound[0]))
-        if (loss is not None and loss <= _LOSS_GAP) or gap < 1e-9:
+        if loss is None or loss <= _LOSS_GAP or gap < 1e-9:
             return result, seconds
         gap /= 2
 
@@ -61,7 +64,10 @@ def measure(name: str, load: float, out: Any) -> None:
     matrix = load_traffic(f"gravity:seed=0,load={load:g},count=1", topology).read([0])
     paths = compute_paths(topology)
     for program in _PROGRAMS:
-        problem = Problem.create(topology, paths, program, matrix)
+        functions = None
+        if program == "bandwidth_functions":
+            functions = BandwidthFunctions.of_points([_FUNCTION], np.zeros(matrix.shape[1], int), by_share=True)
+        problem = Problem.create(topology, paths, program, matrix, functions=functions)
         _solved(problem, 1e-2)  # compiles
         coarse, coarse_s = _solved(problem, 1e-2)
         fine, fine_s = _solved(problem, 1e-3)
@@ -75,7 +81,8 @@ def measure(name: str, load: float, out: Any) -> None:
             clarabel_s = time.process_time() - begin
             optimum = float(problem.value(reference.splits)[0])
             own = assess(problem, exact)
-            row += [f"{clarabel_s:.3f}", f"{float(own.value[0]) - optimum:.2e}", f"{float(own.bound[0]) - optimum:.2e}"]
+            unit = max(1.0, optimum)  # of functions; shares are at most 1
+            row += [f"{clarabel_s:.3f}", *(f"{(float(one[0]) - optimum) / unit:.2e}" for one in (own.value, own.bound))]
         out.writerow(row)
         print(*row, flush=True)
 

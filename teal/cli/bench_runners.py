@@ -27,7 +27,7 @@ def rank(config: BenchRankConfig, _: Notify) -> int:
     """Print the ranking."""
     from teal.evaluation.bench.ranking import means
     from teal.reports.bench import render_ranking
-    from teal.studies.bench import PAGE, run_rank
+    from teal.studies.bench import PAGE, PROOFS, run_rank
 
     scores = run_rank(config)
     if config.json:
@@ -37,6 +37,12 @@ def rank(config: BenchRankConfig, _: Notify) -> int:
     print_tables([render_ranking(scores)])
     for score in [one for one in scores if one.fault][:5]:
         print(f"{score.program}, {score.case}: {score.fault}")
+    if config.prove and config.out is not None:
+        valid = [one for one in scores if not one.fault]
+        proved = [one for one in valid if one.proved_gap == one.proved_gap]
+        print(f"{config.out / PROOFS}: {len(proved)} of {len(valid)} valid results have a proof")
+        for score in [one for one in valid if one not in proved][:5]:
+            print(f"{score.program}, {score.case}: {score.proof}")
     if config.out is not None:
         print(f"{config.out / PAGE}: open it in a browser")
     return EXIT_OK

@@ -57,7 +57,7 @@ class BenchRankConfig:
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "problems and results": ("set", "results"), "output": ("out", "json", "overwrite"),
+        "problems and results": ("set", "results"), "output": ("out", "prove", "json", "overwrite"),
     }  # fmt: skip
 
     set: Path
@@ -66,6 +66,9 @@ class BenchRankConfig:
     """Result file, whose name without .csv is that of the program; repeat for several."""
     out: Path | None = None
     """Folder for scores.csv and report.html."""
+    prove: bool = False
+    """Also write a proof of every valid result to OUT/proofs: what it reaches, and a bound on what any program can,
+    with a checker of 200 lines that needs nothing but Python."""
     json: bool = False
     """Print one JSON object instead of a table."""
     overwrite: Annotated[bool, OVERWRITE] = False
@@ -73,3 +76,4 @@ class BenchRankConfig:
     def __post_init__(self) -> None:
         """Raise InputError without a result file."""
         require(self, "results", "at least one file", bool(self.results))
+        require(self, "prove", "--out beside it", self.out is not None or not self.prove)

@@ -21,6 +21,7 @@ from teal.evaluation.bench import (
     write_set,
 )
 from teal.evaluation.bench.problems import KEY, SET_FILE
+from teal.evaluation.bench.proofs import prove_scores
 from teal.evaluation.bench.ranking import read_seconds
 from teal.formats.rows import write_csv
 from teal.reports.bench import write_bench_page
@@ -28,6 +29,7 @@ from teal.runtime.storage import check_out_file, check_out_folder
 from teal.studies.files import write_files
 
 FILES = SCORES, PAGE = ("scores.csv", "report.html")
+PROOFS = "proofs"  # folder
 
 
 def run_make(config: BenchMakeConfig, notify: Callable[[str], None]) -> BenchSet:
@@ -87,6 +89,9 @@ def run_rank(config: BenchRankConfig) -> list[Score]:
     programs = {path.stem: read_results(path, bench) for path in config.results}
     seconds = {path.stem: read_seconds(path.with_suffix(".seconds.csv")) for path in config.results}
     scores = rank(bench, programs, seconds)
+    if config.prove and config.out is not None:
+        with tqdm(total=len(bench.cases), desc="proofs", unit="case") as bar:
+            scores = prove_scores(bench, programs, scores, config.out / PROOFS, lambda _: bar.update())
     if config.out is not None:
         write_files(
             config.out,

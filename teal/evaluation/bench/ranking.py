@@ -50,6 +50,8 @@ class Score:
         bound: of the case.
         seconds: by the program's own clock; NaN if it did not say.
         fault: why it is not valid; ``""`` if it is.
+        proved_gap: that a proof of the value shows to the optimum over all paths; NaN without a proof.
+        proof: folder of the proof, or why there is none; ``""`` where none was asked for.
     """
 
     program: str
@@ -60,6 +62,8 @@ class Score:
     bound: float
     seconds: float
     fault: str
+    proved_gap: float = math.nan
+    proof: str = ""
 
 
 def read_results(path: Path, bench: BenchSet) -> dict[str, Paths]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,8 @@ from teal.cli import main
 from teal.errors import InputError
 from teal.evaluation.bench import BenchSet, Case, make_set, read_results, read_set, write_set
 from teal.evaluation.bench.problems import KEY
-from teal.evaluation.bench.ranking import means, score_of
+from teal.evaluation.bench.proofs import prove_scores
+from teal.evaluation.bench.ranking import means, rank, score_of
 from teal.network import TrafficMatrices
 from teal.network.rates import ArrayRates
 from teal.testing import make_topology
@@ -117,3 +120,24 @@ def test_schemes_and_hedges_are_run_written_and_ranked(tmp_path: Path, capsys: p
     assert "First: pdhg" in (tmp_path / "rank" / "report.html").read_text()
     assert main([*command, "--results", str(tmp_path / "nowhere.csv"), "--overwrite"]) == 2
     assert "nowhere.csv" in capsys.readouterr().err
+
+
+def test_every_valid_result_has_a_proof_that_needs_no_teal(tmp_path: Path) -> None:
+    """Each case of the triangle, solved by hand; a case that is not valid has none."""
+    bench, file = _set(), tmp_path / "mine.csv"
+    rows = [("flow", "n0|n1", 0.5), ("flow", "n0|n2|n1", 4 / 12), ("failed", "n0|n2|n1", 5 / 12),
+            ("load", "n0|n1", 8 / 12), ("load", "n0|n2|n1", 4 / 12), ("single", "n0|n1", 0.5)]  # fmt: skip
+    file.write_text(HEADER + "".join(f"{case},n0,n1,{path},{share!r}\n" for case, path, share in rows))
+    results = {"mine": read_results(file, bench)}
+    scores = {one.case: one for one in prove_scores(bench, results, rank(bench, results, {}), tmp_path / "proofs")}
+    for case, reached, best in (("flow", 10.0, 12.0), ("failed", 5.0, 5.0), ("load", 0.8, 0.8)):
+        folder = tmp_path / "proofs" / scores[case].proof
+        command = [sys.executable, "-I", "check.py", "network.csv", "matrix.csv", "proof.txt.gz"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+        assert "proved over all paths" in done.stdout
+        low, high = (float(x) for x in done.stdout.partition("from ")[2].partition(",")[0].split(" to "))
+        bounds = (low, high) if case != "load" else (high, low)
+        assert bounds == (pytest.approx(reached, rel=1e-6), pytest.approx(best, rel=2e-3))
+        assert scores[case].proved_gap == pytest.approx(1 - reached / best, abs=2e-3)
+    assert scores["single"].fault
+    assert scores["single"].proof == ""

@@ -62,6 +62,8 @@ def _measure_block(  # type: ignore[no-untyped-def]
     several_values, has_steps = len(demand_value.first) > 1, demand_value.drop.shape[1] > 1
     drop, end = demand_value.drop, demand_value.end
     of_lanes, ones = np.empty(width), np.ones(width)
+    if curve is not None:
+        worth, alpha = curve.worth, curve.alpha[0]
     inverse_sum, path_cost = np.zeros(max_slots * width), np.zeros(max_slots * width)
     full_flow, trial_flow = np.empty(max_slots * width), np.empty(max_slots * width)
     one = fill(1.0, lanes)
@@ -92,7 +94,7 @@ def _measure_block(  # type: ignore[no-untyped-def]
             store(out.live_demand, d, carried)
             if curve is not None:
                 unit_value = demand_value.first[d if several_values else 0]
-                best_profit = best_of_curve(best_profit, of_lanes, curve, ones, unit_value, d, lanes)
+                best_profit = best_of_curve(best_profit, of_lanes, worth, alpha, ones, unit_value, d, lanes)
             if has_steps:
                 best_profit = value_profit(drop, end, d, best_profit, value, lanes)
             total = total + carried * best_profit
@@ -167,7 +169,7 @@ def _certify_block(  # type: ignore[no-untyped-def]
     # any price is worth paying for a share next to 0.
     floor = fill(2 * _LIVE_PROFIT if carries_all else 0.0, lanes)
     if curve is not None:
-        floor = fill(2 * _LIVE_PROFIT, lanes)
+        worth, alpha, floor = curve.worth, curve.alpha[0], fill(2 * _LIVE_PROFIT, lanes)
     profit_sum = zero
     for s in range(block_ptr[block], block_ptr[block + 1]):
         first, nodes = scan.node_ptr[s], scan.node_ptr[s + 1] - scan.node_ptr[s]
@@ -194,7 +196,7 @@ def _certify_block(  # type: ignore[no-untyped-def]
                 best_profit = value_profit(drop, end, d, best_profit, value, lanes)
             if curve is not None:
                 unit_value = demand_value.first[d if several_values else 0]
-                best_profit = best_of_curve(best_profit, of_lanes, curve, ones, unit_value, d, lanes)
+                best_profit = best_of_curve(best_profit, of_lanes, worth, alpha, ones, unit_value, d, lanes)
             profit_sum = profit_sum + where_above(best_profit, live_profit, rate * best_profit, zero)
             # A demand is carried at most once; a balanced program carries all of it, evenly if it has no splits.
             scale = one / larger(total, one)

@@ -55,6 +55,20 @@ def _utility(share, alpha):
 
 
 @inner_kernel
+def _inverse_power(z, alpha):
+    """z^-alpha; a power takes longer than all the rest of an iteration."""
+    if alpha == 1.0:
+        return 1.0 / z
+    if alpha == 2.0:
+        return 1.0 / (z * z)
+    if alpha == 4.0:
+        return 1.0 / (z * z * (z * z))
+    if alpha == 0.5:
+        return 1.0 / np.sqrt(z)
+    return z**-alpha
+
+
+@inner_kernel
 def _sum_of(total, strength, alpha):
     """The root z > 0 of z = Y + a z^-alpha."""
     if alpha == 0.0:
@@ -70,7 +84,7 @@ def _sum_of(total, strength, alpha):
         z = min(max(strength / max(size - total, _LEAST), _LEAST) ** (1.0 / alpha), size)
     z = max(z, _LEAST)
     for _ in range(_NEWTON_STEPS):
-        pull = strength * z**-alpha
+        pull = strength * _inverse_power(z, alpha)
         step = -(z - total - pull) / (1.0 + alpha * pull / z)
         if not (step > _ROUNDING * z and step < np.inf):
             break
@@ -79,21 +93,20 @@ def _sum_of(total, strength, alpha):
 
 
 @inlined_kernel
-def best_of_curve(profit, of_lanes, curve, scale, first, d, lanes):
+def best_of_curve(profit, of_lanes, worth, alpha, scale, first, d, lanes):
     """:func:`curve_profit` of a number for each lane.
 
     Args:
         profit: of the best path, in units of 1 / ``scale``.
         of_lanes: (L,) memory.
-        curve: utility of the demands.
-        scale, first, d, lanes: as of :func:`curve_profit`.
+        worth, alpha, scale, first, d, lanes: as of :func:`curve_profit`.
     """
     store(of_lanes, 0, profit)
-    curve_profit(of_lanes, curve.worth, curve.alpha[0], scale, first, d, lanes)
+    curve_profit(of_lanes, worth, alpha, scale, first, d, lanes)
     return load(of_lanes, 0, lanes)
 
 
-@kernel
+@inlined_kernel
 def curve_profit(best, worth, alpha, scale, first, d, lanes):
     """Part of demand ``d`` in the dual bound, for each Gbit/s of demand, in the place of its best profits.
 
@@ -122,7 +135,7 @@ def curve_profit(best, worth, alpha, scale, first, d, lanes):
             best[lane] = own * _utility(share, alpha) - price * share
 
 
-@kernel
+@inlined_kernel
 def curve_shift(moved, n, worth, alpha, scale, step, first, d, lanes):
     """The t for which max(0, moved - t) are the new splits, in the place of the step sizes.
 
@@ -136,20 +149,22 @@ def curve_shift(moved, n, worth, alpha, scale, step, first, d, lanes):
     for lane in range(width):
         unit = scale[lane] * step[lane]
         base, strength = first * unit, worth[d * width + lane] * unit
-        whole, shift, before = LOWEST, LOWEST, np.int64(-1)
+        whole, before = LOWEST, np.int64(-1)
         for _ in range(count):  # rows that sum to 1: those below the mean excess are dropped (Michelot 1986)
             total, active = _sum_above(moved, count, whole, width, lane)
             if active == before or active == 0:
                 break
             whole, before = (total - 1.0) / active, active
-        before = np.int64(-1)
+        step[lane] = whole
+        if base - strength <= whole:  # the pull at the share 1: a demand that is carried whole needs no root
+            continue
+        shift, before = whole, np.int64(-1)
         for _ in range(count):  # the same for the utility, whose pull falls as the sum rises
             total, active = _sum_above(moved, count, shift, width, lane)
             if active == before or active == 0:
                 break
             z = max(_sum_of(total - active * base, active * strength, alpha), _LEAST)
-            pull = strength / z if alpha == 1.0 else strength * z**-alpha  # a power takes long
-            shift, before = base - pull, active
+            shift, before = base - strength * _inverse_power(z, alpha), active
         step[lane] = max(whole, shift)
 
 

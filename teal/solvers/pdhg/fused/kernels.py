@@ -73,6 +73,8 @@ def _iterate_block(  # type: ignore[no-untyped-def]
     rates, inverse_sums, first_value, drop, end = (
         demands.demand, demands.inverse_capacity_sum, value.first, value.drop, value.end
     )  # fmt: skip
+    if curve is not None:
+        worth, alpha = curve.worth, curve.alpha[0]
     node_ptr, demand_ptr, path_ptr = scan.node_ptr, scan.demand_ptr, scan.path_ptr
     parent, link, end_node, path_count, price = scan.parent, scan.link, scan.end_node, scan.path_count, scratch.price
     path_price, flow = np.empty(max_slots * width, price.dtype), np.empty(max_slots * width, price.dtype)
@@ -124,9 +126,9 @@ def _iterate_block(  # type: ignore[no-untyped-def]
                     best_profit = larger(g, best_profit)
                     store(moved_splits, k, load(point, p + k, lanes) + primal_step * g)
                 unit_value = first_value[d if several_values else 0]
-                best_profit = best_of_curve(best_profit, of_lanes, curve, scales, unit_value, d, lanes)
+                best_profit = best_of_curve(best_profit, of_lanes, worth, alpha, scales, unit_value, d, lanes)
                 store(of_steps, 0, primal_step)
-                curve_shift(moved_splits, n, curve.worth, curve.alpha[0], scales, of_steps, unit_value, d, lanes)
+                curve_shift(moved_splits, n, worth, alpha, scales, of_steps, unit_value, d, lanes)
                 shift = load(of_steps, 0, lanes)
             elif n == 1:
                 g = scaled_value - load(path_price, end_node[p], lanes)

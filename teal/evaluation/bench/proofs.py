@@ -1,0 +1,110 @@
+"""A proof of every valid result of `teal bench`, which a file without Teal checks (:mod:`teal.proofs`).
+
+Its prices are those of Teal's own optimum over all paths, found once for each case: the proof says what the program
+reaches and what no program can exceed, so that a rank is believed without the program that computed it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from teal.errors import TealError
+from teal.evaluation.bench.problems import BenchSet, Case
+from teal.evaluation.bench.ranking import Paths, Score
+from teal.network import PathSet, compute_paths
+from teal.objectives import Objective
+from teal.problem import Allocation, Problem
+from teal.proofs.flows import Demand, PathFlows, splits_over
+from teal.proofs.write import proved_gap, write_proof
+from teal.runtime.arrays import FloatArray
+from teal.solvers.columns import improve
+
+_GAP = 1e-3  # over all paths, of the optimum whose prices prove the bound
+_FIRST_PATHS = 4  # edge-disjoint, from which column generation begins
+
+
+def prove_scores(
+    bench: BenchSet,
+    programs: Mapping[str, Mapping[str, Paths]],
+    scores: Sequence[Score],
+    folder: Path,
+    report: Callable[[str], None] = lambda _: None,
+) -> list[Score]:
+    """Write ``folder/PROGRAM/CASE`` for every valid result; the scores with what the proofs say.
+
+    Args:
+        bench: the set.
+        programs: results by name of the program, as of :func:`teal.evaluation.bench.read_results`.
+        scores: of the results.
+        folder: is made where there is none.
+        report: called with the name of each case.
+    """
+    proved: dict[tuple[str, str], Score] = {}
+    for case in bench.cases:
+        report(case.name)
+        valid = [score for score in scores if score.case == case.name and not score.fault]
+        if not valid:
+            continue
+        topology, demand = bench.network_of(case), bench.traffic[case.network].read([case.matrix])
+        paths = compute_paths(bench.networks[case.network], bench.traffic[case.network].pairs, num_paths=_FIRST_PATHS)
+        problem = Problem.create(
+            bench.networks[case.network], paths, Objective(case.objective), demand, capacity=topology.capacity
+        )
+        best = improve(problem, target=_GAP)
+        for score in valid:
+            own = _folder_of(score)
+            try:
+                result = programs[score.program][case.name]
+                sentences = _prove(
+                    problem, best.paths, best.result.prices, result, demand[0], case, folder / own
+                )  # fmt: skip
+                proved[score.program, case.name] = dataclasses.replace(
+                    score, proved_gap=proved_gap(sentences), proof=str(own)
+                )
+            except TealError as error:
+                proved[score.program, case.name] = dataclasses.replace(score, proof=f"not proved: {error}")
+    return [proved.get((score.program, score.case), score) for score in scores]
+
+
+def _folder_of(score: Score) -> Path:
+    """PROGRAM/CASE with nothing but letters, digits, points and hyphens."""
+    return Path(*(re.sub(r"[^A-Za-z0-9.-]+", "_", part) for part in (score.program, score.case)))
+
+
+def _prove(
+    problem: Problem, paths: PathSet, prices: torch.Tensor, result: Paths, demand: FloatArray, case: Case, folder: Path
+) -> list[str]:
+    """The sentences of the proof of a result.
+
+    Args:
+        problem: of the case.
+        paths: over which ``prices`` were found.
+        prices: (1, E).
+        result: paths and shares.
+        demand: (D,) Gbit/s.
+        case: its name, for messages.
+        folder: of the proof.
+    """
+    rate = {(int(s), int(t)): float(one) for (s, t), one in zip(problem.paths.pairs, demand, strict=True)}
+    flows: dict[Demand, PathFlows] = {
+        (*ends, ""): _added((tuple(links), max(0.0, share) * rate.get(ends, 0.0)) for links, share in of_demand)
+        for ends, of_demand in result.items()
+        if rate.get(ends, 0.0) > 0
+    }
+    more, splits = splits_over(flows, problem.topology, paths, demand, None, case.name)
+    allocation = Allocation.of_batch(torch.from_numpy(splits)[None], prices, math.nan)
+    return write_proof(folder, problem.with_paths(more), allocation, over_all=True, compressed=True)
+
+
+def _added(flows: Iterable[tuple[tuple[int, ...], float]]) -> PathFlows:
+    """Flows of equal paths together."""
+    total: PathFlows = {}
+    for links, flow in flows:
+        total[links] = total.get(links, 0.0) + flow
+    return total
