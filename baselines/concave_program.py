@@ -5,7 +5,7 @@ With shares z[d, k] of a demand on its paths,
     max sum over d of W[d] u(sum_k z[d, k])  s.t.  sum_k z[d, k] <= 1,  load[e] <= c[e],  z >= 0.
 
 Utilities (:mod:`teal.problem.curves`) are exponential cones for log and power cones for other alpha, which Clarabel
-takes, an interior-point method.  Bandwidth functions (:mod:`teal.problem.bandwidth_functions`) are linear, with a share
+takes, an interior-point method.  Bandwidth functions (:mod:`teal.network.bandwidth_functions`) are linear, with a share
 for each piece that is at most as long as the piece; HiGHS solves them.
 """
 

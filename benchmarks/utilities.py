@@ -22,8 +22,8 @@ import torch
 from baselines.lp_all import LpAll
 from teal.formats import load_topology, load_traffic
 from teal.network import compute_paths
+from teal.network.bandwidth_functions import BandwidthFunctions
 from teal.problem import Problem, assess
-from teal.problem.bandwidth_functions import BandwidthFunctions
 from teal.runtime.parallel import limit_threads
 from teal.solvers.pdhg.solver import solve
 from teal.solvers.projection import project

@@ -12,7 +12,7 @@ With flows x[d, k] >= 0, capacities c[e] and load[e] the sum of x over the paths
 - proportional_fair, alpha_fair: max sum W[d] u(share of d that is carried), a concave utility; value and bound are
   equivalent common shares, see :mod:`teal.problem.curves`.
 - bandwidth_functions: max sum of a piecewise linear, concave function of each demand's rate; see
-  :mod:`teal.problem.bandwidth_functions`.
+  :mod:`teal.network.bandwidth_functions`.
 - max_min: the rates f[d] = sum_k x[d, k] are max-min fair: no f[d] / w[d], with w[d] the demand's weight, can be raised
   without lowering another one that is not larger.  Value and bound are flows, see :mod:`teal.problem.fair_levels`.
   Schemes without a method for it maximise the sum of w[d] f[d].

@@ -70,6 +70,7 @@ class AllocationOptions(TypedDict, total=False):
         solver: model (the service's model alone), model-pdhg (PDHG from the model's allocation), pdhg (from the last
             allocation) or auto (default: pdhg; model-pdhg where there is no last allocation and the model saves time).
         protect: cables or groups: flows are promises that survive the failure of any one of them.
+        prove: whether value and bound of one matrix are proved; :meth:`proof` has the zip file.
         key: a name of the request; sent again with the same name and rates, it gets the same answer, unsolved.
     """
 
@@ -82,6 +83,7 @@ class AllocationOptions(TypedDict, total=False):
     max_churn: float | None
     previous: str | None
     protect: str | None
+    prove: bool
     key: str
 
 
@@ -177,6 +179,16 @@ def allocation(name: str, number: str, entries: int = 0) -> Call[ServedAllocatio
     """
     path = f"{_network(name)}/allocations/{number}"
     return Call("GET", path, lambda response: _allocation(response, entries))
+
+
+def proof(name: str, number: str) -> Call[bytes]:
+    """The proof of an answer that was asked for with ``prove``: a zip file with a checker, while the answer is kept.
+
+    Args:
+        name: name of the network.
+        number: ``id`` of the answer.
+    """
+    return Call("GET", f"{_network(name)}/allocations/{number}/proof", lambda response: response.content)
 
 
 def measure(name: str, rates: Array, time: np.datetime64 | datetime, interval_s: int = 0) -> Call[Measured]:

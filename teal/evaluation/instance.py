@@ -22,11 +22,11 @@ from teal.formats import load_traffic, topology_of
 from teal.formats.bandwidth_functions import read_bandwidth_functions
 from teal.formats.groups import failing_links
 from teal.network import PathSet, Split, Topology, TrafficMatrices
+from teal.network.bandwidth_functions import BandwidthFunctions
 from teal.network.classes import latency_limits
 from teal.network.reachability import with_surviving_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
-from teal.problem.bandwidth_functions import BandwidthFunctions
 from teal.problem.protection import Protection
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.device import pick_device

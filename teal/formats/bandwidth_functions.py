@@ -1,4 +1,4 @@
-"""Files of bandwidth functions (:mod:`teal.problem.bandwidth_functions`): a point a row, or a function an object.
+"""Files of bandwidth functions (:mod:`teal.network.bandwidth_functions`): a point a row, or a function an object.
 
 A .csv file has the columns ``rate`` (Gbit/s), or ``share`` (of the demand), and ``value``, which for shares is for each
 Gbit/s of demand; and to say whose function it is ``source`` and ``target``, or ``class``, or neither for a function of
@@ -20,7 +20,7 @@ import numpy as np
 
 from teal.errors import InputError
 from teal.network import DemandClasses, Topology
-from teal.problem.bandwidth_functions import BandwidthFunctions
+from teal.network.bandwidth_functions import BandwidthFunctions
 from teal.runtime.arrays import IntArray
 
 _SUFFIXES = (".csv", ".json")

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from teal.errors import InputError
 from teal.network import AnyPaths, DemandClasses, ProblemPaths, Topology
+from teal.network.bandwidth_functions import BandwidthFunctions
 from teal.network.subset import first_demands
 from teal.objectives import Objective, ObjectiveName
 from teal.pathops import PathOps, make_path_ops
-from teal.problem.bandwidth_functions import BandwidthFunctions
 from teal.problem.checks import arrays
 from teal.problem.churn import ChurnLimit
 from teal.problem.condition import Condition, Rewritten, together
@@ -126,7 +126,7 @@ class Problem:
             torch.tensor(cost, dtype=dtype, device=ops.device),
             ops,
             classes,
-            None if functions is None else functions.steps(rates),
+            None if functions is None else ValueSteps.of_functions(functions, rates),
             functions=functions,
         )
 
@@ -278,7 +278,7 @@ class Problem:
         conditions = tuple(condition.for_batch(len(demand)) for condition in self.conditions)
         capacity = self.capacity[:1].expand(len(demand), -1)
         demand = torch.as_tensor(demand).to(self.demand)
-        steps = None if self.functions is None else self.functions.steps(demand)
+        steps = None if self.functions is None else ValueSteps.of_functions(self.functions, demand)
         return dataclasses.replace(self, demand=demand, capacity=capacity, conditions=conditions, steps=steps)
 
     def balanced(self, name: ObjectiveName, demand: Tensor) -> Problem:

@@ -10,7 +10,7 @@ less prices), then the part of d in weak duality is, for each Gbit/s of demand,
     sum over c of (end[d, c] - end[d, c - 1]) max(0, g - demand_value[d] (1 - level[d, c])).
 
 Classes of a pair of nodes that may use the same paths are such steps of one demand: to serve the highest class first is
-never worse.  So are bandwidth functions, one for each demand (:mod:`teal.problem.bandwidth_functions`).
+never worse.  So are bandwidth functions, one for each demand (:mod:`teal.network.bandwidth_functions`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from teal.network.bandwidth_functions import BandwidthFunctions
 from teal.runtime.shapes import Float
 
 
@@ -35,6 +36,15 @@ class ValueSteps:
 
     level: Float[Tensor, "D C"]
     end: Float[Tensor, "B D C"]
+
+    @classmethod
+    def of_functions(cls, functions: BandwidthFunctions, demand: Tensor) -> ValueSteps:
+        """The pieces of bandwidth functions as steps of the demands (B, D), Gbit/s."""
+        end, rate = torch.from_numpy(functions.end).to(demand)[None], demand[..., None]
+        if not functions.by_share:
+            end = torch.where(rate > 0, end / rate.clamp(min=torch.finfo(rate.dtype).tiny), 1)
+        level = torch.from_numpy(functions.slope / functions.slope[:, :1]).to(demand)
+        return cls(level, end.expand(*demand.shape, -1).clamp(max=1).contiguous())
 
     def profit(self, best: Tensor, demand_value: Tensor) -> Tensor:
         """(B, D) the part of each demand in weak duality, value for each Gbit/s of demand.

@@ -43,11 +43,11 @@ def decimal(text, where):
 
 def table(file, *names):
     with open(file, encoding="utf-8", newline="") as stream:
-        rows = csv.DictReader(stream)
-        need(set(names) <= set(rows.fieldnames or ()), f"{file}: expected the columns {', '.join(names)}")
-        for row in rows:
-            need(None not in row and None not in row.values(), f"{file}: a row has more or fewer fields than columns")
-            yield row
+        columns = next(rows := csv.reader(stream), [])
+        need(set(names) <= set(columns), f"{file}: expected the columns {', '.join(names)}")
+        for fields in filter(None, rows):
+            need(len(fields) == len(columns), "a row of a table has more or fewer fields than there are columns")
+            yield dict(zip(columns, fields))
 
 
 def distances(source, outgoing, length):

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from teal.network import all_pairs, compute_paths
+from teal.network.bandwidth_functions import BandwidthFunctions
 from teal.objectives import ObjectiveName
 from teal.problem import Problem
-from teal.problem.bandwidth_functions import BandwidthFunctions
 from teal.problem.priority import priority_problem
 from teal.proofs.write import write_proof
 from teal.solvers.pdhg.solver import solve

@@ -7,6 +7,7 @@ import io
 import subprocess
 import sys
 import time
+import zipfile
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from teal.client import (
     ServedAllocation,
     Unreachable,
 )
+from teal.client.calls import AllocationOptions
+from teal.client.faults import ServiceFault
 from teal.objectives import ObjectiveName
 from teal.serving.engine.requests import NetworkSpec
 from teal.serving.engine.responses import AllocationAnswer, Drawing, NamedAllocation, Routes
@@ -129,6 +132,38 @@ def test_fair_shares_are_certified_and_other_objectives_are_refused(tmp_path: Pa
             for wrong in ("alpha_fair:alpha=-1", "proportional_fair:weight=given", "weighted_flow", "fame"):
                 with pytest.raises(InvalidRequest, match="objective"):
                     await client.allocate("b4", rates, objective=wrong)
+
+    run(work)
+
+
+def test_an_answer_links_to_its_proof(tmp_path: Path) -> None:
+    rates = rates_of()
+
+    async def work() -> None:
+        async with b4_service(tmp_path / "state") as client:
+            asked: list[AllocationOptions] = [
+                {}, {"objective": "max_link_utilisation"}, {"protect": "cables"}, {"entries": 8}
+            ]  # fmt: skip
+            for options in asked:
+                options.update({"gap": 1e-3, "prove": True})
+                answer = await client.allocate("b4", rates, **options)
+                folder = tmp_path / answer.id
+                zipfile.ZipFile(io.BytesIO(await client.proof("b4", answer.id))).extractall(folder)
+                groups = ["groups.csv"] if "protect" in options else []
+                command = [sys.executable, "-I", "check.py", "network.csv", "matrix.csv", "proof.txt", *groups]
+                done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+                low, high = (float(x) for x in done.stdout.partition("from ")[2].partition(",")[0].split(" to "))
+                value, bound = (low, high) if "objective" not in options else (high, low)
+                assert value == pytest.approx(float(answer.value[0]), rel=1e-5)
+                assert bound == pytest.approx(float(answer.bound[0]), rel=1e-5)
+            plain = await client.allocate("b4", rates)
+            with pytest.raises(ServiceFault, match="without prove"):
+                await client.proof("b4", plain.id)
+            for wrong in ("proportional_fair", "max_min"):
+                with pytest.raises(InvalidRequest, match="prove"):
+                    await client.allocate("b4", rates, prove=True, objective=wrong)
+            with pytest.raises(InvalidRequest, match="one matrix a request"):
+                await client.allocate("b4", rates_of(2), prove=True)
 
     run(work)
 

@@ -28,6 +28,7 @@ class Answer:
             :class:`responses.ClassAnswer`, :class:`responses.LevelAnswer`).
         of_conditions: (B,) figures of side conditions, by name (see :meth:`teal.problem.condition.Condition.figures`).
         words: by which options asked for conditions.
+        prices: (B, E) that prove the bounds; (0, 0) of an answer from elsewhere than an engine.
         queue_ms, solve_ms: time waited and computed; batch: matrices that were solved together.
         solver: model, model-pdhg, pdhg or hedge (:mod:`teal.serving.engine.solvers`).
     """
@@ -48,6 +49,7 @@ class Answer:
     lines: dict[str, tuple[list[dict[str, Any]], ...]] = dataclasses.field(default_factory=dict)
     of_conditions: dict[str, FloatArray] = dataclasses.field(default_factory=dict)
     words: dict[str, str] = dataclasses.field(default_factory=dict)
+    prices: FloatArray = dataclasses.field(default_factory=lambda: np.zeros((0, 0)))
 
     @property
     def cost(self) -> dict[str, Any]:
@@ -89,7 +91,7 @@ def joined(parts: dict[int, Answer]) -> Answer:
     answers = [parts[first] for first in sorted(parts)]
     if len(answers) == 1:
         return answers[0]
-    arrays = (*FIGURES, "utilisation", "splits")
+    arrays = (*FIGURES, "utilisation", "splits", "prices")
     weights = [answer.weights for answer in answers if answer.weights is not None]
     return Answer(
         **{name: np.concatenate([getattr(answer, name) for answer in answers]) for name in arrays},

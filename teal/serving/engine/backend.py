@@ -40,6 +40,7 @@ class Found(NamedTuple):
         summary: fields of :class:`teal.serving.engine.responses.Answered` that the answer decides.
         utilisation: of links in its last matrix.
         generation: of the network.
+        proof: a zip file; b"" where none was asked for.
     """
 
     body: bytes
@@ -47,6 +48,7 @@ class Found(NamedTuple):
     summary: dict[str, Any]
     utilisation: list[float]
     generation: str
+    proof: bytes = b""
 
 
 class Backend(Protocol):

@@ -1,6 +1,6 @@
 """The media types of bodies."""
 
-ARROW, JSON = "application/vnd.apache.arrow.stream", "application/json"
+ARROW, JSON, ZIP = "application/vnd.apache.arrow.stream", "application/json", "application/zip"
 
 
 def media_type(header: str) -> str:

@@ -243,6 +243,11 @@ class Options(_Conditions):  # type: ignore[valid-type,misc]
         description="Of a class, the largest latency of a path. In an address: gold=30,silver=50.",
     )
     entries: int = _number(ENTRIES, 0)
+    prove: bool = Field(
+        default=False,
+        description="Of one matrix: the answer links to a zip file with flows and prices in whole numbers, which prove "
+        "value and bound, and a checker of 200 lines that needs nothing but Python.",
+    )
     solver: Literal["auto", "model", "model-pdhg", "pdhg"] = Field(
         default="auto",
         description="model: the service's model alone, in the time of one pass. model-pdhg: PDHG from the model's "

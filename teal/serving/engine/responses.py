@@ -214,6 +214,10 @@ class AllocationAnswer(_Said):
         "next interval."
     )
     batch: int = Field(description="Matrices that were solved together.")
+    proof: str | None = Field(
+        default=None,
+        description="Path of a zip file that proves value and bound, if that was asked for; kept as the answer is.",
+    )
     time: str | None = Field(default=None, description="Of the next interval, if that was asked for.")
     limit: Limit | None = Field(default=None, description="Of the next interval.")
 

@@ -368,6 +368,7 @@ class Served:
             lines={} if lines is None else {lines.parts: tuple(named_records(lines, row, names) for row in numbers)},
             of_conditions=solved.wanted.figures(solved.problem.rows(rows), splits),
             words=dict(solved.wanted.words),
+            prices=solved.prices[rows].to(torch.float64).cpu().numpy(),
         )
 
     def route(self, demand: int, path: int) -> tuple[list[str], list[int]]:

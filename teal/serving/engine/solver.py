@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from teal.serving.engine.log import LOG
 from teal.serving.engine.media import ARROW
 from teal.serving.engine.model import ServedModel
 from teal.serving.engine.next_interval import NextInterval
+from teal.serving.engine.proof import check_provable, proof_of
 from teal.serving.engine.queue import Waiting
 from teal.serving.engine.registry import Hosted, Registry, in_use
 from teal.serving.engine.requests import AllocationRequest, Options
@@ -214,13 +216,16 @@ class Solver:
         previous = None
         if sent.previous is not None:
             previous = await beside(len(sent.previous.body), previous_splits, sent.previous, served)
+        wanted = served.wanted_by(options, network.spec, previous)
+        if options.prove:
+            check_provable(wanted, len(rates))
         answer = await self.scheduler.solve(
             Waiting(
                 served,
                 sent.client,
                 rates,
                 options,
-                served.wanted_by(options, network.spec, previous),
+                wanted,
                 options.gap or network.spec.gap,
                 arrived,
                 end,
@@ -228,7 +233,11 @@ class Solver:
             )
         )
         self._growth.note(name, network, rates)
-        return await _found(network, served, answer, rates, sent, options)
+        if not options.prove:
+            return await _found(network, served, answer, rates, sent, options)
+        proof = await beside(rates.size * served.paths.num_paths, proof_of, answer, served, wanted, rates)
+        link = {"proof": f"/v1/networks/{quote(name)}/allocations/{quote(sent.number)}/proof"}
+        return (await _found(network, served, answer, rates, sent, options, link))._replace(proof=proof)
 
     async def measure(self, name: str, sent: Sent) -> dict[str, Any]:
         """Keep measured matrices, and begin to allocate for the interval after them.

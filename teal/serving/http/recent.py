@@ -18,6 +18,11 @@ MOST_KEPT = 1_000  # figures of allocations that are kept, of each network
 MOST_BODIES, MOST_BODY_BYTES = 1_000, 64 << 20
 
 
+def _size(answer: Found) -> int:
+    """Bytes of an answer with its proof."""
+    return len(answer.body) + len(answer.proof)
+
+
 @dataclasses.dataclass
 class _KeptFigures:
     generation: str
@@ -81,7 +86,7 @@ class Recent:
             mine.answer.cancel()
             raise
         mine.answer.set_result(result)
-        self._keyed_bytes += len(result.body)
+        self._keyed_bytes += _size(result)
         for oldest in list(self._keyed):
             if len(self._keyed) <= MOST_KEPT and self._keyed_bytes <= MOST_BODY_BYTES:
                 break
@@ -92,7 +97,7 @@ class Recent:
         """Forget a key whose answer is there."""
         answer = self._keyed[place].answer
         if answer.done():
-            self._keyed_bytes -= len(answer.result().body)
+            self._keyed_bytes -= _size(answer.result())
             del self._keyed[place]
 
     def add(self, network: str, number: str, answer: Found) -> bool:
@@ -116,11 +121,11 @@ class Recent:
         # Distinct times, so that nobody who asks for later ones misses any.
         known.allocations.append({"id": number, "time": max(time.time(), last + 1e-4), **answer.summary})
         known.utilisation = answer.utilisation
-        if len(answer.body) <= MOST_BODY_BYTES // 4:
+        if _size(answer) <= MOST_BODY_BYTES // 4:
             self._bodies[network, number] = answer
-            self._bytes += len(answer.body)
+            self._bytes += _size(answer)
         while len(self._bodies) > MOST_BODIES or self._bytes > MOST_BODY_BYTES:
-            self._bytes -= len(self._bodies.popitem(last=False)[1].body)
+            self._bytes -= _size(self._bodies.popitem(last=False)[1])
         return new
 
     def since(self, network: str, generation: str, after: float) -> dict[str, Any]:
@@ -158,7 +163,7 @@ class Recent:
     def _forget_bodies(self, network: str, but: str = "") -> None:
         """Forget the answers of a network, but those of one registration of it: the first of them may have a key."""
         for place in [place for place, one in self._bodies.items() if place[0] == network and one.generation != but]:
-            self._bytes -= len(self._bodies.pop(place).body)
+            self._bytes -= _size(self._bodies.pop(place))
         for place in [place for place in self._keyed if place[0] == network]:
             answer = self._keyed[place].answer
             if answer.done() and answer.result().generation != but:

@@ -17,7 +17,7 @@ from teal.serving.engine.backend import Backend, Sent
 from teal.serving.engine.beside import beside
 from teal.serving.engine.errors import ServiceError, overloaded, places_of_one
 from teal.serving.engine.log import LOG
-from teal.serving.engine.media import ARROW, JSON, media_type
+from teal.serving.engine.media import ARROW, JSON, ZIP, media_type
 from teal.serving.engine.requests import (
     AllocationRequest,
     LinkChanges,
@@ -246,6 +246,14 @@ def make_router(backend: Backend, metrics: Metrics, recent: Recent, most_open: i
         """An answer that was given lately, as it was given; the last ones only, 64 MiB of all networks together."""
         result = recent.answer(name, await backend.generation(name), number)
         return Response(result.body, media_type=result.media_type)
+
+    @router.get("/v1/networks/{name}/allocations/{number}/proof", **api, responses={200: {"content": {ZIP: {}}}})
+    async def get_proof(name: str, number: str) -> Response:
+        """The proof of an answer to a request that asked for one, as a zip file; kept as long as the answer."""
+        result = recent.answer(name, await backend.generation(name), number)
+        if not result.proof:
+            raise ServiceError(404, "no_proof", f"allocation {number[:80]!r} was made without prove")
+        return Response(result.proof, media_type=ZIP)
 
     @router.post(
         "/v1/networks/{name}/measurements", **api, response_model=MeasuredInfo,

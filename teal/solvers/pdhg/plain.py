@@ -55,13 +55,16 @@ def distances(problem: Problem, scale: Scaling, a: Point, b: Point) -> tuple[Ten
 class PlainEngine(DenseEngine):
     """See :class:`teal.solvers.pdhg.engine.PdhgEngine`."""
 
+    _unit: Tensor | None = None  # (B, D, 1) r of a utility
+
     def __init__(self, problem: Problem, state: PdhgState | None, dtype: torch.dtype) -> None:
         exact = problem.solved.to(torch.float64)
         self._problem = problem = exact.to(dtype)
         self._scale = scale = scaling(problem)
         super().__init__(exact, scale.price_scale)
         self._first_h = scale.inverse_capacity_sum
-        self._unit = torch.ones_like(self._first_h)  # r, of a utility
+        if problem.utility is not None:
+            self._unit = torch.ones_like(self._first_h)
         self._begin(start(problem, scale, state), trial_primal_weight(problem, scale))
 
     def _begin(self, point: Point, primal_weight: Tensor) -> None:
@@ -91,9 +94,9 @@ class PlainEngine(DenseEngine):
             self._iterate()
         return self._bound(before.dual)
 
-    def _follow_shares(self, restart: Tensor) -> None:
-        """Step sizes in units of the demands' shares; see :mod:`teal.solvers.pdhg.fused.share_metric`."""
-        problem, old = self._problem, self._unit
+    def _follow_shares(self, restart: Tensor, old: Tensor) -> None:
+        """Step sizes in units of the shares, so far ``old``; see :mod:`teal.solvers.pdhg.fused.share_metric`."""
+        problem = self._problem
         share = self._current.splits.sum(-1, keepdim=True).clamp(LEAST_SHARE, 1)
         new = (old * share).sqrt()
         new = torch.minimum(torch.maximum(new, old / MOST_CHANGE_OF_SHARE), old * MOST_CHANGE_OF_SHARE)
@@ -107,8 +110,8 @@ class PlainEngine(DenseEngine):
 
     def _iterate(self) -> None:
         restart = self._restart_due  # (B,) decided by the iteration before
-        if self._problem.utility is not None and bool(restart.any()):
-            self._follow_shares(restart)
+        if self._unit is not None and bool(restart.any()):
+            self._follow_shares(restart, self._unit)
         current, anchor = self._current, self._anchor
         self._stepped = stepped = self._step(current, self._primal_weight)
         splits, dual, coupling = self._distances(stepped, current)

@@ -19,9 +19,9 @@ from teal.cli import main
 from teal.errors import InputError
 from teal.formats.bandwidth_functions import read_bandwidth_functions
 from teal.network import DemandClasses, compute_paths
+from teal.network.bandwidth_functions import BandwidthFunctions
 from teal.problem import Problem, dual_bound
 from teal.problem.assessment import assess
-from teal.problem.bandwidth_functions import BandwidthFunctions
 from teal.solvers.columns import improve
 from teal.solvers.pdhg import solve
 from teal.testing import make_topology, random_problem
@@ -226,7 +226,6 @@ def test_commands_take_a_file_of_functions(tmp_path: Path, capsys: pytest.Captur
         by_scheme = {row["scheme"]: float(row["value"]) for row in csv.DictReader(stream)}
     assert by_scheme["pdhg:gap=0.0001"] == pytest.approx(by_scheme["lp-all"], rel=2e-4)
     assert solved["value"] <= by_scheme["lp-all"] * (1 + 1e-9) <= solved["bound"] * (1 + 2e-9)
-    assert main(["allocate", *with_file, "--gap", "0.001", "--out", str(tmp_path / "year")]) == 0
     capsys.readouterr()
     assert main(["solve", *network]) == 2
     assert "--functions: expected a file" in capsys.readouterr().err

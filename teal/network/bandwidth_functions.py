@@ -19,11 +19,8 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from teal.errors import InputError
-from teal.problem.steps import ValueSteps
 from teal.runtime.arrays import FloatArray, Int64Array
 
 _SLOPE_ROUNDING = 1e-9  # share by which a slope may exceed the one before it: points in decimals are rounded
@@ -80,12 +77,3 @@ class BandwidthFunctions:
     def weight(self) -> FloatArray:
         """(D,) value of a Gbit/s in the first piece."""
         return np.ascontiguousarray(self.slope[:, 0])
-
-    def steps(self, demand: Tensor) -> ValueSteps:
-        """The functions as steps of the demands (B, D), Gbit/s."""
-        end, rate = torch.from_numpy(self.end).to(demand)[None], demand[..., None]
-        if not self.by_share:
-            end = torch.where(rate > 0, end / rate.clamp(min=torch.finfo(rate.dtype).tiny), 1)
-        end = end.expand(*demand.shape, -1).clamp(max=1)
-        level = torch.from_numpy(self.slope / self.slope[:, :1]).to(demand)
-        return ValueSteps(level, end.contiguous())
