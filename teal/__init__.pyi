@@ -5,6 +5,7 @@ from .formats import load_topology, load_traffic, save_topology, save_traffic
 from .formats.counters import load_counters, save_counters
 from .learning.learners import register_learner
 from .network import PathMethod, PathSet, PathWeight, Topology, TrafficMatrices, compute_paths
+from .network.bandwidth_functions import BandwidthFunctions
 from .network.counters import Counters
 from .network.ecmp import EcmpDag
 from .network.shards import PathSearch
@@ -48,6 +49,7 @@ __version__: str
 __all__ = [
     "Allocation",
     "Assessment",
+    "BandwidthFunctions",
     "Check",
     "Checker",
     "ChosenPaths",

@@ -122,7 +122,7 @@ class Concave(ByBestColumn):
         return self.curve.share_of(mean)
 
     def of_best(self, best: Tensor) -> Tensor:
-        """See DemandSet: the maximum of the module, with W, for each Gbit/s of demand."""
+        """The maximum of the module, with W, for each Gbit/s of demand; see DemandSet."""
         worth = self.worth.to(best)
         price = (self.value.to(best) - best).clamp(min=0)
         share = self.curve.best_share(price / worth.clamp(min=_LEAST))

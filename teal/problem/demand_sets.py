@@ -88,7 +88,7 @@ class AtMostOne(ByBestColumn):
     """{w >= 0, sum w <= 1}: a demand may be carried in part."""
 
     def of_best(self, best: Tensor) -> Tensor:
-        """See DemandSet: max(0, best)."""
+        """max(0, best); see DemandSet."""
         return best.clamp(min=0)
 
     def project(self, point: Tensor, live: Tensor, slope: Tensor | None, step: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ class ExactlyOne(ByBestColumn):
     carries_all = True
 
     def of_best(self, best: Tensor) -> Tensor:
-        """See DemandSet: best, of either sign."""
+        """Best, of either sign; see DemandSet."""
         return best
 
     def project(self, point: Tensor, live: Tensor, slope: Tensor | None, step: Tensor) -> Tensor:
