@@ -155,6 +155,12 @@ def test_demands_without_a_path_are_counted(tmp_path: Path) -> None:
     )
 
 
+def test_what_is_printed_is_rounded_outwards(tmp_path: Path) -> None:
+    """A claim of 1 - 2^-120 and of 8 + 2^-120 Gbit/s, whose gap is 87.5% and a little more."""
+    files = _by_hand(tmp_path, "a,b,8,gold", f"value - {_SQUARE - 1} {8 * _SQUARE + 1}", f"0 {2**60}:0")
+    assert "from 0.999999999 to 8.000000001, gap 87.500001%" in check.check(*files)[0]
+
+
 @pytest.mark.parametrize(
     ("network", "matrix"),
     [
