@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from teal.cli.runners import EXIT_OK, Notify, print_json, print_tables
 from teal.config.bench import BenchMakeConfig, BenchRankConfig, BenchRunConfig
 
@@ -39,9 +41,9 @@ def rank(config: BenchRankConfig, _: Notify) -> int:
         print(f"{score.program}, {score.case}: {score.fault}")
     if config.prove and config.out is not None:
         valid = [one for one in scores if not one.fault]
-        proved = [one for one in valid if one.proved_gap == one.proved_gap]
-        print(f"{config.out / PROOFS}: {len(proved)} of {len(valid)} valid results have a proof")
-        for score in [one for one in valid if one not in proved][:5]:
+        unproved = [one for one in valid if math.isnan(one.proved_gap)]
+        print(f"{config.out / PROOFS}: {len(valid) - len(unproved)} of {len(valid)} valid results have a proof")
+        for score in unproved[:5]:
             print(f"{score.program}, {score.case}: {score.proof}")
     if config.out is not None:
         print(f"{config.out / PAGE}: open it in a browser")

@@ -64,8 +64,9 @@ class ProgramConfig(CandidateConfig):
     """For latency_penalised_flow, in [0, 1): a Gbit/s on a path has the value 1 - EPSILON * latency / largest latency
     of all candidate paths."""
     weights: str = ""
-    """For weighted_flow and max_min: a CSV file with columns source,target,weight, or random:seed=N (each demand's
-    weight is drawn from 1, 2 and 4).  Default: random:seed=0 for weighted_flow, 1 each for max_min."""
+    """For weighted_flow, max_min, and fair objectives with weight=given: a CSV file with columns source,target,weight,
+    or random:seed=N (each demand's weight is drawn from 1, 2 and 4).  Default: random:seed=0, but 1 each for
+    max_min."""
     functions: Path | None = None
     """For bandwidth_functions: the value of each demand as a piecewise linear, concave function of its rate.  A .csv
     file with a row for each point (source and target, or class; rate in Gbit/s, or share of the demand; value), or

@@ -69,6 +69,12 @@ class Instance:
     functions: BandwidthFunctions | None = None
     max_latency: FloatArray | None = None
 
+    @property
+    def worth(self) -> tuple[FloatArray, ...]:
+        """The arrays that say what demands are worth, for keys of results; () where all are worth the same."""
+        functions = () if self.functions is None else (self.functions.slope, self.functions.end)
+        return (*(() if self.weight is None else (self.weight,)), *functions)
+
     def problem(self, demand: FloatArray, *, capacity: FloatArray | None = None) -> Problem:
         """The problem of matrices (B, D) Gbit/s, in float64, under ``capacity`` (E,) or the topology's."""
         problem = Problem.create(

@@ -118,9 +118,10 @@ def write_proof(
         problem = problem.with_paths(allocation.paths)
     _require_provable(problem, over_all)
     splits = _live_splits(problem, allocation.splits.to(problem.demand))
-    if problem.functions is not None:
-        problem, splits = _by_piece(problem, splits)
     sent = _sent(problem, splits)
+    if problem.functions is not None:  # checked above: pieces have no room for flow beyond a demand's rate
+        problem, splits = _by_piece(problem, splits)
+        sent = _sent(problem, splits)
     claims = claims_of(problem, splits, allocation, over_all=over_all)
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / NETWORK, folder / MATRIX, folder / (f"{PROOF}.gz" if compressed else PROOF)]

@@ -171,7 +171,7 @@ class EvaluationStudy:
         config = self._config
         return content_key(
             instance.topology.content_key(), instance.traffic.content_key(), instance.paths.key, instance.objective,
-            config.fail, config.seed,
+            config.fail, config.seed, *instance.worth,
         )  # fmt: skip
 
     def _rows(self, instance: Instance) -> Int64Array:

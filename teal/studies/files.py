@@ -24,5 +24,6 @@ def write_files(folder: Path, writers: Mapping[str, Callable[[Path], None]]) -> 
 
 
 def instance_key(instance: Instance) -> str:
-    """Content key of network, traffic and paths."""
-    return content_key(instance.topology.content_key(), instance.traffic.content_key(), instance.paths.key)
+    """Content key of network, traffic, paths, and what demands are worth."""
+    of_network = instance.topology.content_key(), instance.traffic.content_key(), instance.paths.key
+    return content_key(*of_network, *instance.worth)

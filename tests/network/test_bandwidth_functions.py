@@ -16,7 +16,9 @@ from scipy.optimize import linprog
 
 from baselines.lp_all import LpAll
 from teal.cli import main
+from teal.config import InstanceConfig
 from teal.errors import InputError
+from teal.evaluation.instance import load_instance
 from teal.formats.bandwidth_functions import read_bandwidth_functions
 from teal.network import DemandClasses, compute_paths
 from teal.network.bandwidth_functions import BandwidthFunctions
@@ -24,6 +26,7 @@ from teal.problem import Problem, dual_bound
 from teal.problem.assessment import assess
 from teal.solvers.columns import improve
 from teal.solvers.pdhg import solve
+from teal.studies.files import instance_key
 from teal.testing import make_topology, random_problem
 
 _BY_HAND = [[(2.0, 20.0), (6.0, 24.0)], [(3.0, 15.0), (9.0, 21.0)]]  # 10, then 1 a Gbit/s; 5, then 1
@@ -231,3 +234,15 @@ def test_commands_take_a_file_of_functions(tmp_path: Path, capsys: pytest.Captur
     assert "--functions: expected a file" in capsys.readouterr().err
     assert main(["solve", *with_file[:4], "--functions", str(functions)]) == 2
     assert "but for bandwidth_functions" in capsys.readouterr().err
+
+
+def test_results_of_other_functions_have_another_key(tmp_path: Path) -> None:
+    """A run is not resumed with a file of functions that has changed."""
+    keys = []
+    for text in ("share,value\n1,2\n", "share,value\n1,3\n"):
+        functions = _file(tmp_path, "f.csv", text)
+        config = InstanceConfig(
+            topology="b4", traffic="gravity:seed=0,count=2", objective="bandwidth_functions", functions=functions
+        )
+        keys.append(instance_key(load_instance(config)))
+    assert keys[0] != keys[1]

@@ -11,6 +11,7 @@ import torch
 
 from teal.errors import InputError
 from teal.network import all_pairs, compute_paths
+from teal.network.bandwidth_functions import BandwidthFunctions
 from teal.objectives import ObjectiveName
 from teal.problem import Allocation, Problem
 from teal.problem.assessment import assess
@@ -165,3 +166,13 @@ def test_classes_of_similar_names_are_kept_apart(tmp_path: Path) -> None:
     assert [sentence.partition("class ")[2].partition(" ")[0].rstrip(":") for sentence in sentences] == [
         "a%20b", "a_b", "%C3%A9%2C%0A"
     ]  # fmt: skip
+
+
+def test_flow_beyond_the_rate_of_a_demand_with_a_function_is_refused(tmp_path: Path) -> None:
+    topology = make_topology([(0, 1, 20.0)])
+    paths = compute_paths(topology, np.array([[0, 1]], dtype=np.int32), num_paths=1, cache=False)
+    functions = BandwidthFunctions.of_points([[(1.0, 5.0), (4.0, 8.0)]], [0])
+    problem = Problem.create(topology, paths, "bandwidth_functions", np.array([[2.0]]), functions=functions)
+    too_much = Allocation.of_batch(torch.full_like(problem.even_splits, 1.5), None, 0.0)
+    with pytest.raises(InputError, match=r"demand from n0 to n1: expected at most 2.0 Gbit/s, found 3.0"):
+        write_proof(tmp_path, problem, too_much)

@@ -29,7 +29,7 @@ from teal.network.rates import ArrayRates
 from teal.objectives import Objective
 from teal.problem import Problem
 from teal.runtime.storage import atomic_file, content_key
-from teal.solvers.columns import improve
+from teal.solvers.columns import ColumnRound, improve
 
 Track = Literal["known", "failures", "next", "unsplittable"]
 TRACKS: tuple[Track, ...] = ("known", "failures", "next", "unsplittable")
@@ -165,14 +165,19 @@ def _cases(name: str, topology: Topology) -> Iterator[tuple[Track, int, tuple[st
 
 
 def _solved(bench: BenchSet, case: Case) -> Case:
+    _, found = optimum_of(bench, case)
+    return dataclasses.replace(case, value=float(found.result.value[0]), bound=float(found.bound_all_paths[0]))
+
+
+def optimum_of(bench: BenchSet, case: Case) -> tuple[Problem, ColumnRound]:
+    """The program of a case over its first paths, and its optimum over all paths."""
     topology, traffic = bench.network_of(case), bench.traffic[case.network]
     paths = compute_paths(bench.networks[case.network], traffic.pairs, num_paths=_FIRST_PATHS)
     problem = Problem.create(
         bench.networks[case.network], paths, Objective(case.objective), traffic.read([case.matrix]),
         capacity=topology.capacity,
     )  # fmt: skip
-    found = improve(problem, target=_GAP)
-    return dataclasses.replace(case, value=float(found.result.value[0]), bound=float(found.bound_all_paths[0]))
+    return problem, improve(problem, target=_GAP)
 
 
 def _rounded(traffic: TrafficMatrices) -> TrafficMatrices:

@@ -8,25 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 import torch
+from torch import Tensor
 
 from teal.errors import TealError
-from teal.evaluation.bench.problems import BenchSet, Case
+from teal.evaluation.bench.problems import BenchSet, Case, optimum_of
 from teal.evaluation.bench.ranking import Paths, Score
-from teal.network import PathSet, compute_paths
-from teal.objectives import Objective
+from teal.network import PathSet
 from teal.problem import Allocation, Problem
 from teal.proofs.flows import Demand, PathFlows, splits_over
 from teal.proofs.write import proved_gap, write_proof
-from teal.runtime.arrays import FloatArray
-from teal.solvers.columns import improve
-
-_GAP = 1e-3  # over all paths, of the optimum whose prices prove the bound
-_FIRST_PATHS = 4  # edge-disjoint, from which column generation begins
 
 
 def prove_scores(
@@ -51,19 +46,12 @@ def prove_scores(
         valid = [score for score in scores if score.case == case.name and not score.fault]
         if not valid:
             continue
-        topology, demand = bench.network_of(case), bench.traffic[case.network].read([case.matrix])
-        paths = compute_paths(bench.networks[case.network], bench.traffic[case.network].pairs, num_paths=_FIRST_PATHS)
-        problem = Problem.create(
-            bench.networks[case.network], paths, Objective(case.objective), demand, capacity=topology.capacity
-        )
-        best = improve(problem, target=_GAP)
+        problem, best = optimum_of(bench, case)
         for score in valid:
             own = _folder_of(score)
             try:
                 result = programs[score.program][case.name]
-                sentences = _prove(
-                    problem, best.paths, best.result.prices, result, demand[0], case, folder / own
-                )  # fmt: skip
+                sentences = _prove(problem, best.paths, best.result.prices, result, case, folder / own)
                 proved[score.program, case.name] = dataclasses.replace(
                     score, proved_gap=proved_gap(sentences), proof=str(own)
                 )
@@ -73,13 +61,11 @@ def prove_scores(
 
 
 def _folder_of(score: Score) -> Path:
-    """PROGRAM/CASE with nothing but letters, digits, points and hyphens."""
-    return Path(*(re.sub(r"[^A-Za-z0-9.-]+", "_", part) for part in (score.program, score.case)))
+    """PROGRAM/CASE, percent-encoded, so that different names have different folders."""
+    return Path(*(quote(name, safe="") for name in (score.program, score.case)))
 
 
-def _prove(
-    problem: Problem, paths: PathSet, prices: torch.Tensor, result: Paths, demand: FloatArray, case: Case, folder: Path
-) -> list[str]:
+def _prove(problem: Problem, paths: PathSet, prices: Tensor, result: Paths, case: Case, folder: Path) -> list[str]:
     """The sentences of the proof of a result.
 
     Args:
@@ -87,10 +73,10 @@ def _prove(
         paths: over which ``prices`` were found.
         prices: (1, E).
         result: paths and shares.
-        demand: (D,) Gbit/s.
         case: its name, for messages.
         folder: of the proof.
     """
+    demand = problem.demand[0].numpy()
     rate = {(int(s), int(t)): float(one) for (s, t), one in zip(problem.paths.pairs, demand, strict=True)}
     flows: dict[Demand, PathFlows] = {
         (*ends, ""): _added((tuple(links), max(0.0, share) * rate.get(ends, 0.0)) for links, share in of_demand)

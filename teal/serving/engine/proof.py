@@ -16,7 +16,7 @@ from teal.problem import Allocation
 from teal.proofs.write import write_proof
 from teal.runtime.arrays import FloatArray
 from teal.serving.engine.answer import Answer
-from teal.serving.engine.errors import wrong
+from teal.serving.engine.errors import ServiceError, wrong
 from teal.serving.engine.served import Served
 from teal.serving.engine.wanted import Wanted
 
@@ -49,7 +49,7 @@ def proof_of(answer: Answer, served: Served, wanted: Wanted, rates: FloatArray) 
         try:
             write_proof(folder, served.problem(wanted, rates.copy()), allocation)  # Arrow's rates are read-only
         except TealError as error:
-            raise wrong(f"prove: {error}") from None
+            raise ServiceError(409, "not_proved", str(error)) from None
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
             for file in sorted(folder.iterdir()):
                 archive.write(file, file.name)

@@ -270,10 +270,10 @@ class Served:
 
     def warm_up(self, objective: str) -> None:
         """Solve a matrix that nobody asked for: packs the trie, and measures the least work of an answer."""
-        problems = [self.problem(Wanted(objective), np.full((n, self.paths.num_demands), 1e-6)) for n in pdhg.LANES]
-        for problem in problems:  # the forms of the kernels for a network of this size
+        for count in reversed(pdhg.LANES):  # the forms of the kernels for a network of this size; at last one matrix
+            problem = self.problem(Wanted(objective), np.full((count, self.paths.num_demands), 1e-6))
             pdhg.prepare(problem, gap=_REHEARSED_GAP)
-        pdhg.solve(problems[0], gap=0.1, max_iterations=8)
+        pdhg.solve(problem, gap=0.1, max_iterations=8)
         wanted = single_program(objective)
         self._timed_answer(wanted, 1)
         one = min(self._timed_answer(wanted, 1) for _ in range(_TIMED_ANSWERS))

@@ -53,7 +53,8 @@ _FAULTS: dict[int | str, str] = {
     404: "no such network",
     406: "the answer is too large for JSON",
     408: "the body did not arrive in time",
-    409: "the network cannot be used, or was replaced; or another request had this key",
+    409: "the network cannot be used, or was replaced; another request had this key; or the network changed before the "
+    "allocation was proved",
     411: "no Content-Length",
     413: "the body is too large",
     415: "no media type, or another one",

@@ -244,7 +244,7 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
     kept_ptr, kept_splits, demand, out, sums, lane, width, pair,
 ):  # fmt: skip
     """The part of :func:`respond` that one block of sources takes."""
-    is_summing, steps = sums.shape[1] > 0, demand_value.drop.shape[1]
+    is_summing, steps, rejects = sums.shape[1] > 0, demand_value.drop.shape[1], may_reject and curve is None
     cost = np.zeros(max_slots, dtype=np.float32)  # of the path to each node
     share, bits = np.empty(max_shares, dtype=np.float32), np.empty(max_shares, dtype=np.int32)
     flow = np.empty(2 * max_slots, dtype=np.float32)  # of each node: load, elasticity
@@ -258,7 +258,7 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
         for d in range(scan.demand_ptr[s], scan.demand_ptr[s + 1]):
             value = np.float32(demand_value.first[d if len(demand_value.first) > 1 else 0])
             n = scan.path_count[d]
-            largest = np.float32(0) if may_reject and curve is None else np.float32(-3e38)
+            largest = np.float32(0) if rejects else np.float32(-3e38)
             for k in range(n):
                 x = sharpness * (value - cost[scan.end_node[path + k]])
                 share[place + steps + k] = x
@@ -267,9 +267,7 @@ def _respond_in_block(  # type: ignore[no-untyped-def]
                 share[place + steps + k] -= largest
             if curve is not None:  # the most profitable path, for the share below
                 profits[d - scan.demand_ptr[s]] = largest
-            share[place] = (
-                -largest if may_reject and curve is None else np.float32(-100)
-            )  # exponentials below -80 are 0
+            share[place] = -largest if rejects else np.float32(-100)  # exponentials below -80 are 0
             row = d if demand_value.drop.shape[0] > 1 else 0
             for c in range(1, steps):
                 rejected = sharpness * value * np.float32(demand_value.drop[row, c]) - largest
