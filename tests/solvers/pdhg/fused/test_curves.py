@@ -95,7 +95,7 @@ def test_a_batch_is_solved_as_each_matrix_alone_and_a_warm_start_is_taken() -> N
 
 
 def test_a_large_alpha_gives_the_least_share_and_alpha_0_the_largest_total() -> None:
-    base = random_problem(8, batch=1, idle=0.0)
+    base = random_problem(2, nodes=8, batch=1, idle=0.0)
     least, total = [], []
     for alpha in (0, 1, 4, 16):
         problem = _fair(base, f"alpha_fair:alpha={alpha}")
