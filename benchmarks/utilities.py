@@ -20,24 +20,22 @@ import numpy as np
 import torch
 
 from baselines.lp_all import LpAll
+from teal.evaluation.fairness_curve import fairness_curve
 from teal.formats import load_topology, load_traffic
 from teal.network import compute_paths
 from teal.network.bandwidth_functions import BandwidthFunctions
 from teal.problem import Problem, assess
 from teal.runtime.parallel import limit_threads
 from teal.solvers.pdhg.solver import solve
-from teal.solvers.projection import project
 
 _PROGRAMS = (
     "proportional_fair", "proportional_fair:weight=1", "alpha_fair:alpha=0.5", "alpha_fair:alpha=2",
     "alpha_fair:alpha=4", "alpha_fair:alpha=2,weight=1", "bandwidth_functions",
 )  # fmt: skip
 _FUNCTION = [(0.25, 2.0), (0.5, 3.0), (1.0, 3.5)]  # of every demand, by its share: 8, 4 and 1 a Gbit/s
-_ALPHAS = (0, 0.5, 1, 2, 4, 8, 16)
 _MAX_CLARABEL_DEMANDS = 500
 _MAX_ITERATIONS = 5000
 _LOSS_GAP = 0.01
-_REFILL_ROUNDS = 20
 
 
 def _solved(problem: Problem, gap: float) -> tuple[Any, float]:
@@ -88,22 +86,14 @@ def measure(name: str, load: float, out: Any) -> None:
 
 
 def price_of_fairness(name: str, load: float, out: Any) -> None:
-    """Total and least share for each alpha, and of max-min fairness's first level (the largest least share)."""
+    """Total and least share for each alpha, and the largest least share."""
     topology = load_topology(name)
     matrix = load_traffic(f"gravity:seed=0,load={load:g},count=1", topology).read([0])
-    paths = compute_paths(topology)
-    most = Problem.create(topology, paths, "max_concurrent_flow", matrix)
-    largest_least = float(solve(most, gap=1e-4).value[0])
-    for alpha in _ALPHAS:
-        problem = Problem.create(topology, paths, f"alpha_fair:alpha={alpha:g}", matrix)
-        result = solve(problem, gap=1e-4, max_iterations=_MAX_ITERATIONS)
-        # Beyond the least shares a large alpha does not care: what is left over is handed out.
-        share = project(problem, result.splits, refill=_REFILL_ROUNDS).sum(-1)
-        routable = problem.routable & (problem.demand > 0)
-        total = float((share * problem.demand).sum() / problem.demand.sum())
-        least = float(share[routable].min())
-        row = [topology.name, load, alpha, f"{total:.5f}", f"{least:.5f}", f"{largest_least:.5f}",
-               f"{float(result.gap[0]):.2e}"]  # fmt: skip
+    problem = Problem.create(topology, compute_paths(topology), "total_flow", matrix)
+    *points, most = fairness_curve(problem)
+    for point in points:
+        row = [topology.name, load, point.objective.rpartition("=")[2], f"{point.total_share:.5f}",
+               f"{point.least_share:.5f}", f"{most.least_share:.5f}", f"{point.gap:.2e}"]  # fmt: skip
         out.writerow(row)
         print(*row, flush=True)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from teal.evaluation.cases import Case
 from teal.evaluation.comparison import SchemeResult, best_bounds, fairness_of, gaps_of_sequence
+from teal.evaluation.fairness_curve import least_share
 from teal.evaluation.instance import Instance
 from teal.evaluation.latency import LatencyFigures, latency_figures
 from teal.objectives import Objective
@@ -63,6 +64,7 @@ class Row(Figures):
             ``gap`` is the widest of a class.
         proved_gap: with --prove, the gap that a proof in whole numbers has shown (see :mod:`teal.proofs`), the widest
             of several programs; NaN without one, and of the online protocol.
+        least_share: least share of a demand above 0 that has a live path; NaN of the online protocol.
         wall_s: seconds that the scheme took by the clock of the evaluation; NaN if it failed, and in files that were
             written before it was measured.
     """
@@ -92,12 +94,13 @@ class Row(Figures):
     cut_demand: float = float("nan")
     cut_gap: float = float("nan")
     proved_gap: float = float("nan")
+    least_share: float = float("nan")
 
     COLUMNS: ClassVar[tuple[str, ...]] = (
         "scheme", "topology", "traffic", "protocol", "level", "draw", "index", "timestamp", "objective", "value",
         "satisfied_demand", "bound", "gap", "gap_known", "max_link_utilisation", "max_violation", "build_s", "solve_s",
         "parallel_s", "status", "note", "classes", "levels", "fairness", "latency_mean", "latency_99",
-        "largest_stretch", "wall_s", "cut_demand", "cut_gap", "proved_gap",
+        "largest_stretch", "wall_s", "cut_demand", "cut_gap", "proved_gap", "least_share",
     )  # fmt: skip
     """Columns of a file of rows, in this order."""
 
@@ -186,6 +189,7 @@ def make_rows(instance: Instance, case: Case, problem: Problem, results: Mapping
                 cut_demand=math.nan if result.model_alone is None else float(result.model_alone.satisfied_demand[0]),
                 cut_gap=math.nan if result.model_alone is None else float(result.model_alone.gap[0]),
                 proved_gap=result.proved_gap,
+                least_share=_least_share(problem, result),
                 **vars(result.assessment.figures(0)),
             )
         )
@@ -202,6 +206,12 @@ def _latency(problem: Problem, result: SchemeResult) -> LatencyFigures:
     if not result.assessment.status[0].usable or not problem.topology.latency.any():
         return LatencyFigures(float("nan"), float("nan"), float("nan"))
     return latency_figures(_over_its_paths(problem, result.allocation), result.allocation.splits[0])
+
+
+def _least_share(problem: Problem, result: SchemeResult) -> float:
+    if not result.assessment.status[0].usable:
+        return math.nan
+    return least_share(_over_its_paths(problem, result.allocation), result.allocation.splits)
 
 
 def _over_its_paths(problem: Problem, allocation: Allocation) -> Problem:

@@ -181,6 +181,7 @@ class SchemeRunner:
             cut_demand=math.nan,
             cut_gap=math.nan,
             proved_gap=math.nan,
+            least_share=math.nan,
             status=Status.FEASIBLE.value if all(part.status[0].usable for part in parts) else row.status,
         )
 

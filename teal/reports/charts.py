@@ -8,6 +8,7 @@ import numpy as np
 
 from teal.evaluation import Row
 from teal.evaluation.cases import Protocol
+from teal.evaluation.fairness_curve import FairnessPoint
 from teal.network.traffic import spread
 from teal.reports.chart import SHARE_RANGE, Chart, Series
 from teal.reports.groups import by_level, by_scheme
@@ -46,9 +47,11 @@ class Charts:
 
     Args:
         rows: of the network.
+        fairness: what fairness costs on one of its matrices; () where nobody asked.
     """
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[Row], fairness: Sequence[FairnessPoint] = ()) -> None:
+        self._fairness_curve = fairness
         self._rows = [row for row in rows if row.usable]
         self._schemes = list(dict.fromkeys(row.scheme for row in rows))
         self._quality = Quality.of(rows[0].objective)
@@ -60,6 +63,8 @@ class Charts:
         charts: list[Chart] = []
         if offline:
             charts.append(self.against_time(offline))
+            if self._fairness_curve:
+                charts.append(self._fairness(offline, self._fairness_curve))
             if len({row.index for row in offline}) > 1:
                 charts += [self.over_time(offline), self._gaps(offline), self._times(offline)]
         for (protocol, level), rows in self._levels.items():
@@ -84,6 +89,23 @@ class Charts:
             "quality-against-time", f"{self._quality.label.capitalize()} against time",
             "Small marks: matrices. Large marks: mean quality at median time (build and solve).", "time (ms)",
             self._quality.label, tuple(series), "log",
+        )  # fmt: skip
+
+    def _fairness(self, rows: list[Row], curve: Sequence[FairnessPoint]) -> Chart:
+        least, total = ([100 * getattr(point, name) for point in curve] for name in ("least_share", "total_share"))
+        schemes = [
+            Series(scheme, "mean", [100 * float(x.mean())], [100 * float(y.mean())])
+            for scheme, of_scheme in by_scheme(rows).items()
+            for x, y in [(_array(of_scheme, lambda r: r.least_share), _array(of_scheme, lambda r: r.satisfied_demand))]
+            if np.isfinite(x).all()
+        ]
+        names = [point.objective.removeprefix("alpha_fair:alpha=") for point in curve]
+        return Chart(
+            "fairness", "What fairness costs",
+            f"Total share against the least share of a demand. Line: alpha-fair, the first matrix, alpha {names[0]} "
+            f"(total flow) to {names[-2]}, then the largest least share. Large marks: means of the schemes.",
+            "least share of a demand (%)", "share of all demand (%)",
+            (Series("alpha-fair", "marked", least, total), *schemes),
         )  # fmt: skip
 
     def over_time(self, rows: list[Row]) -> Chart:

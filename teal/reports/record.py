@@ -12,6 +12,7 @@ import numpy as np
 
 from teal.errors import InputError
 from teal.evaluation import Row
+from teal.evaluation.fairness_curve import FairnessPoint
 from teal.formats.rows import read_csv, write_csv, write_parquet
 from teal.network import Topology
 from teal.runtime.arrays import Float32Array, FloatArray, IntArray
@@ -35,6 +36,7 @@ class NetworkRecord:
         content: content key of demands, paths, objective, failures and seed; rows of two runs may be compared if
             they have the same.
         selection: which matrices were evaluated, in words.
+        fairness: what fairness costs on the first matrix; () where the objective is linear in flow.
     """
 
     topology: str
@@ -46,13 +48,16 @@ class NetworkRecord:
     capacity: FloatArray
     content: str = ""
     selection: str = ""
+    fairness: tuple[FairnessPoint, ...] = ()
 
     @classmethod
-    def of(cls, topology: Topology, traffic: str, content: str, selection: str) -> NetworkRecord:
+    def of(
+        cls, topology: Topology, traffic: str, content: str, selection: str, fairness: Sequence[FairnessPoint] = ()
+    ) -> NetworkRecord:
         """The record of a topology and the name of its traffic."""
         return cls(
             topology.name, traffic, topology.node_names, topology.coordinates,
-            topology.link_source, topology.link_target, topology.capacity, content, selection,
+            topology.link_source, topology.link_target, topology.capacity, content, selection, tuple(fairness),
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
@@ -61,6 +66,7 @@ class NetworkRecord:
         lists = {name: getattr(self, name).tolist() for name in ("source", "target", "capacity")}
         names = {name: getattr(self, name) for name in ("topology", "traffic", "content", "selection")}
         names["nodes"] = list(self.nodes)
+        names["fairness"] = [list(dataclasses.astuple(point)) for point in self.fairness]
         return {**names, "coordinates": coordinates, **lists}
 
     @classmethod
@@ -76,6 +82,7 @@ class NetworkRecord:
             np.array(data["capacity"], np.float64),
             data["content"],
             data.get("selection", ""),
+            tuple(FairnessPoint(*point) for point in data.get("fairness", ())),
         )
 
 

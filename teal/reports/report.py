@@ -42,7 +42,16 @@ def write_report(path: Path, record: Record) -> None:
 
 def figures_of(record: Record) -> dict[str, list[Chart]]:
     """The charts of each network."""
-    return {title: Charts(rows).all() for title, rows in _by_title(record).items()}
+    return {
+        title: Charts(rows, [point for network in _networks(record, rows) for point in network.fairness]).all()
+        for title, rows in _by_title(record).items()
+    }
+
+
+def _networks(record: Record, rows: list[Row]) -> list[NetworkRecord]:
+    """The network of the rows of one network; [] if it is not recorded."""
+    key = rows[0].topology, rows[0].traffic
+    return [network for network in record.networks if (network.topology, network.traffic) == key]
 
 
 def _by_title(record: Record) -> dict[str, list[Row]]:
@@ -73,8 +82,7 @@ def _section(record: Record, title: str, rows: list[Row]) -> Section:
         title: of the section.
         rows: of the network.
     """
-    key = rows[0].topology, rows[0].traffic
-    networks = [network for network in record.networks if (network.topology, network.traffic) == key]
+    networks = _networks(record, rows)
     offline = by_level(rows).get((Protocol.OFFLINE.value, ""), [])  # the offline protocol has one level, without a name
     times = {row.index: row.timestamp for row in rows}
     notes = dict.fromkeys((row.scheme, row.note) for row in rows if row.note)
@@ -91,7 +99,7 @@ def _section(record: Record, title: str, rows: list[Row]) -> Section:
     return Section(
         title=title,
         facts=facts,
-        traffic=key[1],
+        traffic=rows[0].traffic,
         columns=[
             Column(quality.label, most_is_best=quality.objective.rules.sense > 0),
             *(Column(f"{name} (gap)", most_is_best=True) for name in classes),
@@ -105,7 +113,7 @@ def _section(record: Record, title: str, rows: list[Row]) -> Section:
         lines=[
             _line(summary, rows[0].objective, classes, is_compared, has_latency, has_models) for summary in summaries
         ],
-        charts=Charts(rows).all(),
+        charts=Charts(rows, networks[0].fairness if networks else ()).all(),
         findings=[*findings(rows), *_fullest(record, networks, offline, summaries)],
         notes=[f"{scheme}: {note}" for scheme, note in notes],
         map=network_map(networks[0], record.utilisation, times) if networks else None,

@@ -13,6 +13,7 @@ from teal.config import EvaluateConfig, seconds
 from teal.errors import InputError
 from teal.evaluation import CaseResult, Evaluation, Row
 from teal.evaluation.cases import Cases, Protocol, parse_levels
+from teal.evaluation.fairness_curve import FairnessPoint, fairness_curve
 from teal.evaluation.instance import Instance, failed_links, load_instance
 from teal.formats.rows import from_text, write_csv
 from teal.network import Topology
@@ -146,8 +147,9 @@ class EvaluationStudy:
             for result in results:
                 if not is_described:
                     network = NetworkRecord.of(
-                        instance.topology, instance.traffic.name, self._content(instance), self._selection(instance)
-                    )
+                        instance.topology, instance.traffic.name, self._content(instance), self._selection(instance),
+                        self._fairness(instance, cases),
+                    )  # fmt: skip
                     self._add("network", {"network": number, **network.to_json()})
                     is_described = True
                 for scheme, reason in evaluation.excluded.items():
@@ -156,6 +158,14 @@ class EvaluationStudy:
                         self._add("left_out", {"network": number, "scheme": scheme, "reason": reason})
                 self._add("case", {"network": number, **_case_entry(result)})
         self._add("complete", {"network": number})
+
+    def _fairness(self, instance: Instance, cases: Cases) -> list[FairnessPoint]:
+        """What fairness costs on the first matrix, under a concave utility of shares."""
+        if instance.objective.rules.alpha is None:
+            return []
+        self._notify("what fairness costs: alpha-fair shares of the first matrix, for the chart")
+        first = next(iter(cases))
+        return fairness_curve(instance.problem(first.demand, capacity=first.capacity))
 
     def _interval_s(self, instance: Instance) -> float:
         """Seconds of an interval of the online protocol; 0 without it."""

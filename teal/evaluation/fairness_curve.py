@@ -1,0 +1,68 @@
+"""What fairness costs: total and least share of the demands for alpha-fair utilities, from total flow to max-min."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from teal.objectives import Objective
+from teal.problem import Problem
+from teal.solvers.pdhg.solver import solve
+from teal.solvers.projection import project
+
+OBJECTIVES = (*(f"alpha_fair:alpha={alpha:g}" for alpha in (0, 0.5, 1, 2, 4, 8, 16)), "max_concurrent_flow")
+_GAP = 1e-3  # to which each alpha is solved; its shares differ by less than what can be seen in a chart
+_DEADLINE_S = 5.0  # seconds for one alpha, after which its allocation stands as it is
+_MAX_ITERATIONS = 5000
+_REFILL_ROUNDS = 20  # beyond the least shares a large alpha does not care: what is left over is handed out
+
+
+@dataclasses.dataclass(frozen=True)
+class FairnessPoint:
+    """One objective on one matrix.
+
+    Attributes:
+        objective: one of :data:`OBJECTIVES`; max_concurrent_flow has the largest least share that there is.
+        total_share: share of all demand that is carried.
+        least_share: least share of a demand that has a live path.
+        gap: certified gap of the allocation.
+    """
+
+    objective: str
+    total_share: float
+    least_share: float
+    gap: float
+
+
+def fairness_curve(problem: Problem) -> list[FairnessPoint]:
+    """A point for each of :data:`OBJECTIVES`, in this order; [] where no demand has a live path.
+
+    Args:
+        problem: B = 1; demands, paths and capacities count, and its objective does not.
+    """
+    if not bool((problem.routable & (problem.demand > 0)).any()):
+        return []
+    points = []
+    for spec in OBJECTIVES:
+        own = Problem.create(
+            problem.topology, problem.paths, Objective(spec), problem.demand, capacity=problem.capacity.cpu().numpy(),
+            device=problem.demand.device,
+        )  # fmt: skip
+        result = solve(own, gap=_GAP, deadline=_DEADLINE_S, max_iterations=_MAX_ITERATIONS)
+        splits = project(own, result.splits, refill=_REFILL_ROUNDS)
+        points.append(FairnessPoint(spec, total_share(own, splits), least_share(own, splits), float(result.gap[0])))
+    return points
+
+
+def total_share(problem: Problem, splits: torch.Tensor) -> float:
+    """Share of all demand that splits (1, D, K) carry."""
+    demand = problem.demand[0]
+    return float((splits[0].to(demand).sum(-1) * demand).sum() / demand.sum().clamp(min=1e-300))
+
+
+def least_share(problem: Problem, splits: torch.Tensor) -> float:
+    """Least share of a demand above 0 that has a live path, under splits (1, D, K); NaN where no demand has one."""
+    counts = (problem.routable & (problem.demand > 0))[0]
+    shares = splits[0].sum(-1)[counts]
+    return float(shares.min()) if len(shares) else float("nan")
