@@ -102,8 +102,8 @@ def put_network(name: str, topology: str | Topology | dict[str, Any], **settings
     Args:
         name: name of the network in the service.
         topology: a Topology, networkx node-link data, or a name such as b4 or topohub:GROUP/NAME.
-        settings: num_paths (auto, or a number), max_paths, path_method, path_weight, objective, gap and groups (of
-            cables, by name) of the network.
+        settings: num_paths (auto, or a number), max_paths, path_method, path_weight, objective, gap, groups (of
+            cables, by name), weights and functions (of demands) of the network.
     """
     description = topology_to_node_link(topology) if isinstance(topology, Topology) else topology
     return Call("PUT", _network(name), _as_network, {"json": {"topology": description, **settings}})

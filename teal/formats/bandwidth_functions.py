@@ -51,6 +51,27 @@ def read_bandwidth_functions(
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(str(file), "functions", "a .csv or .json file", error) from None
     rows = _of_json(text, str(file)) if file.suffix.lower() == ".json" else _of_csv(text, str(file))
+    return _of_points(rows, str(file), topology, pairs, classes)
+
+
+def bandwidth_functions_of(
+    functions: Any, where: str, topology: Topology, pairs: IntArray, classes: DemandClasses | None = None
+) -> BandwidthFunctions:
+    """The functions of demands from what a JSON file has; see :func:`read_bandwidth_functions`.
+
+    Args:
+        functions: list of objects.
+        where: of whose they are, for messages.
+        topology, pairs, classes: of the demands.
+    """
+    return _of_points(_of_objects(functions, where), where, topology, pairs, classes)
+
+
+def _of_points(
+    rows: Iterator[tuple[str, _Key, str, float, float]], file: str, topology: Topology, pairs: IntArray,
+    classes: DemandClasses | None,
+) -> BandwidthFunctions:  # fmt: skip
+    """The function of each demand from place, owner, kind, rate and value of each point."""
     points: dict[_Key, list[tuple[float, float]]] = {}
     first: dict[_Key, str] = {}
     kinds: set[str] = set()
@@ -60,7 +81,7 @@ def read_bandwidth_functions(
         first.setdefault(key, where)
         points.setdefault(key, []).append((rate, value))
     if not points or len(kinds) > 1:
-        raise InputError(str(file), "functions", "points by rate, or points by share", "both" if kinds else "none")
+        raise InputError(file, "functions", "points by rate, or points by share", "both" if kinds else "none")
     number = {key: i for i, key in enumerate(points)}
     for key, of_key in points.items():  # so that a fault is told with its line
         try:
@@ -75,7 +96,7 @@ def read_bandwidth_functions(
         found = next((number[key] for key in keys if key in number), None)
         if found is None:
             of_class = f" of class {name}" if name else ""
-            raise InputError(str(file), "functions", f"one for {source} to {target}{of_class}", "none")
+            raise InputError(file, "functions", f"one for {source} to {target}{of_class}", "none")
         of_demand[d] = found
     return BandwidthFunctions.of_points(list(points.values()), of_demand, by_share=kinds == {"share"})
 
@@ -113,6 +134,11 @@ def _of_json(text: str, file: str) -> Iterator[tuple[str, _Key, str, float, floa
         functions = json.loads(text)
     except ValueError as error:
         raise InputError(file, "functions", "JSON", error) from None
+    yield from _of_objects(functions, file)
+
+
+def _of_objects(functions: Any, file: str) -> Iterator[tuple[str, _Key, str, float, float]]:
+    """Place, owner, kind, rate and value of each point."""
     if not isinstance(functions, list) or not all(isinstance(one, dict) for one in functions):
         raise InputError(file, "functions", "a list of objects", type(functions).__name__)
     for number, one in enumerate(functions):

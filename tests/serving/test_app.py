@@ -129,7 +129,7 @@ def test_fair_shares_are_certified_and_other_objectives_are_refused(tmp_path: Pa
             problem = problem_of(rates, fair["objective"])
             splits = torch.from_numpy(np.array(allocation.splits)).to(torch.float64)
             np.testing.assert_allclose(problem.value(splits), allocation.value, rtol=1e-5)
-            for wrong in ("alpha_fair:alpha=-1", "proportional_fair:weight=given", "weighted_flow", "fame"):
+            for wrong in ("alpha_fair:alpha=-1", "proportional_fair:weight=given", "weighted_flow", "priority", "fame"):
                 with pytest.raises(InvalidRequest, match="objective"):
                     await client.allocate("b4", rates, objective=wrong)
 

@@ -26,8 +26,8 @@ def check_provable(wanted: Wanted, matrices: int) -> None:
     rules = Objective(wanted.objective).rules
     if matrices != 1:
         raise wrong(f"prove: one matrix a request, not {matrices}")
-    if wanted.limits or rules.is_sequence or not rules.is_linear:
-        raise wrong("prove: an objective that is one program and linear in flow, without classes")
+    if wanted.limits or rules.is_sequence or not (rules.is_linear or rules.needs_functions):
+        raise wrong("prove: an objective that is one program and linear in flow, or in pieces of it, without classes")
 
 
 def proof_of(answer: Answer, served: Served, wanted: Wanted, rates: FloatArray) -> bytes:

@@ -27,8 +27,8 @@ from teal.serving.engine.errors import invalid
 
 _MOST_CLASSES = 16  # of the demands of a request
 _OBJECTIVES = (
-    "total_flow", "latency_penalised_flow", "max_link_utilisation", "max_concurrent_flow", "proportional_fair",
-    "alpha_fair", "max_min",
+    "total_flow", "weighted_flow", "latency_penalised_flow", "max_link_utilisation", "max_concurrent_flow",
+    "proportional_fair", "alpha_fair", "bandwidth_functions", "max_min",
 )  # fmt: skip
 
 
@@ -38,8 +38,8 @@ def _objective(text: str) -> str:
         objective = Objective(text)
     except InputError as error:
         raise ValueError(str(error)[:300]) from None
-    if objective.name not in _OBJECTIVES or objective.rules.needs_weight:
-        raise ValueError(f"one of {', '.join(_OBJECTIVES)}, without weights of demands")
+    if objective.name not in _OBJECTIVES:
+        raise ValueError(f"one of {', '.join(_OBJECTIVES)}")
     return objective.spec
 
 
@@ -59,6 +59,7 @@ _NodeId = Annotated[
 ]
 MOST_MATRICES = 1024  # a request
 MOST_NODES, MOST_LINKS = 20_000, 500_000  # of a network
+_MAX_LISTED_DEMANDS = 2_000_000  # of a network, in a list of weights or functions
 _MOST_GROUPS, _MOST_CABLES = 10_000, 1_000  # of a network; of a group
 
 
@@ -124,6 +125,31 @@ class NodeLink(_Known):
         return self.model_dump(mode="json", exclude_none=True)
 
 
+class WeightSpec(_Strict):
+    """The weight of a demand."""
+
+    source: _NodeId
+    target: _NodeId
+    weight: Annotated[_Finite, Field(gt=0)]
+
+
+class FunctionSpec(_Strict):
+    """A bandwidth function: of a demand, or without nodes of all demands that have none of their own."""
+
+    source: _NodeId = ""
+    target: _NodeId = ""
+    points: list[tuple[_Finite, _Finite]] | None = Field(default=None, description="[rate in Gbit/s, value], rising.")
+    shares: list[tuple[_Finite, _Finite]] | None = Field(
+        default=None, description="[share of the demand, value of a Gbit/s of demand], in place of points."
+    )
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if (self.points is None) == (self.shares is None):
+            raise ValueError("either points or shares must be given")
+        return self
+
+
 class NetworkSpec(_Strict):
     """A network to be registered."""
 
@@ -146,6 +172,31 @@ class NetworkSpec(_Strict):
         description="Cables that one event takes down together, by name: for promises, and for survivable paths.",
         examples=[{"conduit 3": [["1", "2"], ["1", "3"]]}],
     )
+
+    weights: list[WeightSpec] = Field(
+        default=[],
+        max_length=_MAX_LISTED_DEMANDS,
+        description="Of demands, for weighted_flow and weight=given; 1 of a demand that is not listed.",
+    )
+    functions: list[FunctionSpec] = Field(
+        default=[],
+        max_length=_MAX_LISTED_DEMANDS,
+        description="Bandwidth functions of all demands, for bandwidth_functions.",
+        examples=[[{"shares": [[0.25, 2], [0.5, 3], [1, 3.5]]}]],
+    )
+
+    @model_validator(mode="after")
+    def _has_what_the_objective_needs(self) -> Self:
+        self.require_data(self.objective)
+        return self
+
+    def require_data(self, objective: str) -> None:
+        """Raise ValueError for an objective whose weights or functions the network does not have."""
+        rules = Objective(objective).rules
+        if rules.needs_functions and not self.functions:
+            raise ValueError(f"{objective}: needs functions of the network")
+        if rules.needs_weight and not rules.is_sequence and not self.weights:
+            raise ValueError(f"{objective}: needs weights of the network")
 
     @property
     def first_paths(self) -> int:

@@ -293,4 +293,5 @@ class Readiness(_Said):
 
 def network_settings(spec: NetworkSpec) -> dict[str, object]:
     """The fields of :class:`NetworkInfo` that repeat what a network was registered with."""
-    return {**spec.model_dump(mode="json", exclude={"topology", "groups"}), "groups": list(spec.groups)}
+    listed = spec.model_dump(mode="json", exclude={"topology", "groups", "weights", "functions"})
+    return {**listed, "groups": list(spec.groups)}

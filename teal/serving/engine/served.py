@@ -19,6 +19,7 @@ from teal.formats import BUILT_IN, is_named, load_topology
 from teal.formats.node_link import topology_from_node_link
 from teal.formats.topohub_names import PREFIX
 from teal.network import PathSet, Topology, all_pairs, compute_paths
+from teal.network.bandwidth_functions import BandwidthFunctions
 from teal.network.path_file import load_paths
 from teal.objectives import SINGLE_PROGRAMS, Objective, ObjectiveName
 from teal.problem import Problem, ProgramPrices
@@ -45,6 +46,7 @@ from teal.serving.engine.wanted import (
     wanted_by,
     without_demand,
 )
+from teal.serving.engine.worth import Worth, worth_of
 from teal.solvers import pdhg
 from teal.solvers.pdhg import Starter
 from teal.solvers.pdhg.fused.rehearsal import rehearse as rehearse_kernels
@@ -59,6 +61,7 @@ _MOST_PROGRAMS = 8  # whose rows, paths and last allocations are kept
 _MOST_ROUTES = 100_000  # paths whose names are kept for answers by name
 _REHEARSED_GAP = 1e-2  # target of the calls that compile kernels
 # Objectives whose kernels every service loads; those of fair shares are loaded for a network that is registered so.
+_ALIKE = Worth()  # all demands are worth the same
 _USUAL_KERNELS = (ObjectiveName.TOTAL_FLOW, ObjectiveName.MAX_LINK_UTILISATION)
 
 
@@ -108,7 +111,9 @@ def _rehearsal() -> Served:
     """Three nodes."""
     ends = np.array([0, 1, 2, 1, 2, 0]), np.array([1, 2, 0, 0, 1, 2])
     topology = Topology("rehearsal", ("a", "b", "c"), *ends, np.ones(6), np.ones(6), np.full((3, 2), np.nan))
-    return Served(topology, compute_paths(topology, all_pairs(topology), cache=False))
+    functions = BandwidthFunctions.of_points([[(0.5, 2.0), (1.0, 3.0)]], [0] * 6, by_share=True)
+    paths = compute_paths(topology, all_pairs(topology), cache=False)
+    return Served(topology, paths, Worth(np.ones(6), functions))
 
 
 def prove(model: Starter) -> None:
@@ -194,6 +199,7 @@ class Served:
     Args:
         topology: as registered.
         paths: over all pairs of nodes.
+        worth: of the demands.
 
     Attributes:
         capacity: (E,) Gbit/s in force.
@@ -202,8 +208,8 @@ class Served:
         stored_paths: keys of the path sets that are kept on disk for it.
     """
 
-    def __init__(self, topology: Topology, paths: PathSet) -> None:
-        self.topology, self.paths = topology, paths
+    def __init__(self, topology: Topology, paths: PathSet, worth: Worth = _ALIKE) -> None:
+        self.topology, self.paths, self.worth = topology, paths, worth
         self._ready: dict[str, Any] = {}  # for conditions, by their options
         self.capacity = topology.capacity
         self.lineage, self.stored_paths = object(), frozenset[str]()
@@ -238,7 +244,7 @@ class Served:
             paths, stored = candidate_paths(topology, spec, groups, report, grown)
         except InputError as error:
             raise wrong(str(error)) from None
-        served = cls(topology, paths)
+        served = cls(topology, paths, worth_of(topology, paths, spec))
         served.stored_paths = stored
         rehearse(spec.objective)
         served.warm_up(spec.objective)
@@ -252,7 +258,7 @@ class Served:
             file: of the paths.
             spec: what the network was registered with.
         """
-        more = Served(self.topology, load_paths(file, self.topology))
+        more = Served(self.topology, load_paths(file, self.topology), self.worth)
         more.lineage, more.times, more.stored_paths = self.lineage, self.times, self.stored_paths
         more._drawing, more.capacity = self._drawing, self.capacity
         more._engines = {name: engine.widened(more.paths.num_paths) for name, engine in self._engines.items()}
@@ -400,7 +406,7 @@ class Served:
         key = wanted.network
         known = self._networks.pop(key, None)
         if known is None:
-            problem = without_demand(self.topology, self.paths, key)
+            problem = without_demand(self.topology, self.paths, key, self.worth)
             known = problem, columns(self.topology, self.paths, key)
         self._networks[key] = known  # the one that was used last is the last
         while len(self._networks) > _MOST_PROGRAMS:

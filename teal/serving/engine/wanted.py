@@ -22,6 +22,7 @@ from teal.runtime.arrays import FloatArray, IntArray
 from teal.serving.engine.errors import wrong
 from teal.serving.engine.requests import NetworkSpec, Options
 from teal.serving.engine.solvers import AUTO, MODEL, MODEL_PDHG
+from teal.serving.engine.worth import Worth
 
 # Work for a matrix under max_min or a side condition, in that for a matrix without: assumed until it is measured on
 # the network; on GEANT, UsCarrier and Kdl it was 2 to 6.  For a model the same is assumed.
@@ -129,6 +130,10 @@ def wanted_by(
     """
     limits = tuple(latency_limits(options.classes, options.latency_limits_ms)) if options.classes else ()
     wanted = Wanted(options.objective_name(spec.objective), limits, solver=options.solver)
+    try:
+        spec.require_data(wanted.objective)
+    except ValueError as error:
+        raise wrong(f"objective: {error}") from None
     asked = {name: value for name in OFFERS if (value := getattr(options, name)) is not None}
     from_previous = [name for name, kind in OFFERS.items() if kind.needs_previous]
     if (previous is None) == bool(set(from_previous) & set(asked)):
@@ -183,15 +188,16 @@ def groups_of(topology: Topology, spec: NetworkSpec) -> list[list[int]]:
         raise wrong(f"groups: {str(error)[:200]}") from None
 
 
-def without_demand(topology: Topology, paths: PathSet, wanted: Wanted) -> Problem:
+def without_demand(topology: Topology, paths: PathSet, wanted: Wanted, worth: Worth) -> Problem:
     """The network of a request, B = 1; demands of classes class by class, each over all pairs of ``paths``.
 
     Args:
         topology: as registered.
         paths: over all pairs of nodes.
         wanted: by the request.
+        worth: of the demands.
     """
-    count = max(1, len(wanted.limits))
+    count, rules = max(1, len(wanted.limits)), Objective(wanted.objective).rules
     none = np.zeros((1, count * paths.num_demands))
     classes, of_classes = None, paths
     if wanted.limits:
@@ -199,7 +205,11 @@ def without_demand(topology: Topology, paths: PathSet, wanted: Wanted) -> Proble
         classes = DemandClasses.of_equal_size(names, paths.num_demands)
         pairs = np.tile(paths.pairs, (count, 1))
         of_classes = class_paths(paths, topology, pairs, classes, dict(zip(names, wanted.limits, strict=True)))
-    return Problem.create(topology, of_classes, Objective(wanted.objective), none, classes=classes)
+    return Problem.create(
+        topology, of_classes, Objective(wanted.objective), none,
+        weight=worth.weight if rules.needs_weight and classes is None else None,
+        functions=worth.functions if rules.needs_functions else None, classes=classes,
+    )  # fmt: skip
 
 
 def columns(topology: Topology, paths: PathSet, wanted: Wanted) -> IntArray | None:
