@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import teal
 from teal.config import TrainConfig
 from teal.learning.train import Trainer
+from teal.nn.adam import Adam
 from teal.nn.flow_gnn_config import FEEDBACK, PUBLISHED, UNIVERSAL, FlowGnnConfig
 from teal.nn.flow_models import FlowModel, new_flow_model
 from teal.nn.policy import PriceHead
@@ -142,7 +143,7 @@ def trained(
         trainer = Trainer(problem, traffic, split, config)
         torch.manual_seed(seed)
         trainer.model = _model(variant, problem).train()
-        trainer.optimiser = torch.optim.Adam(trainer.model.parameters(), lr=config.rate)
+        trainer.optimiser = Adam(trainer.model.parameters(), config.rate)
         begin = time.perf_counter()
         while time.perf_counter() - begin < seconds:
             trainer.one_step()

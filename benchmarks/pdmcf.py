@@ -87,7 +87,7 @@ def judged(topology: Topology, weight: FloatArray, problem: Problem, last: Colum
 def measure(nodes: int, neighbours: int, seed: int) -> list[object]:
     """A row of the table."""
     topology, weight = instance(nodes, neighbours, seed)
-    pairs = np.argwhere(~np.eye(nodes, dtype=bool))
+    pairs = np.argwhere(~np.eye(nodes, dtype=bool)).astype(np.int32)
     begin = time.process_time()
     paths = compute_paths(topology, pairs, cache=False)
     problem = Problem.create(

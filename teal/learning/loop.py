@@ -13,6 +13,7 @@ from torch import nn
 from tqdm import tqdm
 
 from teal.errors import InputError
+from teal.nn.adam import Adam
 from teal.runtime.interrupts import Interrupted, interrupts_wait
 
 
@@ -53,7 +54,7 @@ class Budget:
 
 
 def set_cosine_rate(
-    optimiser: torch.optim.Optimizer,
+    optimiser: Adam,
     full_rate: float,
     step: int,
     share_used: float,
@@ -73,11 +74,10 @@ def set_cosine_rate(
     """
     share = min(1.0, (step + 1) / warm_up_steps)
     share *= final_share + (1 - final_share) * 0.5 * (1 + math.cos(math.pi * share_used))
-    for group in optimiser.param_groups:
-        group["lr"] = full_rate * share
+    optimiser.rate = full_rate * share
 
 
-def clipped_step(optimiser: torch.optim.Optimizer, model: nn.Module, max_norm: float, step: int) -> None:
+def clipped_step(optimiser: Adam, model: nn.Module, max_norm: float, step: int) -> None:
     """Make one step of the optimiser with a gradient of at most ``max_norm``, in the Euclidean norm.
 
     Raises:

@@ -19,6 +19,7 @@ from teal.learning.loop import Budget, Stopwatch, clipped_step, set_cosine_rate,
 from teal.learning.network_pool import NetworkPool, draw_problem, pool_network, topohub_pool
 from teal.learning.pretrain_flow_gnn import FlowGnnTask
 from teal.learning.pretrain_price_gnn import PriceGnnTask
+from teal.nn.adam import Adam
 from teal.problem import Problem
 from teal.runtime.device import pick_device
 
@@ -75,7 +76,7 @@ class Pretrainer:
         self.device = pick_device(config.device)
         self.model = self.task.new_model().to(self.device)
         self.average = copy.deepcopy(self.model)  # exponential mean of the weights
-        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.learning_rate)
+        self.optimiser = Adam(self.model.parameters(), config.learning_rate)
         self.step, self.elapsed_s = 0, 0.0
         self._budget = Budget(seconds(config.time_budget), config.max_steps)
 
@@ -108,7 +109,7 @@ class Pretrainer:
             self.optimiser, config.learning_rate, self.step, self._budget.share_used(self.step, self.elapsed_s),
             warm_up_steps=_WARM_UP_STEPS, final_share=_FINAL_SHARE,
         )  # fmt: skip
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimiser.zero_grad()
         total = 0.0
         for _ in range(_NETWORKS_PER_STEP):
             name = self.networks.pick(rng)
@@ -134,7 +135,7 @@ class Pretrainer:
         )  # fmt: skip
         tensors = run_state.with_prefix("model", self.model.state_dict())
         tensors |= run_state.with_prefix("average", self.average.state_dict())
-        tensors |= run_state.optimiser_tensors(self.optimiser)
+        tensors |= run_state.with_prefix("adam", self.optimiser.tensors())
         fields = {"step": self.step, "elapsed_s": self.elapsed_s, "config": self._shapes()}
         run_state.save_run(out, tensors, fields)
 
@@ -147,7 +148,7 @@ class Pretrainer:
         tensors, fields = run_state.load_run_of(out, self._shapes())
         self.model.load_state_dict(run_state.without_prefix("model", tensors))
         self.average.load_state_dict(run_state.without_prefix("average", tensors))
-        run_state.load_optimiser(self.optimiser, tensors)
+        self.optimiser.load(run_state.without_prefix("adam", tensors))
         self.step, self.elapsed_s = int(fields["step"]), float(fields["elapsed_s"])
 
     def _shapes(self) -> dict[str, Any]:

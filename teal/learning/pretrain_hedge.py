@@ -23,6 +23,7 @@ from teal.learning.hedge_samples import Drawn, Recording, load_recording, record
 from teal.learning.loop import Budget, Stopwatch, clipped_step, set_cosine_rate, train_until
 from teal.learning.network_pool import NetworkPool, topohub_pool
 from teal.nn import checkpoint
+from teal.nn.adam import Adam
 from teal.nn.hedge_gate import HedgeGate, HedgeGateConfig
 from teal.problem import Problem
 from teal.schemes.hedges.learned import HISTORY, model_inputs
@@ -77,7 +78,7 @@ class HedgeTrainer:
         self.config, self._pool = config, pool or topohub_pool()
         torch.manual_seed(config.seed)
         self.model = HedgeGate(HedgeGateConfig(config.hidden))
-        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.learning_rate)
+        self.optimiser = Adam(self.model.parameters(), config.learning_rate)
         self.step, self.elapsed_s, self.best = 0, 0.0, math.inf
         self._budget = Budget(seconds(config.time_budget), config.max_steps)
         self._train: list[list[_Interval]] = []
@@ -165,7 +166,7 @@ class HedgeTrainer:
     def _save(self, out: Path) -> None:
         """Write what :meth:`resume` reads."""
         tensors = run_state.with_prefix("model", self.model.state_dict())
-        tensors |= run_state.optimiser_tensors(self.optimiser)
+        tensors |= run_state.with_prefix("adam", self.optimiser.tensors())
         fields = {"step": self.step, "elapsed_s": self.elapsed_s, "best": self.best}
         run_state.save_run(out, tensors, fields | {"config": dataclasses.asdict(self.model.config)})
 
@@ -177,5 +178,5 @@ class HedgeTrainer:
         """
         tensors, fields = run_state.load_run_of(out, dataclasses.asdict(self.model.config))
         self.model.load_state_dict(run_state.without_prefix("model", tensors))
-        run_state.load_optimiser(self.optimiser, tensors)
+        self.optimiser.load(run_state.without_prefix("adam", tensors))
         self.step, self.elapsed_s, self.best = int(fields["step"]), float(fields["elapsed_s"]), float(fields["best"])

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -59,18 +58,3 @@ def with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def without_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Those of the tensors whose names begin with ``prefix`` and a dot, without it."""
     return {name.removeprefix(f"{prefix}."): value for name, value in tensors.items() if name.startswith(f"{prefix}.")}
-
-
-def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimiser's state, under names that :func:`load_optimiser` reads."""
-    state = optimiser.state_dict()["state"]
-    return {f"adam.{number}.{slot}": value for number, slots in state.items() for slot, value in slots.items()}
-
-
-def load_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Set the optimiser's state from what :func:`optimiser_tensors` returned, among other tensors."""
-    slots: dict[int, dict[str, Tensor]] = {}
-    for name, value in without_prefix("adam", tensors).items():
-        number, slot = name.split(".")
-        slots.setdefault(int(number), {})[slot] = value
-    optimiser.load_state_dict({"state": slots, "param_groups": optimiser.state_dict()["param_groups"]})

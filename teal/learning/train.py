@@ -27,6 +27,7 @@ from teal.learning.training_log import NoLog, log_of
 from teal.network import Split, TrafficMatrices
 from teal.network.traffic import spread
 from teal.nn import checkpoint
+from teal.nn.adam import Adam
 from teal.problem import Problem
 from teal.runtime.arrays import Int64Array
 from teal.runtime.memory import available_on
@@ -119,7 +120,7 @@ class Trainer:
         self.budget_s = seconds(config.time_budget)
         self.task = train_task(config, problem, _described(config))
         self.model = self.task.model.to(problem.demand.device).train()
-        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=config.rate)
+        self.optimiser = Adam(self.model.parameters(), config.rate)
         self.state = TrainState(learning_rate=config.rate)
         self._saved_score = -math.inf  # of the checkpoint on disk; one after the last step may exceed state.best
         self._sample = sample_size(config, problem)
@@ -303,7 +304,7 @@ class Trainer:
         if self.peers.rank:
             return
         tensors = run_state.with_prefix("model", self.model.state_dict())
-        tensors |= run_state.optimiser_tensors(self.optimiser)
+        tensors |= run_state.with_prefix("adam", self.optimiser.tensors())
         run_state.save_run(out, tensors, {"state": dataclasses.asdict(self.state), "settings": self._settings()})
 
     def resume(self, out: Path) -> None:
@@ -323,7 +324,7 @@ class Trainer:
             if "best_step" not in fields["state"]:
                 raise ValueError("that of an earlier version, whose scores were values after the repair")
             self.model.load_state_dict(run_state.without_prefix("model", tensors))
-            run_state.load_optimiser(self.optimiser, tensors)
+            self.optimiser.load(run_state.without_prefix("adam", tensors))
             self._set_learning_rate(self.state.learning_rate)
             self._saved_score = checkpoint.best_validation(out)
         except (KeyError, TypeError, RuntimeError, ValueError) as error:
@@ -331,8 +332,7 @@ class Trainer:
 
     def _set_learning_rate(self, rate: float) -> None:
         self.state.learning_rate = rate
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
+        self.optimiser.rate = rate
 
     def _settings(self) -> dict[str, Any]:
         """Settings that must not change when a run is resumed.

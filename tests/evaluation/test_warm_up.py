@@ -58,6 +58,7 @@ def test_the_first_command_announces_the_compilation_and_the_second_does_not(
     assert calls[1:] == [warm_up.all_tasks()]
 
 
+@pytest.mark.system
 def test_the_first_solve_of_a_small_network_compiles_nothing(tmp_path: Path) -> None:
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "TEAL_CACHE_DIR": str(tmp_path)}
     for objective in ("total_flow", "max_link_utilisation"):

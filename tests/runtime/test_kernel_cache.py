@@ -120,6 +120,7 @@ CHANGES = {
 }  # fmt: skip
 
 
+@pytest.mark.system
 def test_a_change_in_another_file_is_seen_in_another_process(tmp_path: Path) -> None:
     _write(tmp_path / "code", helpers=HELPERS, callers=CALLERS)
     first = _run(tmp_path / "code", tmp_path / "cache")
@@ -285,6 +286,7 @@ def results():
 """
 
 
+@pytest.mark.system
 def test_kernels_that_run_as_python_give_what_machine_code_gives(tmp_path: Path) -> None:
     program = FIRST_SOLVE + textwrap.dedent("""
         from teal.runtime.kernel_cache import interpreting

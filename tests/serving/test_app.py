@@ -387,6 +387,7 @@ def test_a_request_at_its_deadline_gets_the_best_allocation_so_far(tmp_path: Pat
     run(work)
 
 
+@pytest.mark.system
 def test_the_example_controller_replays_traffic(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "docs" / "examples" / "controller.py"
     with listening(tmp_path) as address:

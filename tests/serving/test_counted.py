@@ -50,6 +50,7 @@ def _readings(values: FloatArray, topology: Topology = TOPOLOGY) -> tuple[list[d
     return of_links, of_nodes
 
 
+@pytest.mark.system
 def test_counters_alone_become_matrices_that_allocations_follow(tmp_path: Path) -> None:
     series = _series(34)
 

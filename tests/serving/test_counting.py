@@ -43,6 +43,7 @@ def _estimating(solver: Solver) -> bool:
     return bool(solver._counting._process and solver._counting._process.begun)
 
 
+@pytest.mark.system
 def test_nothing_waits_for_estimates_and_none_is_made_for_clients_that_have_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +92,7 @@ def test_an_estimate_that_is_not_there_by_the_deadline_is_refused_and_ends(
     run(work)
 
 
+@pytest.mark.system
 def test_counters_go_on_after_the_end_of_their_process(tmp_path: Path) -> None:
     solver = Solver(tmp_path)
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from teal.errors import InputError
+from teal.nn.adam import Adam
 from teal.problem import Problem
 from teal.schemes.hedges.past import Past
 from teal.solvers import pdhg
@@ -85,7 +86,7 @@ class Dote:
             )  # fmt: skip
         count = max(1, round((1 - _VALIDATION_SHARE) * len(targets)))
         penalty = self._penalty_weights(history)
-        optimiser = torch.optim.Adam(self._network.parameters(), lr=_LEARNING_RATE)
+        optimiser = Adam(self._network.parameters(), _LEARNING_RATE)
         best, kept = np.inf, copy.deepcopy(self._network.state_dict())
 
         def losses(rows: Tensor) -> Tensor:
