@@ -37,7 +37,8 @@ ORDERS = {
         "priority", "fair_levels", "assessment",
     ),
     "evaluation": (
-        "warm_up", "calibration", "path_sets", "instance", "cases", "online", "comparison", "latency", "fairness_curve", "rows", "runner",
+        "warm_up", "calibration", "path_sets", "instance", "cases", "online", "comparison", "latency",
+        "fairness_curve", "rows", "runner",
         "evaluate", "race", "failures", "plan", "plan_report", "audit", "solve", "sharded", "allocate",
         "next_interval", "igp", "simulate", "segments", "over_lists", "metrics", "counters", "static_lists",
     ),
