@@ -1,11 +1,13 @@
 """Ablation of FlowGNN: the published form, + input scaling, + nonlinearity, + feedback, the learners, and PDHG in place
-of ADMM; for comparison PriceGNN, which was not trained on these networks.
+of ADMM; beside controls (untrained weights, no splits at all, shortest paths) and models never trained on the network.
 
     python benchmarks/ablation.py --out runs/ablation [--data FOLDER] [--networks NAME ...] [--seeds 0 1 2]
 
-Gravity traffic of load 4, 100 matrices (Kdl: 12): 70% for training, 20% for measuring.  On a network every model is
-trained for the same time (``--minutes``).  Values are shares of the optimum of PDHG, certified to 1e-4.  An interrupted
-run continues where it stopped; ablation.csv has a row per network, variant, seed and repair.
+Gravity traffic (``--load``), 100 matrices (Kdl: 12): 70% for training, 20% for measuring.  Every variant makes
+``--steps`` steps of the optimiser, so that a result does not depend on the machine's load.  Values are shares of the
+optimum of PDHG, certified to 1e-4: of what the model alone carries (``cut``: its splits are cut to fit, not refilled
+and not repaired; the gap is that by its own prices), and with each repair.  An interrupted run continues where it
+stopped; ablation.csv has a row per network, variant, seed and repair.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ from teal.learning.train import Trainer
 from teal.network.traffic import spread
 from teal.nn.checkpoint import load_flow_gnn
 from teal.schemes.flow_gnn import FlowGnnScheme, FlowGnnSchemeConfig
+from teal.solvers.cut_only import cut_only
 
 FILES = {"UsCarrier": "UsCarrier.json", "Kdl": "Kdl.json"}
-NETWORKS = {"b4": 0.5, "topohub:sndlib/geant": 1.0, "UsCarrier": 5.0, "Kdl": 10.0}  # minutes of training
+NETWORKS = ("topohub:sndlib/geant", "topohub:sndlib/germany50")
 BATCH = {"UsCarrier": 4, "Kdl": 1}  # matrices per training step; 20 on other networks
 PAPER = {"learner": "coma", "std": 1.0, "episodes": 1}
 MODELS: dict[str, dict[str, Any]] = {
@@ -36,12 +39,14 @@ MODELS: dict[str, dict[str, Any]] = {
     "+ coma with std 0.2, 4 episodes": {"form": "feedback", "learner": "coma"},
     "direct in place of coma": {"form": "feedback", "learner": "direct"},
 }
+SHIPPED = {"PriceGNN, never trained here": "price-gnn", "universal FlowGNN, never trained here": "teal"}
+CONTROLS = {"no splits, refilled": "null", "shortest paths, refilled": "shortest-path:refill=4"}
 REPAIRS = {
-    "raw": FlowGnnSchemeConfig(repair="none"),
+    "refill": FlowGnnSchemeConfig(repair="none"),
     "admm": FlowGnnSchemeConfig(),
     "pdhg": FlowGnnSchemeConfig(repair="pdhg", gap=0.0, iterations=5),
 }
-COLUMNS = ("network", "variant", "seed", "steps", "repair", "of_optimum", "worst", "certified_gap")
+COLUMNS = ("network", "load", "variant", "seed", "steps", "repair", "of_optimum", "worst", "certified_gap")
 
 
 def measured(scheme: Any, problems: list[Any], optima: list[float]) -> tuple[float, float, float]:
@@ -51,13 +56,24 @@ def measured(scheme: Any, problems: list[Any], optima: list[float]) -> tuple[flo
     return statistics.mean(shares), min(shares), statistics.mean(float(assessment.gap[0]) for assessment in assessments)
 
 
+def alone(scheme: Any, problems: list[Any], optima: list[float]) -> tuple[float, float, float]:
+    """The same of a scheme's model, whose splits are cut to fit and neither refilled nor repaired, under total_flow."""
+    parts = [cut_only(problem, *scheme.start(problem)) for problem in problems]
+    shares = [
+        float(part.satisfied_demand[0] * problem.demand.sum()) / optimum
+        for part, problem, optimum in zip(parts, problems, optima, strict=True)
+    ]
+    return statistics.mean(shares), min(shares), statistics.mean(float(part.gap[0]) for part in parts)
+
+
 def main() -> None:
     """Train and measure every variant; print the results and write them to ablation.csv."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of UsCarrier.json and Kdl.json")
     parser.add_argument("--networks", nargs="*", default=list(NETWORKS), help="networks to train on")
     parser.add_argument("--seeds", nargs="*", type=int, default=(0, 1, 2), help="seeds of training")
-    parser.add_argument("--minutes", type=float, help="minutes of training, in place of those of the network")
+    parser.add_argument("--steps", type=int, default=300, help="steps of training of each variant")
+    parser.add_argument("--load", type=float, default=6, help="largest utilisation if all demand takes shortest paths")
     parser.add_argument("--variants", nargs="*", default=list(MODELS), help="first words of the variants to train")
     parser.add_argument("--out", type=Path, default=Path("runs/ablation"), help="folder of ablation.csv")
     options = parser.parse_args()
@@ -79,7 +95,7 @@ def main() -> None:
             continue
         topology = teal.load_topology(str(options.data / FILES[name]) if name in FILES else name)
         large = topology.num_nodes > 500
-        traffic = teal.load_traffic(f"gravity:seed=0,count={12 if large else 100},load=4", topology)
+        traffic = teal.load_traffic(f"gravity:seed=0,count={12 if large else 100},load={options.load:g}", topology)
         paths, split = teal.compute_paths(topology, traffic.pairs), traffic.split()
         problems = [
             teal.Problem.create(topology, paths, teal.Objective(), traffic.read([row])) for row in spread(split.test, 8)
@@ -87,34 +103,39 @@ def main() -> None:
         solutions = [teal.solve(problem, gap=1e-4, max_iterations=5000) for problem in problems]
         optima = [float((solution.value + solution.bound)[0]) / 2 for solution in solutions]
         finished = {(row["network"], row["variant"], row["seed"]) for row in rows}
-        if (name, "PriceGNN, never trained here", "0") not in finished:
-            record(
-                name,
-                "PriceGNN, never trained here",
-                0,
-                0,
-                "none",
-                *measured(teal.make_scheme("price-gnn"), problems, optima),
-            )
+        for variant, scheme_name in {**SHIPPED, **CONTROLS}.items():
+            if (name, variant, "0") not in finished:
+                scheme = teal.make_scheme(scheme_name)
+                if variant in SHIPPED:
+                    record(name, options.load, variant, 0, 0, "cut", *alone(scheme, problems, optima))
+                record(name, options.load, variant, 0, 0, "refill", *measured(scheme, problems, optima))
         for variant, settings in MODELS.items():
             if not any(variant.startswith(prefix) for prefix in options.variants):
                 continue
             for seed in options.seeds:
                 if (name, variant, str(seed)) in finished:
                     continue
+                print(f"{name}, {variant}, seed {seed}: training", flush=True)
                 with tempfile.TemporaryDirectory() as folder:
                     config = TrainConfig(
                         topology=name, traffic="", out=Path(folder), seed=seed, patience=10_000, from_="none",
-                        time_budget=f"{60 * (options.minutes or NETWORKS.get(name, 1.0)):g}s",
+                        max_steps=options.steps,
                         batch_size=BATCH.get(name, 20), validation_matrices=1 if large else 8,
                         validate_every=10 if large else 50, **settings,
                     )  # fmt: skip
                     trainer = Trainer(problems[0], traffic, split, config)
+                    untrained = FlowGnnScheme(trainer.model.eval(), FlowGnnSchemeConfig())  # type: ignore[arg-type]
+                    words = name, options.load, f"untrained: {variant}", seed, 0
+                    record(*words, "cut", *alone(untrained, problems, optima))
+                    record(*words, "admm", *measured(untrained, problems, optima))
+                    trainer.model.train()
                     trainer.train(Path(folder), progress=False)
                     model, _ = load_flow_gnn(Path(folder))
+                scheme = FlowGnnScheme(model, FlowGnnSchemeConfig())
+                record(name, options.load, variant, seed, trainer.state.step, "cut", *alone(scheme, problems, optima))
                 for repair, config_of_repair in REPAIRS.items():
                     figures = measured(FlowGnnScheme(model, config_of_repair), problems, optima)
-                    record(name, variant, seed, trainer.state.step, repair, *figures)
+                    record(name, options.load, variant, seed, trainer.state.step, repair, *figures)
     print()
     keys = dict.fromkeys((row["network"], row["variant"], row["repair"]) for row in rows)
     for key in keys:
