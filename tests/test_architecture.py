@@ -40,7 +40,7 @@ ORDERS = {
         "warm_up", "calibration", "path_sets", "instance", "cases", "online", "comparison", "latency",
         "fairness_curve", "rows", "runner",
         "evaluate", "race", "failures", "plan", "plan_report", "audit", "solve", "sharded", "allocate",
-        "next_interval", "igp", "simulate", "segments", "over_lists", "metrics", "counters", "static_lists",
+        "next_interval", "igp", "growth", "simulate", "segments", "over_lists", "metrics", "counters", "static_lists",
     ),
 }  # fmt: skip
 MAX_TOP_LEVEL_ENTRIES = 27  # one more than before for each capability that gets a room, and for nothing else

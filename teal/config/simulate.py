@@ -8,22 +8,25 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from teal.config.base import NetworkConfig, require
+from teal.config.growth import GrowthConfig
 from teal.config.igp import IgpConfig
 from teal.config.option import OVERWRITE
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SimulateConfig(IgpConfig, NetworkConfig):
+class SimulateConfig(GrowthConfig, IgpConfig, NetworkConfig):
     """Loads of today's routing: shortest paths of the IGP with ECMP, and segment lists if any are installed.
 
-    For every matrix, without failure and under every failure that is asked for; nothing is optimised.  With --out, a
-    page with a map, and tables.
+    For every matrix, without failure and under every failure that is asked for; nothing is optimised.  With
+    --growth-per-year, the month in which each link is full if the routing stays.  With --out, a page with a map, and
+    tables.
     """
 
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "routing": ("metric", "set_metric", "ucmp", "policies"),
         "failures": ("fail", "failures", "groups", "repair"),
         "matrices": ("index", "limit"),
+        "growth": ("growth", "growth_per_year", "horizon", "max_utilisation"),
         "output": ("worst", "out", "counters", "counter_error", "json", "overwrite"),
     }
 
@@ -44,7 +47,7 @@ class SimulateConfig(IgpConfig, NetworkConfig):
     worst: int = 10
     """Number of failures and links to list."""
     out: Path | None = None
-    """Folder for simulate.html, links.csv, failures.csv and manifest.json."""
+    """Folder for simulate.html, links.csv, failures.csv, forecast.csv and manifest.json."""
     counters: Path | None = None
     """Write what the byte counters of all interfaces would read, to this .npz file, which teal estimate and teal check
     take: to try them, or to know what to expect."""
@@ -56,6 +59,7 @@ class SimulateConfig(IgpConfig, NetworkConfig):
 
     def __post_init__(self) -> None:
         """Raise InputError for a number out of its range."""
+        self.check_growth()
         require(self, "index", "a whole number of at least -1", self.index >= -1)
         require(self, "limit", "a whole number of at least 0", self.limit >= 0)
         require(self, "worst", "a whole number of at least 1", self.worst >= 1)

@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from teal.config.base import InstanceConfig, require, seconds
+from teal.config.growth import GrowthConfig
 from teal.config.option import GAP, OVERWRITE
 from teal.errors import InputError
 from teal.objectives import ObjectiveName
 
-_MOST_YEARS = 30.0  # of a horizon
-_YEARS = {"y": 1.0, "q": 0.25, "m": 1 / 12}
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class UpgradeConfig(InstanceConfig):
+class UpgradeConfig(GrowthConfig, InstanceConfig):
     """What to buy: the least capacity with which all traffic fits, without failure and under each.
 
     In every scenario (a matrix, and what has failed) the controller chooses splits anew.  The cost is certified from
@@ -43,8 +41,6 @@ class UpgradeConfig(InstanceConfig):
     matrices: int = 24
     """Number of matrices, evenly spread over the traffic, to plan for at first; 0 for all.  The others are replayed on
     the plan under every failure, and planned for too where they do not fit."""
-    growth: float = 1.0
-    """Factor of all demands: 1.4 for next year's traffic, if it grows by 40%."""
     hose: Path | None = None
     """For --demands hose: a .csv file of node,out,in in Gbit/s, in the place of the peaks of the traffic."""
     replay: float = 0.0
@@ -58,8 +54,6 @@ class UpgradeConfig(InstanceConfig):
     of cables too."""
     groups: Path | None = None
     """Also fail groups of cables that share a risk: a .csv (group,source,target), .json or .graphml file."""
-    growth_per_year: str = ""
-    """Growth of all demands in a year: 0.3 for 30%, or fit, from the traffic.  Prints when which link is full."""
     horizon: str = ""
     """With --growth-per-year: how far to plan, such as 2y, 6q or 18m from the last matrix; prints what to buy in which
     quarter."""
@@ -97,9 +91,7 @@ class UpgradeConfig(InstanceConfig):
         is_utilisation = self.objective == ObjectiveName.MAX_LINK_UTILISATION
         require(self, "objective", "max_link_utilisation, which is the default", is_utilisation)
         require(self, "matrices", "a whole number of at least 0", self.matrices >= 0)
-        require(self, "growth", "a number above 0", self.growth > 0)
         require(self, "replay", "a share in [0, 1)", 0 <= self.replay < 1)
-        require(self, "max_utilisation", "a number above 0", self.max_utilisation > 0)
         require(self, "protect", "nothing: failures are given by --failures", not self.protect)
         require(self, "class_shares", "no classes", not self.class_shares)
         require(self, "hose", "--demands hose", self.hose is None or self.demands == "hose")
@@ -108,47 +100,12 @@ class UpgradeConfig(InstanceConfig):
         require(self, "routing", "optimal with --demands hose", is_optimal or self.demands != "hose")
         require(self, "over_all_paths", "--routing optimal", is_optimal or not self.over_all_paths)
         require(self, "over_all_paths", "--demands matrices or pipe", self.demands != "hose" or not self.over_all_paths)
-        require(self, "horizon", "--growth-per-year too", not self.horizon or bool(self.growth_per_year))
+        self.check_growth()
         require(self, "horizon", "--demands matrices or pipe", not self.horizon or self.demands != "hose")
         require(self, "horizon", "--routing optimal", not self.horizon or is_optimal)
-        _ = self.sizes, self.rate, self.horizon_years
+        _ = self.sizes
         if self.deadline:
             seconds(self.deadline, "--deadline")
-
-    @property
-    def rate(self) -> float | None:
-        """Growth in a year, as a share; None where it is fitted or not asked for.
-
-        Raises:
-            InputError: no number above -1 and not ``fit``.
-        """
-        if self.growth_per_year in ("", "fit"):
-            return None
-        try:
-            rate = float(self.growth_per_year)
-        except ValueError:
-            rate = float("nan")
-        if not -1 < rate < float("inf"):
-            raise InputError("--growth-per-year", "", "a share such as 0.3, or fit", repr(self.growth_per_year))
-        return rate
-
-    @property
-    def horizon_years(self) -> float:
-        """Years from the last matrix to the end of the plan; 0 for none.
-
-        Raises:
-            InputError: no number above 0 with a unit.
-        """
-        if not self.horizon:
-            return 0.0
-        number, unit = self.horizon[:-1], self.horizon[-1]
-        try:
-            years = float(number) * _YEARS[unit]
-        except (ValueError, KeyError):
-            years = 0.0
-        if not 0 < years <= _MOST_YEARS:
-            raise InputError("--horizon", "", "a time after the traffic, such as 2y, 6q or 18m", repr(self.horizon))
-        return years
 
     @property
     def sizes(self) -> list[tuple[float, float]]:

@@ -12,7 +12,8 @@ import numpy as np
 
 from teal.config.simulate import SimulateConfig
 from teal.errors import InputError
-from teal.evaluation.failures import Failure, failures_of
+from teal.evaluation.failures import NO_FAILURE, Failure, failures_of
+from teal.evaluation.growth import Growth, LinkForecast, growth_of, link_forecasts, month_after
 from teal.evaluation.igp import load_igp
 from teal.formats import load_traffic, topology_of
 from teal.formats.groups import load_groups
@@ -90,6 +91,31 @@ class FailureLoad:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Outlook:
+    """When links are full, if traffic grows and the routing stays as it is.
+
+    Attributes:
+        growth: of all demands.
+        limit: utilisation above which a link is full.
+        horizon: month up to which links are counted; "" for no end.
+        links: all links with a capacity, the fullest under failure first.
+    """
+
+    growth: Growth
+    limit: float
+    horizon: str
+    links: list[LinkForecast]
+
+    @property
+    def full(self) -> list[LinkForecast]:
+        """The links that are full by the horizon without failure or under one, the first to be full first."""
+        in_time = [
+            one for one in self.links if one.full_under_failure and one.full_under_failure <= (self.horizon or "9999")
+        ]
+        return sorted(in_time, key=lambda one: (one.full_under_failure, -one.failed_utilisation))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Simulation:
     """What the routing does.
 
@@ -101,6 +127,7 @@ class Simulation:
         largest_load: (E,) Gbit/s without failure.
         worst_loads: load (E,) Gbit/s of the worst matrix under each of the worst failures, by name.
         plain_load: (E,) Gbit/s, largest without failure if no segment list were installed; None if none is.
+        outlook: how traffic grows, and when each link is full; None unless asked for.
     """
 
     topology: Topology
@@ -110,6 +137,7 @@ class Simulation:
     largest_load: FloatArray
     worst_loads: dict[str, FloatArray]
     plain_load: FloatArray | None = None
+    outlook: Outlook | None = None
 
     @property
     def worst_matrix(self) -> MatrixLoad:
@@ -132,6 +160,7 @@ class Simulation:
                     self.topology.capacity.tolist(), strict=True,
                 )
             ],
+            **({} if self.outlook is None else {"forecasts": [plain(one) for one in self.outlook.links]}),
         }  # fmt: skip
 
 
@@ -145,6 +174,8 @@ def simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simulatio
     for note in topology.notes:
         notify(note)
     traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
+    growth = growth_of(config, traffic, notify) if config.growth_per_year else None  # of the traffic as it was
+    traffic = traffic.scaled(config.growth)
     rows = chosen_rows(config.index, config.limit, traffic)
     topology, dag = load_igp(config, topology, notify)
     unreachable = int((~dag.reaches).sum())
@@ -153,11 +184,17 @@ def simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simulatio
     policies = SegmentPolicies.none() if config.policies is None else read_policies(Path(config.policies), topology)
     groups = None if config.groups is None else load_groups(config.groups, topology)
     failures = list(failures_of(config.failures, topology, groups or {}))
-    per_matrix = topology.num_nodes * topology.num_links
-    return simulated(
-        dag, traffic, rows, policies, failures, config.worst, repairing=config.repair,
-        block=max(1, _BLOCK_NUMBERS // per_matrix), notify=notify,
-    )  # fmt: skip
+    block = max(1, _BLOCK_NUMBERS // (topology.num_nodes * topology.num_links))
+    result = simulated(
+        dag, traffic, rows, policies, failures, config.worst, repairing=config.repair, block=block, notify=notify
+    )
+    if growth is None:
+        return result
+    load = largest_loads(dag, traffic, rows, policies, failures, block=block, notify=notify)
+    today, names = traffic.timestamps[rows[-1]], [NO_FAILURE.name, *(failure.name for failure in failures)]
+    links = link_forecasts(topology, topology.capacity, load, names, config.max_utilisation, growth, today)
+    horizon = month_after(today, config.horizon_years) if config.horizon else ""
+    return dataclasses.replace(result, outlook=Outlook(growth, config.max_utilisation, horizon, links))
 
 
 def simulated(
@@ -232,6 +269,36 @@ def simulated(
         worst_loads[failures[s].name] = one_loads.under([sets[s]], loads=True).load[0, 0]
     mean = total / max(1, len(rows))
     return Simulation(topology, matrices, [found[s] for s in order], mean, largest, worst_loads, plain)
+
+
+def largest_loads(
+    dag: EcmpDag,
+    traffic: TrafficMatrices,
+    rows: Int64Array,
+    policies: SegmentPolicies,
+    failures: Sequence[Failure],
+    *,
+    block: int = 16,
+    notify: Callable[[str], None] = lambda _: None,
+) -> FloatArray:
+    """(1 + F, E) Gbit/s: the largest load of each link of all matrices, without failure and under each of F failures.
+
+    Arguments are those of :func:`simulated`.
+    """
+    sets, num_links = [list(failure.links) for failure in failures], dag.topology.num_links
+    largest = np.zeros((1 + len(sets), num_links))
+    for begin in range(0, len(rows), block):
+        part = rows[begin : begin + block]
+        loads = IgpFailures.of_demands(dag, traffic.pairs, traffic.read(part), policies)
+        largest[0] = np.maximum(largest[0], loads.load.max(0))
+        at_once = max(1, _BLOCK_NUMBERS // (len(part) * num_links))
+        for first in range(0, len(sets), at_once):
+            after = loads.under(sets[first : first + at_once], loads=True).load.max(1)
+            own = slice(1 + first, 1 + first + len(after))
+            largest[own] = np.maximum(largest[own], after)
+        if len(rows) > block:
+            notify(f"largest loads: {min(begin + block, len(rows)):,} of {len(rows):,} matrices")
+    return largest
 
 
 def severity(one: FailureLoad) -> tuple[float, float]:

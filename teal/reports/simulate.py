@@ -10,7 +10,8 @@ import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
-from teal.evaluation.simulate import FailureLoad, MatrixLoad, Simulation
+from teal.evaluation.growth import LinkForecast
+from teal.evaluation.simulate import FailureLoad, MatrixLoad, Outlook, Simulation
 from teal.reports.maps import packed_utilisation
 from teal.reports.page import Cell, Column, Section, write_page
 from teal.reports.table import percent
@@ -19,7 +20,7 @@ from teal.web.layout import drawing
 
 
 def describe(simulation: Simulation) -> str:
-    """The worst matrix without failure, in three lines."""
+    """The worst matrix without failure, and the growth and the first links that it fills, a line each."""
     one, count = simulation.worst_matrix, len(simulation.matrices)
     of = f"worst of {count:,} matrices, {one.index} of {one.timestamp}" if count > 1 else f"matrix {one.index}"
     lost = f", {one.lost:.6g} Gbit/s between nodes without a path" if one.lost else ""
@@ -29,7 +30,23 @@ def describe(simulation: Simulation) -> str:
         f"{one.overload:.6g} Gbit/s above the capacities",
         f"latency {one.latency_mean:.4g} ms on average, {one.latency_99:.4g} ms for 99% of the volume, "
         f"{one.latency_worst:.4g} ms at worst",
+        *([] if simulation.outlook is None else [summary(simulation.outlook)]),
     ])  # fmt: skip
+
+
+def summary(outlook: Outlook) -> str:
+    """How many links are full by the horizon, and which first, in a sentence."""
+    full, normal = outlook.full, [one for one in outlook.full if one.full and one.full <= (outlook.horizon or "9999")]
+    by = f" by {outlook.horizon}" if outlook.horizon else ""
+    if not full:
+        return f"{outlook.growth}: no link passes {percent(outlook.limit)}{by}, if the routing stays"
+    first, count = full[0], len(full)
+    where = f"when {first.worst_failure} fails" if first.worst_failure else "without failure"
+    return (
+        f"{outlook.growth}: {count:,} link{'' if count == 1 else 's'} pass{'es' if count == 1 else ''} "
+        f"{percent(outlook.limit)}{by} if the routing stays, {len(normal):,} of them without failure; first "
+        f"{first.link} in {first.full_under_failure}, {where}"
+    )
 
 
 def render(simulation: Simulation, worst: int) -> Iterator[Table]:
@@ -44,6 +61,8 @@ def render(simulation: Simulation, worst: int) -> Iterator[Table]:
         largest, mean = (load[link] / capacity[link] for load in (simulation.largest_load, simulation.mean_load))
         table.add_row(escape(names[link]), f"{topology.capacity[link]:g}", percent(largest), percent(mean))
     yield table
+    if simulation.outlook is not None and simulation.outlook.full:
+        yield _full_links(simulation.outlook, worst)
     if not simulation.failures:
         return
     has_repair = not math.isnan(simulation.failures[0].repair_utilisation)
@@ -60,6 +79,31 @@ def render(simulation: Simulation, worst: int) -> Iterator[Table]:
             f"{one.lost:.4g}", *extra,
         )  # fmt: skip
     yield table
+
+
+_FORECAST_COLUMNS = ("today", "full in", "under its worst failure", "full in", "earliest", "latest", "failure")
+
+
+def _full_links(outlook: Outlook, most: int) -> Table:
+    by = f" by {outlook.horizon}" if outlook.horizon else ""
+    title = f"links that pass {percent(outlook.limit)}{by}, if the routing stays"
+    table = Table(title=title, title_justify="left")
+    shown = [0, 1, 2, 3, *([4, 5] if outlook.growth.fitted else []), 6]
+    for column in ("link", *(_FORECAST_COLUMNS[number] for number in shown)):
+        table.add_column(column, justify="left" if column in ("link", "failure") else "right")
+    for one in outlook.full[:most]:
+        cells = _forecast(one)
+        table.add_row(escape(one.link), *(escape(cells[number].text) for number in shown))
+    return table
+
+
+def _forecast(one: LinkForecast) -> list[Cell]:
+    """Cells of :data:`_FORECAST_COLUMNS`."""
+    return [
+        Cell(percent(one.utilisation), one.utilisation), Cell(one.full or "-"),
+        Cell(percent(one.failed_utilisation), one.failed_utilisation),
+        *(Cell(month or "-") for month in (one.full_under_failure, one.earliest, one.latest)), Cell(one.worst_failure),
+    ]  # fmt: skip
 
 
 def write_simulation_page(path: Path, simulation: Simulation) -> None:
@@ -100,7 +144,30 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
         "Loads of shortest paths with equal-cost multipath, and of segment lists where any are installed.  Each "
         "failure is shown under the matrix for which it is worst."
     )
-    write_page(path, f"Routing of {topology.name}", introduction, [section])
+    sections = [section]
+    if simulation.outlook is not None:
+        introduction = f"{summary(simulation.outlook)}. {introduction}"
+        sections.append(_outlook_section(simulation.outlook))
+    write_page(path, f"Routing of {topology.name}", introduction, sections)
+
+
+def _outlook_section(outlook: Outlook) -> Section:
+    """When links are full, all of them."""
+    numeric = ("today", "under its worst failure")
+    return Section(
+        title="When links are full",
+        facts=f"{len(outlook.full):,} of {len(outlook.links):,} links pass {percent(outlook.limit)}"
+        + (f" by {outlook.horizon}" if outlook.horizon else ""),
+        traffic=str(outlook.growth),
+        columns=[Column(name, is_number=name in numeric) for name in _FORECAST_COLUMNS],
+        lines=[(one.link, _forecast(one)) for one in outlook.links],
+        charts=(),
+        row_label="link",
+        notes=[
+            "A month is the first one in which the largest load passes the limit. Earliest and latest: at the ends of "
+            "the interval of a fitted growth."
+        ],
+    )  # fmt: skip
 
 
 def _cells(one: MatrixLoad | FailureLoad) -> list[Cell]:

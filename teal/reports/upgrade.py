@@ -56,7 +56,7 @@ def render_upgrade(plan: UpgradePlan, most: int = 30) -> Iterator[Table]:
         ]  # fmt: skip
         columns = ["link", "today", "full in", "worst failure", "full in", "failure"]
         if lines:
-            yield _table("when links are full, if nothing is bought", columns, lines, len(full))
+            yield _table(f"when links are full, if nothing is bought; {plan.routing_text}", columns, lines, len(full))
     if plan.alternatives:
         replayed = any(np.isfinite(one.dropped) for one in plan.alternatives)
         lines = [

@@ -18,7 +18,9 @@ from teal.reports.simulate import write_simulation_page
 from teal.runtime.storage import check_out_file, check_out_folder
 from teal.studies.files import write_files
 
-FILES = PAGE, LINKS, FAILURES, MANIFEST = ("simulate.html", "links.csv", "failures.csv", "manifest.json")
+FILES = PAGE, LINKS, FAILURES, FORECAST, MANIFEST = (
+    "simulate.html", "links.csv", "failures.csv", "forecast.csv", "manifest.json"
+)  # fmt: skip
 
 
 def run_simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simulation:
@@ -42,6 +44,8 @@ def run_simulate(config: SimulateConfig, notify: Callable[[str], None]) -> Simul
         }
         if result.failures:
             files[FAILURES] = partial(write_csv, rows=result.failures)
+        if result.outlook is not None:
+            files[FORECAST] = partial(write_csv, rows=result.outlook.links)
         write_files(config.out, files)
     return result
 

@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 
 from teal.cli import main
+from teal.evaluation import simulate as simulate_module
 from teal.evaluation.failures import cable_failures
-from teal.evaluation.simulate import simulated
+from teal.evaluation.simulate import largest_loads, simulated
 from teal.formats import load_topology
 from teal.formats.segment_lists import read_policies
 from teal.network import TrafficMatrices, all_pairs
 from teal.network.ecmp import EcmpDag
 from teal.network.rates import ArrayRates
 from teal.network.segment_lists import SegmentPolicies
+from teal.pathops.igp_failures import IgpFailures
 from teal.testing import make_topology
 
 # A square a - b - d - c - a with a diagonal a - d of metric 5, and a leaf e behind d.
@@ -194,3 +196,69 @@ def test_the_worst_matrix_of_a_failure_is_found_in_every_block(block: int) -> No
     )  # fmt: skip
     assert [failure.index for failure in result.failures] == [3] * 3
     assert [failure.utilisation for failure in result.failures] == pytest.approx([0.6] * 3)
+
+
+def test_months_in_which_links_are_full_by_hand(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A quarter of the demands loads a -> b by 0.45, which doubles after log 2 / log 1.3 years."""
+    words = "simulate --failures cables --growth 0.25 --growth-per-year 0.3 --max-utilisation 0.9"
+    links = {one["link"]: one for one in _json(words, capsys)["forecasts"]}
+    today = np.datetime64(_json(words, capsys)["matrices"][0]["timestamp"], "s")
+    doubled = today + np.timedelta64(round(np.log(2) / np.log(1.3) * 365.25 * 86_400), "s")
+    assert links["a->b"]["utilisation"] == pytest.approx(0.45)
+    assert links["a->b"]["full"] == str(doubled.astype("datetime64[M]"))
+    # a -> c has b to c alone, 0.25 Gbit/s of 10; without a - b all of a, and without b - d (or d's other cables) too.
+    assert links["a->c"]["utilisation"] == pytest.approx(0.025)
+    assert links["a->c"]["failed_utilisation"] == pytest.approx(0.475)
+    assert links["a->c"]["worst_failure"] == "b - d"
+    assert links["a->c"]["full"] > links["a->c"]["full_under_failure"]
+    assert links["e->d"]["full"] == links["e->d"]["full_under_failure"] == "", "which nobody uses"
+
+
+def test_a_horizon_counts_links_and_the_page_and_csv_have_all(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "simulate --failures cables --growth 0.25 --growth-per-year 0.3 --max-utilisation 0.9"
+    _run(f"{words} --horizon 2y --out short")
+    assert "no link passes 90.00% by" in capsys.readouterr().out
+    _run(f"{words} --horizon 3y --out long")
+    printed = capsys.readouterr().out
+    full = [row for row in _rows(files / "long/forecast.csv") if row["full_under_failure"]]
+    assert re.search(r"(\d+) links pass 90.00% by", printed)
+    assert len(_rows(files / "long/forecast.csv")) == 12
+    assert full[0]["worst_failure"] in printed
+    assert "When links are full" in (files / "long/simulate.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--growth-per-year much", "--growth-per-year"),
+        ("--growth-per-year fit", "at least 56 days"),
+        ("--horizon 6m", "--growth-per-year too"),
+        ("--growth-per-year 0.3 --horizon 6w", "--horizon"),
+        ("--growth 0", "growth"),
+        ("--max-utilisation 0", "max-utilisation"),
+    ],
+)
+def test_growth_that_cannot_be_is_refused(
+    words: str, expected: str, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _run(f"simulate {words}", 2)
+    assert expected in capsys.readouterr().err
+
+
+def test_largest_loads_are_those_of_every_matrix_and_failure_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In blocks of two matrices and three failures, against one matrix and one failure at a time."""
+    topology = load_topology("b4")
+    pairs, random = all_pairs(topology), np.random.default_rng(0)
+    rates = random.lognormal(0, 1, (5, len(pairs)))
+    times = np.datetime64("2024-01-01", "s") + np.arange(5) * np.timedelta64(300, "s")
+    traffic = TrafficMatrices("t", pairs, times, ArrayRates(rates), 300)
+    metric = np.ones(topology.num_links)
+    dag, failures = EcmpDag.of(topology, metric), cable_failures(topology)
+    monkeypatch.setattr(simulate_module, "_BLOCK_NUMBERS", 2 * topology.num_links * 3)
+    found = largest_loads(dag, traffic, np.arange(5), SegmentPolicies.none(), failures, block=2)
+    for row, failure in enumerate([None, *failures]):
+        down = [] if failure is None else list(failure.links)
+        after = EcmpDag.of(topology.with_failed_links(down), metric)
+        expected = np.max([IgpFailures.of_demands(after, pairs, one[None], SegmentPolicies.none()).load[0]
+                           for one in rates], axis=0)  # fmt: skip
+        np.testing.assert_allclose(found[row], expected, rtol=1e-9, atol=1e-9)

@@ -9,13 +9,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from teal.config.upgrade import UpgradeConfig
 from teal.evaluation.failures import NO_FAILURE
-from teal.evaluation.upgrade.growth import Growth, LinkForecast, fitted_growth, month_when_full
+from teal.evaluation.growth import Growth, LinkForecast, link_forecasts
 from teal.evaluation.upgrade.igp import buy_for_igp, igp_loads
-from teal.evaluation.upgrade.question import Notify, Question, planned_matrices, purchases
+from teal.evaluation.upgrade.question import Question, planned_matrices, purchases
 from teal.evaluation.upgrade.result import Alternative, CurvePoint, Purchase
-from teal.network import TrafficMatrices
 from teal.objectives import Objective
 from teal.runtime.arrays import BoolArray, FloatArray
 from teal.runtime.interruptible import Deadline
@@ -69,13 +67,6 @@ def _dropped(scenarios: Scenarios, bought: FloatArray, matrices: FloatArray, liv
     return share.reshape(count, failures)
 
 
-def growth(config: UpgradeConfig, traffic: TrafficMatrices, notify: Notify) -> Growth:
-    """The growth that the settings give, or fitted to the traffic."""
-    rate = fitted_growth(traffic) if config.rate is None else Growth.given(config.rate)
-    notify(str(rate))
-    return rate
-
-
 def by_quarter(question: Question, periods: Sequence[Period], months: Sequence[str]) -> list[Purchase]:
     """Purchases of each quarter, the earliest first; none is ever removed, so their costs sum up to the plan's."""
     rows: list[Purchase] = []
@@ -103,28 +94,10 @@ def forecasts(question: Question, scenarios: Scenarios, growth: Growth) -> list[
         rows = np.arange(scenarios.num_scenarios)
         relaxed = dataclasses.replace(scenarios, limit=0.0)
         load = Tester(relaxed).test(nothing, rows, Deadline(), finest=_FORECAST_GAP, until_cut=False).load
-    topology, failures = question.offer.topology, [NO_FAILURE, *question.failures]
-    per_link = load.reshape(-1, len(failures), topology.num_links).max(0)
-    today, limit = question.instance.traffic.timestamps[-1], scenarios.limit
-    found = []
-    for link, name in enumerate(topology.link_names()):
-        capacity = float(question.offer.regular[link])
-        if capacity <= 0:
-            continue
-        utilisation = per_link[:, link] / capacity
-        worst = int(np.argmax(utilisation))
-        times = [
-            month_when_full(float(utilisation[which]), limit, rate, today)
-            for which, rate in ((0, growth.rate), (worst, growth.rate), (worst, growth.high), (worst, growth.low))
-        ]
-        found.append(
-            LinkForecast(
-                link=name, capacity=capacity, utilisation=float(utilisation[0]),
-                failed_utilisation=float(utilisation[worst]), worst_failure=failures[worst].name, full=times[0],
-                full_under_failure=times[1], earliest=times[2], latest=times[3],
-            )
-        )  # fmt: skip
-    return sorted(found, key=lambda one: -one.failed_utilisation)
+    topology, names = question.offer.topology, [one.name for one in (NO_FAILURE, *question.failures)]
+    per_link = load.reshape(-1, len(names), topology.num_links).max(0)
+    today, capacity = question.instance.traffic.timestamps[-1], question.offer.regular
+    return link_forecasts(topology, capacity, per_link, names, scenarios.limit, growth, today)
 
 
 def curve(question: Question, scenarios: Scenarios, cuts: Cuts) -> list[CurvePoint]:

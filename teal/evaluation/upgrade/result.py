@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
-from teal.evaluation.upgrade.growth import Growth, LinkForecast
+from teal.evaluation.growth import Growth, LinkForecast
 from teal.formats.allocations import finite_only
 from teal.network import Topology
 from teal.solvers.upgrade import Upgrade
@@ -173,6 +173,7 @@ class UpgradePlan:
         worst_demands: largest utilisation by the worst demands found in the hose; NaN for others.
         worst_limit: certified, that no demands of the hose pass; NaN if it was not computed.
         replayed: of the matrices that are not planned for; None where demands are not those of matrices.
+        routing: optimal or ecmp (see :class:`teal.config.upgrade.UpgradeConfig`), of which loads and forecasts are.
         growth: of the demands in time; None if it was not asked for.
         forecasts: when each link is full, the earliest first.
         quarters: of the horizon.
@@ -193,12 +194,18 @@ class UpgradePlan:
     worst_demands: float = math.nan
     worst_limit: float = math.nan
     replayed: Replayed | None = None
+    routing: str = "optimal"
     growth: Growth | None = None
     forecasts: list[LinkForecast] = dataclasses.field(default_factory=list)
     quarters: list[Quarter] = dataclasses.field(default_factory=list)
     alternatives: list[Alternative] = dataclasses.field(default_factory=list)
     curve: list[CurvePoint] = dataclasses.field(default_factory=list)
     failed: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def routing_text(self) -> str:
+        """Which routing the loads are of, for headings."""
+        return "shortest paths of the IGP" if self.routing == "ecmp" else "splits chosen anew in every scenario"
 
     @property
     def bound_all_paths(self) -> float:
@@ -259,7 +266,7 @@ class UpgradePlan:
                 else "what other paths would save is unknown"
             )
         if self.growth is not None:
-            lines.append(str(self.growth))
+            lines.append(f"{self.growth}; {self.routing_text}")
             full = [part for part in self.forecasts if part.full_under_failure]
             lines += [
                 f"{part.link} is full under failure of {part.worst_failure or 'nothing'} in {part.full_under_failure}"

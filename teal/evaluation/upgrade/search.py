@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from teal.config.upgrade import UpgradeConfig
-from teal.evaluation.upgrade.growth import month_after, quarters
+from teal.evaluation.growth import growth_of, month_after, quarters
 from teal.evaluation.upgrade.igp import buy_for_igp, igp_loads
 from teal.evaluation.upgrade.inputs import hose_of
 from teal.evaluation.upgrade.left_out import LeftOut
-from teal.evaluation.upgrade.outlook import alternative, by_quarter, curve, forecasts, growth
+from teal.evaluation.upgrade.outlook import alternative, by_quarter, curve, forecasts
 from teal.evaluation.upgrade.question import Notify, Question, load_question, purchases
 from teal.evaluation.upgrade.result import Quarter, ScenarioFit, UpgradePlan
 from teal.runtime.arrays import FloatArray
@@ -63,7 +63,7 @@ def _planned(question: Question) -> UpgradePlan:
         return _with_comparison(question, scenarios, cut_off)
     if config.horizon:
         return _over_time(question, scenarios, cut_off)
-    rate = growth(config, question.instance.traffic, notify) if config.growth_per_year else None
+    rate = growth_of(config, question.instance.traffic, notify) if config.growth_per_year else None
     left_out, cuts, begin, rounds = LeftOut(question), None, time.perf_counter(), 0
     while True:
         upgrade, cuts, scenarios, continuous = _bought(question, scenarios, cuts)
@@ -216,7 +216,7 @@ def _with_comparison(question: Question, start: Scenarios, cut_off: dict[int, li
 def _over_time(question: Question, scenarios: Scenarios, cut_off: dict[int, list[int]]) -> UpgradePlan:
     """Purchases by quarter, up to the horizon."""
     config, today = question.config, question.instance.traffic.timestamps[-1]
-    rate = growth(config, question.instance.traffic, question.notify)
+    rate = growth_of(config, question.instance.traffic, question.notify)
     ends, factors = quarters(rate, config.horizon_years)
     left_out, known, most = LeftOut(question), None, float(factors.max())
     begin, rounds = time.perf_counter(), 0
@@ -272,7 +272,7 @@ def _plan(
         upgraded=topology.with_capacity(capacity).with_links(capacity > 0),
         upgrade=upgrade, purchases=purchases(question, upgrade.bought, upgrade.modules),
         scenarios=_fits(question, scenarios, upgrade, cut_off), cut_off=named,
-        continuous=continuous, before=before, after=after,
+        continuous=continuous, before=before, after=after, routing=question.config.routing,
         failed=question.failed,
     )  # fmt: skip
 

@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy.stats import t as student_t
 
+from teal.config.growth import GrowthConfig
 from teal.errors import InputError
-from teal.network import TrafficMatrices
+from teal.network import Topology, TrafficMatrices
 from teal.runtime.arrays import FloatArray
 
 _DAY_S, _YEAR_S = 86_400.0, 365.25 * 86_400.0
@@ -66,6 +68,17 @@ class Growth:
             return f"growth {100 * math.expm1(self.rate):.3g}% a year"
         numbers = [100 * math.expm1(min(rate, 50.0)) for rate in (self.rate, self.low, self.high)]
         return "growth {:.3g}% a year, fitted (90%: {:.3g}% to {:.3g}%)".format(*numbers)
+
+
+def growth_of(config: GrowthConfig, traffic: TrafficMatrices, notify: Callable[[str], None]) -> Growth:
+    """The growth that the settings give, or fitted to the traffic.
+
+    Raises:
+        InputError: see :func:`fitted_growth`.
+    """
+    growth = fitted_growth(traffic) if config.rate is None else Growth.given(config.rate)
+    notify(str(growth))
+    return growth
 
 
 def fitted_growth(traffic: TrafficMatrices) -> Growth:
@@ -142,6 +155,41 @@ class LinkForecast:
     full_under_failure: str
     earliest: str
     latest: str
+
+
+def link_forecasts(
+    topology: Topology, capacity: FloatArray, load: FloatArray, failures: Sequence[str], limit: float, growth: Growth,
+    today: np.datetime64,
+) -> list[LinkForecast]:  # fmt: skip
+    """When each link with a capacity is full under a routing that does not change, the fullest under failure first.
+
+    Args:
+        topology: gives the names of the links.
+        capacity: (E,) Gbit/s.
+        load: (F, E) Gbit/s today, the largest of all matrices, without failure and then under each failure.
+        failures: F names, of which the first stands for no failure.
+        limit: utilisation above which a link is full.
+        growth: of all demands, to which loads are in proportion.
+        today: time of the traffic.
+    """
+    found = []
+    for link, name in enumerate(topology.link_names()):
+        if capacity[link] <= 0:
+            continue
+        utilisation = load[:, link] / capacity[link]
+        worst = int(np.argmax(utilisation))
+        times = [
+            month_when_full(float(utilisation[which]), limit, rate, today)
+            for which, rate in ((0, growth.rate), (worst, growth.rate), (worst, growth.high), (worst, growth.low))
+        ]
+        found.append(
+            LinkForecast(
+                link=name, capacity=float(capacity[link]), utilisation=float(utilisation[0]),
+                failed_utilisation=float(utilisation[worst]), worst_failure=failures[worst], full=times[0],
+                full_under_failure=times[1], earliest=times[2], latest=times[3],
+            )
+        )  # fmt: skip
+    return sorted(found, key=lambda one: -one.failed_utilisation)
 
 
 def month_when_full(utilisation: float, limit: float, rate: float, today: np.datetime64) -> str:

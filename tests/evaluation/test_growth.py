@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from teal.errors import InputError
-from teal.evaluation.upgrade.growth import Growth, fitted_growth, month_when_full, quarters
+from teal.evaluation.growth import Growth, fitted_growth, month_when_full, quarters
 from teal.network import TrafficMatrices
 from teal.network.rates import ArrayRates
 from teal.runtime.arrays import FloatArray
