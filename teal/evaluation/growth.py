@@ -65,9 +65,9 @@ class Growth:
 
     def __str__(self) -> str:
         if not self.fitted:
-            return f"growth {100 * math.expm1(self.rate):.3g}% a year"
+            return f"growth of {100 * math.expm1(self.rate):.3g}% a year"
         numbers = [100 * math.expm1(min(rate, 50.0)) for rate in (self.rate, self.low, self.high)]
-        return "growth {:.3g}% a year, fitted (90%: {:.3g}% to {:.3g}%)".format(*numbers)
+        return "growth of {:.3g}% a year, fitted (90%: {:.3g}% to {:.3g}%)".format(*numbers)
 
 
 def growth_of(config: GrowthConfig, traffic: TrafficMatrices, notify: Callable[[str], None]) -> Growth:

@@ -65,6 +65,7 @@ class Section:
         notes: of failed schemes.
         charts: in their order.
         map: see :func:`teal.reports.maps.network_map`; None for no map.
+        map_first: whether the map stands above the table.
         row_label: heading of the first column.
         findings: sentences that say what the table shows.
         case_label: of the choice of what the map shows.
@@ -79,6 +80,7 @@ class Section:
     charts: Sequence[Chart]
     notes: Sequence[str] = ()
     map: dict[str, Any] | None = None
+    map_first: bool = False
     row_label: str = "scheme"
     findings: Sequence[str] = ()
     case_label: str = "Matrix"

@@ -39,11 +39,11 @@ def summary(outlook: Outlook) -> str:
     full, normal = outlook.full, [one for one in outlook.full if one.full and one.full <= (outlook.horizon or "9999")]
     by = f" by {outlook.horizon}" if outlook.horizon else ""
     if not full:
-        return f"{outlook.growth}: no link passes {percent(outlook.limit)}{by}, if the routing stays"
+        return f"With {outlook.growth}, no link passes {percent(outlook.limit)}{by}, if the routing stays"
     first, count = full[0], len(full)
     where = f"when {first.worst_failure} fails" if first.worst_failure else "without failure"
     return (
-        f"{outlook.growth}: {count:,} link{'' if count == 1 else 's'} pass{'es' if count == 1 else ''} "
+        f"With {outlook.growth}, {count:,} link{'' if count == 1 else 's'} pass{'es' if count == 1 else ''} "
         f"{percent(outlook.limit)}{by} if the routing stays, {len(normal):,} of them without failure; first "
         f"{first.link} in {first.full_under_failure}, {where}"
     )
@@ -139,16 +139,51 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
         charts=(),
         row_label="failure",
         map={**drawn, "cases": [name for name, _ in cases], "schemes": schemes, "utilisation": shares},
+        map_first=True, case_label="Failure", scheme_label="Routing",
     )  # fmt: skip
     introduction = (
-        "Loads of shortest paths with equal-cost multipath, and of segment lists where any are installed.  Each "
-        "failure is shown under the matrix for which it is worst."
+        f"{_answer(simulation)} Loads are those of shortest paths with equal-cost multipath, and of segment lists "
+        "where any are installed. Each failure is shown under the matrix for which it is worst."
     )
-    sections = [section]
+    links = _link_section(simulation) if simulation.outlook is None else _outlook_section(simulation.outlook)
+    write_page(path, f"Routing of {topology.name}", introduction, [section, links])
+
+
+def _answer(simulation: Simulation) -> str:
+    """The fullest link without failure, the worst failure, and what growth fills, in sentences."""
+    one = simulation.worst_matrix
+    sentences = [f"The fullest link is {one.busiest} at {percent(one.utilisation)} of its capacity without failure."]
+    if simulation.failures:
+        worst, over = simulation.failures[0], sum(failure.utilisation > 1 for failure in simulation.failures)
+        sentences.append(
+            f"The worst of {len(simulation.failures):,} failures is that of {worst.failure}: it fills "
+            f"{worst.busiest or 'no link'} to {percent(worst.utilisation)}. {over or 'None'} of the failures "
+            f"{'takes' if over == 1 else 'take'} a link beyond its capacity."
+        )
     if simulation.outlook is not None:
-        introduction = f"{summary(simulation.outlook)}. {introduction}"
-        sections.append(_outlook_section(simulation.outlook))
-    write_page(path, f"Routing of {topology.name}", introduction, sections)
+        sentences.append(f"{summary(simulation.outlook)}.")
+    return " ".join(sentences)
+
+
+def _link_section(simulation: Simulation) -> Section:
+    """The loads of all links without failure, the fullest first."""
+    topology = simulation.topology
+    capacity = np.where(topology.capacity > 0, topology.capacity, np.inf)
+    largest, mean = simulation.largest_load / capacity, simulation.mean_load / capacity
+    names, live = topology.link_names(), np.flatnonzero(topology.capacity > 0)
+    return Section(
+        title="Links without failure",
+        facts=f"{len(live):,} links with a capacity, of {len(simulation.matrices):,} matrices the largest and the mean",
+        traffic="shortest paths",
+        columns=[Column(name, most_is_best=True) for name in ("largest utilisation", "mean", "capacity, Gbit/s")],
+        lines=[
+            (names[link], [*(Cell(percent(float(one[link])), float(one[link])) for one in (largest, mean)),
+                           Cell(f"{topology.capacity[link]:g}", float(topology.capacity[link]))])
+            for link in live[np.argsort(-largest[live], kind="stable")].tolist()
+        ],
+        charts=(),
+        row_label="link",
+    )  # fmt: skip
 
 
 def _outlook_section(outlook: Outlook) -> Section:
@@ -163,7 +198,7 @@ def _outlook_section(outlook: Outlook) -> Section:
         lines=[(one.link, _forecast(one)) for one in outlook.links],
         charts=(),
         row_label="link",
-        notes=[
+        findings=[
             "A month is the first one in which the largest load passes the limit. Earliest and latest: at the ends of "
             "the interval of a fitted growth."
         ],

@@ -81,8 +81,11 @@ def test_the_page_and_tables_are_written_and_kept(files: Path) -> None:
     assert len(rows) == 12
     assert {row["metric"] for row in rows} == {"1", "2", "5"}
     assert len(_rows(files / "now/failures.csv")) == 6
-    page = (files / "now/simulate.html").read_text(encoding="utf-8")
-    assert "a - b down" in page
+    page, _, links = (files / "now/simulate.html").read_text(encoding="utf-8").partition('<section id="network-1"')
+    assert "a - b down" in page + links
+    assert re.search(r'<th scope="row">a-&gt;b</th>\s*<td[^>]*>180.00%</td>', links), "a table of the links"
+    assert page.index('class="map"') < page.index("<table>")
+    assert "The worst of 6 failures is that of" in page
     # Of 18 Gbit/s from a by b 8 are too much for each of two links; without d - e 6 are lost, and 2 too much for each.
     columns = re.findall(r'<th scope="col".*?<button type="button">(.*?)</button>', page)
     found = {
