@@ -28,6 +28,7 @@ from teal.config import (
     ServeConfig,
     SimulateConfig,
     SolveConfig,
+    SurveyConfig,
     SweepConfig,
     TopologyConfig,
     TopologyListConfig,
@@ -76,6 +77,7 @@ COMMANDS = {
     "evaluate": Command(EvaluateConfig, runners.evaluate, _COMPARE, uses_kernels=False),  # compiles for its schemes
     "report": Command(ReportConfig, runners.report, _COMPARE, uses_kernels=False),
     "simulate": Command(SimulateConfig, routing_runners.simulate, _COMPARE, uses_kernels=False),
+    "survey": Command(SurveyConfig, routing_runners.survey, _COMPARE, uses_kernels=False),
     "metrics": Command(MetricsConfig, routing_runners.metrics, _COMPARE, uses_kernels=False),
     "plan": Command(PlanConfig, runners.plan, _COMPARE, further_kernels=_MANY_MATRICES),
     "upgrade": Command(UpgradeConfig, routing_runners.upgrade, _COMPARE),

@@ -7,7 +7,7 @@ import sys
 
 from teal.cli import runners
 from teal.cli.runners import EXIT_FAILED, EXIT_GAP, EXIT_OK, Notify, print_tables
-from teal.config import MetricsConfig, SimulateConfig, SolveConfig, UpgradeConfig
+from teal.config import MetricsConfig, SimulateConfig, SolveConfig, SurveyConfig, UpgradeConfig
 
 
 def simulate(config: SimulateConfig, notify: Notify) -> int:
@@ -24,6 +24,17 @@ def simulate(config: SimulateConfig, notify: Notify) -> int:
     print_tables(render(result, config.worst))
     if config.out is not None:
         print(f"{config.out / PAGE}: open it in a browser; tables are beside it")
+    return EXIT_OK
+
+
+def survey(config: SurveyConfig, notify: Notify) -> int:
+    """From files to answers: the sentences with which the page begins."""
+    from teal.studies.survey import PAGE, run_survey
+
+    for step in run_survey(config, notify):
+        if step.answer:
+            print(step.answer)
+    print(f"{config.out / PAGE}: open it in a browser")
     return EXIT_OK
 
 

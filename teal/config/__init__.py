@@ -20,6 +20,7 @@ from teal.config.report import ReportConfig
 from teal.config.serve import ServeConfig
 from teal.config.simulate import SimulateConfig
 from teal.config.solve import SolveConfig
+from teal.config.survey import SurveyConfig
 from teal.config.sweep import SweepConfig
 from teal.config.topology import TopologyConfig, TopologyListConfig
 from teal.config.traffic import TrafficConfig, TrafficConvertConfig, TrafficGenerateConfig
@@ -53,6 +54,7 @@ __all__ = [
     "ServeConfig",
     "SimulateConfig",
     "SolveConfig",
+    "SurveyConfig",
     "SweepConfig",
     "TopologyConfig",
     "TopologyListConfig",

@@ -151,6 +151,12 @@ def write_simulation_page(path: Path, simulation: Simulation) -> None:
 
 def _answer(simulation: Simulation) -> str:
     """The fullest link without failure, the worst failure, and what growth fills, in sentences."""
+    growth = [] if simulation.outlook is None else [f"{summary(simulation.outlook)}."]
+    return " ".join([loads_sentence(simulation), *growth])
+
+
+def loads_sentence(simulation: Simulation) -> str:
+    """The fullest link without failure, and the worst failure."""
     one = simulation.worst_matrix
     sentences = [f"The fullest link is {one.busiest} at {percent(one.utilisation)} of its capacity without failure."]
     if simulation.failures:
@@ -160,8 +166,6 @@ def _answer(simulation: Simulation) -> str:
             f"{worst.busiest or 'no link'} to {percent(worst.utilisation)}. {over or 'None'} of the failures "
             f"{'takes' if over == 1 else 'take'} a link beyond its capacity."
         )
-    if simulation.outlook is not None:
-        sentences.append(f"{summary(simulation.outlook)}.")
     return " ".join(sentences)
 
 
