@@ -36,6 +36,7 @@ class SolveConfig(IgpConfig, InstanceConfig):
             "matrices",
             "survive",
             "fewest_policies",
+            "target_utilisation",
             "one_list",
         ),
         "calm": ("previous", "max_churn", "keep_within"),
@@ -77,6 +78,9 @@ class SolveConfig(IgpConfig, InstanceConfig):
     fewest_policies: str = ""
     """With --routing segments and max_link_utilisation: the fewest demands with a policy whose utilisation is within
     this share of the best, such as 1%."""
+    target_utilisation: float = 0.0
+    """Likewise: the fewest demands with a policy that keep every link at or below this utilisation, such as 0.6; 0 for
+    none."""
     one_list: bool = False
     """With --routing segments and max_link_utilisation: one segment list for each demand, without splits."""
     previous: Path | None = None
@@ -148,10 +152,10 @@ class SolveConfig(IgpConfig, InstanceConfig):
         require(self, "matrices", "a whole number of at least 0", self.matrices >= 0)
         for field in ("matrices", "survive"):
             require(self, field, "--routing segments and max_link_utilisation beside it", is_balanced or not is_static)
-        for field in ("fewest_policies", "one_list", "adjacency"):
+        for field in ("fewest_policies", "target_utilisation", "one_list", "adjacency"):
             require(self, field, "a single matrix without failures", not is_static or not getattr(self, field))
         require(self, "max_segments", "2 with --matrices and --survive", not is_static or self.max_segments == 2)
-        for field in ("fewest_policies", "one_list", "set_metric", "ucmp", "adjacency"):
+        for field in ("fewest_policies", "target_utilisation", "one_list", "set_metric", "ucmp", "adjacency"):
             require(self, field, "--routing segments beside it", self.routing != "paths" or not getattr(self, field))
         require(self, "max_segments", "--routing segments beside it", self.routing != "paths" or self.max_segments == 2)
         require(self, "metric", "--routing segments beside it", self.routing != "paths" or self.metric == "file")
@@ -174,11 +178,14 @@ class SolveConfig(IgpConfig, InstanceConfig):
             require(self, field, f"nothing {where}", not getattr(self, field))
         for field in ("class_shares", "latency_limits", "is_sharded"):
             require(self, field, f"nothing {where}", not getattr(self, field))
-        for field in ("fewest_policies", "one_list"):
+        for field in ("fewest_policies", "target_utilisation", "one_list"):
             balances = self.objective == "max_link_utilisation" and self.routing == "segments"
             require(self, field, "--objective max_link_utilisation beside it", balances or not getattr(self, field))
             is_two = self.max_segments == 2 and not self.adjacency
             require(self, field, "two segments without --adjacency", is_two or not getattr(self, field))
+        require(self, "target_utilisation", "a number of at least 0", 0 <= self.target_utilisation < float("inf"))
+        is_one = not (self.fewest_policies and self.target_utilisation)
+        require(self, "target_utilisation", "nothing with --fewest-policies", is_one)
         if self.fewest_policies:
             share(self.fewest_policies, "--fewest-policies")
 

@@ -151,13 +151,14 @@ def solved(
     mid, shares, value, bound = result.mid, result.share, result.value, result.bound
     policies_bound = fractional = math.nan
     extra = deadline if config.deadline else Deadline.after(_EXTRA_S)
-    if config.fewest_policies:
-        allowed = result.value * (1 + share(config.fewest_policies, "--fewest-policies"))
+    if config.fewest_policies or config.target_utilisation:
+        allowed = _allowed(config, result)
         few: FewPolicies = fewest_policies(problem, result, allowed, extra)
         mid, shares, value, policies_bound = few.mid, few.share, few.utilisation, float(few.bound)
     if config.one_list:
         fractional = value
-        starts = [(mid, shares)] if config.fewest_policies else [(mid, shares), _basic(problem, result, extra)]
+        is_few = config.fewest_policies or config.target_utilisation
+        starts = [(mid, shares)] if is_few else [(mid, shares), _basic(problem, result, extra)]
         tried: list[OneList] = [one_list(problem, *start, extra) for start in starts]
         best = min(tried, key=lambda one: one.utilisation)
         mid, shares, value = best.mid, np.ones(best.mid.shape), best.utilisation
@@ -175,6 +176,24 @@ def solved(
         float((admitted * per_demand).sum() / max(admitted.sum(), 1e-300)), len(problem.demand), policies_bound,
         fractional, result.iterations, time.perf_counter() - begin, result.gap <= config.gap, result.stopped_by,
     )  # fmt: skip
+
+
+def _allowed(config: SolveConfig, result: SegmentResult) -> float:
+    """The utilisation within which policies are to be few.
+
+    Raises:
+        InputError: no lists keep the target, or the search has found none that do.
+    """
+    if config.fewest_policies:
+        return result.value * (1 + share(config.fewest_policies, "--fewest-policies"))
+    target = config.target_utilisation
+    if result.bound > target:
+        expected = f"at least {result.bound:.6g}: no lists with one midpoint load every link less"
+        raise InputError("--target-utilisation", "", expected, target)
+    if result.value > target:
+        expected = f"at least {result.value:.6g}, which was reached (down to {result.bound:.6g} is not excluded)"
+        raise InputError("--target-utilisation", "", expected, target)
+    return target
 
 
 def _solve(

@@ -270,20 +270,28 @@ class Survey:
         )  # fmt: skip
 
     def _policies(self) -> Step:
-        config = SolveConfig(
-            **self._with_traffic(), index=max(0, self.steps["loads"].worst), objective="max_link_utilisation",
-            routing="segments", fewest_policies="1%", deadline=self._config.deadline,
-            out=self._config.out / "policies.json", overwrite=True,
-        )  # fmt: skip
-        report = run_segments(config, self._notify)
+        settings = {
+            **self._with_traffic(), "index": max(0, self.steps["loads"].worst), "objective": "max_link_utilisation",
+            "routing": "segments", "deadline": self._config.deadline, "out": self._config.out / "policies.json",
+            "overwrite": True,
+        }  # fmt: skip
+        config = SolveConfig(**settings, target_utilisation=self._config.max_utilisation)
+        try:
+            report = run_segments(config, self._notify)
+        except InputError as error:  # no lists keep the limit: those that come near the best
+            self._notify(str(error))
+            config = SolveConfig(**settings, fewest_policies="1%")
+            report = run_segments(config, self._notify)
         assert isinstance(report, SegmentReport)
         count = len(report.policies.lists)
         answer = (
             f"Without failure, {count:,} segment routing polic{'y takes' if count == 1 else 'ies take'} the fullest "
             f"link from {percent(report.ecmp)} to {percent(report.max_link_utilisation)}."
+            if count
+            else f"Without failure, no link passes {percent(self._config.max_utilisation)}, without any policy."
         )
         return Step(
-            "Policies that mend most, without failure", answer=answer,
+            "Few policies that mend most, without failure", answer=answer,
             findings=(answer, *report.describe().splitlines()), command=command_line("solve", config),
             page="policies.json",
         )  # fmt: skip

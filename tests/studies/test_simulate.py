@@ -111,6 +111,22 @@ def test_few_policies_are_what_simulate_then_finds(files: Path, capsys: pytest.C
     assert len(read_policies(files / "p.json", load_topology("net.csv")).lists) == found["policies"]
 
 
+def test_the_fewest_policies_within_a_target_are_what_simulate_then_finds(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "solve --routing segments --objective max_link_utilisation --gap 0.001 --out p.json --overwrite"
+    # Shortest paths put 18 Gbit/s of two demands on a link of 10: none, or one of them has to take another way.
+    for target, policies in ((1.9, 0), (1.3, 1), (0.96, 1)):
+        found = _json(f"{words} --target-utilisation {target}", capsys)
+        assert found["policies"] == found["policies_bound"] == policies
+        after = _json("simulate --policies p.json", capsys)
+        assert after["matrices"][0]["utilisation"] <= target * (1 + 1e-6)
+    _run(f"{words} --target-utilisation 0.9", 2)
+    assert "no lists with one midpoint load every link less" in capsys.readouterr().err
+    _run(f"{words} --target-utilisation 1 --fewest-policies 1%", 2)
+    _run(f"{words} --target-utilisation -1", 2)
+
+
 def test_one_list_flow_and_ecmp(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = _json("solve --routing segments --objective max_link_utilisation --one-list --out one.conf", capsys)
     assert one["value"] >= one["fractional"] * (1 - 1e-9)
