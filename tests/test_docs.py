@@ -47,6 +47,44 @@ def test_every_option_that_a_page_uses_exists(page: Path) -> None:
                 assert re.search(rf"{option}\b", _help(name)), f"{page.name}: {line}: there is no {option}"
 
 
+ANSWERING = [ROOT / "docs" / name for name in ("which.md", "what-now.md")]
+
+
+@pytest.mark.parametrize("page", ANSWERING, ids=lambda page: page.name)
+def test_commands_and_sections_that_answers_name_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for code in re.findall(r"`(teal [^`]+)`", text):
+        words = code.split()
+        name = " ".join(words[1:3]) if words[1] in ("paths", "traffic", "topology", "bench") else words[1]
+        if name.startswith("--") or "." in code.split()[0]:
+            continue
+        for option in re.findall(r"(?<=\s)--[a-z-]+", code):
+            assert re.search(rf"{option}\b", _help(name)), f"{code}: there is no {option}"
+    for target, anchor in re.findall(r"\]\(([\w/-]+\.md)(?:#([\w-]+))?\)", text):
+        headings = re.findall(r"^#+ (.*)$", (ROOT / "docs" / target).read_text(encoding="utf-8"), flags=re.M)
+        slugs = {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+        assert not anchor or anchor in slugs, f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize(
+    ("question", "page", "answer"),
+    [
+        ("my LP takes a minute, what do I run", "which.md", "`teal solve --gap 0.001 --prove`"),
+        ("is it faster than an LP on my network", "which.md", "`teal evaluate --race`"),
+        ("which links fill in six months", "which.md", "`teal simulate --growth-per-year 0.3 --horizon 6m`"),
+        ("I have SNMP counters and no matrix", "which.md", "`teal estimate`"),
+        ("how do I add a scheme", "which.md", "(schemes.md)"),
+        ("I have one hour and the network's files", "which.md", "`teal survey`"),
+        ("a link failed, what does the service do", "what-now.md", "`PATCH /v1/networks/{name}/links`"),
+        ("the deadline passed", "what-now.md", "it: the gap that is printed is certified"),
+        ("the service says 503", "what-now.md", "`Retry-After`"),
+        ("it does not fit into memory", "what-now.md", "`--shards`"),
+    ],
+)
+def test_the_questions_of_a_stranger_have_an_answer(question: str, page: str, answer: str) -> None:
+    assert answer in (ROOT / "docs" / page).read_text(encoding="utf-8"), question
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_are_included_by_lines_that_the_site_understands(page: Path) -> None:
     for line in page.read_text(encoding="utf-8").splitlines():
