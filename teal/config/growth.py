@@ -8,6 +8,7 @@ from teal.config.base import require
 from teal.errors import InputError
 
 _MOST_YEARS = 30.0  # of a horizon
+_MAX_GROWTH = 1e6  # factor of all demands
 _YEARS = {"y": 1.0, "q": 0.25, "m": 1 / 12}
 
 
@@ -27,8 +28,8 @@ class GrowthConfig:
 
     def check_growth(self) -> None:
         """Raise InputError for a number out of its range, or a horizon without a growth."""
-        require(self, "growth", "a finite number above 0", 0 < self.growth < float("inf"))
-        require(self, "max_utilisation", "a number above 0", self.max_utilisation > 0)
+        require(self, "growth", f"a number above 0, up to {_MAX_GROWTH:g}", 0 < self.growth <= _MAX_GROWTH)
+        require(self, "max_utilisation", "a finite number above 0", 0 < self.max_utilisation < float("inf"))
         require(self, "horizon", "--growth-per-year too", not self.horizon or bool(self.growth_per_year))
         _ = self.rate, self.horizon_years
 

@@ -32,6 +32,7 @@ _LEAST_DAYS = 56  # days from the first mean to the last
 _LEAST_FREEDOM = 10  # degrees of freedom: daily means less the fitted slope and the level of each weekday
 _MOST_WIDTH = math.log(16.0)  # log growth per year: an interval whose ends differ 16 times says nothing of the future
 _MOST_YEARS = 30.0  # years, beyond which a link counts as never full
+_ROUNDING = 1e-9  # relative, of a sum of demands at the limit
 _QUANTILE = 0.95  # of Student's t, at the upper end of a two-sided interval of 90%
 _MOST_CORRELATION = 0.95  # of neighbouring residuals
 _BLOCK = 1024  # matrices in memory at a time
@@ -203,7 +204,13 @@ def month_when_full(utilisation: float, limit: float, rate: float, today: np.dat
     """
     if utilisation <= 0:
         return ""
-    years = 0.0 if utilisation > limit else math.inf if rate <= 0 else math.log(limit / utilisation) / rate
+    years = (
+        0.0
+        if utilisation > limit * (1 + _ROUNDING)
+        else math.inf
+        if rate <= 0
+        else math.log(limit / utilisation) / rate
+    )
     if years > _MOST_YEARS:
         return ""
     return month_after(today, years)

@@ -28,6 +28,7 @@ from teal.solvers.segments.one_list import OneList, one_list
 from teal.solvers.segments.search import gap_between
 
 _REPORT_EVERY_S = 2.0  # seconds between two progress messages
+_TARGET_ROUNDING = 1e-6  # relative, of a utilisation at its target
 _FINISH_S = 30.0  # for column generation where a search stalls, unless there is a deadline
 _EXTRA_S = 60.0  # for the fewest policies or one list each, likewise
 
@@ -150,6 +151,7 @@ def solved(
     result = _ecmp(problem, config) if config.routing == "ecmp" else _solve(problem, config, deadline, notify)
     mid, shares, value, bound = result.mid, result.share, result.value, result.bound
     policies_bound = fractional = math.nan
+    allowed = math.inf
     extra = deadline if config.deadline else Deadline.after(_EXTRA_S)
     if config.fewest_policies or config.target_utilisation:
         allowed = _allowed(config, result)
@@ -157,11 +159,15 @@ def solved(
         mid, shares, value, policies_bound = few.mid, few.share, few.utilisation, float(few.bound)
     if config.one_list:
         fractional = value
-        is_few = config.fewest_policies or config.target_utilisation
-        starts = [(mid, shares)] if is_few else [(mid, shares), _basic(problem, result, extra)]
+        starts = [(mid, shares)] if math.isfinite(allowed) else [(mid, shares), _basic(problem, result, extra)]
         tried: list[OneList] = [one_list(problem, *start, extra) for start in starts]
         best = min(tried, key=lambda one: one.utilisation)
         mid, shares, value = best.mid, np.ones(best.mid.shape), best.utilisation
+        if value > allowed * (1 + _TARGET_ROUNDING):
+            policies_bound = math.nan  # which is of lists within the utilisation
+            if config.target_utilisation:
+                found = f"{config.target_utilisation:g}, where one list each was found for {value:.6g}"
+                raise InputError("--one-list", "", "splits, or a larger --target-utilisation", found)
     load = problem.loads(mid, shares)
     policies = problem.policies(mid, shares)
     delay = SegmentPasses(dag).segment_sum(dag.topology.latency[None])[0]
@@ -187,13 +193,14 @@ def _allowed(config: SolveConfig, result: SegmentResult) -> float:
     if config.fewest_policies:
         return result.value * (1 + share(config.fewest_policies, "--fewest-policies"))
     target = config.target_utilisation
-    if result.bound > target:
+    if result.bound > target * (1 + _TARGET_ROUNDING):
         expected = f"at least {result.bound:.6g}: no lists with one midpoint load every link less"
         raise InputError("--target-utilisation", "", expected, target)
-    if result.value > target:
-        expected = f"at least {result.value:.6g}, which was reached (down to {result.bound:.6g} is not excluded)"
+    if result.value > target * (1 + _TARGET_ROUNDING):
+        reached = math.ceil(result.value * 1e5) / 1e5
+        expected = f"at least {reached:g}, which was reached (down to {result.bound:.6g} is not excluded)"
         raise InputError("--target-utilisation", "", expected, target)
-    return target
+    return max(target, result.value)
 
 
 def _solve(

@@ -51,13 +51,11 @@ class NetworkRecord:
     fairness: tuple[FairnessPoint, ...] = ()
 
     @classmethod
-    def of(
-        cls, topology: Topology, traffic: str, content: str, selection: str, fairness: Sequence[FairnessPoint] = ()
-    ) -> NetworkRecord:
+    def of(cls, topology: Topology, traffic: str, content: str, selection: str) -> NetworkRecord:
         """The record of a topology and the name of its traffic."""
         return cls(
             topology.name, traffic, topology.node_names, topology.coordinates,
-            topology.link_source, topology.link_target, topology.capacity, content, selection, tuple(fairness),
+            topology.link_source, topology.link_target, topology.capacity, content, selection,
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:

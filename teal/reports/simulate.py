@@ -161,11 +161,17 @@ def loads_sentence(simulation: Simulation) -> str:
     sentences = [f"The fullest link is {one.busiest} at {percent(one.utilisation)} of its capacity without failure."]
     if simulation.failures:
         worst, over = simulation.failures[0], sum(failure.utilisation > 1 for failure in simulation.failures)
-        sentences.append(
-            f"The worst of {len(simulation.failures):,} failures is that of {worst.failure}: it fills "
-            f"{worst.busiest or 'no link'} to {percent(worst.utilisation)}. {over or 'None'} of the failures "
-            f"{'takes' if over == 1 else 'take'} a link beyond its capacity."
-        )
+        worst_of = f"The worst of {len(simulation.failures):,} failures is that of {worst.failure}"
+        fills = f": it fills {worst.busiest} to {percent(worst.utilisation)}"
+        loads = fills if worst.busiest else ", under which no link is used"
+        takes = "takes" if over == 1 else "take"
+        sentences.append(f"{worst_of}{loads}. {over or 'None'} of the failures {takes} a link beyond its capacity.")
+        cut = [failure for failure in simulation.failures if failure.lost > 0]
+        if cut:
+            most = max(cut, key=lambda failure: failure.lost)
+            sentences.append(
+                f"{len(cut):,} of the failures cut demand off, that of {most.failure} most: {most.lost:.4g} Gbit/s."
+            )
     return " ".join(sentences)
 
 

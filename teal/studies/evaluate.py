@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -13,7 +14,7 @@ from teal.config import EvaluateConfig, seconds
 from teal.errors import InputError
 from teal.evaluation import CaseResult, Evaluation, Row
 from teal.evaluation.cases import Cases, Protocol, parse_levels
-from teal.evaluation.fairness_curve import FairnessPoint, fairness_curve
+from teal.evaluation.fairness_curve import fairness_curve
 from teal.evaluation.instance import Instance, failed_links, load_instance
 from teal.formats.rows import from_text, write_csv
 from teal.network import Topology
@@ -147,9 +148,8 @@ class EvaluationStudy:
             for result in results:
                 if not is_described:
                     network = NetworkRecord.of(
-                        instance.topology, instance.traffic.name, self._content(instance), self._selection(instance),
-                        self._fairness(instance, cases),
-                    )  # fmt: skip
+                        instance.topology, instance.traffic.name, self._content(instance), self._selection(instance)
+                    )
                     self._add("network", {"network": number, **network.to_json()})
                     is_described = True
                 for scheme, reason in evaluation.excluded.items():
@@ -157,15 +157,21 @@ class EvaluationStudy:
                         excluded[scheme] = reason
                         self._add("left_out", {"network": number, "scheme": scheme, "reason": reason})
                 self._add("case", {"network": number, **_case_entry(result)})
+        self._add("fairness", {"network": number, "points": self._fairness(instance, cases)})
         self._add("complete", {"network": number})
 
-    def _fairness(self, instance: Instance, cases: Cases) -> list[FairnessPoint]:
-        """What fairness costs on the first matrix, under a concave utility of shares."""
+    def _fairness(self, instance: Instance, cases: Cases) -> list[tuple[Any, ...]]:
+        """What fairness costs on the first matrix, under a concave utility of shares; [] where it fails."""
         if instance.objective.rules.alpha is None:
             return []
         self._notify("what fairness costs: alpha-fair shares of the first matrix, for the chart")
         first = next(iter(cases))
-        return fairness_curve(instance.problem(first.demand, capacity=first.capacity))
+        try:
+            found = fairness_curve(instance.problem(first.demand, capacity=first.capacity))
+        except Exception as error:  # the results of the run do not depend on its chart
+            self._notify(f"no chart of what fairness costs: {error}")
+            return []
+        return [dataclasses.astuple(point) for point in found]
 
     def _interval_s(self, instance: Instance) -> float:
         """Seconds of an interval of the online protocol; 0 without it."""
@@ -218,7 +224,12 @@ class EvaluationStudy:
             for row in case_rows:
                 if row.scheme in entry["utilisation"] and row.protocol != Protocol.ONLINE:
                     utilisation[ResultKey.of(row)] = np.array(entry["utilisation"][row.scheme], np.float32)
-        return Record(rows, [NetworkRecord.from_json(entry) for entry in self._entries("network")], utilisation)
+        points = {entry["network"]: entry["points"] for entry in self._entries("fairness")}
+        networks = [
+            NetworkRecord.from_json({**entry, "fairness": points.get(entry["network"], [])})
+            for entry in self._entries("network")
+        ]
+        return Record(rows, networks, utilisation)
 
     def _publish(self, record: Record) -> None:
         assert self._journal is not None

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import hashlib
 import shlex
+import signal
+import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -21,12 +25,13 @@ from teal.evaluation.igp import load_igp
 from teal.evaluation.instance import describe_traffic
 from teal.evaluation.segments import SegmentReport
 from teal.evaluation.simulate import FailureLoad, MatrixLoad, Simulation
-from teal.formats import load_traffic, save_topology, topology_of
+from teal.formats import load_traffic, save_topology, save_traffic, topology_of
+from teal.network import TrafficMatrices
 from teal.reports.manifest import write_manifest
 from teal.reports.page import Cell, Column, Section, write_page
 from teal.reports.simulate import loads_sentence, summary
 from teal.reports.table import percent
-from teal.runtime.storage import check_out_folder, remove_files
+from teal.runtime.storage import check_out_folder, content_key, remove_files
 from teal.studies.counters import MATRICES, run_check, run_estimate
 from teal.studies.files import RESUME_HINT, write_files
 from teal.studies.journal import JOURNAL, Journal
@@ -35,9 +40,13 @@ from teal.studies.segments import run_segments
 from teal.studies.simulate import run_simulate
 from teal.studies.upgrade import run_upgrade
 
-FILES = PAGE, NETWORK, MANIFEST = "survey.html", "network.json", "manifest.json"
+FILES = PAGE, NETWORK, TRAFFIC, HISTORY, METRICS, POLICIES, MANIFEST = (
+    "survey.html", "network.json", "traffic.npz", "history.npz", "metrics.json", "policies.json", "manifest.json"
+)  # fmt: skip
+FOLDERS = ESTIMATE, SIMULATE, UPGRADE = "estimate", "simulate", "upgrade"
 _MOST_LINES = 15  # of a table on the page
 _MOST_SUSPECTS = 5  # counters that are named
+_ROUNDING = 1e-6  # relative, of a utilisation at its limit
 _MATRICES_TO_BUY_FOR = 24  # evenly spread over the traffic; the others are replayed on the plan
 
 Notify = Callable[[str], None]
@@ -103,20 +112,43 @@ class Survey:
     def __init__(self, config: SurveyConfig, notify: Notify) -> None:
         self._config, self._notify = config, notify
         if not config.resume:
-            check_out_folder(config.out, (*FILES, JOURNAL), overwrite=config.overwrite, hint=RESUME_HINT)
+            written = (*FILES, *FOLDERS, JOURNAL)
+            check_out_folder(config.out, written, overwrite=config.overwrite, hint=RESUME_HINT)
+        self._require_inputs_elsewhere()
         self._topology = topology_of(config)
         for note in self._topology.notes:
             notify(note)
         self._installed, _ = load_igp(config, self._topology, notify)
-        if config.traffic:
-            load_traffic(config.traffic, self._topology, unit=config.traffic_unit)  # a fault shows before anything slow
+        # As Gbit/s, so that a fault shows before anything slow.
+        traffic, history = (
+            load_traffic(text, self._topology, unit=config.traffic_unit) if text else None
+            for text in (config.traffic, config.history)
+        )
         self._journal = Journal(config.out / JOURNAL, config, resume=config.resume)
+        keys = [None if one is None else one.content_key() for one in (traffic, history)]
+        files = [_hash_of(file) for file in (config.counters, config.interfaces, config.groups)]
+        self._journal.require_content(content_key(self._installed.content_key(), *keys, *files), "--resume")
         if not config.resume:
             remove_files(config.out, FILES)
         write_files(config.out, {NETWORK: partial(save_topology, topology=self._installed)})
+        if traffic is not None:
+            self._save(TRAFFIC, traffic.scaled(config.growth))
+        if history is not None:
+            self._save(HISTORY, history)
         self.steps: dict[str, Step] = {
             entry["name"]: Step.from_json(entry["step"]) for entry in self._journal.entries("step")
         }
+
+    def _require_inputs_elsewhere(self) -> None:
+        """Raise InputError for a file that is read and lies where the survey writes."""
+        config, out = self._config, self._config.out.resolve()
+        for option in ("topology", "traffic", "history", "counters", "interfaces", "groups"):
+            given = getattr(config, option)
+            if given and Path(given).exists() and Path(given).resolve().is_relative_to(out):
+                raise InputError("--out", "", f"another folder than that of --{option}", str(config.out))
+
+    def _save(self, name: str, traffic: TrafficMatrices) -> None:
+        write_files(self._config.out, {name: partial(save_traffic, traffic=traffic, topology=self._topology)})
 
     def run(self) -> list[Step]:
         """Do what is missing, then write the page; an interruption writes the page of what there is so far.
@@ -173,15 +205,12 @@ class Survey:
     # The settings that commands have in common.
 
     def _with_traffic(self) -> dict[str, Any]:
-        config, network = self._config, {"topology": str(self._config.out / NETWORK)}
-        if config.counters is None:
-            return {**network, "traffic": config.traffic, "traffic_unit": config.traffic_unit}
-        return {**network, "traffic": str(config.out / "estimate" / MATRICES)}
+        return {"topology": str(self._config.out / NETWORK), "traffic": str(self._config.out / TRAFFIC)}
 
     def _with_counters(self) -> dict[str, Any]:
-        fields = ("counters", "interfaces", "counter_unit", "history", "traffic_unit")
-        network = {"topology": str(self._config.out / NETWORK)}
-        return {**network, **{field: getattr(self._config, field) for field in fields}}
+        read = {field: getattr(self._config, field) for field in ("counters", "interfaces", "counter_unit")}
+        history = str(self._config.out / HISTORY) if self._config.history else ""
+        return {"topology": str(self._config.out / NETWORK), **read, "history": history}
 
     # The steps.
 
@@ -203,20 +232,22 @@ class Survey:
             + ("." if topology.metric is None else f", IGP metrics of {_range(topology.metric)}.")
         )
         if self._config.traffic:
-            traffic = load_traffic(self._config.traffic, topology, unit=self._config.traffic_unit)
-            findings.append(f"{describe_traffic(traffic)}.")
+            traffic = load_traffic(str(self._config.out / TRAFFIC), topology)
+            times = f", times {self._config.growth:g}" if self._config.growth != 1 else ""
+            findings.append(f"{describe_traffic(traffic)}{times}.")
         return Step("What was read", findings=tuple(findings))
 
     def _matrix(self) -> Step:
-        config = EstimateConfig(**self._with_counters(), out=self._config.out / "estimate", overwrite=True)
+        config = EstimateConfig(**self._with_counters(), out=self._config.out / ESTIMATE, overwrite=True)
         run = run_estimate(config, self._notify)
+        self._save(TRAFFIC, run.traffic.scaled(self._config.growth))
         return Step(
             "The traffic matrix from the counters", findings=tuple(run.describe().splitlines()),
             command=command_line("estimate", config), page="estimate/estimate.html",
         )  # fmt: skip
 
     def _doubts(self) -> Step:
-        config = CheckConfig(**self._with_counters(), traffic=str(self._config.out / "estimate" / MATRICES))
+        config = CheckConfig(**self._with_counters(), traffic=str(self._config.out / ESTIMATE / MATRICES))
         rows = run_check(config, self._notify)
         alarms = sum(row.alarm for row in rows)
         suspects = Counter(name for row in rows for name in row.suspects.split(", ") if row.blamed and name)
@@ -232,15 +263,15 @@ class Survey:
 
     def _loads(self) -> Step:
         config = SimulateConfig(
-            **self._with_traffic(), failures=("cables",), groups=self._config.groups, growth=self._config.growth,
+            **self._with_traffic(), failures=("cables",), groups=self._config.groups,
             growth_per_year=self._config.growth_per_year, horizon=self._config.horizon,
-            max_utilisation=self._config.max_utilisation, out=self._config.out / "simulate", overwrite=True,
+            max_utilisation=self._config.max_utilisation, out=self._config.out / SIMULATE, overwrite=True,
         )  # fmt: skip
         found = run_simulate(config, self._notify)
-        findings, factor = [], self._config.growth
+        findings, factor = [], 1.0
         if found.outlook is not None:
             findings.append(f"{summary(found.outlook)}.")
-            factor *= found.outlook.growth.factor(self._config.horizon_years)
+            factor = max(1.0, found.outlook.growth.factor(self._config.horizon_years))
         return Step(
             "Loads of today's routing, and the worst failures", answer=" ".join([loads_sentence(found), *findings]),
             findings=(loads_sentence(found), *findings), command=command_line("simulate", config),
@@ -251,19 +282,24 @@ class Survey:
     def _metrics(self) -> Step:
         config = MetricsConfig(
             **self._with_traffic(), failures="cables", at_most=self._config.changes, deadline=self._config.deadline,
-            out=self._config.out / "metrics.json", overwrite=True,
+            out=self._config.out / METRICS, overwrite=True,
         )  # fmt: skip
-        report = run_metrics(config, self._notify)
+        with _interruption() as is_interrupted:
+            report = run_metrics(config, self._notify)
+        if is_interrupted():  # the search has ended with the best so far, which a resumed run does not keep
+            raise KeyboardInterrupt
         count = len(report.changes)
         answer = (
-            f"Changing {count} metric{'' if count == 1 else 's'} takes the largest utilisation over all failures from "
+            f"Changing {count} metric{'' if count == 1 else 's'} takes the largest utilisation over the failure of "
+            f"each single cable from "
             f"{percent(report.before)} to {percent(report.utilisation)}."
             if count
-            else f"No change of at most {self._config.changes} metrics was found that lowers the largest utilisation."
+            else f"No change of at most {self._config.changes} metrics was found that lowers the largest utilisation "
+            "over the failure of each single cable."
         )
         return Step(
             "Metrics that mend most", answer=answer, findings=(answer,), command=command_line("metrics", config),
-            page="metrics.json", columns=("metric now", "metric to come", "largest utilisation after this change"),
+            page=METRICS, columns=("metric now", "metric to come", "largest utilisation after this change"),
             lines=tuple(
                 (one.link, (f"{one.before}", f"{one.after}", percent(one.utilisation))) for one in report.changes
             ),
@@ -272,7 +308,7 @@ class Survey:
     def _policies(self) -> Step:
         settings = {
             **self._with_traffic(), "index": max(0, self.steps["loads"].worst), "objective": "max_link_utilisation",
-            "routing": "segments", "deadline": self._config.deadline, "out": self._config.out / "policies.json",
+            "routing": "segments", "deadline": self._config.deadline, "out": self._config.out / POLICIES,
             "overwrite": True,
         }  # fmt: skip
         config = SolveConfig(**settings, target_utilisation=self._config.max_utilisation)
@@ -283,34 +319,37 @@ class Survey:
             config = SolveConfig(**settings, fewest_policies="1%")
             report = run_segments(config, self._notify)
         assert isinstance(report, SegmentReport)
-        count = len(report.policies.lists)
+        count, limit = len(report.policies.lists), self._config.max_utilisation
         answer = (
             f"Without failure, {count:,} segment routing polic{'y takes' if count == 1 else 'ies take'} the fullest "
             f"link from {percent(report.ecmp)} to {percent(report.max_link_utilisation)}."
             if count
-            else f"Without failure, no link passes {percent(self._config.max_utilisation)}, without any policy."
+            else f"Without failure, no link passes {percent(limit)}, without any policy."
+            if report.max_link_utilisation <= limit * (1 + _ROUNDING)
+            else f"Without failure, no segment routing policy takes the fullest link below {percent(report.bound)}."
         )
         return Step(
             "Few policies that mend most, without failure", answer=answer,
             findings=(answer, *report.describe().splitlines()), command=command_line("solve", config),
-            page="policies.json",
+            page=POLICIES,
         )  # fmt: skip
 
     def _purchases(self) -> Step:
         config = UpgradeConfig(
             **self._with_traffic(), growth=self.steps["loads"].growth, routing="ecmp", groups=self._config.groups,
             matrices=_MATRICES_TO_BUY_FOR, max_utilisation=self._config.max_utilisation,
-            deadline=self._config.deadline, out=self._config.out / "upgrade", overwrite=True,
+            deadline=self._config.deadline, out=self._config.out / UPGRADE, overwrite=True,
         )  # fmt: skip
         plan = run_upgrade(config, self._notify)
         total = sum(one.bought for one in plan.purchases)
         when = f" for demands {config.growth:.3g} times today's" if config.growth != 1 else ""
+        limit = percent(config.max_utilisation)
+        connected = ", for all demand that they leave connected" if plan.cut_off else ""
         answer = (
-            f"Under today's routing, to keep every link below {percent(config.max_utilisation)} in every "
-            f"failure{when}, buy {total:.6g} Gbit/s on {len(plan.purchases)} "
-            f"cable{'' if len(plan.purchases) == 1 else 's'}."
+            f"Under today's routing, to keep every link at or below {limit} in every failure{connected}{when}, buy "
+            f"{total:.6g} Gbit/s on {len(plan.purchases)} cable{'' if len(plan.purchases) == 1 else 's'}."
             if total > 0
-            else f"Nothing must be bought to keep every link below {percent(config.max_utilisation)}{when}."
+            else f"Nothing must be bought to keep every link at or below {limit} in every failure{connected}{when}."
         )
         return Step(
             "What to buy", answer=answer, findings=(answer, *plan.describe().splitlines()),
@@ -345,8 +384,34 @@ def command_line(name: str, config: Any) -> str:
             words.append(option)
             continue
         for one in value if isinstance(value, tuple) else (value,):
-            words += [option, str(one.value if isinstance(one, Enum) else one)]
+            text = str(one.value if isinstance(one, Enum) else one)
+            words += [f"{option}={text}"] if text.startswith("-") else [option, text]
     return shlex.join(words)
+
+
+@contextlib.contextmanager
+def _interruption() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C was pressed, for what ends on it without an exception."""
+    pressed, before = threading.Event(), signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield pressed.is_set
+        return
+    handle: Callable[[int, Any], Any] = before
+
+    def notice(number: int, frame: Any) -> None:
+        pressed.set()
+        handle(number, frame)
+
+    signal.signal(signal.SIGINT, notice)
+    try:
+        yield pressed.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _hash_of(file: Path | None) -> str:
+    """Of the bytes of a file; "" for none, or where there is none, which a command then says."""
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file is not None and file.is_file() else ""
 
 
 def _failures(found: Simulation) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -106,6 +106,9 @@ def test_bandwidth_functions_of_the_network_are_solved_proved_and_kept(tmp_path:
         ({"functions": [{"points": [(1, 1), (2, 3)]}]}, "expected"),
         ({"functions": [{"source": "1", "target": "2", "points": _OWN}]}, "one for 1 to 3"),
         ({"functions": [{"points": _OWN, "shares": _SHARES}]}, "either points or shares"),
+        ({"functions": [{"points": _OWN}, {"points": _OWN}]}, "each pair of nodes once"),
+        ({"functions": [{"points": _OWN}, {"source": "1", "target": "1", "points": _OWN}]}, "two nodes of the network"),
+        ({"functions": [{"points": _OWN}, {"source": "1", "target": "2", "points": []}]}, "points"),
     ],
 )
 def test_what_is_wrong_is_refused_with_its_place(settings: dict[str, Any], expected: str, tmp_path: Path) -> None:

@@ -123,6 +123,9 @@ def test_the_fewest_policies_within_a_target_are_what_simulate_then_finds(
         assert after["matrices"][0]["utilisation"] <= target * (1 + 1e-6)
     _run(f"{words} --target-utilisation 0.9", 2)
     assert "no lists with one midpoint load every link less" in capsys.readouterr().err
+    _run(f"{words} --target-utilisation 1 --one-list", 2)
+    assert "where one list each was found for" in capsys.readouterr().err
+    assert _json(f"{words} --target-utilisation 1.3 --one-list", capsys)["value"] <= 1.3
     _run(f"{words} --target-utilisation 1 --fewest-policies 1%", 2)
     _run(f"{words} --target-utilisation -1", 2)
 
@@ -255,6 +258,8 @@ def test_a_horizon_counts_links_and_the_page_and_csv_have_all(files: Path, capsy
         ("--growth-per-year 0.3 --horizon 6w", "--horizon"),
         ("--growth 0", "growth"),
         ("--max-utilisation 0", "max-utilisation"),
+        ("--max-utilisation inf", "max-utilisation"),
+        ("--growth 1e308", "growth"),
     ],
 )
 def test_growth_that_cannot_be_is_refused(

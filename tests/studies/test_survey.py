@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import html
 import re
 import shlex
+import signal
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 from teal.cli import main
-from teal.config import SimulateConfig
+from teal.config import MetricsConfig, SimulateConfig
 from teal.config.survey import SurveyConfig
 from teal.errors import SolverError
 from teal.studies import survey
+from teal.studies.metrics import run_metrics
 from teal.studies.simulate import run_simulate
 
 # A square a - b - d - c - a with a leaf e behind d; all traffic from a goes by b, since c - d has the metric 2.
@@ -68,7 +71,7 @@ def test_metrics_that_mend_and_purchases_are_those_of_their_commands(
     """What growth needs under the failure of b - d, when all that leaves a crosses the other side of the square."""
     assert _survey(TRAFFIC) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"takes the largest utilisation over all failures|No change of at most 5 metrics", printed)
+    assert re.search(r"takes the largest utilisation over the failure of each|No change of at most 5 metrics", printed)
     rows = _rows(files / "now/upgrade/purchases.csv")
     bought = {tuple(sorted((row["source"], row["target"]))): float(row["bought"]) for row in rows}
     # Under the failure of b - d all that leaves a, and b to c over a, crosses a - c: 1.3 x 9 / 0.9 = 13 Gbit/s.
@@ -159,3 +162,87 @@ def test_a_command_line_has_what_differs_from_the_defaults() -> None:
     config = SurveyConfig(topology="a b.csv", traffic="t.csv", out=Path("o"), fail=("a,b", "c,d"), bidirectional=True)
     words = survey.command_line("survey", config)
     assert words == "teal survey --bidirectional --fail a,b --fail c,d --topology 'a b.csv' --traffic t.csv"
+
+
+def _given(files: Path, links: str, demands: str) -> None:
+    (files / "net.csv").write_text(f"source,target,capacity\n{links}", encoding="utf-8")
+    (files / "demands.csv").write_text(f"source,target,rate\n{demands}", encoding="utf-8")
+
+
+def test_where_no_policy_helps_and_failures_cut_demand_off_the_page_says_so(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _given(files, "a,b,10\nb,c,10\n", "a,c,15\nc,a,5\n")
+    assert _survey("--traffic demands.csv --out now") == 0
+    printed = capsys.readouterr().out
+    below = re.findall(r"no segment routing policy takes the fullest link below ([\d.]+)%", printed)
+    assert 149 < float(below[0]) <= 150
+    assert "no link passes" not in printed
+    assert "2 of the failures cut demand off" in printed
+    assert "20 Gbit/s" in printed
+    assert "in every failure, for all demand that they leave connected, buy 10 Gbit/s on 2 cables" in printed
+
+
+def test_growth_multiplies_the_demands_of_every_step_once(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _survey("--traffic demands.csv --growth 2 --max-utilisation 0.9 --out now") == 0
+    twice = capsys.readouterr().out.splitlines()[:-1]
+    (files / "demands.csv").write_text(DEMANDS.replace(",5", ",10").replace(",3", ",6").replace("c,1", "c,2"))
+    assert _survey("--traffic demands.csv --max-utilisation 0.9 --out then") == 0
+    assert capsys.readouterr().out.splitlines()[:-1] == twice
+    assert "at 160.00%" in twice[0]
+
+
+def test_shrinking_traffic_is_bought_for_as_it_is_today(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _given(files, "a,b,10\n", "a,b,12\n")
+    assert _survey("--traffic demands.csv --growth-per-year=-0.5 --horizon 1y --out now") == 0
+    assert "buy 2 Gbit/s on 1 cable." in capsys.readouterr().out
+
+
+def test_a_unit_and_a_history_are_converted_once(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    counted = "simulate --topology net.csv --traffic demands.csv --counters counters.npz --counter-error 0.001 --quiet"
+    assert main(counted.split()) == 0
+    (files / "mega.csv").write_text(
+        "source,target,rate,timestamp\n" + "".join(
+            f"{pair},{rate * (1000 + step)},2024-01-01T00:{step:02d}:00\n"
+            for step in range(30) for pair, rate in (("a,d", 5), ("a,e", 3), ("b,c", 1))
+        )
+    )  # fmt: skip
+    assert _survey("--counters counters.npz --history mega.csv --traffic-unit Mbit/s --out now") == 0
+    page = _page(files / "now")
+    assert "None of 1 intervals raises an alarm" in page
+    assert "at 80." in capsys.readouterr().out or "at 79." in page
+
+
+def test_files_in_the_folder_are_kept_and_inputs_must_lie_elsewhere(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (files / "now").mkdir()
+    for name in ("metrics.json", "policies.json", "traffic.npz"):
+        (files / "now" / name).write_text("mine")
+        assert _survey("--traffic demands.csv --out now") == 2
+        assert (files / "now" / name).read_text() == "mine"
+        (files / "now" / name).unlink()
+    (files / "now" / "network.csv").write_text(LINKS)
+    words = ["survey", "--topology", "now/network.csv", "--traffic", "demands.csv", "--out", "now", "--overwrite"]
+    assert main([*words, "--quiet"]) == 2
+    assert "another folder than that of --topology" in capsys.readouterr().err
+    assert (files / "now" / "network.csv").read_text() == LINKS
+
+
+def test_a_resumed_survey_refuses_files_that_have_changed(
+    files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def pressed(*_: Any) -> Any:  # a search that ends on Ctrl-C with the best so far
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        return run_metrics(MetricsConfig(topology="net.csv", traffic="demands.csv", deadline="1s"), lambda _: None)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(survey, "run_metrics", pressed)
+        assert _survey(TRAFFIC) == 130
+    (files / "demands.csv").write_text(DEMANDS.replace("12", "50").replace("a,d,5", "a,d,6"))
+    assert _survey(f"{TRAFFIC} --resume") == 2
+    assert "interrupted run" in capsys.readouterr().err
+    (files / "demands.csv").write_text(DEMANDS)
+    assert _survey(f"{TRAFFIC} --resume") == 0
+    assert "Metrics that mend most" in _page(files / "now")

@@ -138,9 +138,13 @@ class FunctionSpec(_Strict):
 
     source: _NodeId = ""
     target: _NodeId = ""
-    points: list[tuple[_Finite, _Finite]] | None = Field(default=None, description="[rate in Gbit/s, value], rising.")
+    points: list[tuple[_Finite, _Finite]] | None = Field(
+        default=None, min_length=1, description="[rate in Gbit/s, value], rising."
+    )
     shares: list[tuple[_Finite, _Finite]] | None = Field(
-        default=None, description="[share of the demand, value of a Gbit/s of demand], in place of points."
+        default=None,
+        min_length=1,
+        description="[share of the demand, value of a Gbit/s of demand], in place of points.",
     )
 
     @model_validator(mode="after")

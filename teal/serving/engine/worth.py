@@ -47,6 +47,11 @@ def worth_of(topology: Topology, paths: PathSet, spec: NetworkSpec) -> Worth:
                 raise wrong(f"weights: two nodes of the network, not {source[:80]} and {target[:80]}")
             weight[demand] = value
     if spec.functions:
+        pairs_of = [(one.source, one.target) for one in spec.functions]
+        if len(set(pairs_of)) < len(pairs_of):
+            raise wrong("functions: each pair of nodes once, and one without nodes")
+        if same := [source for source, target in pairs_of if source and source == target]:
+            raise wrong(f"functions: two nodes of the network, not {same[0][:80]} and {same[0][:80]}")
         listed = [one.model_dump(exclude_none=True, mode="json") for one in spec.functions]
         try:
             functions = bandwidth_functions_of(listed, "functions", topology, paths.pairs)
