@@ -35,16 +35,21 @@ def _commands(text: str) -> list[str]:
     return [line.strip() for line in lines if line.strip().startswith("teal ")]
 
 
+def _check_options(where: str, command: str) -> None:
+    """Assert that a command knows each option of a line that calls it."""
+    words = command.split()
+    name = " ".join(words[1:3]) if words[1] in ("paths", "traffic", "topology", "bench") else words[1]
+    if name.startswith("-"):
+        return
+    for option in re.findall(r"(?<=\s)--[a-z-]+", command):
+        if option != "--help":
+            assert re.search(rf"{option}\b", _help(name)), f"{where}: {command}: there is no {option}"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_option_that_a_page_uses_exists(page: Path) -> None:
     for line in _commands(page.read_text(encoding="utf-8")):
-        words = line.partition("#")[0].split()
-        name = " ".join(words[1:3]) if words[1] in ("paths", "traffic", "topology", "bench") else words[1]
-        if name.startswith("-"):
-            continue
-        for option in re.findall(r"(?<=\s)--[a-z-]+", line.partition("#")[0]):
-            if option != "--help":
-                assert re.search(rf"{option}\b", _help(name)), f"{page.name}: {line}: there is no {option}"
+        _check_options(page.name, line.partition("#")[0])
 
 
 ANSWERING = [ROOT / "docs" / name for name in ("which.md", "what-now.md")]
@@ -54,12 +59,7 @@ ANSWERING = [ROOT / "docs" / name for name in ("which.md", "what-now.md")]
 def test_commands_and_sections_that_answers_name_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for code in re.findall(r"`(teal [^`]+)`", text):
-        words = code.split()
-        name = " ".join(words[1:3]) if words[1] in ("paths", "traffic", "topology", "bench") else words[1]
-        if name.startswith("--") or "." in code.split()[0]:
-            continue
-        for option in re.findall(r"(?<=\s)--[a-z-]+", code):
-            assert re.search(rf"{option}\b", _help(name)), f"{code}: there is no {option}"
+        _check_options(page.name, code)
     for target, anchor in re.findall(r"\]\(([\w/-]+\.md)(?:#([\w-]+))?\)", text):
         headings = re.findall(r"^#+ (.*)$", (ROOT / "docs" / target).read_text(encoding="utf-8"), flags=re.M)
         slugs = {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}

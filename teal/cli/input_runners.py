@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from teal.cli.runners import EXIT_OK, Notify, print_json
 from teal.config import TopologyConfig, TopologyListConfig, TrafficConfig, TrafficConvertConfig
 from teal.errors import InputError
 
-_MOST_NAMES = 10  # of nodes or links, that are listed
 _MOST_CAPACITIES = 6  # different ones that are listed
 _MIN_DEMAND = 1e-300  # Gbit/s, instead of 0 as a divisor
 # Shares of the capacity of a node's links, outside which the unit of traffic or capacity is probably wrong.
 _LEAST_NEED, _MOST_NEED = 1e-3, 5.0
-
-
-def _some(names: Sequence[str]) -> str:
-    """The first names of a list, and how many more there are."""
-    more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 def describe_traffic(config: TrafficConfig, _: Notify) -> int:
@@ -76,10 +67,8 @@ def describe_topology(config: TopologyConfig, _: Notify) -> int:
 
     topology = topology_of(config)
     live = topology.capacity > 0
-    alone = [topology.node_names[node] for node in topology.isolated_nodes()]
-    names = topology.link_names()
-    one_way = [names[link] for link in topology.one_way_links()]
     if config.json:
+        names = topology.link_names()
         print_json(
             {
                 "name": topology.name,
@@ -88,8 +77,8 @@ def describe_topology(config: TopologyConfig, _: Notify) -> int:
                 "cables": len(topology.cables()),
                 "capacity": float(topology.capacity.sum()),
                 "components": topology.num_components(),
-                "isolated_nodes": alone,
-                "one_way_links": one_way,
+                "isolated_nodes": [topology.node_names[node] for node in topology.isolated_nodes()],
+                "one_way_links": [names[link] for link in topology.one_way_links()],
                 "notes": list(topology.notes),
             }
         )
@@ -105,13 +94,8 @@ def describe_topology(config: TopologyConfig, _: Notify) -> int:
     if topology.metric is not None:
         print(f"IGP metrics: {topology.metric.min()} to {topology.metric.max()}")
     print(f"nodes with positions: {int(np.isfinite(topology.coordinates).all(1).sum()):,}")
-    if alone:
-        print(f"nodes without a link: {_some(alone)}")
-    if one_way:
-        print(f"links without one in the other direction: {_some(one_way)} (--bidirectional adds them)")
-    parts = topology.num_components()
-    if parts > 1:
-        print(f"not connected: {parts} parts (strongly connected), so that some pairs have no path")
+    for doubt in topology.doubts():
+        print(doubt)
     for note in topology.notes:
         print(note)
     return EXIT_OK

@@ -9,7 +9,7 @@ from teal.errors import InputError
 
 _MOST_YEARS = 30.0  # of a horizon
 _MAX_GROWTH = 1e6  # factor of all demands
-_YEARS = {"y": 1.0, "q": 0.25, "m": 1 / 12}
+_YEARS = {"y": 1.0, "q": 0.25, "m": 1 / 12}  # years of each unit of a horizon
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -66,4 +66,4 @@ class SurveyConfig(GrowthConfig, IgpConfig, TopologyFileConfig):
             require(self, field, "nothing without --counters", self.counters is not None or not getattr(self, field))
         require(self, "changes", "a whole number of at least 1", self.changes >= 1)
         require(self, "ucmp", "nothing: the search for metrics divides evenly", not self.ucmp)
-        seconds(self.deadline, "--deadline")
+        require(self, "deadline", "a second or more", seconds(self.deadline, "--deadline") >= 1)

@@ -1,4 +1,4 @@
-"""What fairness costs: total and least share of the demands for alpha-fair utilities, from total flow to max-min."""
+"""The price of fairness: total and least share of the demands for alpha-fair utilities, from total flow to max-min."""
 
 from __future__ import annotations
 

@@ -204,13 +204,11 @@ def month_when_full(utilisation: float, limit: float, rate: float, today: np.dat
     """
     if utilisation <= 0:
         return ""
-    years = (
-        0.0
-        if utilisation > limit * (1 + _ROUNDING)
-        else math.inf
-        if rate <= 0
-        else math.log(limit / utilisation) / rate
-    )
+    if utilisation > limit * (1 + _ROUNDING):
+        return month_after(today, 0.0)
+    if rate <= 0:
+        return ""
+    years = max(0.0, math.log(limit / utilisation) / rate)
     if years > _MOST_YEARS:
         return ""
     return month_after(today, years)

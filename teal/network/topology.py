@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,14 @@ import numpy as np
 from teal.errors import InputError
 from teal.runtime.arrays import BoolArray, FloatArray, Int64Array, IntArray
 from teal.runtime.storage import content_key
+
+_MAX_NAMES = 10  # nodes or links that a sentence lists
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first names of a list, and how many more there are."""
+    more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -249,6 +257,17 @@ class Topology:
         Candidate paths are valid for every topology with the same key.
         """
         return content_key(self.num_nodes, self.link_source, self.link_target)
+
+    def doubts(self) -> list[str]:
+        """Sentences without a full stop about nodes without a link, links of one direction, and separate parts."""
+        doubts, names, parts = [], self.link_names(), self.num_components()
+        if alone := [self.node_names[node] for node in self.isolated_nodes()]:
+            doubts.append(f"nodes without a link: {_some(alone)}")
+        if one_way := [names[link] for link in self.one_way_links()]:
+            doubts.append(f"links without one in the other direction: {_some(one_way)} (--bidirectional adds them)")
+        if parts > 1:
+            doubts.append(f"not connected: {parts} parts (strongly connected), so that some pairs have no path")
+        return doubts
 
     def num_components(self) -> int:
         """Number of strongly connected parts, over links that have a capacity."""

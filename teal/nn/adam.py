@@ -54,10 +54,18 @@ class Adam:
         return {f"{number}.{slot}": value for number, slots in self._state.items() for slot, value in slots.items()}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Set the state to what :meth:`tensors` returned, on the devices of the parameters."""
+        """Set the state to what :meth:`tensors` returned, on the devices of the parameters.
+
+        Raises:
+            ValueError: the state of other parameters, or a part of one.
+        """
         self._state = {}
         for name, value in tensors.items():
             number, slot = name.split(".")
+            if int(number) >= len(self._parameters):
+                raise ValueError(f"a state of {len(self._parameters)} parameters, not of number {number}")
             parameter = self._parameters[int(number)]
             own = value.clone() if slot == "step" else value.to(parameter, copy=True)
             self._state.setdefault(int(number), {})[slot] = own
+        if any(set(slots) != set(_SLOTS) for slots in self._state.values()):
+            raise ValueError(f"each of {', '.join(_SLOTS)} for each parameter")

@@ -81,6 +81,7 @@ def render(simulation: Simulation, worst: int) -> Iterator[Table]:
     yield table
 
 
+_ROUNDING = 1e-9  # relative, of a sum of demands at the capacity
 _FORECAST_COLUMNS = ("today", "full in", "under its worst failure", "full in", "earliest", "latest", "failure")
 
 
@@ -160,7 +161,10 @@ def loads_sentence(simulation: Simulation) -> str:
     one = simulation.worst_matrix
     sentences = [f"The fullest link is {one.busiest} at {percent(one.utilisation)} of its capacity without failure."]
     if simulation.failures:
-        worst, over = simulation.failures[0], sum(failure.utilisation > 1 for failure in simulation.failures)
+        worst, over = (
+            simulation.failures[0],
+            sum(failure.utilisation > 1 + _ROUNDING for failure in simulation.failures),
+        )
         worst_of = f"The worst of {len(simulation.failures):,} failures is that of {worst.failure}"
         fills = f": it fills {worst.busiest} to {percent(worst.utilisation)}"
         loads = fills if worst.busiest else ", under which no link is used"

@@ -161,7 +161,7 @@ class EvaluationStudy:
         self._add("complete", {"network": number})
 
     def _fairness(self, instance: Instance, cases: Cases) -> list[tuple[Any, ...]]:
-        """What fairness costs on the first matrix, under a concave utility of shares; [] where it fails."""
+        """The price of fairness on the first matrix, under a concave utility of shares; [] where it fails."""
         if instance.objective.rules.alpha is None:
             return []
         self._notify("what fairness costs: alpha-fair shares of the first matrix, for the chart")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import hashlib
+import math
 import shlex
-import signal
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -18,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from teal.config import CheckConfig, EstimateConfig, MetricsConfig, SimulateConfig, SolveConfig, UpgradeConfig
-from teal.config.base import seconds
 from teal.config.survey import SurveyConfig
 from teal.errors import InputError, TealError
 from teal.evaluation.igp import load_igp
@@ -31,7 +27,8 @@ from teal.reports.manifest import write_manifest
 from teal.reports.page import Cell, Column, Section, write_page
 from teal.reports.simulate import loads_sentence, summary
 from teal.reports.table import percent
-from teal.runtime.storage import check_out_folder, content_key, remove_files
+from teal.runtime.interrupts import on_interrupt
+from teal.runtime.storage import check_out_folder, content_key, file_key, remove_files
 from teal.studies.counters import MATRICES, run_check, run_estimate
 from teal.studies.files import RESUME_HINT, write_files
 from teal.studies.journal import JOURNAL, Journal
@@ -54,7 +51,7 @@ Notify = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """What one step of a survey found, as a section of the page and an entry of the journal.
+    """The result of one step of a survey: a section of the page and an entry of the journal.
 
     Attributes:
         title: of the section.
@@ -89,7 +86,7 @@ class Step:
 
     def section(self) -> Section:
         """The section of the page."""
-        facts = "goes deeper" + (f"; results so far: {self.page}" if self.page else "")
+        facts = "goes deeper" + (f"; its results are in {self.page}" if self.page else "")
         return Section(
             title=self.title, traffic=self.command or "files", facts=facts if self.command else "as they were read",
             columns=[Column(name, is_number=False) for name in self.columns],
@@ -120,19 +117,20 @@ class Survey:
             notify(note)
         self._installed, _ = load_igp(config, self._topology, notify)
         # As Gbit/s, so that a fault shows before anything slow.
-        traffic, history = (
+        self._traffic, history = (
             load_traffic(text, self._topology, unit=config.traffic_unit) if text else None
             for text in (config.traffic, config.history)
         )
         self._journal = Journal(config.out / JOURNAL, config, resume=config.resume)
-        keys = [None if one is None else one.content_key() for one in (traffic, history)]
-        files = [_hash_of(file) for file in (config.counters, config.interfaces, config.groups)]
+        keys = [None if one is None else one.content_key() for one in (self._traffic, history)]
+        given = (config.counters, config.interfaces, config.groups)
+        files = [file_key(file) for file in given if file is not None and file.is_file()]  # a step reports the others
         self._journal.require_content(content_key(self._installed.content_key(), *keys, *files), "--resume")
         if not config.resume:
             remove_files(config.out, FILES)
         write_files(config.out, {NETWORK: partial(save_topology, topology=self._installed)})
-        if traffic is not None:
-            self._save(TRAFFIC, traffic.scaled(config.growth))
+        if self._traffic is not None:
+            self._save(TRAFFIC, self._traffic.scaled(config.growth))
         if history is not None:
             self._save(HISTORY, history)
         self.steps: dict[str, Step] = {
@@ -148,7 +146,9 @@ class Survey:
                 raise InputError("--out", "", f"another folder than that of --{option}", str(config.out))
 
     def _save(self, name: str, traffic: TrafficMatrices) -> None:
-        write_files(self._config.out, {name: partial(save_traffic, traffic=traffic, topology=self._topology)})
+        """Write matrices in float64: a load at its limit stays there."""
+        write = partial(save_traffic, traffic=traffic, topology=self._topology, exact=True)
+        write_files(self._config.out, {name: write})
 
     def run(self) -> list[Step]:
         """Do what is missing, then write the page; an interruption writes the page of what there is so far.
@@ -169,8 +169,8 @@ class Survey:
                 self._notify(f"survey, {number} of {len(kinds)}: {name}")
                 self.steps[name] = self._attempt(name, step)
                 self._journal.add("step", {"name": name, "step": dataclasses.asdict(self.steps[name])})
-        except BaseException:
-            if set(self.steps) <= {"network"}:  # nothing that takes time: OUT is as if nobody had asked
+        except BaseException as error:
+            if isinstance(error, Exception) and set(self.steps) <= {"network"}:  # OUT is as if nobody had asked
                 self._journal.remove()
                 remove_files(self._config.out, FILES)
             else:
@@ -216,25 +216,15 @@ class Survey:
 
     def _network(self) -> Step:
         topology, findings = self._installed, [f"{note.rstrip('.')}." for note in self._topology.notes]
-        live, names = topology.capacity > 0, topology.link_names()
-        alone = [topology.node_names[node] for node in topology.isolated_nodes()]
-        one_way = [names[link] for link in topology.one_way_links()]
-        parts = topology.num_components()
-        if alone:
-            findings.append(f"Nodes without a link: {_some(alone)}.")
-        if one_way:
-            findings.append(f"Links without one in the other direction: {_some(one_way)} (--bidirectional adds them).")
-        if parts > 1:
-            findings.append(f"The network has {parts} parts that are not connected with each other.")
+        findings += [f"{doubt[0].upper()}{doubt[1:]}." for doubt in topology.doubts()]
         findings.append(
             f"{topology.num_nodes:,} nodes, {topology.num_links:,} directed links, {len(topology.cables()):,} cables; "
-            f"capacities of {_range(topology.capacity[live])} Gbit/s"
+            f"capacities of {_range(topology.capacity[topology.capacity > 0])} Gbit/s"
             + ("." if topology.metric is None else f", IGP metrics of {_range(topology.metric)}.")
         )
-        if self._config.traffic:
-            traffic = load_traffic(str(self._config.out / TRAFFIC), topology)
+        if self._traffic is not None:
             times = f", times {self._config.growth:g}" if self._config.growth != 1 else ""
-            findings.append(f"{describe_traffic(traffic)}{times}.")
+            findings.append(f"{describe_traffic(self._traffic)}{times}.")
         return Step("What was read", findings=tuple(findings))
 
     def _matrix(self) -> Step:
@@ -284,9 +274,15 @@ class Survey:
             **self._with_traffic(), failures="cables", at_most=self._config.changes, deadline=self._config.deadline,
             out=self._config.out / METRICS, overwrite=True,
         )  # fmt: skip
-        with _interruption() as is_interrupted:
+        signals: list[bool] = []
+
+        def interrupt() -> None:
+            signals.append(True)
+            raise KeyboardInterrupt
+
+        with on_interrupt(interrupt):
             report = run_metrics(config, self._notify)
-        if is_interrupted():  # the search has ended with the best so far, which a resumed run does not keep
+        if signals:  # the search has ended with the best so far, which a resumed run does not keep
             raise KeyboardInterrupt
         count = len(report.changes)
         answer = (
@@ -326,7 +322,8 @@ class Survey:
             if count
             else f"Without failure, no link passes {percent(limit)}, without any policy."
             if report.max_link_utilisation <= limit * (1 + _ROUNDING)
-            else f"Without failure, no segment routing policy takes the fullest link below {percent(report.bound)}."
+            else "Without failure, no segment lists with one midpoint take the fullest link below "
+            f"{percent(math.floor(1e4 * report.bound) / 1e4)}."
         )
         return Step(
             "Few policies that mend most, without failure", answer=answer,
@@ -351,6 +348,8 @@ class Survey:
             if total > 0
             else f"Nothing must be bought to keep every link at or below {limit} in every failure{connected}{when}."
         )
+        if plan.replayed is not None and not plan.replayed.is_complete:
+            answer += f" Time was over: {plan.replayed}."
         return Step(
             "What to buy", answer=answer, findings=(answer, *plan.describe().splitlines()),
             command=command_line("upgrade", config), page="upgrade/upgrade.html", row_label="cable",
@@ -368,8 +367,6 @@ def run_survey(config: SurveyConfig, notify: Notify) -> list[Step]:
     Raises:
         InputError: a fault in the settings or files, or results in OUT that must not be replaced.
     """
-    if seconds(config.deadline, "--deadline") < 1:
-        raise InputError("--deadline", "", "a second or more", config.deadline)
     return Survey(config, notify).run()
 
 
@@ -389,31 +386,6 @@ def command_line(name: str, config: Any) -> str:
     return shlex.join(words)
 
 
-@contextlib.contextmanager
-def _interruption() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed, for what ends on it without an exception."""
-    pressed, before = threading.Event(), signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield pressed.is_set
-        return
-    handle: Callable[[int, Any], Any] = before
-
-    def notice(number: int, frame: Any) -> None:
-        pressed.set()
-        handle(number, frame)
-
-    signal.signal(signal.SIGINT, notice)
-    try:
-        yield pressed.is_set
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _hash_of(file: Path | None) -> str:
-    """Of the bytes of a file; "" for none, or where there is none, which a command then says."""
-    return hashlib.sha256(file.read_bytes()).hexdigest() if file is not None and file.is_file() else ""
-
-
 def _failures(found: Simulation) -> tuple[tuple[str, tuple[str, ...]], ...]:
     cells: list[tuple[str, MatrixLoad | FailureLoad]] = [("no failure", found.worst_matrix)]
     cells += [(failure.failure, failure) for failure in found.failures[:_MOST_LINES]]
@@ -421,11 +393,6 @@ def _failures(found: Simulation) -> tuple[tuple[str, tuple[str, ...]], ...]:
         (name, (percent(load.utilisation), load.busiest, f"{load.overload:.4g}", f"{load.lost:.4g}"))
         for name, load in cells
     )
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _MOST_LINES:,} more" if len(names) > _MOST_LINES else ""
-    return ", ".join(names[:_MOST_LINES]) + more
 
 
 def _range(numbers: Any) -> str:

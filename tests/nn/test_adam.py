@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 import torch
 from torch import nn
 
@@ -43,6 +44,19 @@ def test_weights_and_state_have_the_bits_of_torch_after_steps_and_after_a_reload
     expected = {f"{number}.{slot}": value for number, slots in state.items() for slot, value in slots.items()}
     assert expected.keys() == adam.tensors().keys()
     assert all(torch.equal(value, expected[name]) for name, value in adam.tensors().items())
+
+
+def test_the_state_of_other_parameters_and_a_part_of_one_are_refused() -> None:
+    mine, _ = _pair()
+    adam = Adam(mine.parameters(), 0.01)
+    _loss(mine, 1).backward()
+    adam.step()
+    kept = adam.tensors()
+    with pytest.raises(ValueError, match="not of number 99"):
+        adam.load({**kept, "99.step": torch.tensor(1.0)})
+    del kept["0.exp_avg"]
+    with pytest.raises(ValueError, match="exp_avg"):
+        adam.load(kept)
 
 
 def test_a_step_does_not_import_the_compiler_of_torch() -> None:

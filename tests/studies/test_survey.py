@@ -175,7 +175,7 @@ def test_where_no_policy_helps_and_failures_cut_demand_off_the_page_says_so(
     _given(files, "a,b,10\nb,c,10\n", "a,c,15\nc,a,5\n")
     assert _survey("--traffic demands.csv --out now") == 0
     printed = capsys.readouterr().out
-    below = re.findall(r"no segment routing policy takes the fullest link below ([\d.]+)%", printed)
+    below = re.findall(r"no segment lists with one midpoint take the fullest link below ([\d.]+)%", printed)
     assert 149 < float(below[0]) <= 150
     assert "no link passes" not in printed
     assert "2 of the failures cut demand off" in printed
@@ -246,3 +246,13 @@ def test_a_resumed_survey_refuses_files_that_have_changed(
     (files / "demands.csv").write_text(DEMANDS)
     assert _survey(f"{TRAFFIC} --resume") == 0
     assert "Metrics that mend most" in _page(files / "now")
+
+
+def test_a_link_exactly_at_its_limit_does_not_pass_it(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """1.1 + 2.2 Gbit/s on 3.3, which neither float32 nor a sum of two rates has exactly."""
+    _given(files, "a,b,3.3\nb,c,9\n", "a,b,1.1\na,c,2.2\n")
+    assert _survey("--traffic demands.csv --growth-per-year 0 --out now") == 0
+    printed = capsys.readouterr().out
+    assert "no link passes 100.00%" in printed
+    assert "None of the failures take a link beyond its capacity" in printed
+    assert "Nothing must be bought" in printed

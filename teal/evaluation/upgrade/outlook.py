@@ -26,7 +26,6 @@ _CURVE = 0.8, 1.0, 1.2, 1.4, 1.6  # x the demands of the plan, of the chart of c
 _REPLAYED = 24  # matrices at most, evenly spread, that are replayed
 _REPLAY_BATCH = 512  # scenarios at a time
 _FORECAST_GAP = 1e-3  # certified, of the engine in forecasts
-_ROUNDING = 1e-9  # Gbit/s, below which nothing is bought
 
 
 def alternative(question: Question, demands: str, scenarios: Scenarios, upgrade: Upgrade) -> Alternative:
@@ -76,7 +75,7 @@ def by_quarter(question: Question, periods: Sequence[Period], months: Sequence[s
         if before is not None:
             added = one.bought - before.bought
             modules = None if one.modules is None or before.modules is None else one.modules - before.modules
-        rows += purchases(question, np.where(added > _ROUNDING, added, 0.0), modules, month)
+        rows += purchases(question, added, modules, month)
         before = one
     return rows
 

@@ -22,6 +22,7 @@ from teal.runtime.arrays import FloatArray, Int64Array
 from teal.runtime.interruptible import Deadline
 from teal.solvers.upgrade import Scenarios, scenarios_of
 
+_ROUNDING = 1e-9  # Gbit/s, up to which nothing is bought
 Notify = Callable[[str], None]
 T = TypeVar("T")
 
@@ -149,7 +150,7 @@ def purchases(question: Question, bought: FloatArray, modules: Int64Array | None
     cost = question.offer.cost * (bought if modules is None else modules @ price)
     for links in topology.cables():
         pairs = sorted({pair_of[link] for link in links})
-        if not (bought[pairs] > 0).any():
+        if not (bought[pairs] > _ROUNDING).any():
             continue
         first = links[0]
         forth = [e for e in links if topology.link_source[e] == topology.link_source[first]]

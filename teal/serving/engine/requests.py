@@ -180,7 +180,7 @@ class NetworkSpec(_Strict):
     weights: list[WeightSpec] = Field(
         default=[],
         max_length=_MAX_LISTED_DEMANDS,
-        description="Of demands, for weighted_flow and weight=given; 1 of a demand that is not listed.",
+        description="Weights of demands, for weighted_flow and weight=given; 1 of a demand that is not listed.",
     )
     functions: list[FunctionSpec] = Field(
         default=[],

@@ -1,4 +1,4 @@
-"""What the demands of a network are worth: weights and bandwidth functions that it was registered with."""
+"""Worth of the demands of a network: weights and bandwidth functions that it was registered with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from teal.serving.engine.requests import NetworkSpec
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Worth:
-    """What the demands of a network are worth, where they are not worth the same.
+    """Worth of the demands of a network, where they are not worth the same.
 
     Attributes:
         weight: (D,) of each demand; None for 1 each.
