@@ -9,9 +9,8 @@ import numpy as np
 
 from deploy.lab.experiment import Experiment
 from teal.reports.chart import Chart, Series
-from teal.reports.maps import packed_utilisation
 from teal.reports.page import Cell, Column, Section, write_page
-from teal.web.layout import drawing
+from teal.web.layout import drawing, packed_utilisation
 
 _EVENTS = ("installed", "link", "measured", "resumed")
 

@@ -93,7 +93,7 @@ COMMANDS = {
     "check": Command(CheckConfig, counter_runners.check, _INPUT, uses_kernels=False),
     "topology list": Command(TopologyListConfig, input_runners.list_topologies, _INPUT, uses_kernels=False),
     "topology info": Command(TopologyConfig, input_runners.describe_topology, _INPUT, uses_kernels=False),
-    "traffic info": Command(TrafficConfig, input_runners.describe_traffic, _INPUT, uses_kernels=False),
+    "traffic info": Command(TrafficConfig, input_runners.traffic_info, _INPUT, uses_kernels=False),
     "traffic generate": Command(TrafficGenerateConfig, input_runners.convert_traffic, _INPUT, uses_kernels=False),
     "traffic convert": Command(TrafficConvertConfig, input_runners.convert_traffic, _INPUT, uses_kernels=False),
     "paths compute": Command(PathsConfig, runners.paths, _INPUT),

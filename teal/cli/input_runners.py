@@ -14,7 +14,7 @@ _MIN_DEMAND = 1e-300  # Gbit/s, instead of 0 as a divisor
 _LEAST_NEED, _MOST_NEED = 1e-3, 5.0
 
 
-def describe_traffic(config: TrafficConfig, _: Notify) -> int:
+def traffic_info(config: TrafficConfig, _: Notify) -> int:
     from teal.evaluation.instance import busiest_node, describe_traffic
     from teal.formats import load_traffic, topology_of
 

@@ -91,7 +91,7 @@ def train(config: TrainConfig, notify: Notify) -> int:
 def sweep(config: SweepConfig, notify: Notify) -> int:
     from rich.table import Table
 
-    from teal.reports.table import percent
+    from teal.reports.text import percent
     from teal.studies.sweep import FILES, run_sweep, summarise
 
     summaries = summarise(run_sweep(config, notify))

@@ -15,19 +15,17 @@ import scipy.sparse as sp
 from tqdm import tqdm
 
 from teal.config.counters import CheckConfig, CounterConfig, EstimateConfig
-from teal.config.simulate import SimulateConfig
 from teal.errors import InputError
 from teal.evaluation.igp import load_igp
+from teal.evaluation.simulate import measurements_of
 from teal.formats import load_traffic, topology_of
 from teal.formats.allocations import finite_only
 from teal.formats.counters import load_counters
 from teal.formats.flow_records import Prefixes, load_flows
-from teal.formats.segment_lists import read_policies
 from teal.network import Topology, TrafficMatrices, all_pairs
 from teal.network.counters import Counters
 from teal.network.ecmp import EcmpDag
 from teal.network.rates import ArrayRates
-from teal.pathops.measurements import ecmp_measurements, policy_measurements
 from teal.runtime.arrays import FloatArray, IntArray
 from teal.runtime.interrupts import Interrupted, interrupts_wait
 from teal.solvers.estimation.check import Checker
@@ -203,13 +201,6 @@ def _other_labels(config: CounterConfig, counters: Counters, matrices: TrafficMa
     )
 
 
-def measurements_of(policies: Path | None, dag: EcmpDag, pairs: IntArray) -> sp.csr_array:
-    """(E + 2 N, D) F under the IGP's shortest paths and the segment lists of a file, if there are any."""
-    if policies is None:
-        return ecmp_measurements(dag, pairs)
-    return policy_measurements(dag, pairs, read_policies(policies, dag.topology))
-
-
 def estimate(
     config: EstimateConfig, notify: Callable[[str], None], keep: Callable[[EstimateRun], None] = lambda _: None
 ) -> EstimateRun:
@@ -383,35 +374,6 @@ def check(config: CheckConfig, notify: Callable[[str], None]) -> list[CheckedInt
             for row in rows
         ]
     return rows
-
-
-def simulated_counters(config: SimulateConfig, notify: Callable[[str], None]) -> Counters:
-    """What the counters would read under the routing and traffic of `teal simulate`."""
-    topology = topology_of(config)
-    topology, dag = load_igp(config, topology, notify)
-    traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
-    measurements = measurements_of(config.policies, dag, traffic.pairs)
-    return synthetic_counters(dag, measurements, traffic, config.counter_error, 0)
-
-
-def synthetic_counters(
-    dag: EcmpDag, measurements: sp.csr_array, traffic: TrafficMatrices, error: float, seed: int
-) -> Counters:
-    """What counters would read: loads of the matrices, each counter off by so much, independently.
-
-    Args:
-        dag: shortest paths.
-        measurements: (E + 2 N, D) F.
-        traffic: the matrices.
-        error: standard deviation, as a share of the counter.
-        seed: of the draws.
-    """
-    links, nodes, rng = dag.topology.num_links, dag.topology.num_nodes, np.random.default_rng(seed)
-    values = np.concatenate([(measurements @ chunk.T).T for chunk in traffic.chunks()])
-    doubled = np.concatenate([values[:, :links], values], 1)
-    doubled = np.maximum(doubled * (1 + error * rng.normal(size=doubled.shape)), 0.0)
-    sent, received, ingress, egress = np.split(doubled, np.cumsum([links, links, nodes]), axis=1)
-    return Counters(traffic.timestamps, float(traffic.interval_s), sent, received, ingress, egress)
 
 
 def _is_blamed(fixed: Any, values: FloatArray) -> Any:

@@ -28,7 +28,7 @@ from teal.network.reachability import with_surviving_paths
 from teal.objectives import Objective, ObjectiveName
 from teal.problem import Problem
 from teal.problem.protection import Protection
-from teal.runtime.arrays import FloatArray, IntArray
+from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 from teal.runtime.device import pick_device
 from teal.runtime.storage import atomic_file, cache_dir, content_key
 from teal.spec import parse_spec
@@ -351,3 +351,9 @@ def _cached_calibration(
     with atomic_file(file) as temporary:
         temporary.write_text(json.dumps({"factor": factor}))
     return factor
+
+
+def rows_of(instance: Instance, split: str) -> Int64Array:
+    """Rows of ``train``, ``validation``, ``test`` or ``all``."""
+    all_rows: Int64Array = np.arange(instance.traffic.num_matrices)
+    return all_rows if split == "all" else getattr(instance.split, split)

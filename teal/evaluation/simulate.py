@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from teal.config.simulate import SimulateConfig
 from teal.errors import InputError
@@ -19,11 +20,13 @@ from teal.formats import load_traffic, topology_of
 from teal.formats.groups import load_groups
 from teal.formats.segment_lists import read_policies
 from teal.network import Topology, TrafficMatrices
+from teal.network.counters import Counters
 from teal.network.ecmp import EcmpDag
 from teal.network.segment_lists import SegmentPolicies
 from teal.pathops.igp_failures import IgpFailures
+from teal.pathops.measurements import ecmp_measurements, policy_measurements
 from teal.pathops.segment_passes import SegmentPasses
-from teal.runtime.arrays import FloatArray, Int64Array
+from teal.runtime.arrays import FloatArray, Int64Array, IntArray
 
 _BLOCK_NUMBERS = 2**25  # numbers of loads by matrix, destination and link that are in memory at a time, 256 MiB
 _ROUNDING = 1e-12  # relative error of a sum of demands
@@ -341,3 +344,39 @@ def chosen_rows(index: int, limit: int, traffic: TrafficMatrices) -> Int64Array:
     if index >= count:
         raise InputError("--index", "", f"a matrix from 0 to {count - 1}, or -1 for all", index)
     return np.array([index]) if index >= 0 else np.arange(min(count, limit or count))
+
+
+def measurements_of(policies: Path | None, dag: EcmpDag, pairs: IntArray) -> sp.csr_array:
+    """(E + 2 N, D) F under the IGP's shortest paths and the segment lists of a file, if there are any."""
+    if policies is None:
+        return ecmp_measurements(dag, pairs)
+    return policy_measurements(dag, pairs, read_policies(policies, dag.topology))
+
+
+def simulated_counters(config: SimulateConfig, notify: Callable[[str], None]) -> Counters:
+    """What the counters would read under the routing and traffic of `teal simulate`."""
+    topology = topology_of(config)
+    topology, dag = load_igp(config, topology, notify)
+    traffic = load_traffic(config.traffic, topology, unit=config.traffic_unit)
+    measurements = measurements_of(config.policies, dag, traffic.pairs)
+    return synthetic_counters(dag, measurements, traffic, config.counter_error, 0)
+
+
+def synthetic_counters(
+    dag: EcmpDag, measurements: sp.csr_array, traffic: TrafficMatrices, error: float, seed: int
+) -> Counters:
+    """What counters would read: loads of the matrices, each counter off by so much, independently.
+
+    Args:
+        dag: shortest paths.
+        measurements: (E + 2 N, D) F.
+        traffic: the matrices.
+        error: standard deviation, as a share of the counter.
+        seed: of the draws.
+    """
+    links, nodes, rng = dag.topology.num_links, dag.topology.num_nodes, np.random.default_rng(seed)
+    values = np.concatenate([(measurements @ chunk.T).T for chunk in traffic.chunks()])
+    doubled = np.concatenate([values[:, :links], values], 1)
+    doubled = np.maximum(doubled * (1 + error * rng.normal(size=doubled.shape)), 0.0)
+    sent, received, ingress, egress = np.split(doubled, np.cumsum([links, links, nodes]), axis=1)
+    return Counters(traffic.timestamps, float(traffic.interval_s), sent, received, ingress, egress)

@@ -14,7 +14,7 @@ from teal.evaluation.bench.problems import NAME, TRACKS
 from teal.evaluation.bench.ranking import Score, means
 from teal.reports.chart import Chart, Series
 from teal.reports.page import Cell, Column, Section, write_page
-from teal.reports.table import percent, time_text
+from teal.reports.text import percent, time_text
 
 _MOST_FAULTS = 50  # listed on the page
 

@@ -6,6 +6,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import numpy as np
+
+from teal.network.traffic import spread
+from teal.runtime.arrays import FloatArray
+
 # Okabe and Ito's palette, which people with colour blindness can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 _WIDEST, _NARROWEST, _NARROWER = 3.6, 1.4, 0.6  # line widths, in pixels; each scheme's is narrower than the one before
@@ -84,3 +89,15 @@ class Styles:
         """One of the looks; schemes with the same colour get different ones."""
         number = self.number(scheme)
         return looks[(number + number // len(COLOURS)) % len(looks)]
+
+
+MAX_POINTS = 400  # points of a scheme in a chart; more are thinned out evenly
+
+
+def distribution(scheme: str, values: FloatArray) -> Series:
+    """The share of the values, in per cent, that are at most so large: a line of steps."""
+    values = np.sort(values[~np.isnan(values)])
+    drawn = spread(np.arange(len(values)), MAX_POINTS)
+    share = 100 * (drawn + 1) / max(1, len(values))
+    steps = np.concatenate([[0.0], np.repeat(share, 2)[:-1]]) if len(drawn) else share
+    return Series(scheme, "line", np.repeat(values[drawn], 2).tolist(), steps.tolist())

@@ -10,12 +10,11 @@ from teal.evaluation import Row
 from teal.evaluation.cases import Protocol
 from teal.evaluation.fairness_curve import FairnessPoint
 from teal.network.traffic import spread
-from teal.reports.chart import SHARE_RANGE, Chart, Series
+from teal.reports.chart import MAX_POINTS, SHARE_RANGE, Chart, Series, distribution
 from teal.reports.groups import by_level, by_scheme
 from teal.reports.table import Quality
 from teal.runtime.arrays import FloatArray
 
-MAX_POINTS = 400  # points of a scheme in a chart; more are thinned out evenly
 _MIN_DRAWN_GAP = 1e-4  # per cent: smaller gaps are drawn at this one, since the axis is logarithmic
 # Axis titles of the charts over levels.
 _LEVEL_TITLES = {
@@ -180,15 +179,6 @@ class Charts:
         if level == _UNCHANGED_LEVEL[protocol]:
             return self._levels_with_failed.get((Protocol.OFFLINE.value, ""), [])
         return self._levels_with_failed.get((protocol.value, level), [])
-
-
-def distribution(scheme: str, values: FloatArray) -> Series:
-    """The share of the values, in per cent, that are at most so large: a line of steps."""
-    values = np.sort(values[~np.isnan(values)])
-    drawn = spread(np.arange(len(values)), MAX_POINTS)
-    share = 100 * (drawn + 1) / max(1, len(values))
-    steps = np.concatenate([[0.0], np.repeat(share, 2)[:-1]]) if len(drawn) else share
-    return Series(scheme, "line", np.repeat(values[drawn], 2).tolist(), steps.tolist())
 
 
 def _array(rows: Sequence[Row], number: Callable[[Row], float]) -> FloatArray:

@@ -11,10 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from teal.evaluation.counters import CheckedInterval, EstimateRun
-from teal.reports.maps import packed_utilisation
 from teal.reports.page import Cell, Column, Section, write_page
-from teal.reports.table import percent
-from teal.web.layout import drawing
+from teal.reports.text import percent
+from teal.web.layout import drawing, packed_utilisation
 
 _MOST_DEMANDS = 200  # rows of the page's table
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from teal.evaluation import Row
 from teal.evaluation.cases import Protocol
 from teal.reports.groups import by_level
-from teal.reports.table import Quality, Summary, milliseconds, percent, summarise, time_text
+from teal.reports.table import Quality, Summary, summarise
+from teal.reports.text import milliseconds, percent, time_text
 
 _SAME = 5e-4  # relative difference of two qualities that is none: five of ten thousand
 _NEAR = 0.01  # relative loss of quality, up to which a faster scheme is worth naming

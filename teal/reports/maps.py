@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,11 +11,9 @@ from teal.evaluation.cases import Protocol
 from teal.network.traffic import spread
 from teal.reports.record import NetworkRecord, ResultKey
 from teal.runtime.arrays import Float32Array
-from teal.web.layout import drawing
+from teal.web.layout import drawing, packed_utilisation
 
 _MAX_CASES = 24  # unchanged matrices on a map, and as many changed ones
-# A utilisation in two bytes: steps of 0.1% up to 6,553%, and one value for a failed link.
-_STEPS_PER_UNIT, _FAILED = 1000, 65535
 
 
 def network_map(
@@ -63,10 +60,3 @@ def _selected(cases: Sequence[ResultKey]) -> list[ResultKey]:
 def _name(case: ResultKey, time: str) -> str:
     change = "" if case.protocol == Protocol.OFFLINE.value else f", {case.protocol} {case.level}"
     return f"{case.index}: {time.replace('T', ' ')}{change}" + (f", draw {case.draw}" if case.draw else "")
-
-
-def packed_utilisation(utilisation: Float32Array) -> str:
-    """Utilisations (E,), NaN for failed links, in two bytes each, as base64."""
-    steps = np.clip(np.round(np.nan_to_num(utilisation) * _STEPS_PER_UNIT), 0, _FAILED - 1)
-    steps = np.where(np.isnan(utilisation), _FAILED, steps)
-    return base64.b64encode(steps.astype("<u2").tobytes()).decode("ascii")

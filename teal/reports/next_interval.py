@@ -13,12 +13,11 @@ from rich.table import Table
 from teal.evaluation.next_interval import NextRow, NextSummary, summarise
 from teal.network.traffic import spread
 from teal.objectives import ObjectiveName
-from teal.reports.chart import SHARE_RANGE, Chart, Series
-from teal.reports.charts import MAX_POINTS, distribution
+from teal.reports.chart import MAX_POINTS, SHARE_RANGE, Chart, Series, distribution
 from teal.reports.groups import by_network, by_scheme
 from teal.reports.image import plot_panels
 from teal.reports.page import Cell, Column, Section, write_page
-from teal.reports.table import time_text
+from teal.reports.text import time_text
 
 _COLUMNS = ("mean", "p50", "p90", "p99", "worst", "churn", "limit held", "limit - ratio", "time")
 _NARROW = ("mean", "p99", "churn", "limit held", "time")

@@ -17,10 +17,9 @@ from teal.evaluation.plan import Outage, by_failure, loss
 from teal.evaluation.plan_report import PlanReport
 from teal.objectives import Objective
 from teal.reports.chart import Chart, Series
-from teal.reports.maps import packed_utilisation
 from teal.reports.page import Cell, Column, Section, write_page
-from teal.reports.table import percent
-from teal.web.layout import drawing
+from teal.reports.text import percent
+from teal.web.layout import drawing, packed_utilisation
 
 _STRANDS = 1e-9  # share of the demand, from which on a failure strands some
 _MAX_FAILURES = 25  # rows of the plot, and failures of a chart

@@ -15,7 +15,7 @@ from rich.table import Table
 from teal.evaluation.race import COLD, FROM, SITUATIONS, WARM, RaceRun, TimeToGap
 from teal.reports.chart import COLOURS
 from teal.reports.image import MARKERS, plain_log_axis
-from teal.reports.table import time_text
+from teal.reports.text import time_text
 
 _MIN_DRAWN_GAP = 1e-5  # smaller gaps are drawn at this one, since the axis is logarithmic
 

@@ -18,7 +18,8 @@ from teal.reports.image import plot_panels
 from teal.reports.maps import network_map
 from teal.reports.page import Cell, Column, Section, write_page
 from teal.reports.record import NetworkRecord, Record, ResultKey
-from teal.reports.table import Quality, Summary, class_text, milliseconds, percent, ratio_text, summarise, time_text
+from teal.reports.table import Quality, Summary, class_text, summarise
+from teal.reports.text import milliseconds, percent, ratio_text, time_text
 
 _MOST_FULL = 3  # links that are named
 _TIMES = ("time, median", "build", "solve", "if parallel")  # the last three as schemes report them

@@ -12,11 +12,10 @@ from rich.table import Table
 
 from teal.evaluation.growth import LinkForecast
 from teal.evaluation.simulate import FailureLoad, MatrixLoad, Outlook, Simulation
-from teal.reports.maps import packed_utilisation
 from teal.reports.page import Cell, Column, Section, write_page
-from teal.reports.table import percent
+from teal.reports.text import percent
 from teal.runtime.arrays import FloatArray
-from teal.web.layout import drawing
+from teal.web.layout import drawing, packed_utilisation
 
 
 def describe(simulation: Simulation) -> str:

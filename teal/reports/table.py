@@ -17,6 +17,7 @@ from teal.evaluation.cases import Protocol
 from teal.objectives import Objective
 from teal.problem.allocation import Status
 from teal.reports.groups import by_level, by_network
+from teal.reports.text import milliseconds, percent, ratio_text, time_text
 
 _BAD = {status.value for status in Status if not status.usable}
 _MOST_NAME_BESIDE_LATENCY = 12  # characters of a scheme's name, with which all columns fit into 80
@@ -310,25 +311,3 @@ def class_text(summary: Summary, name: str) -> str:
     """Satisfied demand of a class and its gap, such as ``99.83% (0.15%)``; ``-`` if the scheme has none."""
     figures = next((one for one in summary.classes if one.name == name), None)
     return "-" if figures is None else f"{percent(figures.satisfied_demand)} ({percent(figures.gap)})"
-
-
-def percent(share: float) -> str:
-    """A share as text: ``12.34%``, or ``-`` where it is unknown or infinite."""
-    return "-" if not math.isfinite(share) else f"{round(100 * share, 2) + 0.0:.2f}%"  # + 0.0 turns -0.0 into 0.0
-
-
-def ratio_text(ratio: float) -> str:
-    """A ratio near 1 as text: ``0.9987``, or ``-`` for NaN."""
-    return "-" if math.isnan(ratio) else f"{ratio:.4f}"
-
-
-def milliseconds(value: float) -> str:
-    """A latency as text: ``12.3 ms``, or ``-`` for NaN."""
-    return "-" if math.isnan(value) else f"{value:.3g} ms"
-
-
-def time_text(seconds: float) -> str:
-    """A time as text: ``1.2 ms``, ``3.40 s``, or ``-`` for NaN."""
-    if math.isnan(seconds):
-        return "-"
-    return f"{1e3 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"

@@ -12,9 +12,8 @@ from rich.table import Table
 
 from teal.evaluation.upgrade.result import UpgradePlan
 from teal.reports.chart import Chart, Series
-from teal.reports.maps import packed_utilisation
 from teal.reports.page import Cell, Column, Section, write_page
-from teal.web.layout import drawing
+from teal.web.layout import drawing, packed_utilisation
 
 _MOST_LINKS = 30  # of the forecast in the terminal
 

@@ -15,7 +15,7 @@ from teal.errors import InputError
 from teal.evaluation import CaseResult, Evaluation, Row
 from teal.evaluation.cases import Cases, Protocol, parse_levels
 from teal.evaluation.fairness_curve import fairness_curve
-from teal.evaluation.instance import Instance, failed_links, load_instance
+from teal.evaluation.instance import Instance, failed_links, load_instance, rows_of
 from teal.formats.rows import from_text, write_csv
 from teal.network import Topology
 from teal.network.traffic import spread
@@ -263,28 +263,6 @@ def chosen_schemes(config: EvaluateConfig) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*(name for name in config.scheme if name != "all"), *scheme_names()]))
 
 
-def rows_of(instance: Instance, split: str) -> Int64Array:
-    """Rows of ``train``, ``validation``, ``test`` or ``all``."""
-    all_rows: Int64Array = np.arange(instance.traffic.num_matrices)
-    return all_rows if split == "all" else getattr(instance.split, split)
-
-
-def selection_text(count: int, instance: Instance, config: EvaluateConfig) -> str:
-    """Which matrices were evaluated, in words: ``10 of 50 matrices: the test split, evenly spread``."""
-    available = instance.traffic.num_matrices
-    calibrated = (
-        ""
-        if config.calibrate is None
-        else (f"; demands scaled so that the optimum carries {100 * config.calibrate:g}% of the median training matrix")
-    )
-    if count == available:
-        return (f"all {count:,} matrices" if count > 1 else "the one matrix") + calibrated
-    split = "" if config.split == "all" else f"the {config.split} split"
-    is_part = count < len(rows_of(instance, config.split))
-    how = ("consecutive" if config.online or config.next_interval else "evenly spread") if is_part else ""
-    return f"{count:,} of {available:,} matrices: " + ", ".join(filter(None, (split, how))) + calibrated
-
-
 class _Unavailable:
     """A scheme that could not be made for one of several networks."""
 
@@ -310,3 +288,19 @@ def _closing(results: Iterator[CaseResult]) -> Iterator[Iterator[CaseResult]]:
         yield results
     finally:
         results.close()  # type: ignore[attr-defined]
+
+
+def selection_text(count: int, instance: Instance, config: EvaluateConfig) -> str:
+    """Which matrices were evaluated, in words: ``10 of 50 matrices: the test split, evenly spread``."""
+    available = instance.traffic.num_matrices
+    calibrated = (
+        ""
+        if config.calibrate is None
+        else (f"; demands scaled so that the optimum carries {100 * config.calibrate:g}% of the median training matrix")
+    )
+    if count == available:
+        return (f"all {count:,} matrices" if count > 1 else "the one matrix") + calibrated
+    split = "" if config.split == "all" else f"the {config.split} split"
+    is_part = count < len(rows_of(instance, config.split))
+    how = ("consecutive" if config.online or config.next_interval else "evenly spread") if is_part else ""
+    return f"{count:,} of {available:,} matrices: " + ", ".join(filter(None, (split, how))) + calibrated

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from teal.config import EvaluateConfig, InstanceConfig
 from teal.errors import InputError
-from teal.evaluation.instance import Instance, load_instance
+from teal.evaluation.instance import Instance, load_instance, rows_of
 from teal.evaluation.next_interval import NextInterval, NextRow, NextSummary, summarise
 from teal.formats import load_traffic
 from teal.formats.rows import write_csv
@@ -23,7 +23,7 @@ from teal.reports.next_interval import plot_next_interval, write_next_interval_r
 from teal.runtime.storage import check_out_folder
 from teal.schemes.hedges import make_hedge
 from teal.schemes.hedges.mixture import Mixture
-from teal.studies.evaluate import rows_of, selection_text
+from teal.studies.evaluate import selection_text
 from teal.studies.files import write_files
 
 FILES = TABLE, SUMMARY, MANIFEST, PLOT, REPORT = (

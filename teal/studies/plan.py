@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from teal.config import PlanConfig
 from teal.evaluation.failures import NO_FAILURE, Failure, cable_failures, failures_of, pair_failures
-from teal.evaluation.instance import Instance, load_instance
+from teal.evaluation.instance import Instance, load_instance, rows_of
 from teal.evaluation.plan import BLOCK_MATRICES, FullestLinks, Outage, SweepPart, by_failure, outages
 from teal.evaluation.plan_report import PlanReport
 from teal.formats.groups import load_groups
@@ -21,7 +21,6 @@ from teal.reports.manifest import write_manifest
 from teal.reports.plan import plot_plan, write_plan_page
 from teal.runtime.arrays import Int64Array
 from teal.runtime.storage import check_out_folder
-from teal.studies.evaluate import rows_of
 from teal.studies.files import RESUME_HINT, instance_key, write_files
 from teal.studies.journal import JOURNAL, Journal
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from teal.config import EvaluateConfig
 from teal.errors import InputError
-from teal.evaluation.instance import load_instance
+from teal.evaluation.instance import load_instance, rows_of
 from teal.evaluation.race import RaceRun, race
 from teal.formats.rows import write_csv
 from teal.network.traffic import spread
@@ -16,7 +16,7 @@ from teal.reports.race import plot_race
 from teal.runtime.storage import check_out_folder
 from teal.schemes import Follower, make_scheme
 from teal.schemes.models import model_of_each
-from teal.studies.evaluate import DEFAULT_SCHEMES, rows_of
+from teal.studies.evaluate import DEFAULT_SCHEMES
 from teal.studies.files import write_files
 
 FILES = TABLE, MANIFEST, PLOT = ("race.csv", "manifest.json", "race.png")

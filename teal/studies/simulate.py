@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from teal.config.simulate import SimulateConfig
-from teal.evaluation.counters import simulated_counters
-from teal.evaluation.simulate import FailureLoad, Simulation, simulate
+from teal.evaluation.simulate import FailureLoad, Simulation, simulate, simulated_counters
 from teal.formats.counters import save_counters
 from teal.formats.rows import write_csv
 from teal.reports.manifest import write_manifest

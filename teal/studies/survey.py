@@ -26,7 +26,7 @@ from teal.network import TrafficMatrices
 from teal.reports.manifest import write_manifest
 from teal.reports.page import Cell, Column, Section, write_page
 from teal.reports.simulate import loads_sentence, summary
-from teal.reports.table import percent
+from teal.reports.text import percent
 from teal.runtime.interrupts import on_interrupt
 from teal.runtime.storage import check_out_folder, content_key, file_key, remove_files
 from teal.studies.counters import MATRICES, run_check, run_estimate

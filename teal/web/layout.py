@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from typing import Any
 
 import networkx as nx
 import numpy as np
 
-from teal.runtime.arrays import FloatArray, IntArray
+from teal.runtime.arrays import Float32Array, FloatArray, IntArray
 
 _MAX_STRESS_NODES = 300  # nodes, above which the stress layout (Kamada-Kawai) takes too long
 
@@ -66,3 +67,14 @@ def _projected(coordinates: FloatArray) -> FloatArray:
     latitude = np.nanmean(coordinates[:, 1])
     shrink = np.cos(np.radians(latitude)) if abs(latitude) < 90 else 1.0
     return coordinates * [shrink, 1.0]
+
+
+# A utilisation in two bytes: steps of 0.1% up to 6,553%, and one value for a failed link.
+_STEPS_PER_UNIT, _FAILED = 1000, 65535
+
+
+def packed_utilisation(utilisation: Float32Array) -> str:
+    """Utilisations (E,), NaN for failed links, in two bytes each, as base64."""
+    steps = np.clip(np.round(np.nan_to_num(utilisation) * _STEPS_PER_UNIT), 0, _FAILED - 1)
+    steps = np.where(np.isnan(utilisation), _FAILED, steps)
+    return base64.b64encode(steps.astype("<u2").tobytes()).decode("ascii")
